@@ -1,0 +1,88 @@
+# Everything runs from .venv, which every target makes by itself. System packages are installed
+# by `make deps` only.
+
+PYTHON ?= python3
+ARGS ?=
+JOBS ?= 2
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help .venv deps demo test test-demo lint bench faults conformance clean java
+
+help: ## this list
+	@sed -nE 's/^([.a-z-]+):.*## (.*)$$/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
+
+.venv: $(READY) ## the Python environment, as pinned in requirements.lock
+
+# From scratch whenever the lock changes, so that nothing unpinned stays behind.
+.venv/.locked: requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Fleet needs Python 3.11 or newer, '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1):" \
+	       "name another, e.g. make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@rm -rf .venv
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
+	  echo "$(PYTHON) cannot make virtual environments: on Debian, apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@touch $@
+
+$(READY): .venv/.locked pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+java:
+	@command -v "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" >/dev/null || { \
+	  echo "no Java: install Java 17 or 21 ('make deps' does on Debian) or set JAVA_HOME" >&2; exit 1; }
+	@version=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \
+	  | sed -nE 's/.*version "(1\.)?([0-9]+).*/\2/p' | head -n 1); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+	  echo "Java $${version:-of unknown version} is too old: install Java 17 or 21, or set JAVA_HOME" >&2; exit 1; fi
+
+deps: ## system packages for the tests (Debian): chromium, its driver, Java where it is missing
+	@command -v apt-get >/dev/null || { \
+	  echo "no apt-get here: install chromium, chromedriver and Java 17 by your own means" >&2; exit 1; }
+	@wanted=(); \
+	command -v chromium >/dev/null || wanted+=(chromium); \
+	command -v chromedriver >/dev/null || wanted+=(chromium-driver); \
+	command -v java >/dev/null || wanted+=(openjdk-17-jre-headless); \
+	if [ $${#wanted[@]} -eq 0 ]; then echo "nothing to install"; exit 0; fi; \
+	sudo=(); if [ "$$(id -u)" -ne 0 ]; then sudo=(sudo); fi; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	"$${sudo[@]}" apt-get update -qq && \
+	"$${sudo[@]}" apt-get install -y -qq --no-install-recommends "$${wanted[@]}" </dev/null
+
+demo: java $(READY) ## a whole fleet on this machine; ARGS="--help" for options
+	@exec $(BIN)/fleet demo $(ARGS)
+
+test: $(READY) ## all tests that can run here; ARGS="-m unit" for the fast ones, JOBS=1 one by one
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone" $(ARGS)
+
+test-demo: $(READY) ## the demo as a test, with the machine to itself
+	$(BIN)/python -m pytest -m alone $(ARGS)
+
+lint: $(READY) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Long forms: they run the folder's tests where there are any.
+define long
+	@if [ -d tests/$@ ]; then \
+	  FLEET_LONG=1 $(BIN)/python -m pytest tests/$@ --timeout=3600 $(ARGS); \
+	else echo "tests/$@ is not there yet: it comes with a later issue"; fi
+endef
+
+bench: $(READY) ## benchmarks, long form
+	$(long)
+
+faults: $(READY) ## fault injection, long form
+	$(long)
+
+conformance: $(READY) ## the simulator against the real coordinator, long form
+	$(long)
+
+clean: ## build results and caches; keeps .venv and .fleet
+	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,56 @@
+"""Checks a person may run from the web page: lag and rebalance budget of a declared group.
+
+The sensor stores the same judgements on change, so these need not be run to be current. The
+third check, `receipt`, is part of the rollout: only a change makes receipts.
+"""
+
+from collections.abc import Iterator
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetChecksDefinition,
+    AssetCheckSpec,
+    multi_asset_check,
+)
+
+from assets import names
+from assets.judging import budget_judgement, lag_judgement
+from assets.looking import missing
+from assets.resources import FleetResource, told
+from fleet.decide.names import slug
+from fleet.spec import FleetSpec, GroupSpec
+
+
+def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
+    """The two checks of one group; they share a look at it."""
+    cluster, group = spec.cluster.name, fleet.group
+    key = names.group_key(cluster, group)
+    minutes = f"{fleet.storm.window / 60:g} min"
+
+    @multi_asset_check(
+        name=f"check_{slug(cluster, group)}".replace("-", "_"),
+        can_subset=True,
+        specs=[
+            AssetCheckSpec(names.LAG, asset=key, description="The group keeps up."),
+            AssetCheckSpec(
+                names.BUDGET,
+                asset=key,
+                description=f"At most {fleet.storm.rebalances} rebalances in {minutes}.",
+            ),
+        ],
+    )
+    def check(
+        context: AssetCheckExecutionContext, fleet: FleetResource
+    ) -> Iterator[AssetCheckResult]:
+        wanted = {key.name for key in context.selected_asset_check_keys}
+        with told(), fleet.open() as cycle:
+            declared = cycle.group(group)
+            if names.LAG in wanted:
+                seen = cycle.snapshot([group]).groups.get(group) or missing(group)
+                yield lag_judgement(declared, seen).result(names.LAG, key)
+            if names.BUDGET in wanted:
+                recorded = cycle.rebalances(group, window=declared.storm.window)
+                yield budget_judgement(declared, recorded).result(names.BUDGET, key)
+
+    return check

@@ -1,0 +1,44 @@
+"""Everything Dagster loads: `workspace.yaml` names this module.
+
+One fleet.yaml, one cluster, one code location. A missing or wrong file is a ConfigError here,
+whose sentence (file, line, key, what is allowed) the web page shows for the location: with
+no fleets to show, an empty graph would only hide it. Correct the file, then reload the
+location; groups that are new in the file need the same.
+"""
+
+from dagster import AssetSelection, Definitions, define_asset_job, in_process_executor
+
+from assets import names
+from assets.checks import group_checks
+from assets.groups import group_assets
+from assets.resources import FleetResource, declared
+from assets.schedules import reconcile_schedule
+from assets.sensors import watch_sensor
+from fleet.spec import FleetSpec
+
+
+def build(spec: FleetSpec) -> Definitions:
+    """The definitions of one cluster."""
+    cluster = spec.cluster.name
+    managed = [fleet.group for fleet in spec.fleets if fleet.worker is not None]
+    acting = [names.plan_key(cluster, group) for group in managed]
+    acting += [names.rollout_key(cluster, group) for group in managed]
+    # One job for all groups: a run selects its own group's two assets.
+    job = define_asset_job(
+        "change_group",
+        selection=AssetSelection.assets(*acting),
+        executor_def=in_process_executor,
+        description="Plan a group and carry the plan out: select the group's plan and rollout.",
+    )
+    return Definitions(
+        assets=group_assets(spec),
+        asset_checks=[group_checks(spec, fleet) for fleet in spec.fleets],
+        jobs=[job] if acting else [],
+        schedules=[reconcile_schedule(spec, job)] if acting else [],
+        sensors=[watch_sensor(spec)],
+        resources={"fleet": FleetResource()},
+        executor=in_process_executor,
+    )
+
+
+defs = build(declared())

@@ -1,0 +1,141 @@
+"""What the checks say: one judgement, used by check runs and by the sensor alike.
+
+A judgement is a value: passed or not, how bad, the numbers and one sentence. An ERROR is
+for the pager (too much waits, a storm, a receipt that differs); a WARN is for the one who
+looks (a group that does not exist yet, records that retention took, figures nobody may read).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckResult,
+    AssetCheckSeverity,
+    AssetKey,
+    MetadataValue,
+)
+
+from assets.tables import change_metadata, change_sentence, sentences
+from fleet.decide.verdict import budget_verdict, lag_verdict
+from fleet.model import GroupSnapshot, LagCase, Verdict
+from fleet.slots import Change, ChangeState
+from fleet.spec import GroupSpec, LagScaling
+
+WARN = AssetCheckSeverity.WARN
+ERROR = AssetCheckSeverity.ERROR
+_LOST = {LagCase.BELOW_START, LagCase.BEYOND_END, LagCase.TOPIC_DELETED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The outcome of one check."""
+
+    passed: bool
+    sentence: str
+    severity: AssetCheckSeverity = ERROR
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    verdict: str = ""
+    """What was found, in one word that stays the same while nothing changes."""
+
+    def result(self, check: str, asset: AssetKey | None = None) -> AssetCheckResult:
+        """As a check run returns it."""
+        return AssetCheckResult(
+            passed=self.passed,
+            asset_key=asset,
+            check_name=check,
+            severity=self.severity,
+            description=self.sentence,
+            metadata={"sentence": self.sentence, **self.metadata},
+        )
+
+    def evaluation(self, check: str, asset: AssetKey) -> AssetCheckEvaluation:
+        """As the sensor stores it."""
+        return AssetCheckEvaluation(
+            asset_key=asset,
+            check_name=check,
+            passed=self.passed,
+            severity=self.severity,
+            description=self.sentence,
+            metadata={"sentence": self.sentence, **self.metadata},
+        )
+
+
+def lag_limit(fleet: GroupSpec) -> int | None:
+    """Records that the largest fleet is meant for; None where the policy does not ask for lag."""
+    if isinstance(fleet.scaling, LagScaling):
+        return fleet.scaling.records_per_worker * fleet.replicas.max
+    return None
+
+
+def lag_judgement(fleet: GroupSpec, state: GroupSnapshot) -> Judgement:
+    """The group keeps up: within its limit, nothing lost, and somebody reads what waits."""
+    limit = lag_limit(fleet)
+    found = lag_verdict(state, limit_records=limit)
+    numbers: dict[str, Any] = {"members": len(state.members)}
+    if state.lag is not None:
+        numbers["lag (records)"] = state.lag
+    if state.lag_seconds is not None:
+        numbers["lag (s)"] = round(state.lag_seconds, 3)
+    if limit is not None:
+        numbers["limit (records)"] = limit
+    over = limit is not None and state.lag is not None and state.lag > limit
+    cases = sorted({p.case.value for p in state.partitions if p.case in _LOST})
+    sentence, verdict = found.sentence, "well"
+    if over:
+        verdict = "over the limit"
+    elif not state.exists:
+        verdict = "does not exist"
+    elif cases:
+        verdict = ", ".join(cases)
+    elif state.lag and not state.members:
+        verdict = "nobody reads"
+        sentence = f"{sentence}, and the group has no members"
+    elif not found.ok:
+        verdict = "unknown"
+    return Judgement(
+        passed=verdict == "well",
+        severity=ERROR if over else WARN,
+        sentence=f"{sentence}.",
+        metadata=numbers,
+        verdict=verdict,
+    )
+
+
+def budget_judgement(fleet: GroupSpec, recorded: int | None) -> Judgement:
+    """More rebalances than the budget allows in its window is a storm."""
+    found = budget_verdict(recorded, fleet.storm)
+    numbers = {"budget": fleet.storm.rebalances, "window (s)": fleet.storm.window}
+    if recorded is not None:
+        numbers["rebalances"] = recorded
+    return Judgement(
+        passed=found.ok,
+        severity=WARN if recorded is None else ERROR,
+        sentence=f"{fleet.group}: {found.sentence}.",
+        metadata=numbers,
+        verdict="within" if found.ok else "storm",
+    )
+
+
+def receipt_judgement(change: Change | None) -> Judgement:
+    """Every step of the last change cost what its plan said."""
+    if change is None or not change.receipts:
+        said = "No step was taken, so there is nothing to compare."
+        return Judgement(passed=True, severity=WARN, sentence=said)
+    sentence = change_sentence(change)
+    found = {r.verdict for r in change.receipts}
+    shown = change_metadata(change)
+    numbers = {
+        key: shown[key]
+        for key in ("verdict", "state", "expected rebalances", "recorded rebalances", "receipt")
+    }
+    causes = [s for r in change.receipts for s in r.sentences]
+    numbers["notes"] = MetadataValue.md("\n".join(f"- {cause}" for cause in causes) or "none")
+    if Verdict.DIFFERS in found:
+        return Judgement(passed=False, sentence=sentence, metadata=numbers)
+    if change.state not in (ChangeState.DONE, ChangeState.RUNNING):
+        said = sentences(f"{change.group}: {change.state.value}", sentence)
+        return Judgement(passed=False, severity=WARN, sentence=said, metadata=numbers)
+    severity = WARN if Verdict.UNVERIFIED in found else ERROR
+    return Judgement(passed=True, severity=severity, sentence=sentence, metadata=numbers)

@@ -1,0 +1,184 @@
+"""One tick's look at the cluster: every group, and what is said of it.
+
+A snapshot of all groups is one batched question. Counting a group's rebalances is a read of
+its partition of `__consumer_offsets` (10 to 100 ms), too much for 300 groups in a tick: it is
+done for groups that changed, for those that were over their budget, and in turns for some of
+the others, so that each is counted several times within the usual window.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetCheckEvaluation, AssetObservation
+
+from assets import names
+from assets.judging import Judgement, budget_judgement, lag_judgement, receipt_judgement
+from assets.watching import Look, Memory, due
+from fleet.model import GroupSnapshot, GroupState
+from fleet.slots import Change
+from fleet.spec import FleetSpec, GroupSpec
+
+if TYPE_CHECKING:
+    from fleet.cycle import Fleet
+
+COUNTED_A_TICK = 20
+"""Unchanged groups whose rebalances are counted in a tick, in turns."""
+COUNTING_SECONDS = 8.0
+Event = AssetObservation | AssetCheckEvaluation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One group in one tick, with all that is said of it."""
+
+    group: str
+    state: GroupSnapshot
+    fleet: GroupSpec | None = None
+    """None: not declared."""
+    lag: Judgement | None = None
+    budget: Judgement | None = None
+    """None: not counted in this tick."""
+    change: Change | None = None
+    was_over: bool = False
+
+    @property
+    def look(self) -> Look:
+        """What is compared from tick to tick."""
+        lag = self.lag and (self.lag.passed, self.lag.severity.value, self.lag.verdict)
+        done = self.change and (self.change.plan.id, self.change.state.value)
+        over = self.was_over if self.budget is None else not self.budget.passed
+        return replace(Look.of(self.state, lag, done), over=over)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a tick saw."""
+
+    at: float
+    spec: FleetSpec
+    groups: tuple[Seen, ...]
+    problems: tuple[str, ...]
+
+
+def look(cycle: "Fleet", memory: Memory) -> Looked:
+    """One snapshot of the whole cluster, judged."""
+    snapshot = cycle.snapshot()
+    declared = [
+        declared_group(cycle, fleet, snapshot.groups.get(fleet.group), memory)
+        for fleet in cycle.spec.fleets
+    ]
+    known = {fleet.group for fleet in cycle.spec.fleets}
+    others = [
+        Seen(group=group, state=state)
+        for group, state in snapshot.groups.items()
+        if group not in known and state.exists
+    ]
+    counted = with_budgets(cycle, declared, memory, now=snapshot.at)
+    return Looked(
+        at=snapshot.at,
+        spec=cycle.spec,
+        groups=(*counted, *others),
+        problems=snapshot.problems,
+    )
+
+
+def declared_group(
+    cycle: "Fleet", fleet: GroupSpec, state: GroupSnapshot | None, memory: Memory
+) -> Seen:
+    """A declared group, whether Kafka knows it or not."""
+    known = memory.known(fleet.group)
+    state = state or missing(fleet.group)
+    return Seen(
+        group=fleet.group,
+        state=state,
+        fleet=fleet,
+        lag=lag_judgement(fleet, state),
+        change=cycle.store.change(fleet.group) if fleet.worker is not None else None,
+        was_over=known is not None and known.over,
+    )
+
+
+def with_budgets(
+    cycle: "Fleet", declared: list[Seen], memory: Memory, *, now: float
+) -> Iterator[Seen]:
+    """Count the rebalances of groups that need it, as far as the time reaches."""
+    began = cycle.clock.monotonic()
+    telling = {told.group for told in due((s.look for s in declared), memory, now=now)}
+    turn = in_turn([s.group for s in declared], now=now)
+    for seen in declared:
+        needed = seen.was_over or seen.group in telling or seen.group in turn
+        if not needed or cycle.clock.monotonic() - began > COUNTING_SECONDS or seen.fleet is None:
+            yield seen
+            continue
+        recorded = cycle.rebalances(seen.group, window=seen.fleet.storm.window)
+        yield replace(seen, budget=budget_judgement(seen.fleet, recorded))
+
+
+def in_turn(groups: list[str], *, now: float, interval: float = 15.0) -> set[str]:
+    """The next twenty groups, another twenty each interval."""
+    turns = -(-len(groups) // COUNTED_A_TICK) or 1
+    start = int(now // interval) % turns * COUNTED_A_TICK
+    return set(groups[start : start + COUNTED_A_TICK])
+
+
+def missing(group: str) -> GroupSnapshot:
+    """A declared group that Kafka does not know."""
+    return GroupSnapshot(
+        group=group,
+        exists=False,
+        state=GroupState.DEAD,
+        type="unknown",
+        assignor=None,
+        members=(),
+        partitions=(),
+    )
+
+
+def observation(cluster: str, seen: Seen) -> AssetObservation:
+    """What the web page shows of a group; numbers are plotted over time."""
+    state = seen.state
+    parts = [f"{state.state.value if state.exists else 'does not exist'}"]
+    parts.append(f"{len(state.members)} members")
+    metadata: dict[str, Any] = {
+        "group": seen.group,
+        "state": state.state.value,
+        "type": state.type,
+        "members": len(state.members),
+        "partitions": len(state.partitions),
+    }
+    if state.assignor:
+        metadata["assignor"] = state.assignor
+    if state.lag is not None:
+        metadata["lag (records)"] = state.lag
+        parts.append(f"{state.lag:,} records waiting")
+    if state.lag_seconds is not None:
+        metadata["lag (s)"] = round(state.lag_seconds, 3)
+        parts.append(f"the oldest for {state.lag_seconds:.1f} s")
+    if seen.change is not None:
+        metadata["last change"] = f"{seen.change.state.value}, by {seen.change.actor}"
+    sentence = ", ".join(parts) + "."
+    if seen.lag is not None:
+        sentence += " " + seen.lag.sentence
+    declared = seen.fleet is not None
+    return AssetObservation(
+        asset_key=names.group_key(cluster, seen.group)
+        if declared
+        else names.discovered_key(cluster),
+        partition=None if declared else seen.group,
+        description=sentence,
+        metadata={"sentence": sentence, **metadata},
+    )
+
+
+def events_of(cluster: str, seen: Seen) -> Iterable[Event]:
+    """One observation, and for a declared group its checks."""
+    yield observation(cluster, seen)
+    key = names.group_key(cluster, seen.group)
+    if seen.lag is not None:
+        yield seen.lag.evaluation(names.LAG, key)
+    if seen.budget is not None:
+        yield seen.budget.evaluation(names.BUDGET, key)
+    if seen.change is not None and seen.change.ended_at is not None and seen.change.receipts:
+        rollout = names.rollout_key(cluster, seen.group)
+        yield receipt_judgement(seen.change).evaluation(names.RECEIPT, rollout)

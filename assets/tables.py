@@ -1,0 +1,159 @@
+"""Plans and receipts as Dagster metadata: sentences first, then a markdown table, then JSON.
+
+The web page shows text and numbers at once and plots numbers over time; tables and JSON open
+on a click. So what a person must know stands in sentences, and every count is a number.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dagster import MetadataValue
+
+from fleet.act.store_json import plan_as_json
+from fleet.model import Plan, Price, Receipt, Verdict
+from fleet.slots import Change
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A markdown table; cells lose line breaks and bars."""
+
+    def line(cells: Sequence[object]) -> str:
+        texts = (str(c).replace("|", "\\|").replace("\n", " ") for c in cells)
+        return "| " + " | ".join(texts) + " |"
+
+    return "\n".join([line(head), line(["---"] * len(head)), *(line(row) for row in rows)])
+
+
+def span(low: int | None, high: int | None) -> str:
+    """`3`, `1-2` or `?`."""
+    if low is None or high is None:
+        return "?"
+    return str(high) if low == high else f"{low}-{high}"
+
+
+def total(prices: Iterable[Price]) -> str:
+    """Expected rebalances of all steps together."""
+    known = list(prices)
+    return span(sum(p.rebalances_min for p in known), sum(p.rebalances_max for p in known))
+
+
+def plan_table(plan: Plan) -> str:
+    """Steps with their prices."""
+    rows = [
+        (
+            number,
+            step.kind.value,
+            ", ".join(map(str, step.slots)) or "none",
+            str(step.price),
+            span(step.price.moved_min, step.price.moved_max),
+            "none" if step.price.pause_s is None else f"{step.price.pause_s:.1f} s",
+            " ".join(filter(None, (step.sentence, step.price.note))),
+        )
+        for number, step in enumerate(plan.steps, start=1)
+    ]
+    head = ("step", "kind", "slots", "rebalances", "moved", "pause", "what happens")
+    return markdown(head, rows)
+
+
+def receipts_table(receipts: Iterable[Receipt]) -> str:
+    """Expected beside recorded, a row per step."""
+    rows = [
+        (
+            r.step + 1,
+            r.kind.value,
+            str(r.price),
+            r.ours,
+            r.others,
+            r.aborted,
+            r.moved,
+            "none" if r.longest_pause_s is None else f"{r.longest_pause_s:.2f} s",
+            f"{r.seconds:.1f} s",
+            r.verdict.value,
+            " ".join(r.sentences),
+        )
+        for r in receipts
+    ]
+    head = (
+        *("step", "kind", "expected", "recorded", "others", "aborted", "moved", "longest pause"),
+        *("took", "verdict", "notes"),
+    )
+    return markdown(head, rows)
+
+
+def sentences(*parts: str) -> str:
+    """Parts as sentences: a capital in front, one full stop behind, empty ones left out."""
+    given = [part.strip().rstrip(".") for part in parts]
+    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in given if part)
+
+
+def plan_sentence(plan: Plan) -> str:
+    """One line: what the plan does and costs, or why it does nothing."""
+    if plan.refusals:
+        return sentences("refused: " + " ".join(plan.refusals))
+    if plan.empty:
+        return f"Nothing to do: {plan.group} is as wanted, with {plan.wanted} slots."
+    expected = f"Expected rebalances: {total(s.price for s in plan.steps)}"
+    return sentences(*(step.sentence for step in plan.steps), expected)
+
+
+def plan_metadata(plan: Plan) -> dict[str, Any]:
+    """What the plan asset shows."""
+    return {
+        "sentence": plan_sentence(plan),
+        "plan": MetadataValue.md(plan_table(plan) if plan.steps else "no steps"),
+        "expected rebalances": total(s.price for s in plan.steps),
+        "wanted slots": plan.wanted,
+        "steps": len(plan.steps),
+        "refusals": MetadataValue.md("\n".join(f"- {r}" for r in plan.refusals) or "none"),
+        "notes": MetadataValue.md("\n".join(f"- {n}" for n in plan.notes) or "none"),
+        "plan id": plan.id,
+        "revision": plan.revision,
+        "group": plan.group,
+        "plan json": MetadataValue.json(plan_as_json(plan)),
+    }
+
+
+def verdict(change: Change) -> str:
+    """The worst verdict of all receipts; `nothing done` without any."""
+    found = {r.verdict for r in change.receipts}
+    for worst in (Verdict.DIFFERS, Verdict.UNVERIFIED, Verdict.EQUAL):
+        if worst in found:
+            return worst.value
+    return "nothing done"
+
+
+def change_sentence(change: Change) -> str:
+    """The change's own sentence, and expected against recorded."""
+    if not change.receipts:
+        return sentences(change.sentence) or plan_sentence(change.plan)
+    recorded = sum(r.ours for r in change.receipts)
+    expected = total(r.price for r in change.receipts)
+    noun = "rebalance" if expected == "1" else "rebalances"
+    said = f"Expected {expected} {noun}, recorded {recorded}: {verdict(change)}"
+    return sentences(change.sentence, said)
+
+
+def change_metadata(change: Change) -> dict[str, Any]:
+    """What the rollout asset shows: the receipt."""
+    receipts = change.receipts
+    pauses = [r.longest_pause_s for r in receipts if r.longest_pause_s is not None]
+    shown: dict[str, Any] = {
+        "sentence": change_sentence(change),
+        "receipt": MetadataValue.md(receipts_table(receipts) if receipts else "no step was taken"),
+        "verdict": verdict(change),
+        "state": change.state.value,
+        "expected rebalances": total(r.price for r in receipts),
+        "recorded rebalances": sum(r.ours for r in receipts),
+        "rebalances by others": sum(r.others for r in receipts),
+        "partitions moved": sum(r.moved for r in receipts),
+        "slots": change.plan.wanted,
+        "notes": MetadataValue.md("\n".join(f"- {n}" for n in change.plan.notes) or "none"),
+        "plan": MetadataValue.md(plan_table(change.plan) if change.plan.steps else "no steps"),
+        "plan id": change.plan.id,
+        "revision": change.plan.revision,
+        "actor": change.actor,
+        "group": change.group,
+    }
+    if pauses:
+        shown["longest pause (s)"] = max(pauses)
+    return shown

@@ -1,0 +1,1 @@
+"""Instructions become facts here: slots, leases, batched leave, runtimes, the performer."""

@@ -1,0 +1,97 @@
+"""Workers without a slot: started ahead, waited for until warm, removed by name.
+
+A standby has Spark up and a dummy batch behind it, so that taking a slot costs only the
+join. This module counts and asks; the runtime keeps processes alive.
+"""
+
+from collections.abc import Callable, Collection
+
+from fleet.act.runtime import Runtime
+from fleet.errors import FleetError
+from fleet.slots import SlotStore, WorkerProcess
+
+Wait = Callable[[Callable[[], bool], float, str], None]
+"""wait(predicate, seconds, what is awaited): polls and renews; FleetError in the end."""
+
+CRASHES_BEFORE_ILL = 3
+
+
+class Crew:
+    """The workers of one group, seen through its runtime and store."""
+
+    def __init__(self, runtime: Runtime, store: SlotStore, group: str) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._group = group
+
+    def holders(self) -> dict[int, str]:
+        """The worker that holds each slot, by slot number."""
+        return {s.number: s.holder for s in self._store.slots(self._group) if s.holder}
+
+    def wanted(self) -> tuple[WorkerProcess, ...]:
+        """Workers that are not on their way out."""
+        return tuple(w for w in self._runtime.workers(self._group) if w.wanted)
+
+    def free(self, revision: str | None = None) -> tuple[str, ...]:
+        """Wanted workers without a slot, of one revision or of any."""
+        held = set(self.holders().values())
+        return tuple(
+            w.name
+            for w in self.wanted()
+            if w.name not in held and (revision is None or w.revision == revision)
+        )
+
+    def warm(self, revision: str) -> tuple[str, ...]:
+        """Standbys of a revision that are ready to take a slot."""
+        free = set(self.free(revision))
+        running = {w.name for w in self.wanted() if w.running}
+        return tuple(
+            r.worker
+            for r in self._store.reports(self._group)
+            if r.phase == "standby" and r.slot is None and r.worker in free & running
+        )
+
+    def ensure(self, revision: str, count: int) -> tuple[str, ...]:
+        """Have at least `count` workers without a slot; names of those started now."""
+        missing = count - len(self.free(revision))
+        return self._runtime.start(self._group, revision, missing) if missing > 0 else ()
+
+    def await_warm(self, revision: str, count: int, *, timeout: float, wait: Wait) -> None:
+        """Wait for `count` warm standbys; FleetError names a worker that cannot start."""
+
+        def ready() -> bool:
+            self.raise_if_ill(revision)
+            return len(self.warm(revision)) >= count
+
+        wait(ready, timeout, f"{count} warm standby(s) of revision {revision}")
+
+    def raise_if_ill(self, revision: str) -> None:
+        """FleetError where workers of the revision keep dying before they are warm."""
+        warm = {r.worker: r for r in self._store.reports(self._group)}
+        for worker in self.wanted():
+            report = warm.get(worker.name)
+            if worker.revision != revision or worker.restarts < CRASHES_BEFORE_ILL:
+                continue
+            if report is None or report.phase in {"starting", "failed"}:
+                told = report.error if report else None
+                reason = told or worker.exit_reason or "no reason given"
+                raise FleetError(
+                    f"worker {worker.name} of revision {revision} ended {worker.restarts} times "
+                    f"before it was warm: {reason}"
+                )
+
+    def remove(self, names: Collection[str], *, grace: float) -> None:
+        """Ask for the removal of exactly these."""
+        if names:
+            self._runtime.remove(tuple(names), grace=grace)
+
+    def settle_standbys(self, revision: str, count: int, *, grace: float) -> None:
+        """Leave exactly `count` standbys of `revision`, and none of another."""
+        for name in self.free():
+            if name not in self.free(revision):
+                self.remove((name,), grace=grace)
+        spare = self.free(revision)
+        warm = set(self.warm(revision))
+        ranked = sorted(spare, key=lambda name: (name not in warm, name))
+        self.remove(ranked[count:], grace=grace)
+        self.ensure(revision, count)

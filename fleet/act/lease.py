@@ -1,0 +1,78 @@
+"""The group's lease while a change is carried out: kept alive beside the work, written whole.
+
+Problem: a change lasts minutes, its actor may die at any line, and nobody else may act on the
+group meanwhile. Choice: the change's own row is the lease; a thread raises its counter every
+third of the lease duration, and every step written raises it too. Whoever sees the counter
+stand still for the lease duration may adopt the change (Watch, rule 13). Cost: a slow store
+delays the actor, and an actor that lost the lease learns of it at its next write.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from fleet.errors import LostLease, Unreachable
+from fleet.slots import Change, SlotStore
+
+
+class ChangeLease:
+    """Holds a RUNNING change: `with ChangeLease(...)` renews it until the block ends."""
+
+    def __init__(self, store: SlotStore, change: Change, *, lease: float) -> None:
+        self._store = store
+        self._change = change
+        self._interval = lease / 3
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._lost: LostLease | None = None
+        self._thread = threading.Thread(target=self._renew, name="change-lease", daemon=True)
+
+    def __enter__(self) -> "ChangeLease":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10)
+
+    @property
+    def change(self) -> Change:
+        """The change as last written."""
+        return self._change
+
+    def update(self, **fields: Any) -> Change:
+        """Write fields of the change; raises LostLease where another actor has it."""
+        with self._lock:
+            self.check()
+            try:
+                self._change = self._store.advance(replace(self._change, **fields))
+            except LostLease as error:
+                self._lost = error
+                raise
+            return self._change
+
+    def remember(self, **detail: object) -> None:
+        """Add to what the step in hand must know after a crash of its actor."""
+        merged: Mapping[str, object] = {**self._change.detail, **detail}
+        self.update(detail=merged)
+
+    def check(self) -> None:
+        """Raise LostLease where a renewal found another actor."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._interval):
+            try:
+                self.update()
+            except LostLease:
+                return
+            except Unreachable:
+                continue

@@ -1,0 +1,251 @@
+"""Carries a plan out under the group's lease, one membership change at a time.
+
+Problem: a step is several writes to several places, and its actor may die between any two.
+Choice: every step is written as "make it so" over observed slots, so that performing it again
+does only what is missing; where counting starts, and who held which slot, is written to the
+change before anything moves. After each step the group must be settled (rule 25) before the
+receipt is read from the coordinator's records; a receipt that differs holds what follows.
+Cost: about heartbeat + 2 s of waiting per step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleet.act.crew import Crew
+from fleet.act.kafka import GroupAdmin, LeavingMember
+from fleet.act.lease import ChangeLease
+from fleet.act.runtime import Runtime
+from fleet.act.steps import RolledBack, StepWork
+from fleet.clock import Clock
+from fleet.counted import Counted
+from fleet.errors import FleetError, LostLease, Unreachable
+from fleet.model import GroupState, Plan, Receipt, Step, StepKind, Verdict
+from fleet.slots import Change, ChangeState, SlotStore
+from fleet.spec import ClassicWorker, GroupSpec
+
+Progress = Callable[[str], None]
+
+
+class Ledger(Protocol):
+    """What the coordinator recorded, read for receipts."""
+
+    def position(self, group: str) -> int | None:
+        """Where the group's records end now; None where they cannot be read."""
+        ...
+
+    def counted(self, group: str, since: int) -> Counted | None:
+        """What was recorded from `since` to now; None where it cannot be read."""
+        ...
+
+    def state(self, group: str) -> GroupState:
+        """The group's state now."""
+        ...
+
+
+class Judge(Protocol):
+    """Compares what was recorded with what the plan expected (`fleet.decide.receipts.judge`)."""
+
+    def __call__(
+        self,
+        *,
+        plan: Plan,
+        step_index: int,
+        counted: Counted | None,
+        our_instances: frozenset[str],
+        started_at: float,
+        ended_at: float,
+        extra: tuple[str, ...] = (),
+    ) -> Receipt:
+        """The receipt of one step."""
+        ...
+
+
+class Leaver(Protocol):
+    """Sends the batched LeaveGroup."""
+
+    def leave(self, group: str, members: Sequence[tuple[str, str]], *, reason: str) -> str | None:
+        """One request naming (instance id, member id) of all; None = all gone, else why not."""
+        ...
+
+
+class BatchedLeave:
+    """A Leaver by kafka-python's admin client."""
+
+    def __init__(self, admin: GroupAdmin) -> None:
+        self._admin = admin
+
+    def leave(self, group: str, members: Sequence[tuple[str, str]], *, reason: str) -> str | None:
+        """See Leaver.leave."""
+        leaving = [LeavingMember(instance_id=i, member_id=m) for i, m in members]
+        try:
+            return self._admin.leave(group, leaving, reason=reason).refusal
+        except FleetError as error:
+            return str(error)
+
+
+@dataclass(kw_only=True)
+class Performer:
+    """Performs changes of one group."""
+
+    spec: GroupSpec
+    store: SlotStore
+    runtime: Runtime
+    ledger: Ledger
+    leaver: Leaver
+    judge: Judge
+    clock: Clock
+    progress: Progress
+    poll: float = 0.1
+    _lease: ChangeLease | None = field(default=None, init=False)
+
+    def perform(self, change: Change) -> Change:
+        """Carry the change to its end from the step it stands at.
+
+        Returns the ended change. Raises LostLease where another actor took over; any other
+        interruption leaves the change RUNNING, to be picked up by the next actor.
+        """
+        with ChangeLease(self.store, change, lease=self.spec.runtime.lease) as lease:
+            self._lease = lease
+            try:
+                return self._all_steps(lease)
+            except LostLease:
+                raise
+            except RolledBack as error:
+                return self._end(lease, ChangeState.ROLLED_BACK, str(error))
+            except FleetError as error:
+                return self._end(lease, ChangeState.FAILED, str(error))
+
+    def _all_steps(self, lease: ChangeLease) -> Change:
+        plan = lease.change.plan
+        while lease.change.step < len(plan.steps):
+            index = lease.change.step
+            step = plan.steps[index]
+            self.progress(f"step {index + 1} of {len(plan.steps)}: {step.sentence}")
+            receipt = self._one_step(lease, step, index)
+            lease.update(step=index + 1, receipts=(*lease.change.receipts, receipt), detail={})
+            held = len(plan.steps) - index - 1
+            if receipt.verdict is Verdict.DIFFERS and held:
+                why = " ".join(receipt.sentences)
+                raise FleetError(
+                    f"step {index + 1} cost {receipt.ours} rebalances where {step.price} was "
+                    f"expected, so {held} more step(s) are held. {why}".strip()
+                )
+        self._tidy(plan.revision)
+        differs = [r for r in lease.change.receipts if r.verdict is Verdict.DIFFERS]
+        sentence = "done; the receipt differs from the plan" if differs else "done, as planned"
+        return self._end(lease, ChangeState.DONE, sentence)
+
+    def _one_step(self, lease: ChangeLease, step: Step, index: int) -> Receipt:
+        if "started_at" not in lease.change.detail:
+            lease.remember(
+                started_at=self.clock.now(),
+                position=self.ledger.position(self.spec.group),
+                members=sorted(self._member_ids(step)),
+            )
+        work = StepWork(
+            spec=self.spec,
+            store=self.store,
+            crew=Crew(self.runtime, self.store, self.spec.group),
+            leave=self.leaver.leave,
+            lease=lease,
+            wait=self._wait,
+            clock=self.clock,
+            progress=self.progress,
+        )
+        notes: tuple[str, ...] = ()
+        try:
+            notes = work.perform(step)
+        except RolledBack as error:
+            receipt = self._receipt(lease, step, index, (str(error),))
+            lease.update(receipts=(*lease.change.receipts, receipt))
+            raise
+        return self._receipt(lease, step, index, notes)
+
+    def _receipt(
+        self, lease: ChangeLease, step: Step, index: int, notes: tuple[str, ...]
+    ) -> Receipt:
+        position = lease.change.detail.get("position")
+        started = float(str(lease.change.detail["started_at"]))
+        since = int(str(position)) if position is not None else None
+        ended = self.clock.now()
+        if step.kind is not StepKind.WARM:
+            self._settle(since)
+        counted = None if since is None else self.ledger.counted(self.spec.group, since)
+        receipt = self.judge(
+            plan=lease.change.plan,
+            step_index=index,
+            counted=counted,
+            our_instances=self._ours(lease, step),
+            started_at=started,
+            ended_at=ended,
+            extra=notes,
+        )
+        self.progress(
+            f"  recorded {receipt.ours} rebalance(s) where {step.price} expected, "
+            f"{receipt.moved} partition(s) moved: {receipt.verdict}"
+        )
+        return receipt
+
+    def _ours(self, lease: ChangeLease, step: Step) -> frozenset[str]:
+        """Who of the recorded members is ours: instance ids, and for dynamic members member ids.
+
+        A dynamic member has another id each time, so those from before the step count as well.
+        """
+        names = {f"{self.spec.group}-{n}" for n in step.slots} | self._member_ids(step)
+        before = lease.change.detail.get("members")
+        return frozenset(names | set(before if isinstance(before, list) else ()))
+
+    def _member_ids(self, step: Step) -> set[str]:
+        slots = self.store.slots(self.spec.group)
+        return {s.member_id for s in slots if s.number in step.slots and s.member_id}
+
+    def _settle(self, since: int | None) -> None:
+        """Wait for Stable (or Empty) with no new generation for heartbeat + 2 s [25]."""
+        worker = self.spec.worker
+        beat = worker.heartbeat_interval if isinstance(worker, ClassicWorker) else 5.0
+        quiet = beat + 2.0
+        seen: object = None
+        since_when = self.clock.monotonic()
+
+        def settled() -> bool:
+            nonlocal seen, since_when
+            try:
+                counted = None if since is None else self.ledger.counted(self.spec.group, since)
+                state = self.ledger.state(self.spec.group)
+            except Unreachable:  # a broker that is away: look again, within the limit
+                seen, since_when = None, self.clock.monotonic()
+                return False
+            calm = state in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}
+            mark = (state, counted.to_generation if counted else None)
+            if mark != seen or not calm:
+                seen, since_when = mark, self.clock.monotonic()
+            return calm and self.clock.monotonic() - since_when >= quiet
+
+        limit = quiet + self.spec.rollout.drain_timeout + 60.0
+        self._wait(settled, limit, f"group {self.spec.group} to settle", poll=0.5)
+
+    def _tidy(self, revision: str) -> None:
+        crew = Crew(self.runtime, self.store, self.spec.group)
+        wanted = self.spec.replicas.standby if self.store.gate(self.spec.group).open else 0
+        crew.settle_standbys(revision, wanted, grace=self.spec.rollout.drain_timeout)
+
+    def _wait(
+        self, predicate: Callable[[], bool], timeout: float, what: str, poll: float | None = None
+    ) -> None:
+        end = self.clock.monotonic() + timeout
+        looked = 0.0
+        while not predicate():
+            now = self.clock.monotonic()
+            if self._lease is not None:
+                self._lease.check()
+            if now > end:
+                raise FleetError(f"waited {timeout:.0f} s for {what}, in vain")
+            if now - looked > 2.0:
+                looked = now
+                self.runtime.ensure()
+            self.clock.sleep(poll or self.poll)
+
+    def _end(self, lease: ChangeLease, state: ChangeState, sentence: str) -> Change:
+        self.progress(f"{state}: {sentence}")
+        return lease.update(state=state, sentence=sentence, ended_at=self.clock.now())

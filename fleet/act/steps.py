@@ -1,0 +1,370 @@
+"""The kinds of step, each written as "make it so" over observed slots.
+
+Opening is one gate write for all k slots [19]; leaving is two-phase, with the member ids
+kept in the slots so that any live worker can complete it [21]; a roll asks one holder after
+the other to hand over to a warm standby, the first being the canary [22]. A step that is
+performed again skips what is already so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fleet.act.crew import Crew, Wait
+from fleet.act.lease import ChangeLease
+from fleet.clock import Clock
+from fleet.errors import FleetError, LostLease
+from fleet.model import Step, StepKind
+from fleet.slots import Gate, Handover, Phase, Slot, SlotStore, Watch
+from fleet.spec import GroupSpec
+
+OPEN_AHEAD = 1.5
+"""Seconds between the gate write and the joint subscribe: time to take, build, connect [19]."""
+JOIN_LIMIT = 90.0
+Leave = Callable[..., str | None]
+
+
+class RolledBack(FleetError):
+    """The canary failed and its slot went back to the old revision."""
+
+
+@dataclass(kw_only=True)
+class StepWork:
+    """Performs one step; returns sentences for its receipt."""
+
+    spec: GroupSpec
+    store: SlotStore
+    crew: Crew
+    leave: Leave
+    lease: ChangeLease
+    wait: Wait
+    clock: Clock
+    progress: Callable[[str], None]
+    _watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watch = Watch(self.spec.runtime.lease)
+
+    def perform(self, step: Step) -> tuple[str, ...]:
+        """Do what is missing of the step."""
+        return {
+            StepKind.OPEN: self._open,
+            StepKind.LEAVE: self._leave,
+            StepKind.STOP_ALL: self._leave,
+            StepKind.ROLL: self._roll,
+            StepKind.REJOIN: self._rejoin,
+            StepKind.WARM: self._warm,
+        }[step.kind](step)
+
+    # --- reading and writing ----------------------------------------------------------------
+
+    def _slots(self) -> dict[int, Slot]:
+        return {slot.number: slot for slot in self.store.slots(self.spec.group)}
+
+    def _write_gate(self, change: Callable[[Gate], Gate | None]) -> Gate:
+        """Change the gate by compare-and-set; `change` returns None where nothing is to do."""
+        for _ in range(50):
+            self.lease.check()
+            seen = self.store.gate(self.spec.group)
+            wanted = change(seen)
+            if wanted is None:
+                return seen
+            written = self.store.write_gate(replace(wanted, plan_id=self.lease.change.plan.id))
+            if written is not None:
+                return written
+            self.clock.sleep(0.02)
+        raise FleetError(f"the gate of group {self.spec.group} changes too often to be written")
+
+    # --- open -------------------------------------------------------------------------------
+
+    def _open(self, step: Step) -> tuple[str, ...]:
+        missing = set(step.slots) - self.store.gate(self.spec.group).open
+        standby = self.spec.replicas.standby
+        if missing:
+            count = len(missing) + standby
+            self.crew.ensure(step.revision, count)
+            self.progress(f"  warming {count} standby(s) of revision {step.revision}")
+            limit = self.spec.rollout.warm_timeout
+            self.crew.await_warm(step.revision, count, timeout=limit, wait=self.wait)
+            self._write_gate(
+                lambda gate: replace(
+                    gate,
+                    open=gate.open | missing,
+                    open_at=self.clock.now() + OPEN_AHEAD,
+                    leaving=gate.leaving - missing,
+                )
+            )
+            self.progress(f"  opened slot(s) {_numbers(step.slots)} together")
+        self.wait(
+            lambda: self._all_active(step.slots),
+            JOIN_LIMIT + self.spec.rollout.drain_timeout,
+            f"slot(s) {_numbers(step.slots)} to be active",
+        )
+        return self._spread(step.slots)
+
+    def _all_active(self, numbers: Sequence[int]) -> bool:
+        self.crew.raise_if_ill(self.lease.change.plan.revision)
+        slots = self._slots()
+        return all(n in slots and slots[n].phase is Phase.ACTIVE for n in numbers)
+
+    def _spread(self, numbers: Sequence[int]) -> tuple[str, ...]:
+        reports = self.store.reports(self.spec.group)
+        joined = [r.joined_at for r in reports if r.slot in set(numbers) and r.joined_at]
+        if len(joined) < 2:
+            return ()
+        return (f"joins were spread over {max(joined) - min(joined):.3f} s",)
+
+    # --- leave ------------------------------------------------------------------------------
+
+    def _leave(self, step: Step) -> tuple[str, ...]:
+        numbers = frozenset(step.slots)
+        if "holders" not in self.lease.change.detail:
+            held = {str(n): w for n, w in self.crew.holders().items() if n in numbers}
+            self.lease.remember(holders=held)
+        self._write_gate(
+            lambda gate: (
+                replace(gate, leaving=gate.leaving | (numbers & gate.open))
+                if not (numbers & gate.open) <= gate.leaving
+                else None
+            )
+        )
+        self.progress(f"  draining slot(s) {_numbers(step.slots)}, then one leave for all")
+        limit = self.spec.rollout.drain_timeout + self.spec.runtime.lease + 30.0
+        what = f"slot(s) {_numbers(step.slots)} to close"
+        self.wait(lambda: self._all_closed(numbers), limit, what)
+        notes = self._send_leave(numbers)
+        self._drop_workers(step)
+        return notes
+
+    def _all_closed(self, numbers: frozenset[int]) -> bool:
+        """Closed by their holders, already gone from the gate, or held by the dead."""
+        gate = self.store.gate(self.spec.group)
+        slots = self._slots()
+        return all(
+            n not in gate.open
+            or n not in slots
+            or slots[n].phase is Phase.CLOSED
+            or slots[n].holder is None
+            or self._dead(slots[n])
+            for n in numbers
+        )
+
+    def _dead(self, slot: Slot) -> bool:
+        mark = (slot.holder, slot.token, slot.counter)
+        return self._watch.expired(str(slot.number), mark, self.clock.monotonic())
+
+    def _send_leave(self, numbers: frozenset[int]) -> tuple[str, ...]:
+        gate = self.store.gate(self.spec.group)
+        going = [s for n, s in sorted(self._slots().items()) if n in numbers & gate.open]
+        members = [(s.instance_id(), s.member_id) for s in going if s.member_id]
+        static = self.spec.worker is not None and self.spec.worker.membership == "static"
+        if members and static:
+            why = self.leave(self.spec.group, members, reason=f"fleet {self.lease.change.plan.id}")
+            if why is not None:
+                raise FleetError(f"the batched leave was refused: {why}; plan again")
+        self._write_gate(
+            lambda gate: replace(gate, open=gate.open - numbers, leaving=gate.leaving - numbers)
+        )
+        for slot in going:
+            self.store.clear(slot)
+        return () if going else ("the workers had completed the leave themselves",)
+
+    def _drop_workers(self, step: Step) -> None:
+        held = self.lease.change.detail.get("holders")
+        names = {str(name) for name in held.values()} if isinstance(held, dict) else set()
+        gone = {w.name for w in self.crew.wanted()} & names
+        if step.kind is StepKind.STOP_ALL:
+            gone |= {w.name for w in self.crew.wanted() if w.revision != step.revision}
+        self.crew.remove(gone, grace=self.spec.rollout.drain_timeout)
+
+    # --- roll -------------------------------------------------------------------------------
+
+    def _roll(self, step: Step) -> tuple[str, ...]:
+        if "tokens" not in self.lease.change.detail:
+            slots = self._slots()
+            self.lease.remember(tokens={str(n): slots[n].token for n in step.slots})
+        todo = [n for n in step.slots if not self._rolled(n, step.revision)]
+        canary_due = len(todo) == len(step.slots) or "canary" in self.lease.change.detail
+        width = self.spec.rollout.max_parallel
+        self._stock(step, len(todo))
+        while todo:
+            turn = todo[:1] if canary_due else todo[:width]
+            self._hand_over(step, turn, canary=canary_due)
+            todo = todo[len(turn) :]
+            canary_due = False
+            self._stock(step, len(todo))
+        self._retire_all(step.revision)
+        return ()
+
+    def _rolled(self, number: int, revision: str) -> bool:
+        """Taken since the step began by a worker of the revision, and confirmed."""
+        slot = self._slots().get(number)
+        gate = self.store.gate(self.spec.group)
+        return (
+            slot is not None
+            and slot.token > self._token_before(number)
+            and slot.revision == revision
+            and slot.phase is Phase.ACTIVE
+            and number not in gate.handover
+        )
+
+    def _token_before(self, number: int) -> int:
+        tokens = self.lease.change.detail.get("tokens")
+        return int(tokens[str(number)]) if isinstance(tokens, dict) else 0
+
+    def _stock(self, step: Step, left: int) -> None:
+        """Keep new standbys ahead of the roll, never more than are still needed."""
+        standby = self.spec.replicas.standby
+        ahead = min(left, self.spec.rollout.max_parallel + 1)
+        self.crew.ensure(step.revision, ahead + standby if left else standby)
+
+    def _hand_over(self, step: Step, numbers: Sequence[int], *, canary: bool) -> None:
+        rollout = self.spec.rollout
+        self.crew.await_warm(
+            step.revision, len(numbers), timeout=rollout.warm_timeout, wait=self.wait
+        )
+        before = {n: self._slots()[n] for n in numbers}
+        if canary and "canary" not in self.lease.change.detail:
+            old = before[numbers[0]]
+            self.lease.remember(canary=numbers[0], old_revision=old.revision or "")
+        self._ask(before, step.revision)
+        started = self.clock.monotonic()
+        limit = rollout.drain_timeout + self.spec.runtime.lease + JOIN_LIMIT
+        try:
+            self.wait(
+                lambda: all(self._taken(n, step.revision, canary=canary) for n in numbers),
+                limit,
+                f"slot(s) {_numbers(numbers)} to pass to revision {step.revision}",
+            )
+            if canary:
+                self._prove(numbers[0], step.revision)
+        except LostLease:
+            raise
+        except FleetError as error:
+            if not canary:
+                raise
+            self._roll_back(numbers[0], step, error)
+        took = self.clock.monotonic() - started
+        self._write_gate(lambda gate: replace(gate, handover=_without(gate.handover, numbers)))
+        done = {
+            s.holder for n, s in before.items() if s.holder and s.token <= self._token_before(n)
+        }
+        self.crew.remove(sorted(done), grace=rollout.drain_timeout)
+        kind = "canary slot" if canary else "slot"
+        self.progress(f"  {kind} {_numbers(numbers)} runs {step.revision} after {took:.1f} s")
+
+    def _ask(self, slots: dict[int, Slot], revision: str) -> None:
+        asks = {
+            n: Handover(token=s.token, revision=revision)
+            for n, s in slots.items()
+            if s.token <= self._token_before(n) or s.revision != revision
+        }
+        self._write_gate(
+            lambda gate: replace(gate, handover={**gate.handover, **asks}) if asks else None
+        )
+
+    def _taken(self, number: int, revision: str, *, canary: bool) -> bool:
+        slot = self._slots()[number]
+        if canary:
+            self.crew.raise_if_ill(revision)
+            self._raise_on_error(slot, revision)
+        taken = slot.token > self._token_before(number)
+        return taken and slot.revision == revision and slot.phase is Phase.ACTIVE
+
+    def _raise_on_error(self, slot: Slot, revision: str) -> None:
+        if slot.revision == revision and slot.error:
+            raise FleetError(slot.error)
+        if slot.revision == revision and slot.holder and self._dead(slot):
+            raise FleetError(f"worker {slot.holder} died while it was the canary")
+
+    def _prove(self, number: int, revision: str) -> None:
+        """Wait for `canary_batches` commits, or for `bake` without data and without error."""
+        rollout = self.spec.rollout
+        since = self.clock.monotonic()
+
+        def proven() -> bool:
+            slot = self._slots()[number]
+            self._raise_on_error(slot, revision)
+            if slot.revision != revision or slot.phase is not Phase.ACTIVE:
+                raise FleetError(f"slot {number} is {slot.phase} and no longer runs {revision}")
+            if slot.batches >= rollout.canary_batches:
+                return True
+            return self.clock.monotonic() - since >= rollout.bake
+
+        self.progress(f"  canary: slot {number} has to commit {rollout.canary_batches} batches")
+        self.wait(proven, rollout.bake + 30.0, "the canary")
+
+    def _roll_back(self, number: int, step: Step, error: FleetError) -> None:
+        old = str(self.lease.change.detail.get("old_revision", ""))
+        self.progress(f"  the canary failed ({error}); slot {number} goes back to {old}")
+        slot = self._slots()[number]
+        asks = (
+            {}  # the old holder has it still: take the ask back, then it is void
+            if slot.revision == old
+            else {number: Handover(token=slot.token, revision=old)}
+        )
+        self._write_gate(
+            lambda gate: replace(gate, handover={**_without(gate.handover, (number,)), **asks})
+        )
+        failed = [w.name for w in self.crew.wanted() if w.revision == step.revision != old]
+        self.crew.remove(failed, grace=self.spec.rollout.drain_timeout)
+
+        def home_again() -> bool:
+            now = self._slots()[number]
+            return now.revision == old and now.phase is Phase.ACTIVE
+
+        limit = self.spec.rollout.drain_timeout + self.spec.runtime.lease + JOIN_LIMIT
+        self.wait(home_again, limit, f"slot {number} to run revision {old} again")
+        self._write_gate(lambda gate: replace(gate, handover=_without(gate.handover, (number,))))
+        self.crew.settle_standbys(
+            old, self.spec.replicas.standby, grace=self.spec.rollout.drain_timeout
+        )
+        raise RolledBack(
+            f"the canary on slot {number} failed: {error}; it runs {old} again"
+        ) from error
+
+    def _retire_all(self, revision: str) -> None:
+        free = set(self.crew.free())
+        old = {w.name for w in self.crew.wanted() if w.revision != revision and w.name in free}
+        self.crew.remove(sorted(old), grace=self.spec.rollout.drain_timeout)
+
+    # --- rejoin, warm -----------------------------------------------------------------------
+
+    def _rejoin(self, step: Step) -> tuple[str, ...]:
+        number = step.slots[0]
+        if "asked" not in self.lease.change.detail:
+            token = self._slots()[number].token
+            self._write_gate(lambda gate: replace(gate, rejoin={**gate.rejoin, number: token}))
+            self.lease.remember(asked=token)
+        self.wait(
+            lambda: (
+                number not in self.store.gate(self.spec.group).rejoin
+                and self._all_active((number,))
+            ),
+            JOIN_LIMIT,
+            f"slot {number} to rejoin",
+        )
+        return ()
+
+    def _warm(self, step: Step) -> tuple[str, ...]:
+        standby = self.spec.replicas.standby
+        gate = self.store.gate(self.spec.group)
+        unheld = gate.open - self.crew.holders().keys()
+        grace = self.spec.rollout.drain_timeout
+        self.crew.settle_standbys(step.revision, standby + len(unheld), grace=grace)
+
+        def manned() -> bool:
+            self.crew.raise_if_ill(step.revision)
+            held = gate.open <= self.crew.holders().keys()
+            return held and len(self.crew.warm(step.revision)) >= standby
+
+        limit = self.spec.rollout.warm_timeout + self.spec.runtime.lease
+        self.wait(manned, limit, f"every open slot held and {standby} warm standby(s)")
+        return ()
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(str(n) for n in numbers)
+
+
+def _without(asks: Mapping[int, Handover], numbers: Sequence[int]) -> dict[int, Handover]:
+    return {n: h for n, h in asks.items() if n not in set(numbers)}

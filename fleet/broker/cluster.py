@@ -1,0 +1,399 @@
+"""The embedded broker: 1 or 3 Kafka nodes on this machine that outlive whoever started them.
+
+Problem: a demo, a test or a first look needs a real coordinator, started in seconds, with its
+data still there after kill -9. Choice: KRaft nodes, broker and controller in one process, on
+ports that are picked once and kept in `$FLEET_HOME/broker/state.json`. Every act goes from
+what that file says to what should be, so that an act which was cut off is finished by doing it
+again. Cost: 310 MB of memory a node, 5 s to start.
+"""
+
+import base64
+import contextlib
+import fcntl
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from fleet import processes
+from fleet.broker import node as nodes_
+from fleet.broker.config import HOST, Node, check_overrides, tool_logging
+from fleet.broker.jars import Kafka, find_kafka
+from fleet.errors import ConfigError, FleetError, Refused, Unreachable
+from fleet.home import read_state, write_state
+from fleet.processes import ProcessId
+
+SCHEMA: Final = 1
+LEAST_FREE_BYTES: Final = 1024**3
+# Below the kernel's range for outgoing connections (32768 up), so that no connection of
+# anybody's sits on a port of ours while the broker is stopped.
+_PORTS: Final = range(20000, 32000)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """One node as it is now."""
+
+    id: int
+    pid: int | None
+    """None where it does not run."""
+    host_port: str
+    server_log: Path
+    coordinator_log: Path
+    data: Path
+    """Kafka's log.dirs of this node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatus:
+    """The embedded broker as it is now.
+
+    running: at least one node's process lives. bootstrap_servers names all nodes, running or
+    not, and is "" where none was ever started.
+    """
+
+    running: bool
+    bootstrap_servers: str
+    nodes: tuple[NodeStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What is kept between processes."""
+
+    cluster_id: str
+    nodes: tuple[Node, ...]
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    processes: Mapping[int, ProcessId] = field(default_factory=dict)
+
+    def process(self, node: Node) -> ProcessId | None:
+        """The node's living process."""
+        known = self.processes.get(node.id)
+        return known if known is not None and processes.alive(known) else None
+
+    def with_process(self, node: Node, process: ProcessId) -> "_State":
+        return replace(self, processes={**self.processes, node.id: process})
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(node.address for node in self.nodes)
+
+
+class Broker:
+    """The embedded broker under `home`/broker; any number of these may look at the same one.
+
+    `brokers` (1 or 3) counts where none exists yet: an existing one keeps its size. `overrides`
+    are settings of server.properties, kept with the broker and applied when a node starts.
+    """
+
+    def __init__(
+        self, home: Path, *, brokers: int = 1, overrides: Mapping[str, str] | None = None
+    ) -> None:
+        if brokers not in {1, 3}:
+            raise ConfigError(f"{brokers} brokers: the embedded broker has 1 or 3 nodes")
+        check_overrides(overrides or {})
+        self._folder = home.absolute() / "broker"
+        self._file = self._folder / "state.json"
+        self._brokers = brokers
+        self._overrides = dict(overrides or {})
+        self._kafka: Kafka | None = None
+
+    def start(self, *, wait: float = 60.0, say: Say | None = None) -> BrokerStatus:
+        """Start the nodes that do not run and wait until all answer; nothing to do is fine.
+
+        wait: seconds for the nodes to answer; fetching the jars at first use comes before and
+        has its own bound. say: told of what takes long. Raises FleetError (port taken, disk
+        full, a node died: with its last words), Unreachable (jars; no answer in time).
+        """
+        with self._alone():
+            state = self._load() or self._new()
+            if len(state.nodes) < self._brokers:
+                raise Refused(
+                    f"the broker in {self._folder} has {len(state.nodes)} node(s), not "
+                    f"{self._brokers}: `fleet broker stop --purge` first (deletes its data)"
+                )
+            state = self._adopt(state)
+            dead = [node for node in state.nodes if state.process(node) is None]
+            if dead:
+                state = replace(state, overrides={**state.overrides, **self._overrides})
+                kafka = self._check(dead, say)
+                for each in dead:
+                    nodes_.prepare(
+                        kafka,
+                        each,
+                        state.nodes,
+                        cluster_id=state.cluster_id,
+                        overrides=state.overrides,
+                    )
+                self._save(state)
+                for each in dead:
+                    state = state.with_process(each, nodes_.launch(kafka, each))
+                    self._save(state)
+            if say and dead:
+                say(f"waiting for {state.bootstrap_servers}")
+            self._wait_ready(state, wait=wait)
+            return _status(state)
+
+    def stop(self, *, timeout: float = 20.0) -> None:
+        """SIGTERM every node, SIGKILL what still runs after `timeout` seconds; data is kept."""
+        with self._alone():
+            self._stop(timeout)
+
+    def kill(self, node: int | None = None) -> None:
+        """SIGKILL one node or all: for tests of what survives it. Returns when they are gone."""
+        with self._alone():
+            state = self._load()
+            chosen = [n for n in state.nodes if node in {None, n.id}] if state else []
+            if node is not None and not chosen:
+                raise ConfigError(f"no node {node} in {self._folder}")
+            for each in chosen:
+                process = state.process(each) if state else None
+                if process is not None:
+                    processes.signal_group(process, signal.SIGKILL)
+                    processes.wait_gone(process, timeout=10.0)
+
+    def purge(self) -> None:
+        """Stop and delete everything: data, logs, ports."""
+        with self._alone():
+            self._stop(5.0)
+            for path in self._folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != ".lock":
+                    path.unlink()
+
+    def status(self) -> BrokerStatus:
+        """As it is now; starts and waits for nothing."""
+        state = self._load()
+        if state is None:
+            return BrokerStatus(running=False, bootstrap_servers="", nodes=())
+        return _status(state)
+
+    def tool(
+        self, main_class: str, *args: str, timeout: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of Kafka's command-line classes on the same jars, logging only errors.
+
+        The exit code is the caller's to judge. Addresses are not added: pass --bootstrap-server.
+        """
+        kafka = self._found(None)
+        with tempfile.NamedTemporaryFile("w", suffix=".xml", encoding="utf-8") as file:
+            file.write(tool_logging())
+            file.flush()
+            return nodes_.run_tool(kafka, Path(file.name), main_class, args, timeout=timeout)
+
+    def _found(self, say: Say | None) -> Kafka:
+        if self._kafka is None:
+            self._kafka = find_kafka(say=say)
+        return self._kafka
+
+    def _check(self, dead: list[Node], say: Say | None) -> Kafka:
+        """All that can be known to fail, said before anything starts."""
+        free = shutil.disk_usage(self._folder).free
+        if free < LEAST_FREE_BYTES:
+            raise FleetError(
+                f"{self._folder} has {free // 2**20} MiB free, Kafka needs "
+                f"{LEAST_FREE_BYTES // 2**20}: make room or point FLEET_HOME elsewhere"
+            )
+        for each in dead:
+            taken = nodes_.ports_taken(each)
+            if taken:
+                raise FleetError(
+                    f"port {taken[0]} of {HOST}, kept for node {each.id}, is taken by another "
+                    f"program (`ss -ltnp 'sport = :{taken[0]}'` names it): end that program, or "
+                    "`fleet broker stop --purge` (deletes the broker's data) for new ports"
+                )
+        kafka = self._found(say)
+        if say and not (kafka.has("log4j-slf4j-impl") or kafka.has("log4j-slf4j2-impl")):
+            say(f"{kafka.libs} binds slf4j to no logging: the coordinator's log will be missing")
+        return kafka
+
+    def _stop(self, timeout: float) -> None:
+        state = self._load()
+        if state is None:
+            return
+        state = self._adopt(state)
+        living = [process for node in state.nodes if (process := state.process(node))]
+        for process in living:
+            processes.signal_group(process, signal.SIGTERM)
+        deadline = time.monotonic() + timeout
+        for process in living:
+            processes.end(process, grace=max(0.0, deadline - time.monotonic()))
+
+    def _adopt(self, state: _State) -> _State:
+        """Find nodes that were started by someone who was killed before writing it down."""
+        for each in state.nodes:
+            if state.process(each) is None:
+                found = nodes_.find_running(each)
+                if found is not None:
+                    state = state.with_process(each, found)
+                    self._save(state)
+        return state
+
+    def _wait_ready(self, state: _State, *, wait: float) -> None:
+        """Every node answers for itself and knows all: the others remember a dead one for 6 s."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - loads librdkafka
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+        deadline = time.monotonic() + wait
+        for each in state.nodes:
+            client = AdminClient(
+                {
+                    "bootstrap.servers": each.address,
+                    "reconnect.backoff.max.ms": 200,
+                    "log_level": 0,  # nodes refuse connections at first, as they should
+                }
+            )
+            seen: int | None = None
+            while seen != len(state.nodes):
+                _check_alive(state)
+                if time.monotonic() >= deadline:
+                    raise Unreachable(_no_answer(state, each, seen, wait))
+                with contextlib.suppress(KafkaException):
+                    seen = len(client.list_topics(timeout=1.0).brokers)
+                if seen != len(state.nodes):
+                    time.sleep(0.1)
+
+    def _new(self) -> _State:
+        ports = _free_ports(2 * self._brokers)
+        nodes = tuple(
+            Node(
+                id=number + 1,
+                port=ports[2 * number],
+                controller_port=ports[2 * number + 1],
+                home=self._folder / f"node-{number + 1}",
+            )
+            for number in range(self._brokers)
+        )
+        return _State(cluster_id=_cluster_id(), nodes=nodes)
+
+    def _load(self) -> _State | None:
+        kept = read_state(self._file, schema=SCHEMA)
+        if kept is None:
+            return None
+        try:
+            return _from_json(kept, self._folder)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FleetError(
+                f"{self._file} is not the state of a broker ({error!r}): end its processes, move "
+                f"{self._folder} away and start again"
+            ) from error
+
+    def _save(self, state: _State) -> None:
+        write_state(self._file, _as_json(state), schema=SCHEMA)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One start, stop, kill or purge at a time; the kernel frees the lock of a killed one."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def embedded_bootstrap(home: Path) -> str | None:
+    """bootstrap.servers of the embedded broker under `home` where it runs, else None."""
+    status = Broker(home).status()
+    return status.bootstrap_servers if status.running else None
+
+
+def _check_alive(state: _State) -> None:
+    for node in state.nodes:
+        if state.process(node) is None:
+            raise FleetError(
+                f"node {node.id} ended while it started; its last words ({node.server_log}):\n"
+                f"{nodes_.last_words(node)}"
+            )
+
+
+def _no_answer(state: _State, node: Node, seen: int | None, wait: float) -> str:
+    answer = "does not answer" if seen is None else f"sees {seen} of {len(state.nodes)} nodes"
+    return (
+        f"node {node.id} at {node.address} {answer} after {wait:.0f} s; the last lines of "
+        f"{node.server_log}:\n{nodes_.last_words(node)}"
+    )
+
+
+def _status(state: _State) -> BrokerStatus:
+    nodes = tuple(
+        NodeStatus(
+            id=each.id,
+            pid=process.pid if (process := state.process(each)) else None,
+            host_port=each.address,
+            server_log=each.server_log,
+            coordinator_log=each.coordinator_log,
+            data=each.data,
+        )
+        for each in state.nodes
+    )
+    return BrokerStatus(
+        running=any(node.pid is not None for node in nodes),
+        bootstrap_servers=state.bootstrap_servers,
+        nodes=nodes,
+    )
+
+
+def _as_json(state: _State) -> dict[str, Any]:
+    return {
+        "cluster_id": state.cluster_id,
+        "overrides": dict(state.overrides),
+        "nodes": [
+            {
+                "id": node.id,
+                "port": node.port,
+                "controller_port": node.controller_port,
+                "process": process.as_json() if (process := state.processes.get(node.id)) else None,
+            }
+            for node in state.nodes
+        ],
+    }
+
+
+def _from_json(kept: Mapping[str, Any], folder: Path) -> _State:
+    nodes = tuple(
+        Node(
+            id=int(each["id"]),
+            port=int(each["port"]),
+            controller_port=int(each["controller_port"]),
+            home=folder / f"node-{int(each['id'])}",
+        )
+        for each in kept["nodes"]
+    )
+    return _State(
+        cluster_id=str(kept["cluster_id"]),
+        nodes=nodes,
+        overrides={str(key): str(value) for key, value in kept["overrides"].items()},
+        processes={
+            int(each["id"]): ProcessId.from_json(each["process"])
+            for each in kept["nodes"]
+            if each["process"] is not None
+        },
+    )
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, at random, so that two brokers seldom meet."""
+    chosen: list[int] = []
+    for port in random.sample(_PORTS, k=min(1000, len(_PORTS))):
+        if nodes_.port_free(port):
+            chosen.append(port)
+            if len(chosen) == count:
+                return chosen
+    raise FleetError(f"no {count} free ports of {HOST} between {_PORTS.start} and {_PORTS.stop}")
+
+
+def _cluster_id() -> str:
+    """16 random bytes as Kafka writes them; never with a leading dash (it is an argument)."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text

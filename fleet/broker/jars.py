@@ -1,0 +1,247 @@
+"""Finding Java and the Kafka jars, with no download page and no package manager.
+
+Problem: a broker for tests and demos should need nothing but what Fleet already depends on.
+Choice: PySpark ships Apache Ivy, which resolves Apache Kafka from Maven Central once, into
+~/.cache/fleet; what comes is compared with the checksums kept beside this module. Where Maven
+Central cannot be reached, FLEET_KAFKA_LIBS names a folder with the jars of a Kafka
+distribution (its `libs/`) and nothing is fetched; FLEET_IVY_SETTINGS names Ivy settings with a
+mirror. Cost: 45 MB and 20-60 s at first use, 0.1 s to verify on later starts.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from fleet.errors import FleetError, Unreachable
+from fleet.home import cache_home
+
+KAFKA: Final = "4.3.1"
+LEAST_JAVA: Final = 17
+_RESOLVE_SECONDS: Final = 900.0
+_SUMS: Final = "SHA256SUMS"
+
+Say = Callable[[str], None]
+
+# kafka-tools without its dependencies: they are Connect's and Jetty's, and only its command
+# line classes are used here, which need what the broker brings anyway. log4j-slf4j-impl binds
+# slf4j 1.7, without which the coordinator's log lines are lost.
+_IVY_MODULE: Final = f"""<ivy-module version="2.0">
+  <info organisation="fleet" module="embedded-kafka"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies defaultconf="default->default">
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA}"/>
+    <dependency org="org.apache.kafka" name="kafka-tools" rev="{KAFKA}" transitive="false"/>
+    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.25.4"/>
+  </dependencies>
+</ivy-module>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """What a Kafka process is started from."""
+
+    java: Path
+    libs: Path
+
+    @property
+    def classpath(self) -> str:
+        """Every jar of the folder, as java expands it."""
+        return f"{self.libs}/*"
+
+    def has(self, artifact: str) -> bool:
+        """Whether a jar of that artifact is there, e.g. `kafka-tools`."""
+        return any(self.libs.glob(f"{artifact}-[0-9]*.jar"))
+
+
+def find_kafka(
+    *, environ: Mapping[str, str] = os.environ, cache: Path | None = None, say: Say | None = None
+) -> Kafka:
+    """Java and the jars, fetched at first use; `say` is told of anything that takes long.
+
+    Raises FleetError where Java is missing or too old or the jars are unusable, Unreachable
+    where they cannot be fetched.
+    """
+    java = find_java(environ)
+    return Kafka(java, find_libs(java, environ=environ, cache=cache, say=say))
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Path:
+    """A java of at least version 17: $JAVA_HOME's, else the one on PATH."""
+    home = environ.get("JAVA_HOME")
+    found = (
+        str(Path(home, "bin", "java")) if home else shutil.which("java", path=environ.get("PATH"))
+    )
+    remedy = f"install Java {LEAST_JAVA} or 21 (`make deps` does on Debian) or set JAVA_HOME"
+    if found is None:
+        raise FleetError(f"no java on PATH: {remedy}")
+    try:
+        answer = subprocess.run(
+            [found, "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        named = f"JAVA_HOME={home} has no working bin/java" if home else f"{found} does not run"
+        raise FleetError(f"{named}: {remedy}") from error
+    version = java_major(answer.stderr + answer.stdout)
+    if version is None or version < LEAST_JAVA:
+        raise FleetError(f"{found} is Java {version or 'of unknown version'}: {remedy}")
+    return Path(found)
+
+
+def java_major(text: str) -> int | None:
+    """The major version in the output of `java -version`: 8 for "1.8.0_402", 17 for "17.0.15"."""
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
+
+
+def find_libs(
+    java: Path,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    cache: Path | None = None,
+    say: Say | None = None,
+) -> Path:
+    """The folder with Kafka's jars; see find_kafka."""
+    named = environ.get("FLEET_KAFKA_LIBS")
+    if named:
+        return _named_libs(Path(named))
+    folder = cache or cache_home()
+    libs = folder / f"kafka-{KAFKA}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder / f".kafka-{KAFKA}.lock"):
+            wrong = damage(libs)
+            if wrong is not None:
+                if libs.exists() and say:
+                    say(f"{libs}: {wrong}; fetching the jars again")
+                _resolve(java, libs, settings=environ.get("FLEET_IVY_SETTINGS"), say=say)
+    except OSError as error:
+        raise FleetError(f"cannot use the cache {folder} ({error}): make it writable") from error
+    return libs
+
+
+def damage(libs: Path) -> str | None:
+    """What is wrong with fetched jars, by the checksums written beside them; None if nothing."""
+    try:
+        listed = _read_sums((libs / _SUMS).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return "no readable SHA256SUMS"
+    present = {path.name for path in libs.glob("*.jar")}
+    if present != set(listed):
+        return f"missing or unknown jars: {', '.join(sorted(present ^ set(listed)))}"
+    for name, digest in listed.items():
+        if _digest(libs / name) != digest:
+            return f"{name} differs from its checksum"
+    return None
+
+
+def _named_libs(libs: Path) -> Path:
+    for artifact in ("kafka_2.13", "kafka-clients"):
+        if not any(libs.glob(f"{artifact}-*.jar")):
+            raise FleetError(
+                f"FLEET_KAFKA_LIBS={libs} holds no {artifact}-*.jar: name the libs/ folder of a "
+                "Kafka 4 distribution, or unset it to have the jars fetched"
+            )
+    return libs.absolute()
+
+
+def _resolve(java: Path, libs: Path, *, settings: str | None, say: Say | None) -> None:
+    """Fetch into a temporary folder, compare, write the sums, rename into place."""
+    if say:
+        say(f"fetching Apache Kafka {KAFKA} (45 MB, once) into {libs}")
+    with tempfile.TemporaryDirectory(dir=libs.parent, prefix=".resolve-") as name:
+        work = Path(name)
+        (work / "ivy.xml").write_text(_IVY_MODULE, encoding="utf-8")
+        argv = [
+            str(java), f"-Divy.default.ivy.user.dir={work}/ivy", "-cp", str(_ivy_jar()),
+            "org.apache.ivy.Main", "-ivy", f"{work}/ivy.xml", "-cache", f"{work}/cache",
+            "-confs", "default",
+            "-retrieve", f"{work}/libs/[artifact]-[revision](-[classifier]).[ext]",
+            *(["-settings", settings] if settings else []),
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, text=True, timeout=_RESOLVE_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Unreachable(_unreachable(f"no answer in {_RESOLVE_SECONDS:.0f} s")) from error
+        if done.returncode != 0:
+            raise Unreachable(_unreachable(_reason(done.stdout + done.stderr)))
+        wanted = (files("fleet.broker") / _SUMS).read_text(encoding="ascii")
+        (work / "libs" / _SUMS).write_text(wanted, encoding="ascii")
+        wrong = damage(work / "libs")
+        if wrong is not None:
+            raise FleetError(
+                f"the fetched Kafka jars are not those this version was tested with: {wrong}. "
+                "Check the mirror in between, or set FLEET_KAFKA_LIBS to a folder you trust"
+            )
+        if libs.exists():
+            shutil.rmtree(libs)
+        (work / "libs").rename(libs)
+
+
+def _unreachable(why: str) -> str:
+    return (
+        f"cannot fetch Apache Kafka {KAFKA} from Maven Central: {why}. Check the network (proxy: "
+        "JAVA_TOOL_OPTIONS=-Dhttps.proxyHost=...), name a mirror's Ivy settings in "
+        "FLEET_IVY_SETTINGS, or set FLEET_KAFKA_LIBS to the libs/ folder of a Kafka distribution"
+    )
+
+
+def _reason(output: str) -> str:
+    """The first lines of Ivy's output that tell a failure."""
+    telling = (
+        "unknownhost",
+        "connect",
+        "timed out",
+        "unresolved dependency",
+        "exception",
+        "certif",
+    )
+    lines = (" ".join(line.split()) for line in output.splitlines())
+    told = list(
+        dict.fromkeys(line for line in lines if any(word in line.lower() for word in telling))
+    )
+    return "; ".join(told[:2])[:400] or "Ivy failed without a reason"
+
+
+def _ivy_jar() -> Path:
+    """Ivy as PySpark ships it, found without importing PySpark."""
+    spec = importlib.util.find_spec("pyspark")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for jar in sorted(Path(folder, "jars").glob("ivy-*.jar")):
+            return jar
+    raise FleetError(
+        "PySpark's jars/ivy-*.jar is not there: install pyspark, or set FLEET_KAFKA_LIBS to the "
+        "libs/ folder of a Kafka distribution"
+    )
+
+
+def _read_sums(text: str) -> dict[str, str]:
+    """`sha256sum`'s format as {file: digest}; ValueError where it is something else."""
+    pairs = [line.split(maxsplit=1) for line in text.splitlines() if line]
+    return {name: digest for digest, name in pairs}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """One process at a time; the kernel frees the lock of a killed one."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,146 @@
+"""One node's process: prepare its folder, start it, tell why it did not start.
+
+The process lives in a session of its own and outlives the starter. It is known by pid, start
+time and boot id, and by the path of its server.properties among its arguments, for a starter
+that was killed between the start and writing it down.
+"""
+
+import os
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from fleet import processes
+from fleet.broker.config import HOST, Node, server_logging, server_properties
+from fleet.broker.jars import Kafka
+from fleet.errors import FleetError
+from fleet.home import write_whole
+from fleet.processes import ProcessId
+
+_FORMAT_SECONDS: Final = 60.0
+_QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+
+
+def prepare(
+    kafka: Kafka,
+    node: Node,
+    nodes: Sequence[Node],
+    *,
+    cluster_id: str,
+    overrides: Mapping[str, str],
+) -> None:
+    """Write the node's configuration; format its storage where that was never done."""
+    node.home.mkdir(parents=True, exist_ok=True)
+    write_whole(node.properties, server_properties(node, nodes, overrides))
+    write_whole(node.home / "log4j2.xml", server_logging())
+    if (node.data / "meta.properties").exists():
+        return
+    argv = [
+        str(kafka.java), *_QUICK_JVM, "-Xmx128m", "-cp", kafka.classpath,
+        "kafka.tools.StorageTool", "format", "--ignore-formatted",
+        "-t", cluster_id, "-c", str(node.properties),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_FORMAT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FleetError(
+            f"formatting {node.data} took more than {_FORMAT_SECONDS:.0f} s: is the disk slow?"
+        ) from error
+    if done.returncode != 0:
+        told = " ".join(_telling((done.stderr + done.stdout).splitlines())[:3])
+        raise FleetError(f"cannot format {node.data} for Kafka: {told[:800]}")
+
+
+def launch(kafka: Kafka, node: Node) -> ProcessId:
+    """Start a prepared node; returns at once. `output.log` begins anew, the others go on."""
+    node.output.unlink(missing_ok=True)
+    argv = [
+        str(kafka.java), "-Xmx512m", "-Xms128m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+        "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true", "-Duser.timezone=UTC",
+        f"-Dlog4j2.configurationFile={node.home / 'log4j2.xml'}", f"-Dfleet.logs={node.home}",
+        "-cp", kafka.classpath, "kafka.Kafka", str(node.properties),
+    ]  # fmt: skip
+    return processes.spawn(argv, log=node.output, env=_environment(), cwd=node.home)
+
+
+def run_tool(
+    kafka: Kafka, logging_file: Path, main_class: str, args: Sequence[str], *, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's command-line classes; FleetError where it does not end in `timeout` s."""
+    if main_class.startswith("org.apache.kafka.tools.") and not kafka.has("kafka-tools"):
+        raise FleetError(f"{kafka.libs} holds no kafka-tools-*.jar, which has {main_class}")
+    argv = [
+        str(kafka.java), *_QUICK_JVM, "-Xmx256m", "-Duser.timezone=UTC",
+        f"-Dlog4j2.configurationFile={logging_file}",
+        "-cp", kafka.classpath, main_class, *args,
+    ]  # fmt: skip
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=_environment(),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FleetError(f"{main_class} did not end within {timeout:.0f} s") from error
+
+
+def find_running(node: Node) -> ProcessId | None:
+    """A running process of this node that nobody wrote down."""
+    return processes.find("kafka.Kafka", str(node.properties))
+
+
+def ports_taken(node: Node) -> list[int]:
+    """Which of the node's ports somebody listens on."""
+    return [port for port in (node.port, node.controller_port) if not port_free(port)]
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """The last `count` lines of a log, [] where there is none. Reads at most 256 KiB."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 256 * 1024))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    return lines[-count:] if count > 0 else []
+
+
+def last_words(node: Node) -> str:
+    """What a node that did not come up wrote last, for an error message."""
+    logged = _telling(last_lines(node.server_log, 200))
+    errors = [line for line in logged if " ERROR " in line or " FATAL " in line or "Caused" in line]
+    lines = _telling(last_lines(node.output, 50))[:3] + (errors[-6:] or logged[-6:])
+    return "\n".join(f"  {line[:300]}" for line in lines) or "  (it wrote nothing)"
+
+
+def _telling(lines: Sequence[str]) -> list[str]:
+    """Without the frames of stack traces."""
+    return [line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "..."))]
+
+
+def port_free(port: int) -> bool:
+    """Whether nobody listens on that port of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As Kafka does: a port in TIME_WAIT is free, one that somebody listens on is not.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what would add options or logging settings to Kafka's JVM."""
+    drop = ("KAFKA_", "LOG4J_", "CLASSPATH", "JDK_JAVA_OPTIONS")
+    return {key: value for key, value in os.environ.items() if not key.startswith(drop)}

@@ -1,0 +1,164 @@
+"""The `fleet` command: which commands there are, and how a failure reads.
+
+Problem: a command line that loads Kafka, Spark and pydantic to print its help takes seconds,
+and a traceback is no answer to a person with a broken cluster. Choice: the table below names
+each command's module and one line of help, and a module is imported when its command runs;
+every failure becomes one sentence on stderr and an exit code. Cost: the line of help stands
+here, not beside the command (a test says that both agree).
+
+Exit codes: 0 done; 1 refused or failed, with the reason; 2 wrong usage or configuration,
+nothing was started; 130 interrupted.
+"""
+
+import difflib
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from fleet import __version__
+from fleet.commands.invocation import Invocation, config_option, verbose_option
+from fleet.errors import FleetError
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """Where a command is, and its line of help."""
+
+    module: str
+    attribute: str
+    help: str
+    section: str
+
+
+SECTIONS: Final = ("Start", "Look", "Change", "Hold", "Parts")
+
+COMMANDS: Final[dict[str, Lazy]] = {
+    "demo": Lazy("demo", "demo", "A whole fleet on this machine, from nothing.", "Start"),
+    "init": Lazy("life", "init", "Write a fleet.yaml from the groups of a cluster.", "Start"),
+    "up": Lazy("life", "up", "Start what fleet.yaml declares.", "Start"),
+    "down": Lazy("life", "down", "Stop all workers, and the embedded broker.", "Start"),
+    "doctor": Lazy("doctor", "doctor", "Check what Fleet needs, and say what to do.", "Look"),
+    "status": Lazy("reading", "status", "Groups: members, lag, slots, last change.", "Look"),
+    "plan": Lazy("reading", "plan", "What would be done, and what it costs.", "Look"),
+    "apply": Lazy("changing", "apply", "Carry out the plans of groups.", "Change"),
+    "scale": Lazy("changing", "scale", "Give a group N slots.", "Change"),
+    "roll": Lazy("changing", "roll", "Replace all workers by workers of the new code.", "Change"),
+    "drain": Lazy("changing", "drain", "Take slots out of a group together.", "Change"),
+    "pause": Lazy("holding", "pause", "Hold all changes of a group, or of all.", "Hold"),
+    "resume": Lazy("holding", "resume", "Lift a pause.", "Hold"),
+    "worker": Lazy("worker", "worker", "Run one worker in the foreground.", "Parts"),
+    "broker": Lazy("broker", "broker", "Run the embedded Kafka.", "Parts"),
+    "supervise": Lazy("supervise", "supervise", "Keep this machine's workers alive.", ""),
+}
+
+_NAME_WIDTH: Final = max(len(name) for name, lazy in COMMANDS.items() if lazy.section)
+
+
+class LazyGroup(click.Group):
+    """A click group that imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return a command; None where there is no such name."""
+        lazy = COMMANDS.get(cmd_name)
+        if lazy is None:
+            return None
+        module = importlib.import_module(f"fleet.commands.{lazy.module}")
+        command = getattr(module, lazy.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command where there is no such one."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            ctx.fail(f"No such command '{args[0]}'.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List commands by section, from the table alone."""
+        for section in SECTIONS:
+            with formatter.section(section):
+                formatter.write_dl(
+                    [
+                        (name.ljust(_NAME_WIDTH), lazy.help)
+                        for name, lazy in COMMANDS.items()
+                        if lazy.section == section
+                    ]
+                )
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="'fleet COMMAND --help' has options and examples. State lives in $FLEET_HOME (.fleet).",
+)
+@config_option
+@verbose_option
+@click.version_option(__version__, prog_name="fleet", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Change Kafka consumer fleets without stopping them.
+
+    Every change is a plan with a stated price, carried out as one membership change, and
+    checked against what the group coordinator recorded.
+
+    \b
+    Try it:    fleet demo
+    Your own:  fleet init --bootstrap HOST:PORT && fleet status
+    """  # noqa: D301 - click wants the character itself
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code. Nothing but SystemExit's own cause escapes."""
+    invocation = Invocation()
+    try:
+        result = cli.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="fleet",
+            standalone_mode=False,
+            obj=invocation,
+        )
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        _say(invocation.interrupted())
+        return 130
+    except FleetError as error:
+        if invocation.verbose:
+            traceback.print_exc()
+        _say(str(error))
+        return error.exit_code
+    except Exception as error:
+        if invocation.verbose:
+            traceback.print_exc()
+        _say(_defect(error, verbose=invocation.verbose))
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Entry point of the `fleet` program."""
+    sys.exit(run())
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"fleet: {sentence}", err=True)
+
+
+def _defect(error: Exception, *, verbose: bool) -> str:
+    first = (str(error).strip().splitlines() or [""])[0][:200]
+    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    rest = "report it with the traceback above" if verbose else "run with --verbose"
+    return f"{what}; this is a defect, {rest}"

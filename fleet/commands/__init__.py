@@ -1,0 +1,1 @@
+"""One module per family of commands. Heavy imports stand inside the commands that need them."""

@@ -1,0 +1,173 @@
+"""`fleet broker`: the embedded Kafka, by hand."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from fleet.errors import FleetError
+from fleet.home import fleet_home
+
+_FOLLOW_SECONDS: Final = 0.25
+
+
+@click.group()
+def broker() -> None:
+    """Run the embedded Kafka.
+
+    Real brokers on this machine, for demos, tests and first looks. Their state lives under
+    $FLEET_HOME/broker (default .fleet/broker in the current folder) and survives restarts and
+    kill -9. Needs Java 17+; the jars are fetched once into ~/.cache/fleet, or taken from the
+    folder named by FLEET_KAFKA_LIBS.
+    """
+
+
+@broker.command()
+@click.option(
+    "--brokers",
+    type=click.Choice(["1", "3"]),
+    default="1",
+    show_default=True,
+    help="Nodes of a broker that does not exist yet; an existing one keeps its size.",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of server.properties, kept with the broker; may be repeated.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(1, 600),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the nodes may take until they answer.",
+)
+def start(brokers: str, settings: tuple[str, ...], wait: float) -> None:
+    """Start the nodes that do not run, and print their address.
+
+    Starting a running broker changes nothing. Exit 1 with the reason where a port is taken,
+    Java or the jars are missing, the disk is full or a node does not come up.
+    """
+    from fleet.broker import Broker
+    from fleet.commands.progress import Progress
+
+    overrides = dict(_setting(text) for text in settings)
+    with Progress("starting the broker") as say:
+        status = Broker(fleet_home(), brokers=int(brokers), overrides=overrides).start(
+            wait=wait, say=say
+        )
+    click.echo(status.bootstrap_servers)
+
+
+@broker.command()
+@click.option("--purge", is_flag=True, help="Also delete the broker's data, logs and ports.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, 600),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the nodes may take to end by themselves; then they are killed.",
+)
+def stop(*, purge: bool, timeout: float) -> None:
+    """Stop the nodes; the data stays unless --purge is given. Stopping twice is fine."""
+    from fleet.broker import Broker
+
+    embedded = Broker(fleet_home())
+    embedded.stop(timeout=timeout)
+    if purge:
+        embedded.purge()
+
+
+@broker.command()
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+def status(output: str) -> None:
+    """Show the nodes, their processes and logs. Exit 0 whether it runs or not."""
+    from fleet.broker import Broker
+
+    now = Broker(fleet_home()).status()
+    if output == "json":
+        click.echo(json.dumps({"schema": 1, **asdict(now)}, default=str, indent=2))
+        return
+    if not now.nodes:
+        click.echo(f"no broker in {fleet_home()}; `fleet broker start` makes one")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("NODE", "ADDRESS", "PID", "LOG"):
+        table.add_column(column, overflow="fold", no_wrap=column != "LOG")
+    for node in now.nodes:
+        pid = "stopped" if node.pid is None else str(node.pid)
+        table.add_row(str(node.id), node.host_port, pid, str(node.server_log))
+    console = Console()
+    # In a pipe no line may be cut at 80 columns.
+    console.print(table, width=None if console.is_terminal else 1000)
+
+
+@broker.command()
+@click.option("--node", type=click.IntRange(1, 3), default=1, show_default=True, help="Which node.")
+@click.option("--coordinator", is_flag=True, help="The group coordinator's own log: rebalances.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, 100_000), default=50, show_default=True, metavar="LINES"
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on printing until Ctrl-C.")
+def logs(*, node: int, coordinator: bool, lines: int, follow: bool) -> None:
+    """Print the last lines of a node's log. Exit 1 where there is none."""
+    from fleet.broker import Broker
+    from fleet.broker.node import last_lines
+
+    found = {each.id: each for each in Broker(fleet_home()).status().nodes}.get(node)
+    if found is None:
+        raise FleetError(f"no node {node} in {fleet_home()}: see `fleet broker status`")
+    path = found.coordinator_log if coordinator else found.server_log
+    if not path.exists():
+        raise FleetError(f"{path} does not exist: node {node} has not logged anything yet")
+    for line in last_lines(path, lines):
+        click.echo(line)
+    if follow:
+        for text in _following(path):
+            click.echo(text, nl=False)
+
+
+def _following(path: Path) -> Iterator[str]:
+    """What is appended to a log from now on, also after it was rolled over. Never ends."""
+    file = path.open(encoding="utf-8", errors="replace")
+    try:
+        file.seek(0, 2)
+        while True:
+            text = file.read()
+            if text:
+                yield text
+                continue
+            time.sleep(_FOLLOW_SECONDS)
+            try:
+                rolled = path.stat().st_ino != _inode(file)
+            except FileNotFoundError:
+                continue  # in the middle of being rolled over
+            if rolled:
+                file.close()
+                file = path.open(encoding="utf-8", errors="replace")
+    finally:
+        file.close()
+
+
+def _inode(file: Any) -> int:
+    import os
+
+    return os.fstat(file.fileno()).st_ino
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
+    return key, value

@@ -1,0 +1,58 @@
+"""`fleet pause` and `fleet resume`: a person holds all changes, and lets go.
+
+A pause is kept beside the slots, so everything that acts obeys it: this command, Dagster's
+runs, a second shell. Workers go on working; handovers that they do among themselves (a crash,
+a plain `kubectl rollout restart`) go on too.
+"""
+
+import click
+
+from fleet.commands.invocation import Invocation, common, person
+
+
+def _one_target(group: str | None, everything: bool) -> None:
+    if (group is None) != everything:
+        raise click.UsageError("name a GROUP, or --all for every group of the cluster")
+
+
+@click.command(epilog="Example:  fleet pause orders-enrichment --reason 'incident 4711'")
+@click.argument("group", required=False)
+@click.option("--all", "everything", is_flag=True, help="Every group of the cluster.")
+@click.option("--reason", required=True, help="Why; shown to whoever is refused.")
+@common
+def pause(invocation: Invocation, group: str | None, *, everything: bool, reason: str) -> None:
+    """Hold all changes of a group, or of all.
+
+    Workers go on; no plan is carried out until `fleet resume`.
+    """
+    _one_target(group, everything)
+    if not reason.strip():
+        raise click.BadParameter("is empty: say why, for whoever is refused", param_hint="--reason")
+    with invocation.open() as fleet:
+        if group is not None:
+            fleet.group(group)
+        fleet.pause(group, reason=reason.strip(), by=person())
+    what = f"group {group} is" if group else "all groups are"
+    undo = group or "--all"
+    click.echo(f"{what} paused: {reason.strip()}. Lift it with `fleet resume {undo}`.")
+
+
+@click.command(epilog="Example:  fleet resume orders-enrichment")
+@click.argument("group", required=False)
+@click.option("--all", "everything", is_flag=True, help="The pause of every group.")
+@common
+def resume(invocation: Invocation, group: str | None, *, everything: bool) -> None:
+    """Lift a pause.
+
+    A pause of --all and a group's own are two pauses; each is lifted by its own command.
+    """
+    _one_target(group, everything)
+    with invocation.open() as fleet:
+        if group is not None:
+            fleet.group(group)
+        lifted = fleet.unpause(group)
+        left = [p for p in fleet.pauses() if p.group in (None, group)] if group else []
+    what = f"group {group}" if group else "all groups"
+    click.echo(f"the pause of {what} is lifted" if lifted else f"{what}: there was no pause")
+    for held in left:
+        click.echo(f"still held by the pause of all groups: {held.reason} ({held.by})")

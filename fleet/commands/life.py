@@ -1,0 +1,182 @@
+"""`fleet init`, `up` and `down`: a fleet's beginning and end on this machine."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from fleet.commands.invocation import Invocation, actor, common
+from fleet.errors import ConfigError, FleetError, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from fleet.model import Snapshot
+    from fleet.spec import Cluster
+
+
+_GRACE_SECONDS: Final = 5.0
+"""For workers whose broker is gone: they can commit nothing any more."""
+
+
+@click.command(epilog="Example:  fleet init --bootstrap kafka-1:9092 --cluster payments")
+@click.option("--bootstrap", metavar="HOST:PORT|embedded", help="The cluster's address.")
+@click.option("--cluster", "name", default="main", show_default=True, help="Its name in every key.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where to write (default: the --config file).",
+)
+@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@common
+def init(
+    invocation: Invocation, *, bootstrap: str | None, name: str, out: Path | None, force: bool
+) -> None:
+    """Write a fleet.yaml from the groups of a cluster.
+
+    All groups are written with mode: observe, so nothing is acted upon until you say so. With
+    --force and without --bootstrap, the `cluster:` part of the file that is there is kept, its
+    security settings with it. Without either, the cluster is the embedded one.
+    """
+    path = out or invocation.path()
+    if path.exists() and not force:
+        raise ConfigError(
+            f"{path} is there already: overwrite it with --force, or name another with --out FILE"
+        )
+    cluster = _cluster(path, bootstrap=bootstrap, name=name)
+    from fleet.draft import draft
+    from fleet.home import write_whole
+
+    snapshot = _look(cluster)
+    write_whole(path, draft(snapshot, cluster))
+    for problem in snapshot.problems:
+        click.echo(f"fleet: {problem}", err=True)
+    found = len(snapshot.groups)
+    click.echo(f"{path}: {found} group{'' if found == 1 else 's'} of {cluster.bootstrap_servers}")
+    click.echo("Next:")
+    click.echo("  fleet status                what every group does now")
+    click.echo(f"  edit {path}: give a group a `worker:`, then `mode: plan`")
+    click.echo("  fleet plan                  what would be done, at what price")
+    click.echo("  `mode: act`, then fleet up  workers start; `fleet doctor` if something is wrong")
+
+
+def _cluster(path: Path, *, bootstrap: str | None, name: str) -> "Cluster":
+    """The cluster to look at: the option's, the old file's, or the embedded one."""
+    from pydantic import ValidationError
+
+    from fleet.spec import Cluster
+
+    if bootstrap is None and path.exists():
+        from fleet.load import load
+
+        return load(path, os.environ).cluster
+    try:
+        return Cluster(name=name, bootstrap_servers=bootstrap or "embedded")
+    except ValidationError as error:
+        raise ConfigError(
+            f"--cluster {name} is no cluster name: up to 64 letters, digits and . _ - in it"
+        ) from error
+
+
+def _look(cluster: "Cluster") -> "Snapshot":
+    """One snapshot of a cluster that has no fleet.yaml yet: a file that names only the cluster."""
+    import yaml
+
+    from fleet.cycle import Fleet
+
+    with tempfile.TemporaryDirectory(prefix="fleet-init-") as folder:
+        config = Path(folder, "fleet.yaml")
+        named = {"cluster": cluster.model_dump(mode="json", exclude_none=True), "mode": "observe"}
+        config.write_text(yaml.safe_dump(named), encoding="utf-8")
+        with Fleet.open(config) as fleet:
+            return fleet.snapshot()
+
+
+@click.command(epilog="Example:  fleet up && fleet status")
+@common
+def up(invocation: Invocation) -> None:
+    """Start what fleet.yaml declares.
+
+    The embedded broker, topics with `create:`, the supervisor and Spark where they do not run
+    yet; then the plan of every group with mode: act. Runs again without harm.
+    """
+    from fleet.commands.answers import good, print_change, stdout
+    from fleet.commands.progress import Progress
+
+    with Progress("starting") as progress:
+        _start_embedded(invocation.existing_path(), progress)
+        with invocation.open() as fleet:
+            invocation.changing = "--all"
+            changes = fleet.up(actor=actor(), progress=progress)
+            invocation.changing = None
+    console = stdout()
+    for change in changes:
+        print_change(console, change)
+    click.echo(f"cluster {fleet.spec.cluster.name} at {fleet.bootstrap}: see `fleet status`")
+    bad = [change.group for change in changes if not good(change)]
+    if bad:
+        raise FleetError(f"not as planned: {', '.join(bad)}; the receipts above say why")
+
+
+def _start_embedded(path: Path, progress: Callable[[str], None]) -> None:
+    """Start the embedded broker where the file names it; its first start fetches 45 MB."""
+    from fleet.broker import Broker
+    from fleet.home import fleet_home
+    from fleet.load import load
+
+    if load(path, os.environ).cluster.bootstrap_servers == "embedded":
+        Broker(fleet_home()).start(say=progress)
+
+
+@click.command(epilog="Example:  fleet down --purge --yes")
+@click.option("--purge", is_flag=True, help="Remove slots too, and the embedded broker's data.")
+@click.option("--yes", is_flag=True, help="Do not ask before --purge.")
+@common
+def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
+    """Stop all workers, and the embedded broker.
+
+    Workers drain and commit first; then their groups are left, in one request each, and the
+    supervisor, Spark and the embedded broker end. Committed offsets stay, except those of an
+    embedded broker that is purged. Works where the embedded broker has died, too.
+    """
+    from fleet.commands.progress import Progress
+    from fleet.load import load
+
+    cluster = load(invocation.existing_path(), os.environ).cluster
+    if purge and not yes and sys.stdin.isatty():
+        what = "slots and, embedded, the broker's data"
+        if not click.confirm(f"Remove the {what}, of cluster {cluster.name}?"):
+            raise Refused("not confirmed, so nothing was done")
+    with Progress("stopping") as progress:
+        try:
+            fleet = invocation.open()
+        except Unreachable:
+            _down_without_broker(cluster, purge=purge)
+        else:
+            with fleet:
+                fleet.down(purge=purge, progress=progress)
+    click.echo(f"cluster {cluster.name}: down{', and purged' if purge else ''}")
+
+
+def _down_without_broker(cluster: "Cluster", *, purge: bool) -> None:
+    """End what is left where the embedded broker does not run: nobody is there to say goodbye to.
+
+    Members of the dead broker's groups are met again when it comes back with its data; the next
+    `fleet up` takes their slots over.
+    """
+    from fleet.act.local import LocalRuntime
+    from fleet.broker import Broker
+    from fleet.clock import SystemClock
+    from fleet.home import fleet_home
+
+    home = fleet_home()
+    runtime = LocalRuntime(home, cluster=cluster.name, clock=SystemClock())
+    runtime.down(grace=_GRACE_SECONDS)
+    if purge:
+        runtime.purge()
+        Broker(home).purge()
+    else:
+        runtime.close()

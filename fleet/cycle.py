@@ -1,0 +1,331 @@
+"""One cycle of a manager: observe, decide, act, report.
+
+With its base, `fleet.opening`, the only module that names all rooms.
+
+A person's `fleet apply`, a Dagster run and a schedule's tick are this same code under the
+same lock: the group's lease, which is the row of its running change. Nothing here outlives
+the call; workers, their supervisor and the broker do.
+"""
+
+from collections.abc import Callable, Sequence
+
+from fleet.act.changing import Changing
+from fleet.act.farewell import leave_for_good
+from fleet.act.kafka import GroupAdmin
+from fleet.act.local import LocalRuntime
+from fleet.act.performer import BatchedLeave, Performer
+from fleet.broker import Broker
+from fleet.code import code_digest, snapshot_code
+from fleet.decide.plans import make_drain_plan, make_plan
+from fleet.decide.receipts import judge
+from fleet.decide.refusals import may_act
+from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
+from fleet.decide.world import GroupWorld
+from fleet.errors import Refused
+from fleet.model import Plan, Snapshot
+from fleet.opening import EMBEDDED, OpenFleet
+from fleet.security import kafka_python_config
+from fleet.settings import WorkerSettings, revision_of
+from fleet.slots import (
+    Change,
+    ChangeState,
+    Pause,
+)
+from fleet.spec import GroupSpec
+
+Progress = Callable[[str], None]
+
+
+def silent(_sentence: str) -> None:
+    """Progress nobody watches."""
+
+
+class Fleet(OpenFleet):
+    """One fleet.yaml, opened: everything a manager may ask or do."""
+
+    def change_alive(self, group: str) -> bool:
+        """Whether somebody is changing the group now; looks for up to one lease."""
+        return self._changing(group).alive()
+
+    # --- decide -----------------------------------------------------------------------------
+
+    def world(self, group: str, snapshot: Snapshot, *, change_alive: bool = True) -> GroupWorld:
+        """All a decision about one group may know, at one moment."""
+        spec = self.group(group)
+        slots, reports = self.store.slots(group), self.store.reports(group)
+        processes = self.runtime.workers(group)
+        return GroupWorld(
+            spec=spec,
+            mode=self.spec.mode_of(spec),
+            cluster=self.spec.cluster.name,
+            snapshot_at=snapshot.at,
+            group=snapshot.groups.get(group),
+            topics=snapshot.topics,
+            gate=self.store.gate(group),
+            slots=slots,
+            reports=reports,
+            processes=processes,
+            change=self.store.change(group),
+            change_alive=change_alive,
+            pauses=self.store.pauses(),
+            quarantines=self.store.quarantines(group),
+            revision=revision_of(spec, code_digest(spec)),
+            published={
+                revision: WorkerSettings.model_validate_json(text)
+                for revision in {s.revision for s in slots if s.revision}
+                if (text := self.runtime.published(group, revision)) is not None
+            },
+        )
+
+    def wanted(self, group: str, snapshot: Snapshot) -> Decision:
+        """What the policy wants now; its agreement over time is kept in the store."""
+        spec = self.group(group)
+        note = self.store.note(group, "scaling")
+        decision = wanted_slots(
+            spec=spec,
+            group=snapshot.groups.get(group),
+            topics=snapshot.topics,
+            current=len(self.store.gate(group).open),
+            memory=ScalingMemory.from_json(note) if note else ScalingMemory(),
+            quarantined={mark.tp for mark in self.store.quarantines(group)},
+            now=self.clock.now(),
+        )
+        self.store.put_note(group, "scaling", decision.memory.as_json())
+        return decision
+
+    def plan(
+        self,
+        group: str,
+        *,
+        wanted: int | None = None,
+        roll: bool = False,
+        snapshot: Snapshot | None = None,
+    ) -> Plan:
+        """The change that would be made now, with its price; nothing is written to Kafka.
+
+        `wanted` None asks the policy; `roll` asks for a roll even where the code is the same.
+        """
+        spec = self.group(group)
+        if spec.worker is None:
+            raise Refused(
+                f"group {group} declares no worker, so it is observed only; "
+                f"write fleets[].worker in {self.config} to run it"
+            )
+        seen = snapshot or self.snapshot([group])
+        sentence = ""
+        if wanted is None:
+            decision = self.wanted(group, seen)
+            wanted, sentence = decision.wanted, decision.sentence
+        return make_plan(
+            self.world(group, seen),
+            wanted=wanted,
+            now=self.clock.now(),
+            force_roll=roll,
+            recent_rebalances=self.rebalances(group, window=spec.storm.window),
+            why=sentence,
+        )
+
+    # --- act --------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        group: str,
+        *,
+        wanted: int | None = None,
+        roll: bool = False,
+        actor: str,
+        progress: Progress = silent,
+    ) -> Change:
+        """Finish what a dead actor left, then plan and perform.
+
+        Raises Refused with sentences where nothing may be done.
+        """
+        self._may_act(group)
+        resumed = self.resume_change(group, actor=actor, progress=progress)
+        if resumed is not None and resumed.state is not ChangeState.DONE:
+            return resumed
+        plan = self.plan(group, wanted=wanted, roll=roll)
+        if plan.empty and not plan.refusals:
+            return resumed or self._nothing_to_do(plan, actor)
+        return self._begin(group, plan, actor=actor, progress=progress)
+
+    def _nothing_to_do(self, plan: Plan, actor: str) -> Change:
+        """An empty plan is no change: it is answered, not stored."""
+        now = self.clock.now()
+        return Change(
+            group=plan.group,
+            plan=plan,
+            state=ChangeState.DONE,
+            actor=actor,
+            token=0,
+            counter=0,
+            step=0,
+            started_at=now,
+            ended_at=now,
+            sentence="nothing to do",
+        )
+
+    def drain(
+        self, group: str, slots: Sequence[int], *, actor: str, progress: Progress = silent
+    ) -> Change:
+        """These slots leave together: one batched leave."""
+        self._may_act(group)
+        self.resume_change(group, actor=actor, progress=progress)
+        plan = self.drain_plan(group, slots)
+        return self._begin(group, plan, actor=actor, progress=progress)
+
+    def drain_plan(self, group: str, slots: Sequence[int]) -> Plan:
+        """The plan of `drain`."""
+        seen = self.snapshot([group])
+        return make_drain_plan(self.world(group, seen), slots=tuple(slots), now=self.clock.now())
+
+    def _may_act(self, group: str) -> None:
+        spec = self.group(group)
+        why = may_act(spec, self.spec.mode_of(spec))
+        if why is not None:
+            raise Refused(why)
+
+    def _begin(self, group: str, plan: Plan, *, actor: str, progress: Progress) -> Change:
+        if not plan.refusals:
+            self._publish(group, plan)
+        return self._changing(group).begin(plan, actor=actor, progress=progress)
+
+    def _changing(self, group: str) -> Changing:
+        return Changing(
+            group=group,
+            store=self.store,
+            clock=self.clock,
+            lease=self.group(group).runtime.lease,
+            perform=lambda change, progress: self._perform(group, change, progress),
+        )
+
+    def _publish(self, group: str, plan: Plan) -> None:
+        """Keep what the plan's revision is, before any worker of it starts."""
+        runtime = self.runtime
+        if runtime.published(group, plan.revision) is not None:
+            self._refresh_bootstrap(group, plan.revision)
+            return
+        spec = self.group(group)
+        digest = code_digest(spec)
+        if isinstance(runtime, LocalRuntime):
+            digest = snapshot_code(spec, runtime.code_dir(group, plan.revision))
+        if revision_of(spec, digest) != plan.revision:
+            raise Refused(f"the code of group {group} changed while it was planned; plan again")
+        runtime.publish(group, plan.revision, self._settings(spec, plan.revision, digest))
+
+    def _settings(self, spec: GroupSpec, revision: str, digest: str) -> str:
+        return WorkerSettings(
+            cluster=self.spec.cluster,
+            bootstrap_servers=self.bootstrap,
+            group=spec,
+            revision=revision,
+            code_digest=digest,
+        ).model_dump_json(indent=1)
+
+    def _refresh_bootstrap(self, group: str, revision: str) -> None:
+        """The address is no part of a revision: keep a published one current."""
+        text = self.runtime.published(group, revision)
+        known = WorkerSettings.model_validate_json(text or "{}")
+        if known.bootstrap_servers != self.bootstrap:
+            fresh = known.model_copy(update={"bootstrap_servers": self.bootstrap})
+            self.runtime.publish(group, revision, fresh.model_dump_json(indent=1))
+
+    def _perform(self, group: str, change: Change, progress: Progress) -> Change:
+        self.runtime.ensure()
+        with self._admin() as admin:
+            performer = Performer(
+                spec=self.group(group),
+                store=self.store,
+                runtime=self.runtime,
+                ledger=self._ledger,
+                leaver=BatchedLeave(admin),
+                judge=judge,
+                clock=self.clock,
+                progress=progress,
+            )
+            return performer.perform(change)
+
+    def _admin(self) -> GroupAdmin:
+        login = kafka_python_config(self.spec.cluster, self.bootstrap, self._environ)
+        return GroupAdmin(
+            bootstrap=self.bootstrap, kafka_python_config=login, librdkafka_config=self._client
+        )
+
+    def resume_change(
+        self, group: str, *, actor: str, progress: Progress = silent
+    ) -> Change | None:
+        """Pick up an unfinished change whose actor is silent for one lease; None where none is.
+
+        Raises Refused where its actor is alive.
+        """
+        return self._changing(group).resume(actor=actor, progress=progress)
+
+    def abort_change(self, group: str, *, actor: str) -> Change | None:
+        """End an unfinished change of a dead actor where it stands; asks are taken back."""
+        return self._changing(group).abort(actor=actor)
+
+    def pause(self, group: str | None, *, reason: str, by: str) -> None:
+        """Hold everything that acts on the group (None: on all groups)."""
+        self.store.pause(Pause(group=group, reason=reason, by=by, at=self.clock.now()))
+
+    def unpause(self, group: str | None) -> bool:
+        """Lift a pause; False where there was none."""
+        return self.store.resume(group)
+
+    # --- life -------------------------------------------------------------------------------
+
+    def create_topics(self, *, progress: Progress = silent) -> None:
+        """Create missing topics of fleets that say `create:`."""
+        missing = {
+            topic: fleet.create
+            for fleet in self.spec.fleets
+            if fleet.create is not None
+            for topic in fleet.topics
+            if not topic.startswith("^")
+        }
+        known = self.snapshot([]).topics
+        with self._admin() as admin:
+            for topic, how in missing.items():
+                if topic not in known:
+                    admin.create_topic(topic, how.partitions, how.replication)
+                    progress(f"created topic {topic} with {how.partitions} partitions")
+
+    def up(self, *, actor: str, progress: Progress = silent) -> tuple[Change, ...]:
+        """Topics, supervisor and Spark, then one apply for every group in mode act.
+
+        A refused group does not hold the others; Refused is raised after all had their turn.
+        """
+        self.create_topics(progress=progress)
+        self.runtime.ensure()
+        done, refused = [], []
+        for fleet in self.spec.fleets:
+            if self.spec.mode_of(fleet) != "act":
+                continue
+            progress(f"group {fleet.group}")
+            try:
+                done.append(self.apply(fleet.group, actor=actor, progress=progress))
+            except Refused as error:
+                progress(f"refused: {error}")
+                refused.append(str(error))
+        if refused:
+            raise Refused(" ".join(refused))
+        return tuple(done)
+
+    def down(self, *, purge: bool = False, progress: Progress = silent) -> None:
+        """End workers, supervisor and Spark; leave the groups; stop the embedded broker.
+
+        `purge` removes the embedded broker's data and this home's slots and workers' files.
+        """
+        grace = max((f.rollout.drain_timeout for f in self.spec.fleets), default=10.0)
+        progress("draining workers")
+        self.runtime.down(grace=grace)
+        with self._admin() as admin:
+            for fleet in self.spec.fleets:
+                if self.store.slots(fleet.group):
+                    leave_for_good(self.store, admin, fleet.group, say=progress)
+        if purge:
+            self.runtime.purge()
+        if self.spec.cluster.bootstrap_servers == EMBEDDED:
+            progress("stopping the broker")
+            broker = Broker(self.home)
+            broker.purge() if purge else broker.stop()

@@ -1,0 +1,61 @@
+"""How many members of a group can own anything.
+
+Problem: a worker beyond that number is a member that idles and still costs its rebalance.
+Choice: count what each assignor can hand out [30]: range gives out topic by topic, always
+to the same first members, so the largest topic is the bound; the others deal from all
+partitions together.
+"""
+
+import re
+from collections.abc import Mapping
+
+from fleet.spec import ClassicWorker, GroupSpec, is_pattern
+
+
+def subscribed(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
+    """The topics of the mapping that the group's `topics` name or match, with partitions.
+
+    A pattern is searched from the start of the name, as librdkafka does; KIP-848's broker
+    wants the whole name to match.
+    """
+    whole = group.worker is not None and group.worker.protocol == "consumer"
+    found: dict[str, int] = {}
+    for entry in group.topics:
+        if not is_pattern(entry):
+            if entry in topics:
+                found[entry] = topics[entry]
+            continue
+        pattern = re.compile(entry)
+        match = pattern.fullmatch if whole else pattern.match
+        found.update({name: count for name, count in topics.items() if match(name)})
+    return found
+
+
+def missing_topics(topics: Mapping[str, int], group: GroupSpec) -> tuple[str, ...]:
+    """Named topics that do not exist; patterns are never missing."""
+    return tuple(t for t in group.topics if not is_pattern(t) and not topics.get(t))
+
+
+def expected_topics(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
+    """The topics as they will be once `create:` has made the missing ones."""
+    if group.create is None:
+        return dict(topics)
+    made = dict.fromkeys(missing_topics(topics, group), group.create.partitions)
+    return {**topics, **made}
+
+
+def ownable(topics: Mapping[str, int], group: GroupSpec) -> int:
+    """Most members that own at least one partition; a missing topic counts 0."""
+    counts = subscribed(topics, group).values()
+    if isinstance(group.worker, ClassicWorker) and group.worker.assignor == "range":
+        return max(counts, default=0)
+    return sum(counts)
+
+
+def ownable_reason(topics: Mapping[str, int], group: GroupSpec) -> str:
+    """Why no more members than `ownable` make sense, for a sentence."""
+    counts = subscribed(topics, group)
+    if isinstance(group.worker, ClassicWorker) and group.worker.assignor == "range":
+        largest = max(counts, key=lambda name: (counts[name], name), default="")
+        return f"under range no more than the {ownable(topics, group)} partitions of {largest}"
+    return f"there are {ownable(topics, group)} partitions"

@@ -1,0 +1,85 @@
+"""What a person should know of a plan beside its steps: caps, and promises that do not hold.
+
+Where a promise cannot be kept (dynamic members, other people's consumers, standby 0), the
+plan says so before it acts; these notes hold nothing up, unlike refusals.
+"""
+
+from fleet.decide.capacity import expected_topics, missing_topics, ownable, ownable_reason
+from fleet.decide.words import few, plural
+from fleet.decide.world import GroupWorld
+from fleet.model import Step, StepKind
+
+
+def capped(world: GroupWorld, wanted: int) -> tuple[int, tuple[str, ...]]:
+    """What is wanted, within replicas.max and what can own a partition, and why it is less."""
+    topics = expected_topics(world.topics, world.spec)
+    cap, most = ownable(topics, world.spec), world.spec.replicas.max
+    if wanted > most and most <= (cap or most):
+        return most, (f"{wanted} slots asked, capped at {most}: replicas.max is {most}",)
+    if cap and wanted > cap:
+        why = ownable_reason(topics, world.spec)
+        return cap, (f"{wanted} slots asked, capped at {cap}: {why}, one more would idle",)
+    return max(0, wanted), ()
+
+
+def promises(world: GroupWorld, steps: tuple[Step, ...], wanted: int) -> tuple[str, ...]:
+    """What a person should know of promises that do not hold here."""
+    spec, notes = world.spec, []
+    changing = any(step.kind is not StepKind.WARM for step in steps)
+    if spec.replicas.standby == 0 and wanted > 0:
+        notes.append(
+            "standby is 0: a crash or a roll waits for a worker to start, so the promises of a "
+            "takeover without rebalance and of short pauses do not hold [24]"
+        )
+    if spec.worker is not None and spec.worker.membership == "dynamic" and changing:
+        notes.append("membership is dynamic: rolls and crashes rebalance; static members would not")
+    notes += _stranger_notes(world)
+    missing = missing_topics(world.topics, spec)
+    if missing and spec.create is not None:
+        notes.append(
+            f"{', '.join(missing)} will be created with {spec.create.partitions} partitions"
+        )
+    for number in sorted(world.gate.quarantined):
+        notes.append(f"slot {number} is quarantined: another process uses {spec.group}-{number}")
+    for mark in world.quarantines:
+        notes.append(
+            f"{mark.tp} is stopped at offset {mark.offset} after {mark.attempts} attempts: "
+            f"{mark.error}"
+        )
+    if changing and not world.readable_log:
+        notes.append(
+            "__consumer_offsets is not readable: the receipt will say unverified, not equal"
+        )
+    return tuple(notes)
+
+
+def _stranger_notes(world: GroupWorld) -> list[str]:
+    strangers = world.strangers()
+    named = sorted(m.instance_id for m in strangers if m.instance_id is not None)
+    dynamic = sorted(f"{m.client_id}@{m.host}" for m in strangers if m.instance_id is None)
+    notes = []
+    if named:
+        notes.append(
+            f"{plural(len(named), 'foreign static member')} in the group ({few(named)}): their "
+            "rebalances are counted apart, moved partitions cannot be foretold"
+        )
+    if dynamic:
+        notes.append(
+            f"{plural(len(dynamic), 'member')} without an instance id in the group "
+            f"({few(dynamic)}): their restarts rebalance, and they are not ours to change"
+        )
+    return notes
+
+
+def why_nothing(world: GroupWorld, wanted: int) -> tuple[str, ...]:
+    """Why a plan has no steps."""
+    if world.spec.worker is None:
+        return ()
+    missing = missing_topics(world.topics, world.spec)
+    if missing and world.spec.create is None:
+        names = ", ".join(missing)
+        lift = "create it, or write create: {partitions: 12} under the fleet"
+        return (f"nothing to do: {names} does not exist; {lift}",)
+    be = "is" if wanted == 1 else "are"
+    what = f"{plural(wanted, 'slot')} of revision {world.revision}"
+    return (f"nothing to do: {what} {be} wanted and there",)

@@ -1,0 +1,369 @@
+"""From what is and what is wanted to a plan: few steps, each one membership change at most.
+
+Problem: a deploy done member by member costs two rebalances each. Choice: everything that
+can be one rebalance is one. Code rolls slot by slot at no rebalance; k slots open or leave
+together; what members cannot roll into (assignor, protocol, session timeout, membership)
+stops all and opens again, two rebalances and a standstill, said before [23]; a change of
+topics rolls, and then one rebalance gives the new topics out: that of an OPEN or LEAVE that
+comes anyway, else a REJOIN of its own. A plan only states; refusals say why it must wait.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fleet.decide.names import slug
+from fleet.decide.notes import capped, promises, why_nothing
+from fleet.decide.prices import Pricing
+from fleet.decide.refusals import refusals
+from fleet.decide.words import count_of, numbers_of, plural
+from fleet.decide.world import GroupWorld
+from fleet.model import Plan, Step, StepKind
+from fleet.settings import membership_part
+from fleet.slots import ChangeState, WorkerProcess
+
+
+def make_plan(
+    world: GroupWorld,
+    *,
+    wanted: int,
+    now: float,
+    force_roll: bool = False,
+    recent_rebalances: int | None = None,
+    why: str = "",
+) -> Plan:
+    """The plan that brings a group to `wanted` slots of `world.revision`.
+
+    `wanted` is capped at what can own a partition and at replicas.max, with a note; it may be
+    below replicas.min (0 = leave all). force_roll hands over slots that already run the
+    revision, too, and tries a revision again that was rolled back. recent_rebalances = those
+    within spec.storm.window, None = not known. why = the reason for `wanted`, the first note.
+    Never raises for a state of the world: what is wrong is a refusal or a note.
+    """
+    told = (why,) if why else ()
+    if world.spec.worker is None:
+        unmanaged = f"{world.spec.group} declares no worker: it is only observed"
+        return _plan(world, (), wanted=max(0, wanted), now=now, notes=(*told, unmanaged))
+    most, cap_notes = capped(world, wanted)
+    steps, step_notes = _Planning(world=world, wanted=most, force_roll=force_roll).steps()
+    nothing = () if steps else why_nothing(world, most)
+    return _plan(
+        world,
+        steps,
+        wanted=most,
+        now=now,
+        notes=(*told, *nothing, *cap_notes, *step_notes, *promises(world, steps, most)),
+        recent_rebalances=recent_rebalances,
+        forced=force_roll,
+    )
+
+
+def make_drain_plan(
+    world: GroupWorld,
+    *,
+    slots: Sequence[int],
+    now: float,
+    recent_rebalances: int | None = None,
+) -> Plan:
+    """The plan that lets exactly these slots leave, together.
+
+    Slots that are not open are named in a note. The scaling policy may open slots again
+    (the lowest free numbers): pause the group to keep them away.
+    """
+    held = world.open_slots()
+    leaving = tuple(n for n in held if n in set(slots))
+    absent = sorted(set(slots) - set(leaving))
+    notes = [f"nothing to do for {numbers_of(absent)}: no such open slot"] if absent else []
+    steps: tuple[Step, ...] = ()
+    if leaving and world.spec.worker is not None:
+        staying = tuple(n for n in held if n not in leaving)
+        planning = _Planning(world=world, wanted=len(staying), force_roll=False)
+        steps = (planning.leave_step(leaving, staying),)
+        notes.append("the scaling policy may open slots again; `fleet pause` prevents it")
+    left = len(held) - len(leaving)
+    return _plan(
+        world,
+        steps,
+        wanted=left,
+        now=now,
+        notes=(*notes, *promises(world, steps, left)),
+        recent_rebalances=recent_rebalances,
+        drained=leaving,
+    )
+
+
+def _plan(
+    world: GroupWorld,
+    steps: tuple[Step, ...],
+    *,
+    wanted: int,
+    now: float,
+    notes: tuple[str, ...],
+    recent_rebalances: int | None = None,
+    forced: bool = False,
+    drained: tuple[int, ...] = (),
+) -> Plan:
+    """An empty plan has no refusals: there is nothing to hold up."""
+    against = (
+        refusals(world, now, steps=steps, recent_rebalances=recent_rebalances, forced=forced)
+        if steps
+        else ()
+    )
+    return Plan(
+        id=plan_id(world, wanted=wanted, now=now, drained=drained),
+        cluster=world.cluster,
+        group=world.spec.group,
+        created_at=now,
+        snapshot_at=world.snapshot_at,
+        wanted=wanted,
+        revision=world.revision,
+        steps=steps,
+        refusals=against,
+        notes=notes,
+    )
+
+
+def plan_id(world: GroupWorld, *, wanted: int, now: float, drained: tuple[int, ...] = ()) -> str:
+    """Names the wanted state and the snapshot it was decided on, so that A→B→A are three [35]."""
+    at = datetime.fromtimestamp(now, tz=UTC).strftime("%Y%m%dT%H%M%S")
+    text = f"{world.spec.group}\0{wanted}\0{world.revision}\0{world.snapshot_at!r}"
+    if drained:
+        text += f"\0{numbers_of(drained)}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:6]
+    return f"{slug(world.cluster, world.spec.group)}-{at}-{digest}"
+
+
+ILL_AFTER = 3
+"""Restarts after which a worker that does not run is no standby any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planning:
+    world: GroupWorld
+    wanted: int
+    force_roll: bool
+
+    def steps(self) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+        """The steps, and notes about why they are these."""
+        held = self.world.open_slots()
+        differing, unknown = self._membership_difference(held)
+        old = tuple(n for n in held if self._runs_other(n))
+        notes: list[str] = []
+        if unknown and old:
+            notes.append(
+                f"no settings are kept of revision {', '.join(unknown)}: a change of assignor, "
+                "protocol or session timeout would show only at the first slot, and be rolled back"
+            )
+        if held and differing - {"topics"} and self.wanted > 0:
+            steps = self._stop_and_open(held, differing)
+        else:
+            steps = self._in_place(held, old, topics_differ="topics" in differing)
+        if self._must_repair(steps, held):
+            later = ", ".join(step.kind for step in steps)
+            notes.append(f"slots are without a worker: {later} follows once they are held")
+            steps = [self._warm_step(held)]
+        elif not steps and self._standbys_differ(held):
+            steps = [self._warm_step(held)]
+        return tuple(steps), tuple(notes)
+
+    # --- orders of steps -------------------------------------------------------------------
+
+    def _stop_and_open(self, held: tuple[int, ...], differing: set[str]) -> list[Step]:
+        price, revision = Pricing(self.world), self.world.revision
+        fresh = self._free_numbers(self.wanted, taken=())
+        what = ", ".join(sorted(differing)).replace("_", " ")
+        stop = Step(
+            kind=StepKind.STOP_ALL,
+            slots=held,
+            revision=revision,
+            price=price.stop_all(held),
+            sentence=(
+                f"{count_of(held, 'slot')} drain and leave in one request: members with another "
+                f"{what} cannot share a generation; the group stands still until the next step"
+            ),
+        )
+        return [stop, self._open_step(fresh, beside=(), pricing=Pricing(self.world, emptied=True))]
+
+    def _in_place(
+        self, held: tuple[int, ...], old: tuple[int, ...], *, topics_differ: bool
+    ) -> list[Step]:
+        steps: list[Step] = []
+        staying = held[: self.wanted] if self.wanted < len(held) else held
+        leaving = held[len(staying) :]
+        rolling = tuple(n for n in staying if self.force_roll or n in old)
+        # A new subscription must be there before the rebalance that gives its topics out.
+        roll_first = topics_differ or not leaving
+        if leaving and not roll_first:
+            steps.append(self.leave_step(leaving, staying))
+        if rolling:
+            steps.append(self._roll_step(rolling, subscription_changed=topics_differ))
+        if leaving and roll_first:
+            steps.append(self.leave_step(leaving, staying))
+        fresh = self._free_numbers(self.wanted - len(held), taken=held)
+        if fresh:
+            steps.append(self._open_step(fresh, beside=held, pricing=Pricing(self.world)))
+        owed = (rolling and topics_differ) or self._rejoin_was_left_out()
+        if owed and not leaving and not fresh and held and self._needs_rejoin():
+            steps.append(self._rejoin_step((rolling or held)[0], members=len(held)))
+        return steps
+
+    # --- steps -----------------------------------------------------------------------------
+
+    def _open_step(
+        self, fresh: tuple[int, ...], *, beside: tuple[int, ...], pricing: Pricing
+    ) -> Step:
+        return Step(
+            kind=StepKind.OPEN,
+            slots=fresh,
+            revision=self.world.revision,
+            price=pricing.open(fresh, beside=beside),
+            sentence=(
+                f"{count_of(fresh, 'warm worker')} {'joins' if len(fresh) == 1 else 'join'} "
+                f"together as {numbers_of(fresh)}"
+                + (f", beside the {len(beside)} there are" if beside else "")
+            ),
+        )
+
+    def leave_step(self, leaving: tuple[int, ...], staying: tuple[int, ...]) -> Step:
+        return Step(
+            kind=StepKind.LEAVE,
+            slots=leaving,
+            revision=self.world.revision,
+            price=Pricing(self.world).leave(leaving, staying=staying),
+            sentence=(
+                f"{count_of(leaving, 'slot')} ({numbers_of(leaving)}) "
+                f"{'drains, closes and leaves' if len(leaving) == 1 else 'drain, close together'}"
+                f"{'' if len(leaving) == 1 else ' and leave in one request'}; "
+                + (f"{len(staying)} stay" if staying else "nobody stays, offsets are kept")
+            ),
+        )
+
+    def _roll_step(self, rolling: tuple[int, ...], *, subscription_changed: bool) -> Step:
+        width = self.world.spec.rollout.max_parallel
+        how = "one by one" if width == 1 else f"up to {width} at once"
+        dynamic = self._worker_is_dynamic()
+        return Step(
+            kind=StepKind.ROLL,
+            slots=rolling,
+            revision=self.world.revision,
+            price=Pricing(self.world).roll(rolling, subscription_changed=subscription_changed),
+            sentence=(
+                f"{count_of(rolling, 'slot')} ({numbers_of(rolling)}) "
+                + ("replaced in waves, " if dynamic else "handed over to warm workers, ")
+                + f"{how}, {rolling[0]} first as the canary, to revision {self.world.revision}"
+            ),
+        )
+
+    def _rejoin_step(self, number: int, *, members: int) -> Step:
+        return Step(
+            kind=StepKind.REJOIN,
+            slots=(number,),
+            revision=self.world.revision,
+            price=Pricing(self.world).rejoin(number, members=members),
+            sentence=(
+                f"slot {number} leaves and joins again once, so that the changed topics are "
+                "assigned: a static member's return alone does not rebalance"
+            ),
+        )
+
+    def _warm_step(self, held: tuple[int, ...]) -> Step:
+        good, bad = self._workers(held)
+        standby = self.world.spec.replicas.standby
+        need = len(held) + standby
+        parts = [f"{plural(len(bad), 'worker')} replaced, ended or stale"] if bad else []
+        if good < need:
+            parts.append(f"{plural(need - good, 'worker')} started")
+        elif good > need:
+            parts.append(f"{plural(good - need, 'standby')} removed")
+        return Step(
+            kind=StepKind.WARM,
+            slots=(),
+            revision=self.world.revision,
+            price=Pricing.warm(),
+            sentence=(
+                f"{', '.join(parts) or 'workers are looked after'}, for {count_of(held, 'slot')} "
+                f"and {plural(standby, 'standby')}; membership does not change"
+            ),
+        )
+
+    # --- facts -----------------------------------------------------------------------------
+
+    def _worker_is_dynamic(self) -> bool:
+        worker = self.world.spec.worker
+        return worker is not None and worker.membership == "dynamic"
+
+    def _needs_rejoin(self) -> bool:
+        """Only static classic members return without a rebalance in spite of new topics."""
+        worker = self.world.spec.worker
+        return worker is not None and worker.protocol == "classic" and not self._worker_is_dynamic()
+
+    def _rejoin_was_left_out(self) -> bool:
+        """The last change rolled to this revision, but ended before its REJOIN."""
+        change = self.world.change
+        if change is None or change.plan.revision != self.world.revision:
+            return False
+        if change.state not in {ChangeState.FAILED, ChangeState.ABORTED}:
+            return False
+        return any(step.kind is StepKind.REJOIN for step in change.plan.steps[change.step :])
+
+    def _runs_other(self, number: int) -> bool:
+        return self.world.slot(number).revision not in {None, self.world.revision}
+
+    def _membership_difference(self, held: tuple[int, ...]) -> tuple[set[str], list[str]]:
+        """Keys of the membership part that differ from what slots run; revisions unknown."""
+        wanted = membership_part(self.world.spec)
+        running = {self.world.slot(n).revision for n in held} - {None, self.world.revision}
+        keys: set[str] = set()
+        unknown: list[str] = []
+        for revision in sorted(r for r in running if r is not None):
+            settings = self.world.published.get(revision)
+            if settings is None or settings.group.worker is None:
+                unknown.append(revision)
+                continue
+            part = membership_part(settings.group)
+            keys |= {k for k in {*part, *wanted} if part.get(k) != wanted.get(k)}
+        return keys, unknown
+
+    def _free_numbers(self, count: int, *, taken: Sequence[int]) -> tuple[int, ...]:
+        """The lowest numbers that are neither taken nor quarantined."""
+        found: list[int] = []
+        number, closed = 0, {*taken, *self.world.gate.quarantined}
+        while len(found) < count:
+            if number not in closed:
+                found.append(number)
+            number += 1
+        return tuple(found)
+
+    def _workers(self, held: tuple[int, ...]) -> tuple[int, list[WorkerProcess]]:
+        """How many workers count, and those wanted ones that do not: ended often, or stale.
+
+        One that ended once or twice is started again by its supervisor and still counts.
+        """
+        holders = {self.world.slot(n).holder for n in held}
+        wanted = [p for p in self.world.processes if p.wanted]
+        good = [
+            p
+            for p in wanted
+            if p.name in holders
+            or (p.revision == self.world.revision and (p.running or p.restarts < ILL_AFTER))
+        ]
+        return len(good), [p for p in wanted if p not in good]
+
+    def _standbys_differ(self, held: tuple[int, ...]) -> bool:
+        """Not looked at while a slot waits for its taker: that may be the standby counted here."""
+        if not held or any(self.world.slot(n).holder is None for n in held):
+            return False
+        good, bad = self._workers(held)
+        return good != len(held) + self.world.spec.replicas.standby or bool(bad)
+
+    def _must_repair(self, steps: list[Step], held: tuple[int, ...]) -> bool:
+        """A slot without a worker, and no worker that could take it: start one before all else.
+
+        The change itself would be refused for the member that is away, for ever.
+        """
+        unheld = [n for n in held if self.world.slot(n).holder is None]
+        if not unheld or sum(1 for p in self.world.processes if p.wanted) >= len(held):
+            return False
+        blocked = [s for s in steps if s.kind in {StepKind.OPEN, StepKind.LEAVE, StepKind.REJOIN}]
+        return bool(blocked) and not set(unheld) <= {n for s in blocked for n in s.slots}

@@ -1,0 +1,249 @@
+"""What a step costs, stated before it is done.
+
+Counted in coordinator records: generations (classic) or assignment epochs (KIP-848), by the
+cost table of the group protocol (protocol digest 2.4-2.6; rules 19, 21, 23, 28). Moved
+partitions are exact for static members under range, a lower bound for the sticky assignors.
+Pauses are estimates: a heartbeat until members hear of it, the batch in hand, and a second.
+A price is a promise: where it cannot be one number, it is a range with its reason.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fleet.decide.capacity import expected_topics, subscribed
+from fleet.decide.moves import least_moved, moved, owners_now, range_owners
+from fleet.decide.world import GroupWorld
+from fleet.model import Price
+from fleet.spec import ClassicWorker, ConsumerWorker
+
+CONSUMER_HEARTBEAT = 5.0
+"""Seconds: `group.consumer.heartbeat.interval.ms` as Kafka 4 ships it."""
+HANDOVER = 0.5
+"""Seconds from the old holder's last commit to the new one's first fetch, goal at p95."""
+SMALL_BATCH = 0.25
+"""Seconds one inline batch takes when workers keep up (measured)."""
+_COOPERATIVE = "2 where partitions move between survivors, as the assignor may decide"
+_STICKY_LEAVE = (
+    "2 where the assignor also moves partitions of those who stay (librdkafka issue #3306)"
+)
+_DYNAMIC_LEAVE = "2 where one of the dynamic members leaves after the others' round is over"
+_EPOCHS = "new assignments; the first join of an empty group is assigned before the others"
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """Prices for one group's world. `emptied`: an earlier step of the plan stopped all slots."""
+
+    world: GroupWorld
+    emptied: bool = False
+
+    # --- the six kinds of step -------------------------------------------------------------
+
+    def open(self, numbers: Sequence[int], *, beside: Sequence[int]) -> Price:
+        """Slots opened together while the slots `beside` are held."""
+        strangers = len(self.world.strangers())
+        from_empty = (self.emptied and not strangers) or (self.world.is_empty() and not beside)
+        if from_empty:
+            many = self._consumer and len(numbers) > 1
+            fewest, all_of_them = self._moved_from_empty(numbers)
+            return Price(
+                rebalances_min=1,
+                rebalances_max=2 if many else 1,
+                moved_min=fewest,
+                moved_max=all_of_them,
+                note=_EPOCHS if many else "",
+            )
+        least, most = self._moved(beside, joining=numbers)
+        return Price(
+            rebalances_min=1,
+            rebalances_max=1 if self._range else 2,
+            moved_min=least,
+            moved_max=most,
+            pause_s=self._rebalance_pause(),
+            note=self._open_note(),
+        )
+
+    def leave(self, numbers: Sequence[int], *, staying: Sequence[int]) -> Price:
+        """Slots closed together, one batched leave; all of them where nobody stays."""
+        if not staying and not self.world.strangers():
+            return self.stop_all(numbers)
+        least, most = self._moved(staying, leaving=numbers)
+        sticky = not self._range and not self._consumer
+        worker = self.world.spec.worker
+        dynamic = worker is not None and worker.membership == "dynamic" and len(numbers) > 1
+        return Price(
+            rebalances_min=1,
+            rebalances_max=2 if sticky or dynamic else 1,
+            moved_min=least,
+            moved_max=most,
+            pause_s=self._rebalance_pause(),
+            note=_STICKY_LEAVE if sticky else _DYNAMIC_LEAVE if dynamic else "",
+        )
+
+    def stop_all(self, numbers: Sequence[int]) -> Price:
+        """Every slot leaves: the generation that makes the group Empty; nothing is owned after."""
+        if self.world.strangers():
+            return self.leave_to_strangers(numbers)
+        if self._consumer_now:
+            note = (
+                "an empty KIP-848 group raises its epoch; an assignment for nobody may be left out"
+            )
+            return Price(rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note)
+        return Price(rebalances_min=1, rebalances_max=1, moved_min=0, moved_max=0)
+
+    def leave_to_strangers(self, numbers: Sequence[int]) -> Price:
+        """All our slots leave, members that are not ours stay and take over."""
+        del numbers
+        sticky = not self._range and not self._consumer
+        return Price(
+            rebalances_min=1,
+            rebalances_max=2 if sticky else 1,
+            pause_s=self._rebalance_pause(),
+            note="members that are not ours take over the partitions",
+        )
+
+    def roll(self, numbers: Sequence[int], *, subscription_changed: bool = False) -> Price:
+        """Slots handed over one by one: no rebalance, except for dynamic members."""
+        worker = self.world.spec.worker
+        count = len(numbers)
+        if worker is not None and worker.membership == "dynamic":
+            width = self.world.spec.rollout.max_parallel
+            waves = -(-count // width)
+            return Price(
+                rebalances_min=2 * waves,
+                rebalances_max=(2 if self._range else 3) * waves,
+                pause_s=self._rebalance_pause(),
+                note=(
+                    f"dynamic members: {waves} wave{'s' if waves != 1 else ''} of up to {width}, "
+                    f"each one join and one batched leave; static members roll with 0"
+                ),
+            )
+        if subscription_changed and self._consumer:
+            return Price(
+                rebalances_min=1,
+                rebalances_max=max(1, count),
+                pause_s=self._rebalance_pause(),
+                note="under KIP-848 each member's new subscription is an assignment of its own",
+            )
+        return Price(
+            rebalances_min=0,
+            rebalances_max=0,
+            moved_min=0,
+            moved_max=0,
+            pause_s=round(HANDOVER + self._batch(), 3),
+        )
+
+    def rejoin(self, number: int, *, members: int) -> Price:
+        """One holder leaves and joins again, so that a new subscription is assigned."""
+        del number
+        if members <= 1:
+            note = "alone in the group: one generation to Empty and one back"
+            return Price(
+                rebalances_min=2, rebalances_max=2, pause_s=self._rebalance_pause(), note=note
+            )
+        return Price(
+            rebalances_min=1,
+            rebalances_max=1 if self._range else 2,
+            pause_s=self._rebalance_pause(),
+            note="" if self._range else _COOPERATIVE,
+        )
+
+    @staticmethod
+    def warm() -> Price:
+        """Standbys are no members."""
+        return Price(rebalances_min=0, rebalances_max=0, moved_min=0, moved_max=0)
+
+    # --- what they are made of -------------------------------------------------------------
+
+    @property
+    def _range(self) -> bool:
+        worker = self.world.spec.worker
+        return isinstance(worker, ClassicWorker) and worker.assignor == "range"
+
+    @property
+    def _consumer(self) -> bool:
+        return isinstance(self.world.spec.worker, ConsumerWorker)
+
+    @property
+    def _consumer_now(self) -> bool:
+        """What leaves is what runs now, whatever shall run next."""
+        group = self.world.group
+        if group is not None and group.exists and group.type in {"classic", "consumer"}:
+            return group.type == "consumer"
+        return self._consumer
+
+    def _open_note(self) -> str:
+        if self._range:
+            return "range stops every member for the length of the rebalance"
+        if self._consumer:
+            return "new assignments, merged by the group's assignment interval"
+        return "2 where partitions move: one generation takes them, the next gives them"
+
+    def _batch(self) -> float:
+        worker = self.world.spec.worker
+        if worker is None:
+            return 0.0
+        return min(worker.batch.max_seconds, worker.batch.max_wait + SMALL_BATCH)
+
+    def _rebalance_pause(self) -> float:
+        worker = self.world.spec.worker
+        if worker is None:
+            return 0.0
+        beat = (
+            worker.heartbeat_interval if isinstance(worker, ClassicWorker) else CONSUMER_HEARTBEAT
+        )
+        return round(beat + worker.batch.max_wait + 1.0, 3)
+
+    def _moved_from_empty(self, numbers: Sequence[int]) -> tuple[int, int]:
+        """Nobody owns anything, but a partition may go to another than it had last."""
+        group = self.world.group
+        if group is None or not group.exists:
+            return 0, 0
+        topics = self._topics()
+        before = owners_now(group)
+        if self._range and before:
+            names = [self.world.slot(n).instance_id() for n in numbers]
+            exact = moved(before, range_owners(names, topics))
+            return exact, exact
+        return 0, sum(topics.values())
+
+    def _topics(self) -> dict[str, int]:
+        world = self.world
+        return subscribed(expected_topics(world.topics, world.spec), world.spec)
+
+    def _moved(
+        self, held: Sequence[int], *, joining: Sequence[int] = (), leaving: Sequence[int] = ()
+    ) -> tuple[int | None, int | None]:
+        """Least and most partitions that change owner; None where it cannot be said."""
+        world, worker = self.world, self.world.spec.worker
+        if world.strangers() or worker is None:
+            return None, None  # their subscriptions are not known
+        topics = self._topics()
+        name = {n: world.slot(n).instance_id() for n in (*held, *joining, *leaving)}
+        before = owners_now(world.group) if world.group is not None else {}
+        if self._range:
+            if worker.membership == "dynamic":
+                return None, None  # ordered by member ids that do not exist yet
+            before = before or range_owners([name[n] for n in (*held, *leaving)], topics)
+            after = range_owners([name[n] for n in (*held, *joining)], topics)
+            exact = moved(before, after)
+            return exact, exact
+        if before and worker.membership == "static":
+            counts = {n: sum(1 for owner in before.values() if owner == name[n]) for n in name}
+        else:
+            counts = _even((*held, *leaving), sum(topics.values()))
+        least = least_moved(
+            [counts.get(n, 0) for n in held],
+            leavers=[counts.get(n, 0) for n in leaving],
+            joiners=len(joining),
+            total=sum(topics.values()),
+        )
+        return least, None
+
+
+def _even(numbers: Sequence[int], total: int) -> dict[int, int]:
+    """Counts of a balanced group."""
+    if not numbers:
+        return {}
+    each, extra = divmod(total, len(numbers))
+    return {n: each + (1 if i < extra else 0) for i, n in enumerate(numbers)}

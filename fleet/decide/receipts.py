@@ -1,0 +1,144 @@
+"""Compares what a step was expected to cost with what the coordinator recorded. Pure.
+
+Problem: other people's consumers, topic owners and the clock rebalance a group too, and a
+plan must not answer for them, nor hide behind them. Choice: a recorded rebalance is others'
+only where its own member diff says so: all who joined, left or were replaced lie outside the
+step's slots, or the topic grew and nobody came or went. A rebalance that names nobody (the
+second round of a cooperative change, a leader's rejoin) belongs with the one before it, and
+is ours where none is. Where ours and others' members share a round it is ours, and the
+others are named: the round would have happened anyway. Cost: whether a member left or its
+session expired cannot be told from these records, so the sentences say "left or expired".
+"""
+
+from collections.abc import Iterable
+
+from fleet.counted import Counted, Generation
+from fleet.model import Plan, Receipt, Verdict
+
+_NAMED = 5
+
+
+def judge(
+    *,
+    plan: Plan,
+    step_index: int,
+    counted: Counted | None,
+    our_instances: frozenset[str],
+    started_at: float,
+    ended_at: float,
+    extra: tuple[str, ...] = (),
+) -> Receipt:
+    """The receipt of one step [26]; unverified where `counted` is None (records unreadable).
+
+    `our_instances` are the instance ids (or, of dynamic members, the member ids) that the
+    step may touch; `extra` are sentences of whoever performed it.
+    """
+    step = plan.steps[step_index]
+    price = step.price
+    if counted is None:
+        ours: list[Generation] = []
+        others: list[Generation] = []
+        verdict = Verdict.UNVERIFIED
+        sentences = ["The coordinator's records cannot be read here, so nothing was counted."]
+    else:
+        ours, others = _split(counted.generations, our_instances)
+        equal = price.rebalances_min <= len(ours) <= price.rebalances_max
+        verdict = Verdict.EQUAL if equal else Verdict.DIFFERS
+        sentences = _sentences(counted, ours, others, our_instances)
+        if not equal:
+            sentences.insert(0, f"{_rebalances(len(ours))} where {price} was expected.")
+    return Receipt(
+        plan_id=plan.id,
+        group=plan.group,
+        step=step_index,
+        kind=step.kind,
+        price=price,
+        ours=len(ours),
+        others=len(others),
+        aborted=counted.aborted if counted else 0,
+        moved=sum(len(generation.moved) for generation in ours),
+        longest_pause_s=counted.longest_pause_s if counted else None,
+        from_generation=counted.from_generation if counted else None,
+        to_generation=counted.to_generation if counted else None,
+        started_at=started_at,
+        seconds=max(0.0, ended_at - started_at),
+        verdict=verdict,
+        sentences=(*sentences, *extra),
+    )
+
+
+def _split(
+    generations: Iterable[Generation], our_instances: frozenset[str]
+) -> tuple[list[Generation], list[Generation]]:
+    ours: list[Generation] = []
+    others: list[Generation] = []
+    last = ours
+    for generation in generations:
+        changed = _changed(generation)
+        if changed & our_instances:
+            last = ours
+        elif changed or generation.added_partitions:
+            last = others
+        # else: it names nobody, so it belongs with the one before
+        last.append(generation)
+    return ours, others
+
+
+def _changed(generation: Generation) -> frozenset[str]:
+    return generation.joined | generation.left | generation.replaced | generation.resubscribed
+
+
+def _sentences(
+    counted: Counted,
+    ours: list[Generation],
+    others: list[Generation],
+    our_instances: frozenset[str],
+) -> list[str]:
+    said = [f"Not ours: generation {each.number}, {_cause(each)}." for each in others]
+    for generation in ours:
+        foreign = _changed(generation) - our_instances
+        if foreign:
+            said.append(
+                f"Generation {generation.number} also holds a change of others: {_names(foreign)}."
+            )
+        elif generation.added_partitions:
+            said.append(f"Generation {generation.number} also found {_added(generation)}.")
+    if counted.aborted:
+        before = [str(each.number) for each in counted.generations if each.aborted]
+        said.append(
+            f"{counted.aborted} round(s) never completed, before generation {', '.join(before)}."
+        )
+    if counted.undecoded:
+        said.append(f"{counted.undecoded} record(s) of the group could not be decoded.")
+    return said
+
+
+def _cause(generation: Generation) -> str:
+    parts = []
+    if generation.joined:
+        parts.append(f"{_names(generation.joined)} joined")
+    if generation.left:
+        parts.append(f"{_names(generation.left)} left or expired")
+    if generation.replaced:
+        parts.append(f"{_names(generation.replaced)} came back as a new member")
+    if generation.resubscribed:
+        parts.append(f"{_names(generation.resubscribed)} changed its topics")
+    if generation.added_partitions:
+        parts.append(_added(generation))
+    return " and ".join(parts) or "a further round of the same change"
+
+
+def _added(generation: Generation) -> str:
+    number = len(generation.added_partitions)
+    topics = sorted({tp.topic for tp in generation.added_partitions})
+    return f"{number} partition(s) added to {', '.join(topics)}"
+
+
+def _names(members: Iterable[str]) -> str:
+    names = sorted(members)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _rebalances(number: int) -> str:
+    return "1 rebalance" if number == 1 else f"{number} rebalances"

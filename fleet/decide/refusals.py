@@ -1,0 +1,248 @@
+"""Why nothing may be done now: each reason a sentence that also says what would lift it.
+
+Problem: a change into a group that is not settled, during a storm, beside another change or
+while a static member is away costs more than its price, often minutes of standstill
+(a static member that is away blocks the join phase until its session ends). Choice: all
+reasons are collected, none hides another; what concerns only membership changes does not
+hold a roll or standbys.
+"""
+
+from collections.abc import Sequence
+
+from fleet.decide.capacity import missing_topics
+from fleet.decide.world import GroupWorld
+from fleet.model import GroupState, Step, StepKind
+from fleet.slots import ChangeState
+from fleet.spec import ClassicWorker, GroupSpec
+
+STALE_AFTER = 60.0
+"""Seconds after which a snapshot says too little about now."""
+_UNSETTLED = {
+    GroupState.PREPARING,
+    GroupState.COMPLETING,
+    GroupState.REBALANCING,
+    GroupState.UNKNOWN,
+}
+_MEMBERSHIP = {StepKind.OPEN, StepKind.LEAVE, StepKind.REJOIN, StepKind.STOP_ALL}
+
+
+def may_act(spec: GroupSpec, mode: str) -> str | None:
+    """Why the mode forbids acting, None where it allows it; plans are made in any mode."""
+    group = spec.group
+    if spec.worker is None:
+        return (
+            f"{group} declares no worker, so it is only observed; declare one in fleet.yaml to "
+            "manage it"
+        )
+    if mode == "observe":
+        return f"{group} is observed only; write mode: plan or mode: act in fleet.yaml"
+    if mode == "plan":
+        return (
+            f"{group} is in mode plan: plans are shown, not carried out; write mode: act in "
+            "fleet.yaml to let them be"
+        )
+    return None
+
+
+def refusals(
+    world: GroupWorld,
+    now: float,
+    *,
+    steps: Sequence[Step] = (),
+    recent_rebalances: int | None = None,
+    forced: bool = False,
+) -> tuple[str, ...]:
+    """Reasons against carrying out `steps` now; empty = nothing is against it.
+
+    recent_rebalances = the group's rebalances within spec.storm.window, None = not known.
+    forced = a person asked for this roll, also of a revision that was rolled back.
+    Without steps only what holds in any case is said: pause, running change, stale snapshot.
+    """
+    kinds = {step.kind for step in steps}
+    reasons = [_paused(world), _changing(world, now), _stale(world, now)]
+    if kinds - {StepKind.WARM}:
+        reasons += [
+            _unsettled(world),
+            _wrong_type(world, kinds),
+            _wrong_assignor(world),
+            _storm(world, recent_rebalances),
+            _no_topic(world),
+            "" if forced else _rolled_back(world),
+        ]
+    if kinds & _MEMBERSHIP:
+        reasons += [_away(world, steps), _joining(world), _doubled(world)]
+    reasons.append(_quarantined(world, steps))
+    return tuple(reason for reason in reasons if reason)
+
+
+def _paused(world: GroupWorld) -> str:
+    pause = world.pause_of()
+    if pause is None:
+        return ""
+    what = "every group is" if pause.group is None else f"{pause.group} is"
+    lift = "--all" if pause.group is None else pause.group
+    return (
+        f"{what} paused by {pause.by} ({pause.reason or 'no reason given'}); "
+        f"`fleet resume {lift}` lifts it"
+    )
+
+
+def _changing(world: GroupWorld, now: float) -> str:
+    change = world.change
+    if change is None or change.state is not ChangeState.RUNNING:
+        return ""
+    total = len(change.plan.steps)
+    step = f"step {min(change.step + 1, total)} of {total}"
+    if world.change_alive:
+        return (
+            f"change {change.plan.id} is being carried out by {change.actor} ({step}, since "
+            f"{max(0.0, now - change.started_at):.0f} s); `fleet status` shows it, wait for its end"
+        )
+    return (
+        f"change {change.plan.id} was left unfinished by {change.actor} ({step}); pick it up with "
+        "`fleet apply --resume` or give it up with `fleet apply --abort`"
+    )
+
+
+def _stale(world: GroupWorld, now: float) -> str:
+    age = now - world.snapshot_at
+    if age <= STALE_AFTER:
+        return ""
+    return (
+        f"the snapshot is {age:.0f} s old, more than {STALE_AFTER:.0f} s; the next look at the "
+        "cluster lifts it (check that the brokers answer)"
+    )
+
+
+def _unsettled(world: GroupWorld) -> str:
+    group = world.group
+    if group is None or not group.exists or group.state not in _UNSETTLED:
+        return ""
+    if group.state is GroupState.UNKNOWN and group.type not in {"classic", "consumer"}:
+        return f"the state of {group.group} is unknown; the next look at the cluster may tell it"
+    return (
+        f"{group.group} is not settled ({group.state}); wait until it is Stable, which its members "
+        "decide within the largest max_poll_interval"
+    )
+
+
+def _wrong_type(world: GroupWorld, kinds: set[StepKind]) -> str:
+    group, worker = world.group, world.spec.worker
+    if group is None or not group.exists or worker is None:
+        return ""
+    if group.type not in {"classic", "consumer", "unknown"}:
+        return (
+            f"{group.group} is a {group.type} group; Fleet's workers are members of classic and "
+            "consumer groups only: give the fleet another group id"
+        )
+    stopped_first = StepKind.STOP_ALL in kinds and not world.strangers()
+    if group.type in {"unknown", worker.protocol} or world.is_empty() or stopped_first:
+        return ""
+    return (
+        f"{group.group} has {len(group.members)} members of the {group.type} protocol, but "
+        f"worker.protocol is {worker.protocol}; stop them all first, or write "
+        f"protocol: {group.type}"
+    )
+
+
+def _wrong_assignor(world: GroupWorld) -> str:
+    """Strangers alone in the group with another assignor, or another protocol (Connect)."""
+    group, worker = world.group, world.spec.worker
+    if group is None or world.is_empty() or not isinstance(worker, ClassicWorker):
+        return ""
+    others_only = len(world.strangers()) == len(group.members)
+    if not others_only or group.type == "consumer" or group.assignor in {None, "", worker.assignor}:
+        return ""
+    return (
+        f"the {len(group.members)} members of {group.group} are not ours and use the assignor "
+        f"{group.assignor!r}; a worker with {worker.assignor} would be refused (error 23): end "
+        "them first, or give the fleet another group id"
+    )
+
+
+def _storm(world: GroupWorld, recent: int | None) -> str:
+    storm = world.spec.storm
+    if recent is None or recent <= storm.rebalances:
+        return ""
+    return (
+        f"storm: {recent} rebalances of {world.spec.group} in the last {storm.window:g} s, more "
+        f"than the {storm.rebalances} of its budget; held until fewer are in the window (`fleet "
+        "rebalances` names their causes)"
+    )
+
+
+def _no_topic(world: GroupWorld) -> str:
+    missing = missing_topics(world.topics, world.spec)
+    if not missing or world.spec.create is not None:
+        return ""
+    names = ", ".join(missing)
+    word = "topic" if len(missing) == 1 else "topics"
+    return (
+        f"the {word} {names} of {world.spec.group} {'does' if len(missing) == 1 else 'do'} not "
+        "exist; create it, or write create: {partitions: 12} under the fleet"
+    )
+
+
+def _rolled_back(world: GroupWorld) -> str:
+    """Without this the next cycle would try the same code again, and again."""
+    change = world.change
+    if change is None or change.state is not ChangeState.ROLLED_BACK:
+        return ""
+    if change.plan.revision != world.revision:
+        return ""
+    return (
+        f"revision {world.revision} of {world.spec.group} was rolled back: "
+        f"{change.sentence or 'no reason is kept'}; correct the code, or try it again with "
+        f"`fleet roll {world.spec.group}`"
+    )
+
+
+def _away(world: GroupWorld, steps: Sequence[Step]) -> str:
+    """Who is away blocks the others' join phase, unless the step's own leave removes it."""
+    worker = world.spec.worker
+    if worker is None or worker.membership == "dynamic":
+        return ""
+    away = set(world.away())
+    first = next(step for step in steps if step.kind in _MEMBERSHIP)
+    if first.kind in {StepKind.LEAVE, StepKind.STOP_ALL}:
+        away -= set(first.slots)
+    if not away:
+        return ""
+    names = ", ".join(f"{world.spec.group}-{n}" for n in sorted(away))
+    wait = worker.session_timeout if isinstance(worker, ClassicWorker) else 45.0
+    return (
+        f"the static member {names} is away (no worker holds its slot) and would block the "
+        f"rebalance; it ends when a worker takes the slot, or {wait:g} s after its last heartbeat"
+    )
+
+
+def _joining(world: GroupWorld) -> str:
+    joining = world.joining()
+    if not joining:
+        return ""
+    names = ", ".join(f"{world.spec.group}-{n}" for n in joining)
+    return f"{names} is joining; wait until its worker has committed a batch or polled nothing"
+
+
+def _doubled(world: GroupWorld) -> str:
+    """A foreign process with one of our instance ids, still in the group [15]."""
+    held = sorted(
+        number
+        for number in map(world.number_of, world.members())
+        if number is not None and number in world.gate.quarantined
+    )
+    if not held:
+        return ""
+    names = ", ".join(f"{world.spec.group}-{n}" for n in held)
+    return (
+        f"a process that is not ours is a member as {names}; end it (perhaps a second fleet "
+        "with another store manages this group), then lift the slot's quarantine"
+    )
+
+
+def _quarantined(world: GroupWorld, steps: Sequence[Step]) -> str:
+    touched = sorted({n for step in steps for n in step.slots} & world.gate.quarantined)
+    if not touched:
+        return ""
+    names = ", ".join(f"{world.spec.group}-{n}" for n in touched)
+    return f"{names} is quarantined, as another process uses its id; end that process first"

@@ -1,0 +1,225 @@
+"""How many slots a group wants now.
+
+Problem: every change of size costs a rebalance, lag jumps, and an autoscaler that follows it
+sets off storms. Choice: growing is prompt (`up_after`, at once by default); shrinking waits
+until it was asked for at every look during `down_after`, at least twice, and then goes only
+as far as the most that was asked for in that time. Never more slots than members that can
+own a partition. The memory between looks is a value that the caller keeps.
+Cost: a `fixed` number is a declaration, not a measurement, and shrinks at once.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fleet.decide.capacity import (
+    expected_topics,
+    missing_topics,
+    ownable,
+    ownable_reason,
+    subscribed,
+)
+from fleet.model import GroupSnapshot, Json, LagCase, TopicPartition
+from fleet.spec import FixedScaling, GroupSpec, LagScaling, PartitionsScaling
+
+MAX_REMEMBERED = 256
+"""Asks kept; the oldest two become one, at the larger figure and the later time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingMemory:
+    """What was asked for since the wish to grow or shrink began; empty where there is none."""
+
+    current: int | None = None
+    """Slots at the last look: another number begins anew."""
+    up_since: float | None = None
+    down_since: float | None = None
+    looks: int = 0
+    """Looks in a row that asked for less."""
+    asked: tuple[tuple[float, int], ...] = ()
+    """(time, wanted) of those looks, oldest first, figures falling: the first in the window is
+    its largest."""
+
+    def as_json(self) -> dict[str, Json]:
+        """For SlotStore.put_note."""
+        return {
+            "current": self.current,
+            "up_since": self.up_since,
+            "down_since": self.down_since,
+            "looks": self.looks,
+            "asked": [[at, wanted] for at, wanted in self.asked],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> "ScalingMemory":
+        """From SlotStore.note; anything that does not read as a memory is no memory."""
+        try:
+            held = dict(value or {})
+            return cls(
+                current=None if held.get("current") is None else int(held["current"]),
+                up_since=None if held.get("up_since") is None else float(held["up_since"]),
+                down_since=None if held.get("down_since") is None else float(held["down_since"]),
+                looks=int(held.get("looks", 0)),
+                asked=tuple((float(at), int(wanted)) for at, wanted in held.get("asked", ())),
+            )
+        except (TypeError, ValueError):
+            return cls()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """wanted slots now; raw = what the policy alone says; the sentence tells both and why."""
+
+    wanted: int
+    raw: int
+    sentence: str
+    memory: ScalingMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ask:
+    raw: int
+    why: str
+    may_shrink: bool = True
+
+
+def wanted_slots(
+    *,
+    spec: GroupSpec,
+    group: GroupSnapshot | None,
+    topics: Mapping[str, int],
+    current: int,
+    memory: ScalingMemory,
+    now: float,
+    quarantined: Collection[TopicPartition] = (),
+) -> Decision:
+    """Decide once per look; `now` in wall-clock seconds, `memory` from the look before.
+
+    A quarantined partition's lag does not count: no worker can reduce it [30].
+    """
+    expected = expected_topics(topics, spec)
+    ask = _asked(spec, group, expected, current, quarantined)
+    target, limits = _bounded(spec, expected, ask.raw, current)
+    memory = memory if memory.current == current else ScalingMemory(current=current)
+    if current in {0, target}:
+        why = f"{ask.why}{limits}: {target} {_slots(target)}"
+        return Decision(wanted=target, raw=ask.raw, sentence=why, memory=_quiet(current))
+    if target > current:
+        wanted, memory, how = _grow(spec, target, current, memory, now)
+    elif not ask.may_shrink:
+        wanted, memory, how = current, _quiet(current), "stays at"
+    elif isinstance(spec.scaling, FixedScaling):
+        wanted, memory, how = _stepped(spec, current, target), _quiet(current), "from"
+    else:
+        wanted, memory, how = _shrink(spec, target, current, memory, now)
+    tail = f"{current} to {wanted} {_slots(wanted)}" if wanted != current else f"{current}"
+    return Decision(
+        wanted=wanted, raw=ask.raw, sentence=f"{ask.why}{limits}: {how} {tail}", memory=memory
+    )
+
+
+def _slots(count: int) -> str:
+    return "slot" if count == 1 else "slots"
+
+
+def _quiet(current: int) -> ScalingMemory:
+    return ScalingMemory(current=current)
+
+
+def _asked(
+    spec: GroupSpec,
+    group: GroupSnapshot | None,
+    topics: Mapping[str, int],
+    current: int,
+    quarantined: Collection[TopicPartition],
+) -> _Ask:
+    policy = spec.scaling
+    if isinstance(policy, FixedScaling):
+        return _Ask(raw=policy.workers, why=f"fixed at {policy.workers}")
+    if isinstance(policy, PartitionsScaling):
+        # Not `ownable`: under range two topics of 12 are still 24 partitions of work.
+        total = sum(subscribed(topics, spec).values())
+        return _Ask(
+            raw=math.ceil(total / policy.per_worker),
+            why=f"{total} partitions, {policy.per_worker} per worker",
+        )
+    return _asked_by_lag(policy, group, current, quarantined)
+
+
+def _asked_by_lag(
+    policy: LagScaling,
+    group: GroupSnapshot | None,
+    current: int,
+    quarantined: Collection[TopicPartition],
+) -> _Ask:
+    seen = [p for p in group.partitions if p.tp not in quarantined] if group is not None else []
+    known = [p.lag for p in seen if p.lag is not None]
+    if not known:
+        return _Ask(raw=current, why="lag unknown", may_shrink=False)
+    lag = sum(known)
+    raw = math.ceil(lag / policy.records_per_worker)
+    why = f"{lag:,} records waiting, {policy.records_per_worker:,} per worker"
+    hidden = sum(1 for p in seen if p.lag is None and p.case is LagCase.UNKNOWN)
+    if hidden:
+        # A part of the lag is a reason to grow, never one to shrink.
+        return _Ask(raw=raw, why=f"{why}, {hidden} partitions unknown", may_shrink=False)
+    return _Ask(raw=raw, why=why)
+
+
+def _bounded(spec: GroupSpec, topics: Mapping[str, int], raw: int, current: int) -> tuple[int, str]:
+    """The policy's figure within replicas and what members can own, with the words for it."""
+    low, high = spec.replicas.min, spec.replicas.max
+    target, limits = raw, ""
+    if raw < low:
+        target, limits = low, f", at least {low}"
+    elif raw > high:
+        target, limits = high, f", at most {high}"
+    cap = ownable(topics, spec)
+    if cap == 0:
+        names = ", ".join(missing_topics(topics, spec)) or ", ".join(spec.topics)
+        return current, f"; no partition of {names} exists yet"
+    if target > cap:
+        target, limits = cap, f", capped at {cap}: {ownable_reason(topics, spec)}"
+    return target, limits
+
+
+def _stepped(spec: GroupSpec, current: int, target: int) -> int:
+    step = spec.scaling.max_step
+    if step is None:
+        return target
+    return max(current - step, min(current + step, target))
+
+
+def _grow(
+    spec: GroupSpec, target: int, current: int, memory: ScalingMemory, now: float
+) -> tuple[int, ScalingMemory, str]:
+    since = memory.up_since
+    since = now if since is None or since > now else since
+    memory = ScalingMemory(current=current, up_since=since)
+    if now - since < spec.scaling.up_after:
+        left = spec.scaling.up_after - (now - since)
+        return current, memory, f"{target} asked, up_after has {left:.0f} s to go, stays at"
+    return _stepped(spec, current, target), memory, "from"
+
+
+def _shrink(
+    spec: GroupSpec, target: int, current: int, memory: ScalingMemory, now: float
+) -> tuple[int, ScalingMemory, str]:
+    since = memory.down_since
+    if since is None or since > now:
+        memory, since = ScalingMemory(current=current), now
+    kept = [ask for ask in memory.asked if ask[1] > target]
+    kept.append((now, target))
+    # Windowed maximum: what is older than the window goes, but an ask holds until its next.
+    start = now - spec.scaling.down_after
+    kept = [ask for ask in kept if ask[0] >= start]
+    if len(kept) > MAX_REMEMBERED:
+        kept = [(kept[1][0], kept[0][1]), *kept[2:]]
+    looks = memory.looks + 1
+    memory = replace(memory, up_since=None, down_since=since, looks=looks, asked=tuple(kept))
+    left = spec.scaling.down_after - (now - since)
+    if looks < 2 or left > 0:
+        wait = f"down_after has {left:.0f} s to go" if left > 0 else "one more look"
+        return current, memory, f"{target} asked, {wait}, stays at"
+    return _stepped(spec, current, kept[0][1]), memory, "from"

@@ -1,0 +1,112 @@
+"""Everything a decision about one group may look at, gathered once and frozen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fleet.model import GroupSnapshot, GroupState, Member
+from fleet.settings import WorkerSettings
+from fleet.slots import (
+    Change,
+    Gate,
+    Pause,
+    Phase,
+    Quarantine,
+    Slot,
+    WorkerProcess,
+    WorkerReport,
+)
+from fleet.spec import GroupSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWorld:
+    """One group: what is declared, what Kafka says, what the slots and the runtime say."""
+
+    spec: GroupSpec
+    mode: str
+    """observe | plan | act, as FleetSpec.mode_of says."""
+    cluster: str
+    snapshot_at: float
+    """Wall time of the snapshot that `group` and `topics` come from."""
+    group: GroupSnapshot | None
+    """None = the snapshot holds no such group."""
+    topics: Mapping[str, int]
+    gate: Gate
+    slots: tuple[Slot, ...]
+    reports: tuple[WorkerReport, ...]
+    processes: tuple[WorkerProcess, ...]
+    change: Change | None
+    """The running change, or the last one."""
+    change_alive: bool
+    """Whether the running change's actor still renews its lease."""
+    pauses: tuple[Pause, ...]
+    """Of any group; `pause_of` picks."""
+    quarantines: tuple[Quarantine, ...]
+    revision: str
+    """What workers shall be."""
+    published: Mapping[str, WorkerSettings] = field(default_factory=dict)
+    """Settings of the revisions that slots run, by revision."""
+    readable_log: bool = True
+    """Whether `__consumer_offsets` can be read; without it receipts are unverified."""
+
+    # The rest is reading, in one place so that refusals, prices and plans agree.
+
+    def open_slots(self) -> tuple[int, ...]:
+        """Numbers of the slots that may be held, lowest first."""
+        return tuple(sorted(self.gate.open - self.gate.quarantined))
+
+    def slot(self, number: int) -> Slot:
+        """The stored slot, or a free one that was never stored."""
+        found = next((s for s in self.slots if s.number == number), None)
+        return found or Slot(group=self.spec.group, number=number)
+
+    def members(self) -> tuple[Member, ...]:
+        """Members of the group as Kafka tells them; none where the group is not there."""
+        return self.group.members if self.group is not None and self.group.exists else ()
+
+    def number_of(self, member: Member) -> int | None:
+        """The slot number of a member's instance id; None where the id is not one of ours."""
+        head, dash, tail = (member.instance_id or "").rpartition("-")
+        is_number = tail.isascii() and tail.isdigit() and str(int(tail)) == tail
+        return int(tail) if dash and head == self.spec.group and is_number else None
+
+    def strangers(self) -> tuple[Member, ...]:
+        """Members that are no worker of ours: foreign instance ids, and unknown dynamic ones."""
+        ours = {s.member_id for s in self.slots if s.member_id is not None}
+        return tuple(
+            m
+            for m in self.members()
+            if m.member_id not in ours
+            and (self.number_of(m) is None or self.number_of(m) in self.gate.quarantined)
+        )
+
+    def away(self) -> tuple[int, ...]:
+        """Slots whose static member may be gone: they block the join phase of a rebalance.
+
+        Open but held by nobody or by a worker that ended, or a member without a holder.
+        """
+        ended = {p.name for p in self.processes if not p.running}
+        unheld = {n for n in self.open_slots() if self.slot(n).holder in {None, *ended}}
+        ghosts = {
+            number
+            for number in map(self.number_of, self.members())
+            if number is not None
+            and number not in self.gate.quarantined
+            and self.slot(number).holder is None
+        }
+        return tuple(sorted(unheld | ghosts))
+
+    def joining(self) -> tuple[int, ...]:
+        """Slots whose holder has not joined yet."""
+        return tuple(n for n in self.open_slots() if self.slot(n).phase is Phase.JOINING)
+
+    def pause_of(self) -> Pause | None:
+        """The pause that holds this group: its own, or the one for all."""
+        mine = [p for p in self.pauses if p.group in {None, self.spec.group}]
+        return min(mine, key=lambda p: p.group is None, default=None)
+
+    def is_empty(self) -> bool:
+        """Whether a join would be the first of a generation: nobody is in the group."""
+        if self.group is None or not self.group.exists:
+            return True
+        return self.group.state in {GroupState.EMPTY, GroupState.DEAD} or not self.group.members

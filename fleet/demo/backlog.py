@@ -1,0 +1,91 @@
+"""Waiting on records that wait: for the policy to want a size, for a backlog to go or to stay.
+
+Problem: on a slow machine a backlog of the same stream lasts ten times as long as on a fast one,
+so waits by the clock alone would fail on one and rush on the other. Choice: every wait watches
+the lag, and gives up only where it comes no nearer; the backlog that the policy shall see is
+kept by producing as much as is processed. Cost: one look at the group per quarter second.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from fleet.clock import Clock
+from fleet.cycle import Fleet
+from fleet.demo.stage import RECORDS_PER_WORKER
+from fleet.errors import FleetError
+
+KEPT: Final = 8 * RECORDS_PER_WORKER
+"""More than six workers' share, so that the policy wants six also where one more batch is done."""
+CAUGHT_UP: Final = 2 * RECORDS_PER_WORKER
+_POLICY_SECONDS: Final = 60.0
+_STUCK_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.5
+
+
+def await_policy(
+    fleet: Fleet, group: str, wanted: int, *, clock: Clock, say: Callable[[str], None]
+) -> None:
+    """Look until the policy wants this many slots; FleetError after a minute."""
+    deadline = clock.monotonic() + _POLICY_SECONDS
+    while True:
+        decision = fleet.wanted(group, fleet.snapshot([group]))
+        if decision.wanted == wanted:
+            say(f"the policy: {decision.sentence}")
+            return
+        if clock.monotonic() > deadline:
+            raise FleetError(
+                f"the policy does not want {wanted} slots after {_POLICY_SECONDS:g} s: "
+                f"{decision.sentence}"
+            )
+        clock.sleep(_LOOK_SECONDS)
+
+
+def await_lag(fleet: Fleet, groups: Sequence[str], most: int, *, clock: Clock) -> None:
+    """Wait until each group has at most so many records waiting.
+
+    Raises FleetError where that comes no nearer for a minute.
+    """
+    best = float("inf")
+    deadline = clock.monotonic() + _STUCK_SECONDS
+    while True:
+        seen = fleet.snapshot(groups).groups
+        lags = [seen[g].lag if g in seen else None for g in groups]
+        if all(lag is not None and lag <= most for lag in lags):
+            return
+        now = clock.monotonic()
+        waiting = sum(float("inf") if lag is None else lag for lag in lags)
+        if waiting < best:
+            best, deadline = waiting, now + _STUCK_SECONDS
+        if now > deadline:
+            raise FleetError(
+                f"{waiting:.0f} records of {', '.join(groups)} wait and become no fewer for "
+                f"{_STUCK_SECONDS:g} s; see the workers' logs in {fleet.home / 'workers'}"
+            )
+        clock.sleep(_LOOK_SECONDS)
+
+
+def keep_backlog(
+    fleet: Fleet,
+    group: str,
+    *,
+    surge: int,
+    steady: int,
+    rate: Callable[[int], None],
+    until: Callable[[], bool],
+    clock: Clock,
+) -> None:
+    """Produce in surges, as much as keeps the backlog, until `until`; steady afterwards.
+
+    Returns after a minute at the latest: what was waited for fails in its own words then.
+    """
+    deadline = clock.monotonic() + _POLICY_SECONDS
+    now = surge
+    rate(now)
+    while not until() and clock.monotonic() < deadline:
+        seen = fleet.snapshot([group]).groups.get(group)
+        wish = surge if seen is None or (seen.lag or 0) < KEPT else steady
+        if wish != now:
+            now = wish
+            rate(now)
+        clock.sleep(_LOOK_SECONDS / 2)
+    rate(steady)

@@ -1,0 +1,40 @@
+"""The exception tree. A class exists only where somebody catches it.
+
+    FleetError                 a sentence for the user; exit 1
+    ├── ConfigError            fleet.yaml or an option is wrong; exit 2, nothing was started
+    ├── Refused                a change may not start now, with the reason in words
+    ├── Unreachable            a broker, the Spark server or the store does not answer
+    ├── LostLease              somebody else acts on this group now
+    └── SchemaTooNew           stored state was written by a newer version
+
+The message names the thing, its value, what is allowed and what to do next; the original
+error is chained (`raise ... from error`) and never shown unless `--verbose` is given.
+"""
+
+
+class FleetError(Exception):
+    """Something the user has to know about: the message is the whole story."""
+
+    exit_code = 1
+
+
+class ConfigError(FleetError):
+    """The specification or an option is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class Refused(FleetError):
+    """A change may not start now; the message says why and what would lift it."""
+
+
+class Unreachable(FleetError):
+    """A service did not answer within its bounded wait."""
+
+
+class LostLease(FleetError):
+    """The group's lease passed to somebody else; stop acting at once."""
+
+
+class SchemaTooNew(FleetError):
+    """Stored state carries a newer schema version than this program knows."""

@@ -1,0 +1,238 @@
+"""The values that every room speaks.
+
+All are frozen, slotted and keyword-only; a change is `dataclasses.replace`. Offsets are
+Kafka's: a committed offset names the next record to read. Times are wall-clock seconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of one topic (named as Kafka names it)."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class LagCase(StrEnum):
+    """Why a lag figure reads as it does; only OK and BELOW_START carry a number of records."""
+
+    OK = "ok"
+    NEVER_COMMITTED = "never committed"
+    BELOW_START = "committed below log start"
+    BEYOND_END = "committed beyond log end"
+    TOPIC_DELETED = "topic deleted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """One partition as one group sees it.
+
+    lag is in records and never negative; None where it cannot be said. lag_seconds is the
+    age of the committed position by interpolation over end-offset samples; None = unknown.
+    """
+
+    tp: TopicPartition
+    committed: int | None
+    log_start: int | None
+    log_end: int | None
+    lag: int | None
+    lag_seconds: float | None
+    case: LagCase
+    owner: str | None = None
+    """member id of the owner, None where nobody owns it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One member as DescribeGroups / ConsumerGroupDescribe tells it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: frozenset[TopicPartition]
+
+
+class GroupState(StrEnum):
+    """Kafka's; REBALANCING is KIP-848's Assigning/Reconciling (librdkafka says UNKNOWN)."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+    REBALANCING = "Rebalancing"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSnapshot:
+    """One group at one moment. `exists` False = no such group (ListGroups tells, KIP-88 cannot)."""
+
+    group: str
+    exists: bool
+    state: GroupState
+    type: str
+    """classic | consumer | share | streams | unknown."""
+    assignor: str | None
+    members: tuple[Member, ...]
+    partitions: tuple[PartitionState, ...]
+    rates: Mapping[TopicPartition, "Rate"] = field(default_factory=dict)
+
+    @property
+    def lag(self) -> int | None:
+        """Records waiting, over all partitions where it can be said; None where nowhere."""
+        known = [p.lag for p in self.partitions if p.lag is not None]
+        return sum(known) if known else None
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """The oldest known age over partitions, seconds."""
+        known = [p.lag_seconds for p in self.partitions if p.lag_seconds is not None]
+        return max(known) if known else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Records per second between two snapshots: produced (end offset) and consumed (committed)."""
+
+    produced: float | None
+    consumed: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The cluster at one moment; nobody re-reads in the middle of a decision."""
+
+    cluster: str
+    at: float
+    took: float
+    """Seconds the snapshot took."""
+    groups: Mapping[str, GroupSnapshot]
+    topics: Mapping[str, int]
+    """Topic name → number of partitions (internal topics left out)."""
+    problems: tuple[str, ...] = ()
+    """What could not be read, in sentences; a part that failed does not spoil the rest."""
+
+
+# --- what a change costs and did cost ------------------------------------------------------
+
+
+class StepKind(StrEnum):
+    """A step is one membership change (or none at all, for a roll)."""
+
+    OPEN = "open"
+    """slots opened together: k joins, one rebalance."""
+    LEAVE = "leave"
+    """k slots drained, closed together, one batched leave."""
+    ROLL = "roll"
+    """slots handed over one by one to workers of another revision."""
+    REJOIN = "rejoin"
+    """one forced rebalance, after a roll that changed the subscription."""
+    STOP_ALL = "stop all"
+    """every slot drained and left, because the next members cannot share a generation."""
+    WARM = "warm"
+    """only standbys come or go; no membership change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a step is expected to cost, counted in coordinator records."""
+
+    rebalances_min: int
+    rebalances_max: int
+    moved_min: int | None = None
+    moved_max: int | None = None
+    """Partitions that change owner; None = cannot be said."""
+    pause_s: float | None = None
+    """Expected pause of one moved partition, seconds; None = none."""
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.rebalances_min == self.rebalances_max:
+            return str(self.rebalances_max)
+        return f"{self.rebalances_min}-{self.rebalances_max}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a plan. `slots` are the numbers it touches, in order."""
+
+    kind: StepKind
+    slots: tuple[int, ...]
+    revision: str
+    """The revision that holds these slots afterwards (WARM, OPEN, ROLL)."""
+    price: Price
+    sentence: str
+    """What happens, in one sentence for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A change with its stated price, or the reasons why there is none."""
+
+    id: str
+    cluster: str
+    group: str
+    created_at: float
+    snapshot_at: float
+    wanted: int
+    """Slots wanted after the plan."""
+    revision: str
+    steps: tuple[Step, ...]
+    refusals: tuple[str, ...] = ()
+    """Why nothing may be done now, each a sentence; with any of these the plan is not performed."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: promises that cannot be kept, caps, named hot partitions."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to do."""
+        return not self.steps
+
+
+class Verdict(StrEnum):
+    """How a receipt compares with its price."""
+
+    EQUAL = "equal"
+    DIFFERS = "differs"
+    UNVERIFIED = "unverified"
+    """The coordinator's records cannot be read (managed Kafka)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What one step was expected to cost and what the coordinator recorded.
+
+    `ours` and `others` are completed generations (classic) or assignment epochs; `aborted`
+    are rounds that never completed (gaps in generation numbers).
+    """
+
+    plan_id: str
+    group: str
+    step: int
+    kind: StepKind
+    price: Price
+    ours: int
+    others: int
+    aborted: int
+    moved: int
+    longest_pause_s: float | None
+    from_generation: int | None
+    to_generation: int | None
+    started_at: float
+    seconds: float
+    verdict: Verdict
+    sentences: tuple[str, ...] = ()
+    """Named causes of others' rebalances, unclean drains, join spread, and so on."""

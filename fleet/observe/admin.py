@@ -1,0 +1,357 @@
+"""One look at all consumer groups of a cluster, in a handful of batched requests.
+
+Problem: tools that ask per group or per partition take 10 s and more for 1,000 groups, and
+many cannot tell an unknown group from one without offsets. Choice: everything is asked for
+all groups at once: ListGroups and metadata, one describe of all, offsets of all groups in
+flight together (librdkafka takes one group per call, so the calls are started before any is
+awaited), then log starts and ends of all partitions in two calls. One deadline over it all.
+A part that fails becomes a sentence in `Snapshot.problems`; only a cluster that does not
+answer at all is an error. Cost: the offsets of a group are read some milliseconds before the
+log ends, so a busy partition's lag is slightly over, never under.
+
+Existence: OffsetFetch answers "nothing" for an unknown group as for one without offsets
+(KIP-88, KIP-1043), so ListGroups and the describe's Dead tell them apart. librdkafka lists
+groups of protocol type "consumer" only; share, streams and Connect groups are found by the
+older listing (see `_other_groups`) and shown with type `unknown`, without members or lag.
+
+librdkafka's AdminClient crashes the process where OffsetFetch is answered with "not
+coordinator" (librdkafka #5040, open). So offsets are asked for only of groups whose
+coordinator answered the describe right before, and `state` does without them.
+"""
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from fleet.clock import Clock
+from fleet.errors import Unreachable
+from fleet.model import GroupState, Snapshot, TopicPartition
+from fleet.observe.lag import Sample
+from fleet.observe.samples import EndOffsetSamples
+from fleet.observe.seen import Seen, is_dead, unlisted_group, with_rates
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_IN_FLIGHT: Final = 200
+"""OffsetFetch calls in flight together."""
+_OTHERS_KEPT: Final = 60.0
+"""Seconds for which the groups of other protocol types are remembered."""
+_NAMED: Final = 5
+"""Groups or topics named in one sentence about a failure."""
+_LEAST: Final = 0.1
+_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_LOADING: Final = frozenset(
+    {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE}
+)
+_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND})
+
+
+class Observer:
+    """Looks at one cluster. `timeout` bounds one look, in seconds.
+
+    `config` is librdkafka's, with bootstrap.servers and security. Safe for several threads.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        config: Mapping[str, Any],
+        clock: Clock,
+        samples: EndOffsetSamples | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        self._cluster = cluster
+        self._address = str(config.get("bootstrap.servers", "?"))
+        self._clock = clock
+        self._samples = samples
+        self._timeout = timeout
+        # What matters is raised or told in a sentence; librdkafka's own lines go nowhere.
+        self._admin = AdminClient({**config, "log_level": 0})
+        self._others: tuple[float, frozenset[str]] | None = None
+
+    def snapshot(
+        self, groups: Collection[str] | None = None, previous: Snapshot | None = None
+    ) -> Snapshot:
+        """All groups, or those named (none for an empty collection), at one moment.
+
+        Named groups that do not exist come with `exists` False. Rates need `previous`.
+        Raises Unreachable where the cluster does not answer.
+        """
+        look = _Look(self._clock.monotonic() + self._timeout, self._clock)
+        began = self._clock.monotonic()
+        listing = self._admin.list_consumer_groups(request_timeout=look.left())
+        partitions = self._topics(look)
+        listed = self._listed(listing, look)
+        wanted = sorted(listed if groups is None else set(groups))
+        complete = groups is not None and listed.keys() >= set(wanted)
+        others = frozenset() if complete else self._other_groups(frozenset(listed), look)
+        # A complete listing knows every group; only where a broker was silent, ask by name.
+        asked = [group for group in wanted if group in listed or look.partial]
+        descriptions = self._describe(asked, look)
+        # Never ask for offsets where the coordinator did not just answer: see the docstring.
+        answered = [g for g in asked if g in descriptions and not is_dead(descriptions[g])]
+        committed = self._committed(answered, look)
+        seen = Seen(
+            listed=listed,
+            partitions=partitions,
+            descriptions=descriptions,
+            committed=committed,
+            known=frozenset(g for g in asked if not is_dead(descriptions.get(g))),
+        )
+        self._read_logs(seen, look)
+        at = self._clock.now()
+        made = {
+            group: unlisted_group(group, exists=group in others)
+            if seen.unknown(group)
+            else with_rates(seen.group(group, at, self._history(seen, group)), at, previous)
+            for group in wanted
+        }
+        if groups is None:
+            made |= {group: unlisted_group(group, exists=True) for group in others - made.keys()}
+        return Snapshot(
+            cluster=self._cluster,
+            at=at,
+            took=self._clock.monotonic() - began,
+            groups=made,
+            topics={t: n for t, n in partitions.items() if t not in INTERNAL},
+            problems=tuple(look.problems),
+        )
+
+    def close(self) -> None:
+        """Let go of the connection; the observer cannot be used any more."""
+        del self._admin
+
+    def state(self, group: str) -> GroupState:
+        """The group's state alone, by one describe: cheap enough to poll.
+
+        Dead where it does not exist, Unknown where its coordinator does not answer just now.
+        """
+        described = self._describe([group], self._look()).get(group)
+        if described is None:
+            return GroupState.UNKNOWN
+        return Seen(descriptions={group: described}).state(group)
+
+    def partitions(self, topics: Collection[str] | None = None) -> dict[str, int]:
+        """Topic name → number of partitions; missing topics are left out."""
+        found = self._topics(self._look())
+        return {t: n for t, n in found.items() if topics is None or t in topics}
+
+    def log_starts(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """First offset still there, per partition; those that cannot be read are left out."""
+        look = self._look()
+        return self._offsets(tps, _EARLIEST, look)()
+
+    def log_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offset of the next record, per partition; those that cannot be read are left out."""
+        look = self._look()
+        return self._offsets(tps, _LATEST, look)()
+
+    def _history(self, seen: Seen, group: str) -> Mapping[TopicPartition, Sequence[Sample]]:
+        if self._samples is None:
+            return {}
+        return self._samples.around(self._cluster, seen.waiting(group))
+
+    # --- the requests -----------------------------------------------------------------------
+
+    def _look(self) -> "_Look":
+        return _Look(self._clock.monotonic() + self._timeout, self._clock)
+
+    def _topics(self, look: "_Look") -> dict[str, int]:
+        try:
+            metadata = self._admin.list_topics(timeout=look.left())
+        except KafkaException as error:
+            raise self._unreachable(error.args[0]) from error
+        for name, topic in metadata.topics.items():
+            if topic.error is not None:
+                look.problems.append(f"topic {name} cannot be read: {topic.error.str()}")
+        return {n: len(t.partitions) for n, t in metadata.topics.items() if t.error is None}
+
+    def _listed(self, listing: "Future[Any]", look: "_Look") -> dict[str, Any]:
+        result = self._answer(listing, look)
+        while any(error.code() in _LOADING for error in result.errors) and look.left() > _LEAST:
+            self._clock.sleep(_LEAST)  # a coordinator that starts or takes over, some 0.1 s
+            again = self._admin.list_consumer_groups(request_timeout=look.left())
+            result = self._answer(again, look)
+        if result.errors and not result.valid:
+            raise self._unreachable(result.errors[0])
+        look.partial = bool(result.errors)
+        for failure in result.errors:
+            look.problems.append(f"groups of one broker are not listed: {failure.str()}")
+        return {group.group_id: group for group in result.valid}
+
+    def _answer(self, listing: "Future[Any]", look: "_Look") -> Any:
+        error = look.error_of(listing)
+        if error is not None:
+            raise self._unreachable(_reason(error)) from error
+        return listing.result()
+
+    def _other_groups(self, listed: frozenset[str], look: "_Look") -> frozenset[str]:
+        """Groups that are no consumer groups: share, streams, Connect.
+
+        The old listing describes every group once more, so it is asked at most once a minute.
+        """
+        now = self._clock.monotonic()
+        if self._others is None or now - self._others[0] >= _OTHERS_KEPT:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    found = self._admin.list_groups(timeout=look.left())
+            except KafkaException as error:
+                look.problems.append(
+                    f"share, streams and Connect groups are not listed: {_reason(error)}"
+                )
+                return frozenset()
+            names = frozenset(str(group.id) for group in found)
+            self._others = (now, names - listed)
+        return self._others[1] - listed
+
+    def _describe(self, groups: list[str], look: "_Look") -> dict[str, Any]:
+        if not groups:
+            return {}
+        futures = self._admin.describe_consumer_groups(groups, request_timeout=look.left())
+        return look.gather(futures, "group(s) cannot be described", lambda value: value)
+
+    def _committed(self, groups: list[str], look: "_Look") -> dict[str, dict[TopicPartition, int]]:
+        """All committed offsets of each group (KIP-88), calls in flight together."""
+        found: dict[str, dict[TopicPartition, int]] = {}
+        for first in range(0, len(groups), _IN_FLIGHT):
+            futures: dict[str, Future[Any]] = {}
+            for group in groups[first : first + _IN_FLIGHT]:
+                asked = [ConsumerGroupTopicPartitions(group)]
+                futures |= self._admin.list_consumer_group_offsets(
+                    asked, request_timeout=look.left()
+                )
+            found |= look.gather(futures, "group(s) have unreadable offsets", _offsets_of)
+        return found
+
+    def _read_logs(self, seen: Seen, look: "_Look") -> None:
+        """Log starts and ends of all partitions that any group has to do with."""
+        tps = {tp for group in seen.known for tp in seen.of_interest(group)}
+        missing = {tp.topic for tp in tps if tp.topic not in seen.partitions}
+        seen.deleted = self._gone(missing, look)
+        there = [tp for tp in tps if tp.partition < seen.partitions.get(tp.topic, 0)]
+        starts = self._offsets(there, _EARLIEST, look)
+        ends = self._offsets(there, _LATEST, look)
+        seen.starts, seen.ends = starts(), ends()
+        if self._samples is not None and seen.ends:
+            self._samples.record(self._cluster, self._clock.now(), seen.ends)
+
+    def _gone(self, topics: set[str], look: "_Look") -> frozenset[str]:
+        """Which of the topics without metadata are deleted, rather than hidden from us.
+
+        Asked by describe, since a plain metadata request may create a missing topic.
+        """
+        if not topics:
+            return frozenset()
+        futures = self._admin.describe_topics(
+            TopicCollection(sorted(topics)), request_timeout=look.left()
+        )
+        gone = set()
+        for topic, future in futures.items():
+            error = look.error_of(future)
+            if isinstance(error, KafkaException) and error.args[0].code() in _GONE:
+                gone.add(topic)
+            elif error is not None:
+                look.problems.append(f"topic {topic} cannot be read: {_reason(error)}")
+        return frozenset(gone)
+
+    def _offsets(
+        self, tps: Collection[TopicPartition], spec: OffsetSpec, look: "_Look"
+    ) -> Callable[[], dict[TopicPartition, int]]:
+        """Start one call for all partitions; the answer waits for it."""
+        if not tps:
+            return dict
+        asked = {KafkaPartition(tp.topic, tp.partition): spec for tp in tps}
+        futures = self._admin.list_offsets(
+            asked,
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,  # the end that lag is told by
+            request_timeout=look.left(),
+        )
+        by_tp = {TopicPartition(tp.topic, tp.partition): f for tp, f in futures.items()}
+        return lambda: look.gather(
+            by_tp, "partition(s) have unreadable offsets", lambda info: int(info.offset)
+        )
+
+    def _unreachable(self, error: object) -> Unreachable:
+        text = error.str() if isinstance(error, KafkaError) else str(error)
+        return Unreachable(
+            f"cluster {self._cluster} at {self._address} does not answer within "
+            f"{self._timeout:g} s ({text}); see whether a broker listens there and the security "
+            "settings are right"
+        )
+
+
+@dataclass(slots=True)
+class _Look:
+    """The deadline of one look and what went wrong during it."""
+
+    deadline: float
+    clock: Clock
+    problems: list[str] = field(default_factory=list)
+    partial: bool = False
+    """Some broker did not list its groups."""
+
+    def left(self) -> float:
+        """Seconds left, at least a little: what is already there can still be taken."""
+        return max(_LEAST, self.deadline - self.clock.monotonic())
+
+    def error_of(self, future: "Future[Any]") -> BaseException | None:
+        """Wait for a future; its error, None where it has a result.
+
+        Not by catching what `result()` raises: the future would keep that error with our
+        frames, and these the AdminClient, which then ends whenever and on whichever thread
+        garbage is collected. On librdkafka's own thread that never returns.
+        """
+        try:
+            return future.exception(self.left())
+        except FutureTimeout as error:
+            return error
+
+    def gather(
+        self, futures: Mapping[K, "Future[Any]"], what: str, take: Callable[[Any], T]
+    ) -> dict[K, T]:
+        """Results of those that came; failures are told in one sentence per reason."""
+        found: dict[K, T] = {}
+        failed: dict[str, list[str]] = {}
+        for key, future in futures.items():
+            error = self.error_of(future)
+            if error is None:
+                found[key] = take(future.result())
+            else:
+                failed.setdefault(_reason(error), []).append(str(key))
+        for reason, keys in failed.items():
+            named = ", ".join(sorted(keys)[:_NAMED]) + (", ..." if len(keys) > _NAMED else "")
+            self.problems.append(f"{len(keys)} {what} ({reason}): {named}")
+        return found
+
+
+def _reason(error: BaseException) -> str:
+    first = error.args[0] if error.args else None
+    if isinstance(first, KafkaError):
+        return str(first.str())
+    return str(error) or "no answer in time"
+
+
+def _offsets_of(answer: Any) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(tp.topic, tp.partition): tp.offset
+        for tp in answer.topic_partitions or ()
+        if tp.error is None and tp.offset >= 0
+    }

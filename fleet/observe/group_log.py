@@ -1,0 +1,296 @@
+"""One group's records out of `__consumer_offsets`, read while they are being written.
+
+Problem: receipts need what the coordinator recorded about one group, from a position on, again
+and again within seconds; the group's records share one partition of an internal topic with
+those of many others. Choice: one Consumer, assigned by hand to that partition, kept and
+reused; other groups' records are dropped by a comparison of key bytes before anything is
+decoded; a repeated read goes on where the last one ended. It never subscribes and never
+commits, so that it leaves no trace in the log it reads. Reads are uncommitted: membership
+records are not transactional, and an open transaction of somebody else must not hide them.
+Cost: a group that has not changed for long is searched for backwards, at worst through its
+whole partition (some 300,000 records a second).
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from fleet.clock import Clock
+from fleet.errors import FleetError, Unreachable
+from fleet.history.records import (
+    AssignmentEpoch,
+    ConsumerGroupMember,
+    CurrentAssignment,
+    GroupMetadata,
+    OffsetCommit,
+    Record,
+    Tombstone,
+    decode,
+)
+
+TOPIC: Final = "__consumer_offsets"
+_CONFIG: Final[Mapping[str, Any]] = {
+    "group.id": "fleet-reads-only",  # never joined, never committed with
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",  # a position that compaction or retention took away
+    "isolation.level": "read_uncommitted",
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 10,  # the end is reached within 10 ms
+    "log_level": 0,  # what matters is raised
+}
+_BACKWARDS: Final = (2_000, 20_000)
+_COMMITS_KEPT: Final = 21
+"""Commits per partition before a position: 20 gaps, for the median of rule 27."""
+_DENIED: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+_ABSENT: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - librdkafka's own codes are spelled so
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    }
+)
+_RETRY_PAUSE = 0.2
+T = TypeVar("T")
+
+
+class Unreadable(FleetError):
+    """The coordinator's records may not be read here; receipts are unverified then."""
+
+
+def java_hash(text: str) -> int:
+    """Java's `String.hashCode`: over UTF-16 units, in 32 bits."""
+    value = 0
+    data = text.encode("utf-16-be", "surrogatepass")
+    for unit in struct.unpack(f">{len(data) // 2}H", data):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_for(group: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` that holds a group (the broker's `partitionFor`)."""
+    hashed = java_hash(group)
+    return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions
+
+
+class GroupLog:
+    """Reads one group at a time. Not for several threads at once.
+
+    `config` is librdkafka's, with bootstrap.servers and security; `timeout` bounds each call,
+    in seconds (a search backwards: six times as much). Raises Unreadable where the topic may
+    not be read, Unreachable where no broker answers.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, clock: Clock, timeout: float = 10.0) -> None:
+        self._address = str(config.get("bootstrap.servers", "?"))
+        self._config = {**config, **_CONFIG}
+        self._clock = clock
+        self._timeout = timeout
+        self._consumer: Consumer | None = None
+        self._partitions = 0
+        self._seen: tuple[str, int, int, tuple[Record, ...]] | None = None
+
+    def __enter__(self) -> "GroupLog":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection; the next call makes a new one."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def partition_of(self, group: str) -> int | None:
+        """The group's partition; None while the topic does not exist (no group ever was)."""
+        if not self._partitions:
+            found = self._ask(lambda c, t: c.list_topics(TOPIC, timeout=t)).topics.get(TOPIC)
+            if found is None or found.error is not None:
+                if found is not None and found.error.code() in _DENIED:
+                    raise self._denied(found.error)
+                return None
+            self._partitions = len(found.partitions)
+        return partition_for(group, self._partitions) if self._partitions else None
+
+    def position(self, group: str) -> int:
+        """Where the group's partition ends now: the offset of the next record."""
+        return self._bounds(group)[1]
+
+    def position_at(self, group: str, at: float) -> int:
+        """The position of the first record written at or after wall time `at`."""
+        partition = self.partition_of(group)
+        if partition is None:
+            return 0
+        wanted = [TopicPartition(TOPIC, partition, int(at * 1000))]
+        found = self._ask(lambda c, t: c.offsets_for_times(wanted, timeout=t))[0]
+        if found.error is not None:
+            raise self._failed(found.error)
+        return int(found.offset) if found.offset >= 0 else self.position(group)
+
+    def read(self, group: str, since: int, *, until: int | None = None) -> tuple[Record, ...]:
+        """The group's records from position `since` up to `until`, or to the end at this call."""
+        end = self.position(group) if until is None else until
+        if until is not None:
+            return self._stretch(group, since, end)
+        known: tuple[Record, ...] = ()
+        at = since
+        if self._seen is not None and self._seen[:2] == (group, since) and self._seen[2] <= end:
+            at, known = self._seen[2:]
+        records = known + self._stretch(group, at, end)
+        self._seen = (group, since, end, records)
+        return records
+
+    def last_state(self, group: str, before: int) -> tuple[Record, ...]:
+        """The records before a position that say who owned what there, in order of the log.
+
+        A classic group needs its last GroupMetadata; a KIP-848 group needs all that was
+        written for its members. With them come the last commits of each partition, against
+        which pauses are measured [27]. Empty where the group did not exist.
+        """
+        start, end = self._bounds(group)
+        before = min(before, end)
+        for back in _BACKWARDS:
+            since = max(start, before - back)
+            found = self._stretch(group, since, before)
+            if since == start or _is_classic(found):
+                return _state(found)
+        return _state(self._stretch(group, start, before, patience=6.0))
+
+    # --- the consumer -----------------------------------------------------------------------
+
+    def _bounds(self, group: str) -> tuple[int, int]:
+        partition = self.partition_of(group)
+        if partition is None:
+            return 0, 0
+        where = TopicPartition(TOPIC, partition)
+        try:
+            low, high = self._ask(lambda c, t: c.get_watermark_offsets(where, timeout=t))
+        except _Absent:
+            return 0, 0
+        return int(low), int(high)
+
+    def _stretch(
+        self, group: str, since: int, until: int, *, patience: float = 1.0
+    ) -> tuple[Record, ...]:
+        partition = self.partition_of(group)
+        if partition is None or since >= until:
+            return ()
+        name = group.encode()
+        prefix = struct.pack(">h", len(name)) + name
+        found: list[Record] = []
+        consumer = self._open()
+        consumer.assign([TopicPartition(TOPIC, partition, since)])
+        deadline = self._clock.monotonic() + self._timeout * patience
+        try:
+            while not self._take(consumer, prefix, until, found):
+                if self._clock.monotonic() > deadline:
+                    raise Unreachable(
+                        f"partition {partition} of {TOPIC} at {self._address} was not read up to "
+                        f"offset {until} within {self._timeout * patience:.0f} s; see whether its "
+                        "leader is up, then try again"
+                    )
+        finally:
+            consumer.unassign()  # or it would go on asking the broker 100 times a second
+        return tuple(found)
+
+    def _take(self, consumer: Consumer, prefix: bytes, until: int, found: list[Record]) -> bool:
+        """Consume once; True when `until` was reached."""
+        for message in consumer.consume(num_messages=5_000, timeout=0.01):
+            error, offset = message.error(), message.offset() or 0
+            if error is not None:
+                failed = self._failed(error)
+                if not isinstance(failed, Unreachable):  # what passes is bounded by the caller
+                    raise failed
+            elif offset < until:
+                key, value = message.key(), message.value()
+                if key is not None and key[2 : 2 + len(prefix)] == prefix:
+                    time = message.timestamp()[1]
+                    found.append(decode(key, value, offset=offset, timestamp=time))
+                offset += 1
+            # Past the end by position, not by the last record: compaction leaves gaps.
+            if offset >= until:
+                return True
+        return False
+
+    def _open(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = Consumer(self._config)
+        return self._consumer
+
+    def _ask(self, question: Callable[[Consumer, float], T]) -> T:
+        """Ask until the timeout: a topic just born has no leader yet, a broker comes back."""
+        deadline = self._clock.monotonic() + self._timeout
+        while True:
+            try:
+                return question(self._open(), self._timeout)
+            except KafkaException as error:
+                failed = self._failed(error.args[0])
+                if not isinstance(failed, Unreachable) or self._clock.monotonic() >= deadline:
+                    raise failed from error
+                self._clock.sleep(_RETRY_PAUSE)
+
+    def _failed(self, error: KafkaError) -> FleetError:
+        if error.code() in _DENIED:
+            return self._denied(error)
+        if error.code() in _ABSENT:
+            return _Absent(f"{TOPIC} does not exist at {self._address}")
+        return Unreachable(
+            f"{TOPIC} at {self._address} cannot be read: {error.str()}; see whether the broker "
+            "is up and the address is right"
+        )
+
+    def _denied(self, error: KafkaError) -> Unreadable:
+        return Unreadable(
+            f"{TOPIC} at {self._address} may not be read ({error.str()}); grant Read on that "
+            "topic, or receipts stay unverified"
+        )
+
+
+class _Absent(FleetError):
+    """The topic is not there (yet)."""
+
+
+def _is_classic(records: tuple[Record, ...]) -> bool:
+    """Whether the last word on membership in these records is a classic one."""
+    for record in reversed(records):
+        if isinstance(record, GroupMetadata):
+            return True
+        if isinstance(record, Tombstone) and record.type == 2:
+            return True
+        if isinstance(record, AssignmentEpoch | CurrentAssignment | ConsumerGroupMember):
+            return False
+    return False
+
+
+def _state(records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """Without what later records replaced: commits beyond the last few, older generations."""
+    kept: list[Record] = []
+    commits: dict[object, int] = {}
+    metadata = False
+    for record in reversed(records):
+        if isinstance(record, OffsetCommit):
+            commits[record.tp] = commits.get(record.tp, 0) + 1
+            if commits[record.tp] > _COMMITS_KEPT:
+                continue
+        elif record.type == 2:
+            if metadata:
+                continue
+            metadata = True
+        kept.append(record)
+    return tuple(reversed(kept))

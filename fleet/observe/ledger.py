@@ -1,0 +1,47 @@
+"""What the coordinator recorded, for receipts and budgets: the log and the group's state."""
+
+from fleet.counted import Counted
+from fleet.history.records import Record
+from fleet.model import GroupState
+from fleet.observe.admin import Observer
+from fleet.observe.counting import count
+from fleet.observe.group_log import GroupLog, Unreadable
+
+
+class CoordinatorLedger:
+    """Reads `__consumer_offsets`; every answer is None where it may not be read."""
+
+    def __init__(self, log: GroupLog, observer: Observer) -> None:
+        self._log = log
+        self._observer = observer
+        self._before: dict[tuple[str, int], tuple[Record, ...]] = {}
+
+    def position(self, group: str) -> int | None:
+        """Where the group's records end now."""
+        try:
+            return self._log.position(group)
+        except Unreadable:
+            return None
+
+    def counted(self, group: str, since: int) -> Counted | None:
+        """What was recorded from the position `since` to now."""
+        try:
+            key = (group, since)
+            if key not in self._before:
+                self._before = {key: self._log.last_state(group, since)}
+            return count(self._log.read(group, since), before=self._before[key])
+        except Unreadable:
+            return None
+
+    def recorded_since(self, group: str, at: float) -> int | None:
+        """Rebalances since a wall time."""
+        try:
+            since = self._log.position_at(group, at)
+            before = self._log.last_state(group, since)
+            return count(self._log.read(group, since), before=before).rebalances
+        except Unreadable:
+            return None
+
+    def state(self, group: str) -> GroupState:
+        """The group's state now; Dead where it does not exist."""
+        return self._observer.state(group)

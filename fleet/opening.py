@@ -1,0 +1,165 @@
+"""A fleet.yaml opened on its cluster: what may be looked at, before anything is decided.
+
+The base of `fleet.cycle.Fleet`: it finds file, home and cluster, holds the connections, and
+answers what people and decisions ask of the present. It changes nothing.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fleet.act.local import LocalRuntime
+from fleet.act.runtime import Runtime
+from fleet.broker import Broker, embedded_bootstrap
+from fleet.clock import Clock, SystemClock
+from fleet.errors import ConfigError, Unreachable
+from fleet.home import fleet_home
+from fleet.load import load
+from fleet.model import Snapshot
+from fleet.observe.admin import Observer
+from fleet.observe.group_log import GroupLog
+from fleet.observe.ledger import CoordinatorLedger
+from fleet.observe.samples import EndOffsetSamples
+from fleet.security import client_config
+from fleet.slots import Change, Gate, Pause, Slot, SlotStore, WorkerProcess, WorkerReport
+from fleet.spec import FleetSpec, GroupSpec
+
+EMBEDDED = "embedded"
+
+
+class OpenFleet:
+    """One fleet.yaml and its cluster; a context manager."""
+
+    def __init__(
+        self,
+        *,
+        spec: FleetSpec,
+        config: Path,
+        home: Path,
+        bootstrap: str,
+        environ: Mapping[str, str],
+        clock: Clock,
+    ) -> None:
+        self.spec = spec
+        self.config = config
+        self.home = home
+        self.bootstrap = bootstrap
+        self.clock = clock
+        self._environ = environ
+        self._client = client_config(spec.cluster, bootstrap, environ)
+        home.mkdir(parents=True, exist_ok=True)
+        self.runtime: Runtime = LocalRuntime(home, cluster=spec.cluster.name, clock=clock)
+        self._observer = Observer(
+            cluster=spec.cluster.name,
+            config=self._client,
+            clock=clock,
+            samples=EndOffsetSamples(home / "samples.db"),
+        )
+        self._log = GroupLog(self._client, clock=clock)
+        self._ledger = CoordinatorLedger(self._log, self._observer)
+        self._previous: Snapshot | None = None
+
+    @classmethod
+    def open(
+        cls,
+        config: Path | None = None,
+        *,
+        home: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+        clock: Clock | None = None,
+        start_broker: bool = False,
+    ) -> Self:
+        """Load fleet.yaml (default `$FLEET_CONFIG` or ./fleet.yaml) and find its cluster.
+
+        Raises ConfigError where the file is missing or wrong, Unreachable where the embedded
+        broker does not run and `start_broker` is False.
+        """
+        path = config or Path(environ.get("FLEET_CONFIG") or "fleet.yaml")
+        spec = load(path, environ)
+        where = home or fleet_home(dict(environ))
+        bootstrap = spec.cluster.bootstrap_servers
+        if bootstrap == EMBEDDED:
+            found = embedded_bootstrap(where)
+            if found is None and start_broker:
+                found = Broker(where).start().bootstrap_servers
+            if found is None:
+                raise Unreachable(
+                    f"the embedded broker of {where} does not run; start it with "
+                    "`fleet broker start`, or everything with `fleet up`"
+                )
+            bootstrap = found
+        return cls(
+            spec=spec,
+            config=path,
+            home=where,
+            bootstrap=bootstrap,
+            environ=environ,
+            clock=clock or SystemClock(),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._log.close()
+        self._observer.close()
+        self.runtime.close()
+
+    @property
+    def store(self) -> SlotStore:
+        """Where slots, gates and changes live."""
+        return self.runtime.store
+
+    def group(self, name: str) -> GroupSpec:
+        """The declared fleet; ConfigError naming those there are."""
+        found = self.spec.fleet(name)
+        if found is None:
+            known = ", ".join(f.group for f in self.spec.fleets) or "none"
+            raise ConfigError(f"{self.config} declares no group {name!r}; declared: {known}")
+        return found
+
+    # --- observe ----------------------------------------------------------------------------
+
+    def snapshot(self, groups: Collection[str] | None = None) -> Snapshot:
+        """One batched look at all groups of the cluster (or at those named)."""
+        self._previous = self._observer.snapshot(groups, self._previous)
+        return self._previous
+
+    def rebalances(self, group: str, *, window: float) -> int | None:
+        """Rebalances recorded in the last `window` seconds; None where unreadable."""
+        return self._ledger.recorded_since(group, self.clock.now() - window)
+
+    def slots(self, group: str) -> tuple[Slot, ...]:
+        """The group's slots."""
+        return self.store.slots(group)
+
+    def gate(self, group: str) -> Gate:
+        """The group's gate."""
+        return self.store.gate(group)
+
+    def reports(self, group: str) -> tuple[WorkerReport, ...]:
+        """What the group's workers last said of themselves."""
+        return self.store.reports(group)
+
+    def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
+        """The runtime's workers."""
+        return self.runtime.workers(group)
+
+    def pauses(self) -> tuple[Pause, ...]:
+        """What people hold."""
+        return self.store.pauses()
+
+    def changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
+        """The group's changes, latest first."""
+        return self.store.changes(group, limit=limit)

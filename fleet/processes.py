@@ -1,0 +1,219 @@
+"""Processes that outlive whoever started them, and how to know them again.
+
+Problem: a pid alone lies. It is reused, it survives as a zombie, and after a reboot it names
+something else. Choice: a process is (pid, start time in clock ticks since boot, boot id), read
+from /proc; each lives in a session of its own with default signal handlers, because a parent
+that ignores SIGINT (a background job of a script) hands that on to its children. Cost: Linux
+only, and one extra interpreter start (about 20 ms) per spawn, since resetting ignored signals
+between fork and exec is not safe in a program with threads.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+_POLL_SECONDS: Final = 0.02
+
+# Runs in the new session before the program: undo what is inherited through exec.
+_LAUNCH: Final = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+    signal.signal(number, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+# Our own children, kept so that they are reaped and their exit code is known.
+_children: dict["ProcessId", subprocess.Popen[bytes]] = {}
+_MOST_ENDED_CHILDREN: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """One process, never confused with a later one of the same pid."""
+
+    pid: int
+    start_time: int
+    """Field 22 of /proc/<pid>/stat: clock ticks since boot."""
+    boot_id: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For a state file."""
+        return {"pid": self.pid, "start_time": self.start_time, "boot_id": self.boot_id}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "ProcessId":
+        """From a state file; KeyError or ValueError where it is none."""
+        return cls(int(value["pid"]), int(value["start_time"]), str(value["boot_id"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: str
+    group: int
+    threads: int
+    start_time: int
+
+    @property
+    def dead(self) -> bool:
+        """A zombie; one whose other threads still run holds its files and ports, and lives."""
+        return self.state in "ZX" and self.threads <= 1
+
+
+def identify(pid: int) -> ProcessId | None:
+    """The identity of a living process; None where there is none (a zombie is none)."""
+    stat = _stat(pid)
+    if stat is None or stat.dead:
+        return None
+    return ProcessId(pid, stat.start_time, _boot_id())
+
+
+def alive(process: ProcessId) -> bool:
+    """Whether exactly this process still runs. Reaps it where it is our dead child."""
+    child = _children.get(process)
+    if child is not None and child.poll() is not None:
+        return False
+    return identify(process.pid) == process
+
+
+def exit_code(process: ProcessId) -> int | None:
+    """The exit code of our own dead child (negative: a signal); None where it is not known."""
+    child = _children.get(process)
+    return None if child is None else child.poll()
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> ProcessId:
+    """Start a program in a session of its own; both its outputs are appended to `log`.
+
+    Standard input is /dev/null, no other file is inherited, signals have their defaults. `env`
+    is the whole environment (None: ours). Raises FileNotFoundError where there is no such
+    program. Its own failure to start shows in the log and in its end.
+    """
+    program = shutil.which(argv[0], path=(env or os.environ).get("PATH"))
+    if program is None:
+        raise FileNotFoundError(f"no program {argv[0]}")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _LAUNCH, program, *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            close_fds=True,
+        )
+    stat = _stat(child.pid)  # a zombie at worst: only we can reap it
+    if stat is None:
+        raise ProcessLookupError(f"{argv[0]} vanished at its start")
+    process = ProcessId(child.pid, stat.start_time, _boot_id())
+    _forget_ended()
+    _children[process] = child
+    return process
+
+
+def signal_group(process: ProcessId, number: int) -> None:
+    """Signal the process and whatever it left in its group; nothing where all are gone."""
+    if any(True for _ in _group(process)):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+
+
+def end(process: ProcessId, *, grace: float) -> bool:
+    """SIGTERM the group, wait up to `grace` seconds, SIGKILL what is left.
+
+    True where everything ended by itself within the grace. Nothing of the group runs after it.
+    """
+    signal_group(process, signal.SIGTERM)
+    if wait_gone(process, timeout=grace):
+        return True
+    signal_group(process, signal.SIGKILL)
+    wait_gone(process, timeout=10.0)
+    return False
+
+
+def wait_gone(process: ProcessId, *, timeout: float) -> bool:
+    """Wait until the process and its group are gone; False after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while alive(process) or any(True for _ in _group(process)):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def find(*words: str) -> ProcessId | None:
+    """The first process whose arguments contain all of `words` exactly; None where there is none.
+
+    For a starter that was killed between starting a process and writing down who it is.
+    """
+    for pid in _pids():
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if pid != os.getpid() and set(words) <= set(arguments.split("\0")):
+            return identify(pid)
+    return None
+
+
+def _forget_ended() -> None:
+    if len(_children) > _MOST_ENDED_CHILDREN:
+        for process, child in list(_children.items()):
+            if child.poll() is not None:
+                del _children[process]
+
+
+def _group(process: ProcessId) -> Iterator[int]:
+    """Living members of the process group that `process` leads or led.
+
+    The kernel gives no pid away while a group or session of that number exists, so a leader
+    with another start time means that the group is gone.
+    """
+    if process.boot_id != _boot_id():
+        return
+    leader = _stat(process.pid)
+    if leader is not None and leader.start_time != process.start_time:
+        return
+    for pid in _pids():
+        stat = _stat(pid)
+        if (
+            stat is not None
+            and stat.group == process.pid
+            and stat.start_time >= process.start_time
+            and not stat.dead
+        ):
+            yield pid
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before it may hold blanks and brackets
+    return _Stat(fields[0], int(fields[2]), int(fields[17]), int(fields[19]))
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

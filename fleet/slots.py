@@ -1,0 +1,330 @@
+"""Slots, the gate and a group's change: the contract between workers and whoever acts.
+
+Problem: a static member (KIP-345) keeps its partitions over a restart only if exactly one
+process uses its `group.instance.id`, and several members join in one rebalance only if they
+join together. Choice: a slot is a leased number, its instance id is `<group>-<n>`; one gate
+object per group says which slots are open and what is asked of their holders. Every write
+names the version or token it saw (compare-and-set), so a stale actor changes nothing.
+Who may take over is the lease's business, commits are Kafka's.
+
+Expiry needs no clocks that agree: an observer calls a lease dead when (holder, token,
+counter) has not changed for the lease duration on the observer's own monotonic clock
+(`Watch`). Values and the store's contract are here, for every room; locally all of it is one
+SQLite file (`fleet.act.store`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from fleet.model import Plan, Receipt, TopicPartition
+
+
+class Phase(StrEnum):
+    """What the holder of a slot is doing; written by the holder alone."""
+
+    FREE = "free"
+    """Nobody holds it."""
+    JOINING = "joining"
+    """Taken; consumer built and connected, subscribes at `open_at`, not yet ready."""
+    ACTIVE = "active"
+    """Ready: has committed a batch or had an empty poll since it took the slot."""
+    DRAINING = "draining"
+    """Reads no more, finishes the batch in hand."""
+    DRAINED = "drained"
+    """Asked to leave: all is committed, still heartbeating, waits for the others."""
+    CLOSED = "closed"
+    """Consumer closed for a leave; member_id stays for the batched LeaveGroup."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One numbered place in a group, as stored.
+
+    counter is raised by every renewal; token by every change of holder. member_id is
+    Kafka's for the last member that used the slot (needed by LeaveGroup); spark_session is
+    the holder's Spark Connect session id, which its successor interrupts where the slot was
+    not released cleanly.
+    """
+
+    group: str
+    number: int
+    holder: str | None = None
+    """worker name."""
+    token: int = 0
+    counter: int = 0
+    phase: Phase = Phase.FREE
+    clean: bool = True
+    """False from taking until a clean release: the next taker must cure first."""
+    member_id: str | None = None
+    spark_session: str | None = None
+    revision: str | None = None
+    """What the (last) holder runs."""
+    batches: int = 0
+    """Batches committed by this holder since it took the slot."""
+    error: str | None = None
+    """The holder's last error in a sentence, None when its last batch went well."""
+
+    def instance_id(self) -> str:
+        """The member's `group.instance.id`."""
+        return f"{self.group}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """Asks the holder with this token to drain and release; only `revision` may take it then.
+
+    Void for asking once the token has moved on; keeps pinning the taker until it is removed.
+    """
+
+    token: int
+    revision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What is asked of a group's slots. Written whole by compare-and-set on `version`."""
+
+    group: str
+    version: int = 0
+    open: frozenset[int] = frozenset()
+    """Slots that may be held."""
+    open_at: float = 0.0
+    """Wall time at which holders of freshly opened slots subscribe (all at once)."""
+    leaving: frozenset[int] = frozenset()
+    """Slots that drain, wait for each other, close together; a subset of `open`."""
+    handover: Mapping[int, Handover] = field(default_factory=dict)
+    rejoin: Mapping[int, int] = field(default_factory=dict)
+    """slot → token of the holder that shall leave and join again once (forced rebalance)."""
+    quarantined: frozenset[int] = frozenset()
+    """Slots closed because a foreign process uses their instance id; never taken."""
+    plan_id: str | None = None
+    """The change that wrote `leaving`/`handover`; its lease is the group's (see Change)."""
+
+
+class ChangeState(StrEnum):
+    """A change is a plan being carried out."""
+
+    RUNNING = "running"
+    DONE = "done"
+    ROLLED_BACK = "rolled back"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The plan that is being (or was last) carried out for a group, and its actor's lease."""
+
+    group: str
+    plan: Plan
+    state: ChangeState
+    actor: str
+    token: int
+    counter: int
+    step: int
+    """Index of the step in hand; len(plan.steps) when all are done."""
+    started_at: float
+    ended_at: float | None = None
+    detail: Mapping[str, object] = field(default_factory=dict)
+    """What the step in hand has to remember across a crash of its actor (JSON values), for
+    example the offsets-log position where counting starts."""
+    receipts: tuple[Receipt, ...] = ()
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What a worker says of itself, at each lease renewal and at each change of phase."""
+
+    worker: str
+    group: str
+    revision: str
+    phase: str
+    """starting | standby | joining | active | draining | drained | closed | failed."""
+    slot: int | None
+    counter: int
+    http_port: int | None
+    batches: int = 0
+    records: int = 0
+    busy_seconds: float = 0.0
+    """Time spent inside batches; records / busy_seconds is the worker's capacity."""
+    joined_at: float | None = None
+    """Wall time of its subscribe() (join spread is max - min over a gate)."""
+    last_commit_at: float | None = None
+    error: str | None = None
+    unclean: bool = False
+    """A drain ran into drain_timeout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """A partition that is stopped because its next record cannot be processed."""
+
+    group: str
+    tp: TopicPartition
+    offset: int
+    error: str
+    attempts: int
+    revision: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Acting on a group (or on all: group None) is held by a person."""
+
+    group: str | None
+    reason: str
+    by: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProcess:
+    """One worker as its runtime sees it."""
+
+    name: str
+    group: str
+    revision: str
+    wanted: bool
+    """False once removal was asked for."""
+    running: bool
+    restarts: int
+    pid: int | None = None
+    exit_reason: str | None = None
+    """Last line or exit code of the last process that ended; None while the first one runs."""
+
+
+class SlotStore(Protocol):
+    """Where slots, gates and changes live. Every method is one transaction; thread-safe.
+
+    Methods raise fleet.errors.Unreachable when the store does not answer in bounded time.
+    """
+
+    def gate(self, group: str) -> Gate:
+        """The group's gate; version 0 and nothing open where none was written yet."""
+        ...
+
+    def write_gate(self, gate: Gate) -> Gate | None:
+        """Store `gate` if its version is still the stored one: as stored (version + 1), or None."""
+        ...
+
+    def slots(self, group: str) -> tuple[Slot, ...]:
+        """All slots that were ever opened, by number; unheld ones too."""
+        ...
+
+    def take(
+        self, seen: Slot, *, worker: str, revision: str, spark_session: str | None
+    ) -> Slot | None:
+        """Take the slot if it is open, not leaving, not quarantined and (holder, token, counter)
+        are still as seen (a free slot, or one whose lease the caller has watched expire).
+        Enforces a Handover's revision. Token + 1, phase joining, clean False, batches 0, no error.
+        member_id and the former holder's session stay readable in `seen`. None = lost the race.
+        """
+        ...
+
+    def renew(self, slot: Slot) -> Slot | None:
+        """Write the holder's fields (phase, member_id, spark_session, batches, error), counter + 1.
+
+        Only if (holder, token) still match; None = somebody else has it: stop at once.
+        """
+        ...
+
+    def release(self, slot: Slot, *, clean: bool) -> bool:
+        """Give the slot up if (holder, token) still match.
+
+        Holder None, phase free (or closed where the slot's phase is CLOSED), member_id kept.
+        """
+        ...
+
+    def clear(self, slot: Slot) -> bool:
+        """After a successful leave: forget member_id, revision and a dead holder, phase free.
+
+        Only if the token is as seen. Spark session and `clean` stay for the next taker [3].
+        """
+        ...
+
+    def report(self, report: WorkerReport) -> None:
+        """Replace the worker's report."""
+        ...
+
+    def reports(self, group: str) -> tuple[WorkerReport, ...]:
+        """All stored reports of the group's workers; old ones are told by their counter."""
+        ...
+
+    def forget_worker(self, worker: str) -> None:
+        """Drop the report of a worker that was removed."""
+        ...
+
+    def begin(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
+        """Start a change: None where one is RUNNING for the group (see `change`)."""
+        ...
+
+    def change(self, group: str) -> Change | None:
+        """The running change, or else the last one."""
+        ...
+
+    def adopt(self, seen: Change, *, actor: str) -> Change | None:
+        """Take over a RUNNING change whose actor the caller has watched expire (token + 1)."""
+        ...
+
+    def advance(self, change: Change) -> Change:
+        """Write step, detail, receipts, state, sentence, ended_at; counter + 1 renews the lease.
+
+        Raises LostLease where (actor, token) no longer match.
+        """
+        ...
+
+    def changes(self, group: str, *, limit: int = 20) -> tuple[Change, ...]:
+        """Latest first."""
+        ...
+
+    def pause(self, pause: Pause) -> None:
+        """Keep a person's hold; replaces an earlier one of the same scope."""
+        ...
+
+    def resume(self, group: str | None) -> bool:
+        """True where a pause was lifted."""
+        ...
+
+    def pauses(self) -> tuple[Pause, ...]:
+        """All holds."""
+        ...
+
+    def note(self, group: str, key: str) -> dict[str, object] | None:
+        """A small JSON memory of the manager (scaling agreement over time and the like)."""
+        ...
+
+    def put_note(self, group: str, key: str, value: Mapping[str, object] | None) -> None:
+        """Replace it; None removes it."""
+        ...
+
+    def quarantine(self, mark: Quarantine) -> None:
+        """Keep the mark of a stopped partition; replaces an earlier one of the same partition."""
+        ...
+
+    def quarantines(self, group: str) -> tuple[Quarantine, ...]:
+        """The group's marks."""
+        ...
+
+    def lift(self, group: str, tp: TopicPartition | None) -> int:
+        """Remove marks (all of the group where tp is None); how many."""
+        ...
+
+
+@dataclass(slots=True)
+class Watch:
+    """An observer's memory of leases: dead when unchanged for `duration` monotonic seconds."""
+
+    duration: float
+    _seen: dict[str, tuple[object, float]] = field(default_factory=dict)
+
+    def expired(self, key: str, fingerprint: object, monotonic: float) -> bool:
+        """Note what the lease looks like now; True once it has looked so for `duration` seconds."""
+        known = self._seen.get(key)
+        if known is None or known[0] != fingerprint:
+            self._seen[key] = (fingerprint, monotonic)
+            return False
+        return monotonic - known[1] >= self.duration

@@ -1,0 +1,357 @@
+"""fleet.yaml as values: every limit is bounded, an unknown key is an error.
+
+Problem: one file says what a cluster's fleets shall be, people write it by hand, and a typo
+must not start anything. Choice: pydantic models that forbid unknown keys; `fleet.load` reads
+the file, expands `${NAME}` and names file, line, key and the nearest allowed key. The worker
+is a union tagged by `protocol`, since classic and KIP-848 members take different settings
+(rules 22-23): `assignor` and `session_timeout` are errors under `protocol: consumer`.
+Secrets are never in the file: security settings name environment variables or files.
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+CONSUMER_SESSION = 45.0
+"""Seconds: `group.consumer.session.timeout.ms` as Kafka 4 ships it; a group config may raise it."""
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(value: Any) -> Any:
+    """`200ms`, `10s`, `5m`, `1h`, `2d` or a number of seconds → seconds."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", value)
+        if match is None:
+            raise ValueError("is no duration: write a number and ms, s, m, h or d, such as 30s")
+        # 9 * 0.001 is 0.009000000000000001: a figure that nobody wrote, in messages and hashes.
+        return round(float(match[1]) * _UNITS[match[2] or "s"], 6)
+    if isinstance(value, bool):
+        raise ValueError("is no duration: write a number and ms, s, m, h or d, such as 30s")  # noqa: TRY004
+    return value
+
+
+def is_pattern(topic: str) -> bool:
+    """Whether a topic entry is a regular expression: it starts with `^`, as librdkafka wants it."""
+    return topic.startswith("^")
+
+
+def topic_entry(value: Any) -> Any:
+    """A topic's name as Kafka allows it, or a regular expression that starts with `^`."""
+    if not isinstance(value, str):
+        return value
+    if is_pattern(value):
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        return value
+    if value in {".", ".."} or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value):
+        raise ValueError(
+            "is no topic name (letters, digits, '.', '_' and '-', up to 249); "
+            "a regular expression starts with ^"
+        )
+    return value
+
+
+Duration = Annotated[float, BeforeValidator(seconds)]
+
+
+class Strict(BaseModel):
+    """No unknown keys, no change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Sasl(Strict):
+    """Where the SASL credentials are: environment variables or files, never values."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    username_env: str | None = None
+    username_file: str | None = None
+    password_env: str | None = None
+    password_file: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Sasl":
+        for part in ("username", "password"):
+            given = [k for k in (f"{part}_env", f"{part}_file") if getattr(self, k)]
+            if len(given) != 1:
+                raise ValueError(f"needs exactly one of {part}_env and {part}_file")
+        return self
+
+
+class Tls(Strict):
+    """Paths of PEM files."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    @model_validator(mode="after")
+    def _pair(self) -> "Tls":
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("needs cert_file and key_file together, or neither")
+        return self
+
+
+class Security(Strict):
+    """How clients reach the cluster."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl: Sasl | None = None
+    tls: Tls = Tls()
+
+    @model_validator(mode="after")
+    def _protocol_fits(self) -> "Security":
+        if self.protocol.startswith("SASL_") and self.sasl is None:
+            raise ValueError(f"protocol {self.protocol} needs sasl: {{mechanism, username_env, …}}")
+        if not self.protocol.startswith("SASL_") and self.sasl is not None:
+            raise ValueError(
+                f"sasl is given, but protocol {self.protocol} does not log in: "
+                "write protocol SASL_SSL or SASL_PLAINTEXT"
+            )
+        if not self.protocol.endswith("SSL") and self.tls != Tls():
+            raise ValueError(
+                f"tls is given, but protocol {self.protocol} does not encrypt: "
+                "write protocol SSL or SASL_SSL"
+            )
+        return self
+
+
+class Cluster(Strict):
+    """One Kafka cluster; its name is part of every key Fleet stores."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "main"
+    bootstrap_servers: str = "embedded"
+    """`embedded` or host:port,host:port."""
+    security: Security = Security()
+
+
+class Batch(Strict):
+    """Bounds of one batch [8]: records inline, records by ranges, waiting, running."""
+
+    inline: Annotated[int, Field(ge=1, le=500_000)] = 50_000
+    ranges: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000_000
+    max_wait: Annotated[Duration, Field(ge=0.0, le=60.0)] = 0.2
+    max_seconds: Annotated[Duration, Field(ge=0.1, le=3600.0)] = 10.0
+
+
+class _WorkerBase(Strict):
+    entrypoint: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    """`package.module:function`, called with (df, context), or (df, batch_id) as foreachBatch."""
+    python_path: tuple[str, ...] = ()
+    """Folders put on the worker's module path; their entrypoint module is copied per revision."""
+    env: dict[str, str] = {}
+    """Environment of the worker; part of the revision."""
+    membership: Literal["static", "dynamic"] = "static"
+    batch: Batch = Batch()
+    max_poll_interval: Annotated[Duration, Field(ge=10.0, le=86400.0)] = 300.0
+    batch_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] | None = None
+    """Seconds one batch may take; default max_poll_interval - drain_timeout."""
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    on_truncated: Literal["stop", "skip"] = "stop"
+    start_from: Literal["earliest", "latest"] = "earliest"
+    """Where a partition without a committed offset begins."""
+    spark: Annotated[str, Field(pattern=r"^(shared|sc://.+|local\[(\d+|\*)\])$")] = "shared"
+    http: str = "127.0.0.1:0"
+    """Address of health, readiness and metrics; port 0 = a free one."""
+
+
+class ClassicWorker(_WorkerBase):
+    """A member of the classic protocol (JoinGroup/SyncGroup)."""
+
+    protocol: Literal["classic"] = "classic"
+    assignor: Literal["range", "cooperative-sticky"] = "cooperative-sticky"
+    session_timeout: Annotated[Duration, Field(ge=6.0, le=1800.0)] = 180.0
+    heartbeat_interval: Annotated[Duration, Field(ge=0.5, le=60.0)] = 3.0
+
+
+class ConsumerWorker(_WorkerBase):
+    """A KIP-848 member; the group's own config rules its session."""
+
+    protocol: Literal["consumer"]
+
+
+class Replicas(Strict):
+    """Bounds of the number of slots, and warm workers beside them."""
+
+    min: Annotated[int, Field(ge=0, le=10_000)] = 1
+    max: Annotated[int, Field(ge=1, le=10_000)] = 12
+    standby: Annotated[int, Field(ge=0, le=100)] = 1
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Replicas":
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is greater than max {self.max}")
+        return self
+
+
+class _ScalingBase(Strict):
+    up_after: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 0.0
+    """The wish to grow must hold this long."""
+    down_after: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 300.0
+    """The wish to shrink must hold this long, at every look."""
+    max_step: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Most slots opened or left in one plan; None = no bound."""
+
+
+class FixedScaling(_ScalingBase):
+    """Always this many."""
+
+    policy: Literal["fixed"]
+    workers: Annotated[int, Field(ge=0, le=10_000)]
+
+
+class PartitionsScaling(_ScalingBase):
+    """In proportion to partitions."""
+
+    policy: Literal["partitions"] = "partitions"
+    per_worker: Annotated[int, Field(ge=1, le=100_000)] = 4
+
+
+class LagScaling(_ScalingBase):
+    """One worker per so many waiting records."""
+
+    policy: Literal["lag"]
+    records_per_worker: Annotated[int, Field(ge=1)] = 10_000
+
+
+class Rollout(Strict):
+    """How new code replaces old."""
+
+    max_parallel: Annotated[int, Field(ge=1, le=1000)] = 1
+    drain_timeout: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 30.0
+    bake: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 30.0
+    """The canary passes after this long without data and without error."""
+    canary_batches: Annotated[int, Field(ge=1, le=1000)] = 3
+    warm_timeout: Annotated[Duration, Field(ge=5.0, le=3600.0)] = 120.0
+    """How long new standbys may take to become warm."""
+
+
+class Storm(Strict):
+    """More rebalances than this in the window is a storm."""
+
+    rebalances: Annotated[int, Field(ge=1, le=100_000)] = 5
+    window: Annotated[Duration, Field(ge=10.0, le=604_800.0)] = 600.0
+
+
+class LocalRuntimeSpec(Strict):
+    """Workers are processes of this machine."""
+
+    kind: Literal["local"] = "local"
+    lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 10.0
+
+
+class KubernetesRuntimeSpec(Strict):
+    """Workers are pods of one Deployment (package k8s)."""
+
+    kind: Literal["kubernetes"]
+    namespace: str = "default"
+    image: str | None = None
+    resources: dict[str, Any] = {}
+    lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 30.0
+
+
+class CreateTopic(Strict):
+    """Create the group's topics where they are missing."""
+
+    partitions: Annotated[int, Field(ge=1, le=100_000)] = 12
+    replication: Annotated[int, Field(ge=1, le=10)] = 1
+
+
+Topic = Annotated[str, BeforeValidator(topic_entry)]
+Worker = Annotated[ClassicWorker | ConsumerWorker, Field(discriminator="protocol")]
+Scaling = Annotated[FixedScaling | PartitionsScaling | LagScaling, Field(discriminator="policy")]
+RuntimeSpec = Annotated[LocalRuntimeSpec | KubernetesRuntimeSpec, Field(discriminator="kind")]
+
+
+class GroupSpec(Strict):
+    """One fleet: a consumer group and what shall hold it up."""
+
+    group: Annotated[str, Field(min_length=1, max_length=249)]
+    mode: Literal["observe", "plan", "act"] | None = None
+    """Overrides the file's mode for this group."""
+    owner: str = ""
+    labels: dict[str, str] = {}
+    topics: Annotated[tuple[Topic, ...], Field(min_length=1)]
+    create: CreateTopic | None = None
+    worker: Worker | None = None
+    """Absent = other people's consumers: observed only."""
+    replicas: Replicas = Replicas()
+    scaling: Scaling = PartitionsScaling()
+    rollout: Rollout = Rollout()
+    storm: Storm = Storm()
+    runtime: RuntimeSpec = LocalRuntimeSpec()
+
+    @model_validator(mode="after")
+    def _timeouts_fit(self) -> "GroupSpec":
+        worker = self.worker
+        if worker is None:
+            return self
+        lease = self.runtime.lease
+        if worker.max_poll_interval <= self.rollout.drain_timeout:
+            raise ValueError(
+                f"worker.max_poll_interval {worker.max_poll_interval:g}s must exceed "
+                f"rollout.drain_timeout {self.rollout.drain_timeout:g}s, else a drain outlasts the "
+                "membership [5]"
+            )
+        longest = worker.max_poll_interval - self.rollout.drain_timeout
+        if worker.batch_timeout is not None and worker.batch_timeout > longest:
+            raise ValueError(
+                f"worker.batch_timeout {worker.batch_timeout:g}s must be at most "
+                f"worker.max_poll_interval - rollout.drain_timeout = {longest:g}s [5]"
+            )
+        if isinstance(worker, ConsumerWorker) and lease + 5 >= CONSUMER_SESSION:
+            raise ValueError(
+                f"runtime.lease {lease:g}s + 5s must be below the session timeout of KIP-848 "
+                f"groups, {CONSUMER_SESSION:g}s by Kafka's default [13]"
+            )
+        if isinstance(worker, ClassicWorker):
+            if lease + 5 >= worker.session_timeout:
+                raise ValueError(
+                    f"runtime.lease {lease:g}s + 5s must be below worker.session_timeout "
+                    f"{worker.session_timeout:g}s, else a death is a rebalance [13]"
+                )
+            if worker.max_poll_interval < worker.session_timeout:
+                raise ValueError(
+                    f"worker.max_poll_interval {worker.max_poll_interval:g}s is below "
+                    f"worker.session_timeout {worker.session_timeout:g}s, which librdkafka refuses"
+                )
+            if worker.heartbeat_interval * 3 > worker.session_timeout:
+                raise ValueError(
+                    f"worker.heartbeat_interval {worker.heartbeat_interval:g}s must be at most a "
+                    f"third of worker.session_timeout {worker.session_timeout:g}s"
+                )
+        return self
+
+
+class FleetSpec(Strict):
+    """The whole file: one cluster and its fleets."""
+
+    cluster: Cluster = Cluster()
+    mode: Literal["observe", "plan", "act"] | None = None
+    """None: plan, but act for the embedded cluster."""
+    fleets: tuple[GroupSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_fleet_per_group(self) -> "FleetSpec":
+        seen: set[str] = set()
+        for fleet in self.fleets:
+            if fleet.group in seen:
+                raise ValueError(f"group {fleet.group!r} is declared twice")
+            seen.add(fleet.group)
+        return self
+
+    def mode_of(self, group: GroupSpec) -> Literal["observe", "plan", "act"]:
+        """What may be done for a group: its own mode, the file's, or the default."""
+        if group.worker is None:
+            return "observe"
+        default: Literal["plan", "act"] = (
+            "act" if self.cluster.bootstrap_servers == "embedded" else "plan"
+        )
+        return group.mode or self.mode or default
+
+    def fleet(self, group: str) -> GroupSpec | None:
+        """The declared fleet of that group id."""
+        return next((f for f in self.fleets if f.group == group), None)

@@ -1,0 +1,112 @@
+"""A membership made from a worker's settings: options, reading, assigner.
+
+Everything that librdkafka is told is here and in `protocols.py`, with the reason beside it.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from fleet.clock import Clock
+from fleet.security import client_config
+from fleet.settings import WorkerSettings
+from fleet.slots import Slot
+from fleet.spec import ClassicWorker
+from fleet.worker.assigning import Assigner
+from fleet.worker.batches import InlineReading
+from fleet.worker.events import Events
+from fleet.worker.executor import BatchRunner
+from fleet.worker.marks import Marks
+from fleet.worker.membership import Membership
+from fleet.worker.protocols import MemberProtocol
+from fleet.worker.standing import Terms
+
+
+def session_timeout(settings: WorkerSettings) -> float:
+    """Seconds that a member may be silent."""
+    worker = settings.group.worker
+    return worker.session_timeout if isinstance(worker, ClassicWorker) else 60.0
+
+
+def membership_of(
+    settings: WorkerSettings,
+    slot: Slot,
+    *,
+    name: str,
+    open_at: float,
+    protocol: MemberProtocol,
+    runner: BatchRunner,
+    marks: Marks,
+    clock: Clock,
+    events: Events,
+) -> Membership:
+    """A membership for a slot, not yet started. Raises ConfigError where a login is missing."""
+    worker = settings.group.worker
+    assert worker is not None
+    base = client_config(settings.cluster, settings.bootstrap_servers, os.environ)
+    # What librdkafka logs about connections comes through the error callback as well.
+    log: dict[str, Any] = {"logger": events.librdkafka_logger(), "log_level": 2}
+    instance = slot.instance_id() if worker.membership == "static" else None
+    quiet: dict[str, Any] = {**base, **log, "error_cb": lambda _: None}
+    return Membership(
+        terms=Terms(
+            options={
+                **base,
+                **log,
+                **_reading_options(settings),
+                **protocol.options(instance),
+                "group.id": settings.group.group,
+                "client.id": name,
+            },
+            topics=settings.group.topics,
+            open_at=open_at,
+            drain_timeout=settings.group.rollout.drain_timeout,
+            patience=session_timeout(settings),
+            skip_truncated=worker.on_truncated == "skip",
+            revision=settings.revision,
+        ),
+        protocol=protocol,
+        reading=InlineReading(
+            limit=worker.batch.inline,
+            max_wait=worker.batch.max_wait,
+            max_seconds=worker.batch.max_seconds,
+            clock=clock,
+        ),
+        runner=runner,
+        assigner=Assigner(
+            admin=AdminClient(quiet),
+            start_from=worker.start_from,
+            isolation=worker.isolation,
+            patience=session_timeout(settings),
+            clock=clock,
+        ),
+        marks=marks.on_assign,
+        poisoned=marks.poisoned,
+        clock=clock,
+        events=events,
+    )
+
+
+def _reading_options(settings: WorkerSettings) -> Mapping[str, Any]:
+    worker = settings.group.worker
+    assert worker is not None
+    return {
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": worker.isolation,
+        "allow.auto.create.topics": False,
+        # Records wait in Spark, not in the client: prefetch about one batch, in at most 32 MiB,
+        # and ask again soon after a pause.
+        "queued.min.messages": max(1000, min(100_000, worker.batch.inline)),
+        "queued.max.messages.kbytes": 32768,
+        "fetch.wait.max.ms": 100,
+        "fetch.queue.backoff.ms": 20,
+        "fetch.error.backoff.ms": 100,
+        "topic.metadata.refresh.interval.ms": 30_000,  # a new partition is seen within 30 s
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+    }

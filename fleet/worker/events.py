@@ -1,0 +1,79 @@
+"""One line per event on stderr for people; the same as JSON lines for tests, where asked for.
+
+`FLEET_EVENTS` names a file to which events are appended whole (protocol digest 5.2): assigned,
+revoked, lost, batch, committed, phase, exit, each with the wall time, worker and slot.
+"""
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fleet.clock import Clock
+
+VARIABLE: Final = "FLEET_EVENTS"
+
+
+def names(things: Sequence[object]) -> str:
+    """At most twelve of them, for a line that people read."""
+    return ", ".join(map(str, things[:12])) + (", …" if len(things) > 12 else "")
+
+
+class Events:
+    """Where a worker says what happens; thread-safe."""
+
+    def __init__(self, *, worker: str, clock: Clock, environ: Mapping[str, str]) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._path = environ.get(VARIABLE)
+        self._lock = threading.Lock()
+        self._said: dict[str, float] = {}
+
+    def say(self, sentence: str) -> None:
+        """One line for people."""
+        at = datetime.fromtimestamp(self._clock.now(), UTC).isoformat(timespec="milliseconds")
+        with self._lock:
+            sys.stderr.write(f"{at.replace('+00:00', 'Z')} {self._worker}: {sentence}\n")
+            sys.stderr.flush()
+
+    def say_rarely(self, sentence: str, *, every: float = 30.0, key: str | None = None) -> None:
+        """A line of one kind at most once per `every` seconds: weather that lasts."""
+        now, key = self._clock.monotonic(), key or sentence
+        last = self._said.get(key)
+        if last is None or now - last >= every:
+            if len(self._said) > 100:
+                self._said.clear()
+            self._said[key] = now
+            self.say(sentence)
+
+    def librdkafka_logger(self) -> logging.Logger:
+        """A logger for the client library's own lines, told as weather."""
+        logger = logging.Logger("librdkafka", logging.WARNING)  # noqa: LOG001 - nobody else's
+        logger.addHandler(_Rarely(self))
+        return logger
+
+    def tell(self, event: str, **facts: Any) -> None:
+        """One JSON event, where somebody asked for them."""
+        if self._path is None:
+            return
+        told = {"at": self._clock.now(), "worker": self._worker, "event": event, **facts}
+        line = json.dumps(told, separators=(",", ":")) + "\n"
+        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+
+
+class _Rarely(logging.Handler):
+    def __init__(self, events: Events) -> None:
+        super().__init__()
+        self._events = events
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one line on."""
+        self._events.say_rarely(f"librdkafka: {record.getMessage()[:300]}", key="librdkafka")

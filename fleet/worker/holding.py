@@ -1,0 +1,177 @@
+"""A worker's side of the slots: look, take, renew, release.
+
+Problem: whoever holds a slot is its member, and must stop the moment that the store says
+otherwise, yet a store that is silent must not stop anybody [12]. Choice: a thread of its own
+renews every third of the lease and at every change; a renewal that finds another holder sets
+`lost` at once, one that finds no store changes nothing. Cost: three small writes per lease.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fleet.clock import Clock
+from fleet.errors import Unreachable
+from fleet.slots import Gate, Phase, Slot, SlotStore, Watch
+from fleet.worker.eligibility import candidates, takeable
+from fleet.worker.events import Events
+
+
+class Looker:
+    """Reads gate and slots only when something changed; watches holders expire."""
+
+    def __init__(self, store: SlotStore, *, group: str, lease: float, clock: Clock) -> None:
+        self._store = store
+        self._group = group
+        self._clock = clock
+        self._lease = lease
+        self._watch = Watch(lease)
+        self._version: Any = None
+        self._read_at = 0.0
+        self._free_since: dict[int, float] = {}
+        self.gate = Gate(group=group)
+        self.slots: tuple[Slot, ...] = ()
+
+    def look(self) -> bool:
+        """Refresh; True where the store was read. Raises Unreachable.
+
+        A store without a `data_version` is read at most twice a second.
+        """
+        now = self._clock.monotonic()
+        version = getattr(self._store, "data_version", None)
+        if version is not None:
+            seen = version()
+            if seen == self._version and now - self._read_at < 1.0:
+                return False
+            self._version = seen
+        elif now - self._read_at < 0.5:
+            return False
+        self.gate = self._store.gate(self._group)
+        self.slots = self._store.slots(self._group)
+        self._read_at = now
+        return True
+
+    def dead(self) -> frozenset[int]:
+        """Slots whose holder's lease has expired on our own clock [13]."""
+        now = self._clock.monotonic()
+        return frozenset(
+            slot.number
+            for slot in self.slots
+            if self._watch.expired(str(slot.number), (slot.holder, slot.token, slot.counter), now)
+            and slot.holder is not None
+        )
+
+    def forget(self) -> None:
+        """Read the store at the next look whatever its version says."""
+        self._version = None
+        self._read_at = 0.0
+
+    def takeable(self, *, worker: str, revision: str) -> tuple[Slot, ...]:
+        """What this standby may take now, best first."""
+        dead, now = self.dead(), self._clock.monotonic()
+        free = {s.number for s in self.slots if takeable(s, dead)} & self.gate.open
+        self._free_since = {n: self._free_since.get(n, now) for n in free}
+        waited = frozenset(n for n, at in self._free_since.items() if now - at >= self._lease)
+        return candidates(
+            self.gate, self.slots, worker=worker, revision=revision, dead=dead, waited=waited
+        )
+
+
+class Holding:
+    """One slot that this worker has taken, kept until `release`."""
+
+    def __init__(
+        self,
+        store: SlotStore,
+        slot: Slot,
+        *,
+        lease: float,
+        fields: Callable[[], dict[str, Any]],
+        after: Callable[[], None],
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._store = store
+        self._slot = slot
+        self._lease = lease
+        self._fields = fields
+        self._after = after
+        self._clock = clock
+        self._events = events
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._renewed_at = clock.monotonic()
+        self._lost = False
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def slot(self) -> Slot:
+        """As last written."""
+        return self._slot
+
+    @property
+    def lost(self) -> bool:
+        """The store shows another holder or token: stop at once [12]."""
+        return self._lost
+
+    def changed(self) -> None:
+        """Write the fields now instead of at the next renewal; returns at once."""
+        self._wake.set()
+
+    def renew(self) -> bool:
+        """Write the fields; False where the slot is somebody else's. A silent store is no loss."""
+        with self._lock:
+            if self._lost:
+                return False
+            try:
+                stored = self._store.renew(replace(self._slot, **self._fields()))
+            except Unreachable as error:
+                self._events.say_rarely(f"{error}; going on as long as Kafka has us as a member")
+                return True
+            if stored is None:
+                self._lost = True
+                return False
+            self._slot = stored
+            self._renewed_at = self._clock.monotonic()
+            return True
+
+    def still_ours(self) -> bool:
+        """Ask the store where the last renewal is older than a third of the lease."""
+        if self._clock.monotonic() - self._renewed_at < self._lease / 3:
+            return not self._lost
+        return self.renew()
+
+    def release(self, *, clean: bool, closed: bool = False) -> bool:
+        """Give the slot up, with phase CLOSED for a leave; whether it was still ours."""
+        self._stopped.set()
+        self._wake.set()
+        self._thread.join(timeout=10.0)
+        if not self.renew():
+            return False
+        if closed:
+            stored = self._store.renew(replace(self._slot, phase=Phase.CLOSED))
+            if stored is None:
+                return False
+            self._slot = stored
+        return self._store.release(self._slot, clean=clean)
+
+    def abandon(self) -> None:
+        """Stop renewing, change nothing."""
+        self._stopped.set()
+        self._wake.set()
+
+    def _keep(self) -> None:
+        while True:
+            self._wake.wait(self._lease / 3)
+            self._wake.clear()
+            if self._stopped.is_set():
+                return
+            if not self.renew():
+                self._events.say(
+                    f"slot {self._slot.number} is somebody else's now: stopping at once"
+                )
+                return
+            self._after()

@@ -1,0 +1,118 @@
+"""Health, readiness, metrics and status of one worker over HTTP.
+
+/livez: its threads move. /readyz: a warm standby, or a holder whose last batch went well.
+/metrics: Prometheus text. /status: the same facts as JSON. No secrets are in any of them.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from fleet.errors import ConfigError
+
+Status = Callable[[], Mapping[str, Any]]
+"""The worker's facts now; see `fleet.worker.process`."""
+
+_COUNTERS: Final = {
+    "batches": "Batches committed.",
+    "records": "Records committed.",
+    "busy_seconds": "Seconds spent inside batches.",
+    "lost_records": "Records that retention removed before they were read.",
+}
+_GAUGES: Final = {
+    "ready": "1 where the worker is a warm standby or its last batch went well.",
+    "partitions": "Partitions assigned now.",
+    "quarantined": "Partitions stopped because their next record cannot be processed.",
+    "last_commit_timestamp_seconds": "Wall time of the last commit.",
+}
+
+
+class _Collector:
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """Families made from the status at the time of the scrape."""
+        facts = self._status()
+        names = ("cluster", "group", "worker", "revision")
+        labels = [str(facts[name]) for name in names]
+        for name, text in _COUNTERS.items():
+            counter = CounterMetricFamily(f"fleet_worker_{name}", text, labels=names)
+            counter.add_metric(labels, float(facts[name]))
+            yield counter
+        for name, text in _GAUGES.items():
+            if facts.get(name) is not None:
+                gauge = GaugeMetricFamily(f"fleet_worker_{name}", text, labels=names)
+                gauge.add_metric(labels, float(facts[name]))
+                yield gauge
+        phase = GaugeMetricFamily(
+            "fleet_worker_phase", "1 for the phase the worker is in.", labels=(*names, "phase")
+        )
+        phase.add_metric([*labels, str(facts["phase"])], 1.0)
+        yield phase
+
+
+class StatusServer:
+    """Serves one worker's status until the process ends."""
+
+    def __init__(self, address: str, status: Status) -> None:
+        host, _, port = address.rpartition(":")
+        registry = CollectorRegistry()
+        registry.register(_Collector(status))
+        handler = _handler(status, registry)
+        try:
+            self._server = ThreadingHTTPServer(
+                (host.strip("[]") or "127.0.0.1", int(port)), handler
+            )
+        except (OSError, ValueError, OverflowError) as error:
+            raise ConfigError(
+                f"worker.http {address} cannot be listened on ({error}): "
+                "write host:port, port 0 for a free one"
+            ) from error
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(status: Status, registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                self._answer(200, generate_latest(registry), "text/plain; version=0.0.4")
+                return
+            facts = status()
+            if path == "/status":
+                self._answer(200, json.dumps(facts, default=str).encode(), "application/json")
+            elif path in {"/livez", "/readyz"}:
+                good = bool(facts["live" if path == "/livez" else "ready"])
+                told = "ok" if good else str(facts.get("error") or facts["phase"])
+                self._answer(200 if good else 503, f"{told}\n".encode(), "text/plain")
+            else:
+                self._answer(404, b"/livez /readyz /metrics /status\n", "text/plain")
+
+        def _answer(self, code: int, body: bytes, kind: str) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
+            """Probes are no events."""
+
+    return Handler

@@ -1,0 +1,114 @@
+"""Partitions that cannot simply go on: records that are gone, quarantine, a fetch that stopped.
+
+Problem: retention or a recreated topic may remove records before they were read, and librdkafka
+then stops fetching that partition for good. Choice: the loss is named with its offsets and the
+spec decides [7]: `stop` quarantines just that partition, `skip` goes on at the log start; a
+stopped fetch is assigned again once no batch is in hand. Cost: under the eager protocol that
+begins the other partitions again at their committed offsets, too (their prepared rows are read
+twice, never processed twice).
+"""
+
+from typing import Any
+
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.model import TopicPartition
+from fleet.worker.assigning import Assigner, Start
+from fleet.worker.events import Events
+from fleet.worker.pipeline import Pipeline
+from fleet.worker.protocols import MemberProtocol
+from fleet.worker.standing import Standing
+
+
+class Losses:
+    """Works on one membership's pipeline, on the consumer thread."""
+
+    def __init__(
+        self,
+        *,
+        consumer: Any,
+        pipeline: Pipeline,
+        assigner: Assigner,
+        protocol: MemberProtocol,
+        standing: Standing,
+        skip: bool,
+        events: Events,
+    ) -> None:
+        self._consumer = consumer
+        self._pipeline = pipeline
+        self._assigner = assigner
+        self._protocol = protocol
+        self._standing = standing
+        self._skip = skip
+        self._events = events
+
+    def out_of_range(self, tp: TopicPartition) -> None:
+        """The next record is gone while it was being read."""
+        if tp not in self._standing.partitions:
+            return
+        (start,) = self._assigner.starts(self._consumer, [tp])
+        if start.lost is None and start.position > self._assigner.end(tp):
+            first = self._assigner.first(tp)
+            start = Start(
+                tp=tp,
+                topic_id=start.topic_id,
+                position=first,
+                committed=start.committed,
+                replay_to=None,
+                lost=(start.position, first),
+            )
+        self._pipeline.drop([tp])
+        self._pipeline.begin(start, reads=True)
+        self._pipeline.stopped.add(tp)
+        if start.lost is not None:
+            self.report(start)
+
+    def report(self, start: Start) -> None:
+        """Name what was lost; stop the partition, or go on behind the loss."""
+        assert start.lost is not None
+        first, after = start.lost
+        if after > first:
+            self._standing.lost_records += after - first
+            what = f"records {first} to {after - 1} of {start.tp} are gone and were never read"
+        else:
+            what = (
+                f"{start.tp} ends before the committed offset {first}: "
+                "it was truncated or created again"
+            )
+        self._events.tell("lost_records", partition=str(start.tp), first=first, after=after)
+        if self._skip:
+            self._events.say(f"{what}; going on at {after} (worker.on_truncated: skip)")
+            return
+        told = f"{what} (worker.on_truncated: stop; skip would go on at {after})"
+        self._pipeline.quarantine(start.tp, first, told, 0)
+
+    def lift(self, lifted: set[TopicPartition]) -> None:
+        """Read partitions again whose quarantine was lifted; empties the set."""
+        while lifted:
+            tp = lifted.pop()
+            if tp in self._pipeline.quarantined and tp in self._standing.partitions:
+                self._pipeline.quarantined.discard(tp)
+                self._standing.error = None
+                self._events.say(f"{tp} is read again: its quarantine was lifted")
+                self._pipeline.rewind([tp])
+
+    def restart(self) -> None:
+        """Assign partitions again whose fetch stopped, once no batch is in hand."""
+        pipeline = self._pipeline
+        stopped = self._standing.partitions & pipeline.stopped - pipeline.quarantined
+        if not stopped or pipeline.busy:
+            return
+        others = self._standing.partitions - stopped
+        all_again = self._protocol.restart(
+            self._consumer, self._at_start(stopped), self._at_start(others)
+        )
+        for tp in self._standing.partitions if all_again else stopped:
+            start = pipeline.start_of(tp)
+            if start is not None:
+                pipeline.drop([tp])
+                pipeline.begin(start, reads=tp not in pipeline.quarantined)
+        pipeline.stopped -= stopped
+
+    def _at_start(self, tps: frozenset[TopicPartition]) -> list[KafkaPartition]:
+        starts = [self._pipeline.start_of(tp) for tp in sorted(tps)]
+        return [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts if s]

@@ -1,0 +1,401 @@
+"""The one thread that owns the Consumer, from joining to leaving.
+
+Problem: librdkafka's calls from several threads block each other for seconds, and a commit that
+another thread makes inside a rebalance callback hangs [1]. Choice: one thread polls shortly and
+serves a queue of commands; `on_revoke` serves the same queue while it waits for the batch in
+hand, and commits inside the callback [6]. Others only post commands and read `standing`. Cost:
+a command waits for the poll in progress, at most 20 ms.
+"""
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.clock import Clock
+from fleet.errors import FleetError, Unreachable
+from fleet.model import TopicPartition
+from fleet.slots import Phase
+from fleet.worker.assigning import Assigner, look_around
+from fleet.worker.events import Events, names
+from fleet.worker.executor import BatchRunner
+from fleet.worker.losses import Losses
+from fleet.worker.pipeline import Pipeline
+from fleet.worker.protocols import Fenced, MemberProtocol, is_fenced, verdict
+from fleet.worker.reading import Reading
+from fleet.worker.standing import Drain, End, Ended, Standing, Terms
+
+_IDLE_POLL: Final = 0.02
+_BUSY_POLL: Final = 0.01
+_STILL: Final = 0.05
+"""Seconds to wait for commands where nothing is read."""
+_OUT_OF_RANGE: Final = -140
+_QUIET: Final = frozenset({3, -191, -190})
+"""Unknown topic, end of partition, unknown partition: nothing to be told as an error."""
+_UNCLEAN_SECONDS: Final = 5.0
+
+
+class Membership:
+    """One member of one group; start() once, ended is set when it is over."""
+
+    def __init__(
+        self,
+        *,
+        terms: Terms,
+        protocol: MemberProtocol,
+        reading: Reading,
+        runner: BatchRunner,
+        assigner: Assigner,
+        marks: Callable[[], frozenset[TopicPartition]],
+        poisoned: Callable[[TopicPartition, int, str, int], None],
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self.standing = Standing(moved_at=clock.monotonic())
+        self.ended: Ended | None = None
+        self._terms = terms
+        self._protocol = protocol
+        self._reading = reading
+        self._runner = runner
+        self._assigner = assigner
+        self._marks = marks
+        self._poisoned = poisoned
+        self._clock = clock
+        self._events = events
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._drain: Drain | None = None
+        self._drain_by = 0.0
+        self._lifts: set[TopicPartition] = set()
+        self._paused: frozenset[TopicPartition] = frozenset()
+        self._fatal: FleetError | None = None
+        self._done = False
+        self._consumer: Any = None
+        self._flow: Pipeline | None = None
+        self._thread = threading.Thread(target=self._run, name="member", daemon=True)
+
+    # --- asked by other threads ------------------------------------------------------------
+
+    def start(self) -> None:
+        """Build the consumer and join when `open_at` has come."""
+        self._thread.start()
+
+    def drain(self, then: Drain) -> None:
+        """Read no more, finish the batch in hand, commit, then `then`. Repeating it is harmless."""
+        self._commands.put(lambda: self._begin_drain(then))
+
+    def go_on(self) -> None:
+        """Take a HOLD back: read again."""
+        self._commands.put(self._resume)
+
+    def lift(self, tps: frozenset[TopicPartition]) -> None:
+        """Read quarantined partitions again."""
+        self._commands.put(lambda: self._lifts.update(tps))
+
+    def abort(self) -> None:
+        """Stop at once: commit nothing, the batch in hand is void."""
+        self._commands.put(self._abort)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the end; whether it has come."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # --- the thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        how, sentence = End.CLOSED, "closed"
+        try:
+            self._connect()
+            self._await_gate()
+            if not self._done:
+                self._subscribe()
+            while not self._done:
+                self._turn()
+        except Fenced as error:
+            how, sentence = End.FENCED, str(error)
+        except FleetError as error:
+            how, sentence = End.FATAL, str(error)
+        except KafkaException as error:
+            how = End.FENCED if is_fenced(error.args[0]) else End.FATAL
+            sentence = error.args[0].str()
+        except Exception as error:  # noqa: BLE001 - a bug of ours must end the worker, not idle it
+            how, sentence = End.FATAL, f"{type(error).__name__}: {error}"
+        finally:
+            clean = self._close(how)
+        self.ended = Ended(how=how, sentence=sentence, clean=clean)
+
+    def _connect(self) -> None:
+        """Everything that can be done before a join: connections, coordinator, metadata [19]."""
+        self._consumer = Consumer({**self._terms.options, "error_cb": self._on_error})
+        self._flow = Pipeline(
+            consumer=self._consumer,
+            reading=self._reading,
+            runner=self._runner,
+            standing=self.standing,
+            revision=self._terms.revision,
+            patience=self._terms.patience,
+            post=self._commands.put,
+            poisoned=self._poisoned,
+            clock=self._clock,
+            events=self._events,
+        )
+        self._losses = Losses(
+            consumer=self._consumer,
+            pipeline=self._flow,
+            assigner=self._assigner,
+            protocol=self._protocol,
+            standing=self.standing,
+            skip=self._terms.skip_truncated,
+            events=self._events,
+        )
+        deadline = self._clock.monotonic() + self._terms.patience
+        while not self._done:
+            try:
+                look_around(self._consumer, self._terms.topics, self._events)
+                return
+            except KafkaException as error:
+                if self._clock.monotonic() >= deadline:
+                    raise Unreachable(
+                        f"no broker answers at {self._terms.options['bootstrap.servers']} "
+                        f"({error.args[0].str()})"
+                    ) from error
+            self._serve(0.2)
+            self._check()
+
+    def _await_gate(self) -> None:
+        while not self._done:
+            left = self._terms.open_at - self._clock.now()
+            if left <= 0:
+                return
+            if left > 0.05:
+                self._serve(min(left - 0.03, 0.1))
+            else:
+                self._clock.sleep(left)
+            self.standing.moved_at = self._clock.monotonic()
+            self._check()
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(
+            list(self._terms.topics),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
+        self.standing.joined_at = self._clock.now()
+        self._events.tell("subscribed")
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        assert self._flow is not None
+        return self._flow
+
+    def _turn(self) -> None:
+        """One look at everything."""
+        self.standing.moved_at = self._clock.monotonic()
+        self.standing.quarantined = frozenset(self._pipeline.quarantined)
+        self._serve(0.0)
+        self._check()
+        self._losses.lift(self._lifts)
+        self._losses.restart()
+        still = self._pause_and_resume()
+        timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
+        for error, tp, _ in self._reading.take(self._consumer, timeout=timeout):
+            self._on_message_error(error, tp)
+        if still and (self._pipeline.busy or self._drain in {None, Drain.HOLD}):
+            self._serve(_STILL)
+        self._check()
+        if self._done:
+            return
+        if self._drain is None:
+            self._pipeline.step()
+            self._note_active()
+        else:
+            self._go_on_draining()
+
+    def _serve(self, timeout: float) -> None:
+        """Run posted commands; waits at most `timeout` for the first."""
+        with contextlib.suppress(queue.Empty):
+            command = (
+                self._commands.get(timeout=timeout) if timeout else self._commands.get_nowait()
+            )
+            while True:
+                command()
+                command = self._commands.get_nowait()
+
+    def _check(self) -> None:
+        if self._fatal:
+            raise self._fatal
+
+    def _pause_and_resume(self) -> bool:
+        """Fetch what may be read; True where nothing may."""
+        owned = self.standing.partitions
+        if self._drain is None:
+            wanted = (self._reading.to_pause() | self._pipeline.quarantined) & owned
+        else:
+            wanted = owned
+        now_paused = self._paused & owned
+        for tps, act in (
+            (wanted - now_paused, self._consumer.pause),
+            (now_paused - wanted, self._consumer.resume),
+        ):
+            if tps:
+                act([KafkaPartition(tp.topic, tp.partition) for tp in sorted(tps)])
+        self._paused = frozenset(wanted)
+        return bool(owned) and wanted == owned
+
+    def _note_active(self) -> None:
+        standing = self.standing
+        if standing.phase is Phase.JOINING and standing.assigned:
+            empty = not self._pipeline.busy and self._reading.seen_all_ends()
+            if standing.batches or empty:
+                standing.phase = Phase.ACTIVE
+                self._events.tell("phase", phase="active")
+
+    # --- draining --------------------------------------------------------------------------
+
+    def _begin_drain(self, then: Drain) -> None:
+        if self._drain in {None, Drain.HOLD} and not self._done:
+            if self._drain is None:
+                self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
+                self.standing.phase = Phase.DRAINING
+            self._drain = then
+        if self.standing.joined_at is None and then is Drain.CLOSE:
+            self._done = True  # not even subscribed
+
+    def _abort(self) -> None:
+        self._done = True
+        if self._flow is not None:
+            self._flow.lose(self.standing.partitions)
+
+    def _resume(self) -> None:
+        if self._drain is Drain.HOLD:
+            self._drain = None
+            self.standing.phase = Phase.ACTIVE
+            self._pipeline.rewind(sorted(self.standing.partitions))
+
+    def _go_on_draining(self) -> None:
+        self._pipeline.drop(self.standing.partitions)
+        if self._pipeline.busy:
+            self._pipeline.settle()
+            if self._pipeline.running and self._clock.monotonic() >= self._drain_by:
+                self._cut_short("the drain")
+        if self._pipeline.busy:
+            return
+        if self._drain is Drain.CLOSE:
+            self._done = True
+        elif self._drain is Drain.HOLD:
+            self.standing.phase = Phase.DRAINED
+        elif self._drain is Drain.REJOIN:
+            self._rejoin()
+
+    def _cut_short(self, what: str) -> None:
+        if not self.standing.unclean:
+            self._events.say(f"{what} ran into drain_timeout: interrupting the batch")
+            self.standing.unclean = True
+            self._pipeline.interrupt()
+
+    def _rejoin(self) -> None:
+        """unsubscribe() makes even a static member send LeaveGroup; the join follows at once."""
+        self._events.say("leaving and joining again: a forced rebalance was asked for")
+        self.standing.assigned = False
+        self._consumer.unsubscribe()
+        deadline = self._clock.monotonic() + 2.0
+        while self.standing.partitions and self._clock.monotonic() < deadline:
+            self._consumer.consume(1, 0.01)
+        self._drain = None
+        self.standing.phase = Phase.JOINING
+        self._subscribe()
+
+    def _close(self, how: End) -> bool:
+        """Close the consumer; whether nothing of ours runs on."""
+        clean = self._flow is None or not self._flow.running
+        if self._flow is not None and not clean:
+            self._flow.interrupt()
+        self._done = True
+        if self._consumer is not None:
+            try:
+                self._consumer.close()
+            except (KafkaException, RuntimeError, FleetError) as error:
+                self._events.say(f"closing the consumer: {error}")
+        self.standing.partitions = frozenset()
+        self._events.tell("closed", how=str(how))
+        return clean and not self.standing.unclean
+
+    # --- callbacks: all on this thread, inside consume() or close() [1] --------------------
+
+    def _on_assign(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
+        tps = sorted(TopicPartition(each.topic, each.partition) for each in partitions)
+        starts = self._assigner.starts(consumer, tps)
+        marked = self._marks() & frozenset(tps)
+        self._pipeline.quarantined |= marked
+        at = [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts]
+        self._protocol.assign(consumer, at)
+        self.standing.partitions |= frozenset(tps)
+        for start in starts:
+            reads = self._drain is None and start.tp not in marked
+            self._pipeline.begin(start, reads=reads)
+            if start.lost is not None:
+                self._losses.report(start)
+        self.standing.member_id = consumer.memberid() or self.standing.member_id
+        self.standing.assigned = True
+        # librdkafka keeps a pause over a rebalance: say for each partition what shall be, now,
+        # before a first fetch brings what has to wait.
+        self._paused |= frozenset(tps)
+        self._pause_and_resume()
+        self._events.say(f"assigned {len(tps)} partition(s): {names(tps)}")
+        self._events.tell(
+            "assigned",
+            partitions={str(s.tp): s.position for s in starts},
+            generation=self._pipeline.generation(),
+        )
+
+    def _on_revoke(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
+        tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)
+        self._pipeline.drop(tps)
+        if self._pipeline.touches(tps) and not self._done:
+            self._finish_in_hand()
+        self._pipeline.lose(tps)
+        self.standing.partitions -= tps
+        self._paused -= tps
+        self._protocol.unassign(consumer, partitions)
+        self._events.say(f"revoked {len(tps)} partition(s): {names(sorted(tps))}")
+        self._events.tell("revoked", partitions=[str(tp) for tp in sorted(tps)])
+
+    def _finish_in_hand(self) -> None:
+        """Serve the queue until the batch in hand is committed, within drain_timeout [6]."""
+        deadline = self._clock.monotonic() + self._terms.drain_timeout
+        while self._pipeline.busy:
+            self.standing.moved_at = self._clock.monotonic()
+            self._serve(_STILL)
+            late = not self._pipeline.settle() or self._pipeline.running
+            if late and self._clock.monotonic() >= deadline:
+                self._cut_short("the revocation")
+                if self._clock.monotonic() >= deadline + _UNCLEAN_SECONDS:
+                    return  # without its token it cannot commit; its watchdog sees to the rest
+
+    def _on_lost(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
+        tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)
+        if self._pipeline.touches(tps):
+            self._pipeline.interrupt()
+        self._pipeline.lose(tps)
+        self.standing.partitions -= tps
+        self._paused -= tps
+        self._protocol.unassign(consumer, partitions)
+        self._events.say(f"lost {len(tps)} partition(s): nothing of them is committed any more")
+        self._events.tell("lost", partitions=[str(tp) for tp in sorted(tps)])
+
+    def _on_error(self, error: Any) -> None:
+        """A fatal error ends the worker, weather is told once in a while."""
+        self._fatal = self._fatal or verdict(error)
+        if self._fatal is None:
+            self._events.say_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
+
+    def _on_message_error(self, error: Any, tp: TopicPartition | None) -> None:
+        if error.code() == _OUT_OF_RANGE and tp is not None:
+            self._losses.out_of_range(tp)
+        elif error.code() not in _QUIET:
+            self._on_error(error)

@@ -1,0 +1,371 @@
+"""Batches in order: plan, dispatch, commit, rewind. Lives on the consumer thread.
+
+Problem: between the records that a batch was cut from and its commit, partitions may go, come
+back, or belong to somebody else [2], and a successor has to find where the batch ended [4].
+Choice: one object knows the batch in hand, the prepared one and the commit that is due; every
+one of them carries the tokens of its partitions, compared right before each commit call. The
+commit of batch k carries the planned ends of batch k+1 where that one is closed; otherwise an
+extra commit of unchanged offsets does, before batch k+1 starts. Cost: 1-2 ms for that commit.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.clock import Clock
+from fleet.errors import FleetError
+from fleet.model import TopicPartition
+from fleet.worker.assigning import Start
+from fleet.worker.events import Events
+from fleet.worker.executor import BatchDone, BatchRunner, Why
+from fleet.worker.plans import (
+    Finished,
+    Ownership,
+    commitable,
+    encode_plan,
+    parse_group_metadata,
+)
+from fleet.worker.protocols import RETRIED, VOID, Fenced, is_fenced
+from fleet.worker.reading import Prepared, Reading
+from fleet.worker.standing import Standing
+
+_RETRY_PAUSE: Final = 0.1
+
+
+class Committed(StrEnum):
+    """What became of one commit."""
+
+    DONE = "done"
+    RETRY = "retry"
+    VOID = "void"
+
+
+@dataclass(slots=True, kw_only=True)
+class _InHand:
+    """A batch that Spark runs or ran, and under which membership it was dispatched."""
+
+    batch: Prepared
+    tokens: Mapping[TopicPartition, int]
+    member: str | None
+    done: BatchDone | None = None
+    since: float = 0.0
+    """Monotonic time of the first try to commit."""
+    next_try: float = 0.0
+
+
+class Pipeline:
+    """See the module. `submit_done` posts a finished batch back onto the consumer thread."""
+
+    def __init__(
+        self,
+        *,
+        consumer: Any,
+        reading: Reading,
+        runner: BatchRunner,
+        standing: Standing,
+        revision: str,
+        patience: float,
+        post: Callable[[Callable[[], None]], None],
+        poisoned: Callable[[TopicPartition, int, str, int], None],
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._consumer = consumer
+        self._reading = reading
+        self._runner = runner
+        self._standing = standing
+        self._revision = revision
+        self._patience = patience
+        self._post = post
+        self._poisoned = poisoned
+        self._clock = clock
+        self._events = events
+        self.owned = Ownership()
+        self.quarantined: set[TopicPartition] = set()
+        self.stopped: set[TopicPartition] = set()
+        """Partitions that librdkafka fetches no more (it gave up after an error): assign again."""
+        self._starts: dict[TopicPartition, Start] = {}
+        self._in_hand: _InHand | None = None
+        self._prepared: Prepared | None = None
+        self._planned = False
+
+    # --- what is going on ------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """A batch runs, or its commit is due."""
+        return self._in_hand is not None
+
+    @property
+    def running(self) -> bool:
+        """A batch runs in Spark."""
+        return self._in_hand is not None and self._in_hand.done is None
+
+    def touches(self, tps: Iterable[TopicPartition]) -> bool:
+        """Whether the batch in hand has records of these partitions."""
+        return self._in_hand is not None and not self._in_hand.tokens.keys().isdisjoint(tps)
+
+    # --- partitions come and go ------------------------------------------------------------
+
+    def begin(self, start: Start, *, reads: bool) -> None:
+        """A partition is ours (again): a new token, read from its start unless quarantined."""
+        self.owned.gain(start.tp)
+        self._starts[start.tp] = start
+        if reads:
+            self._reading.begin(
+                start.tp,
+                topic_id=start.topic_id,
+                start=start.position,
+                replay_to=start.replay_to,
+            )
+
+    def drop(self, tps: Iterable[TopicPartition]) -> None:
+        """Forget what was read of partitions, not what runs."""
+        gone = frozenset(tps)
+        self._reading.drop(gone)
+        if self._prepared is not None:
+            kept = [each.tp for each in self._prepared.ranges if each.tp not in gone]
+            self._prepared = self._prepared.only(kept) if kept else None
+
+    def lose(self, tps: Iterable[TopicPartition]) -> None:
+        """Not ours any more."""
+        gone = frozenset(tps)
+        self.drop(gone)
+        self.owned.lose(gone)
+        self.quarantined -= gone
+        self.stopped -= gone
+        for tp in gone:
+            self._starts.pop(tp, None)
+
+    def rewind(self, tps: Iterable[TopicPartition]) -> None:
+        """Read owned partitions again from what is committed, with a new token."""
+        for tp in tps:
+            start = self._starts.get(tp)
+            if start is None or tp in self.quarantined:
+                continue
+            self.drop([tp])
+            self.begin(start, reads=True)
+            try:
+                self._consumer.seek(KafkaPartition(tp.topic, tp.partition, start.position))
+            except KafkaException:  # not fetched any more
+                self.stopped.add(tp)
+
+    def start_of(self, tp: TopicPartition) -> Start | None:
+        """What an owned partition's reading begins with now: moved on by every commit."""
+        return self._starts.get(tp)
+
+    # --- the steps -------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Whatever is due now: commit, close, plan, dispatch."""
+        if self._in_hand is not None and self._in_hand.done is not None:
+            self.settle()
+        if self._prepared is None:
+            self._prepared, self._planned = self._reading.close(self._clock.monotonic()), False
+        if self._in_hand is not None:
+            return
+        if self._prepared is None:
+            self._commit_gaps()
+        elif self._plan():
+            self._dispatch()
+
+    def settle(self) -> bool:
+        """Commit the finished batch if one is due; False where it has to be tried again."""
+        hand = self._in_hand
+        if hand is None or hand.done is None:
+            return True
+        now = self._clock.monotonic()
+        if now < hand.next_try:
+            return False
+        done = hand.done
+        finished = () if done.void else self._finished(hand)
+        allowed = commitable(
+            finished, self.owned, member_then=hand.member, member_now=self._member()
+        )
+        outcome = self._write(self._entries(allowed)) if allowed else Committed.VOID
+        if outcome is Committed.RETRY:
+            hand.since = hand.since or now
+            if now - hand.since < self._patience:
+                hand.next_try = now + _RETRY_PAUSE
+                return False
+            outcome = Committed.VOID
+        self._in_hand = None
+        if outcome is Committed.DONE:
+            self._note_commit(hand, allowed)
+            again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
+            again -= {each.tp for each in allowed} | self.quarantined
+        else:
+            if done.void or finished:
+                self._events.say(f"batch of {done.batch.records} records is void: not committed")
+                self._events.tell("void", ranges=[each.id for each in done.batch.ranges])
+            again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
+        self._rewind_onto_ranges(done, again)
+        return True
+
+    def _rewind_onto_ranges(self, done: BatchDone, again: Iterable[TopicPartition]) -> None:
+        """Partitions still ours whose records were not committed are cut the same way again."""
+        ends = {each.tp: each.end for each in done.batch.ranges}
+        for tp in again:
+            start = self._starts.get(tp)
+            if start is not None:
+                self._starts[tp] = _moved(start, start.position, replay_to=ends[tp])
+        self.rewind(again)
+
+    def _finished(self, hand: _InHand) -> tuple[Finished, ...]:
+        assert hand.done is not None
+        return tuple(
+            Finished(tp=each.tp, token=hand.tokens[each.tp], end=each.end)
+            for each in hand.batch.ranges
+            if each.tp not in hand.done.failed
+        )
+
+    def _dispatch(self) -> None:
+        batch, self._prepared = self._prepared, None
+        assert batch is not None
+        tokens = self.owned.tokens
+        hand = _InHand(
+            batch=batch,
+            tokens={each.tp: tokens[each.tp] for each in batch.ranges},
+            member=self._member(),
+        )
+        self._in_hand = hand
+        self._events.tell("batch", ranges=[each.id for each in batch.ranges], records=batch.records)
+        self._runner.submit(batch, lambda done: self._post(lambda: self._arrived(hand, done)))
+
+    def _arrived(self, hand: _InHand, done: BatchDone) -> None:
+        """On the consumer thread: the batch thread is through with it."""
+        standing = self._standing
+        standing.busy_seconds += done.seconds
+        hand.done = done
+        if done.fatal is not None:
+            standing.error = done.fatal
+            self._in_hand = None
+            raise FleetError(done.fatal)
+        if not done.void:
+            self._reading.took(done.batch.records, done.seconds)
+        starts = {each.tp: each.start for each in done.batch.ranges}
+        for tp, error in done.failed.items():
+            if self.owned.holds(tp, hand.tokens[tp]):
+                self.quarantine(tp, starts[tp], error, done.attempts)
+        if not done.failed and not done.void and not self.quarantined:
+            standing.error = None
+
+    def quarantine(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
+        """Stop one partition, durably; the others go on [9]."""
+        self.drop([tp])
+        self.quarantined.add(tp)
+        self._standing.error = f"{tp} is quarantined at offset {offset}: {error}"
+        self._events.say(self._standing.error)
+        self._events.tell("quarantined", partition=str(tp), offset=offset, error=error)
+        self._poisoned(tp, offset, error, attempts)
+
+    # --- commits ---------------------------------------------------------------------------
+
+    def _plan(self) -> bool:
+        """Make sure that the prepared batch's ends stand in its partitions' metadata [4]."""
+        if self._planned:
+            return True
+        outcome = self._write(self._entries(()))
+        if outcome is Committed.VOID and self._prepared is not None:
+            self.rewind([each.tp for each in self._prepared.ranges])
+        return outcome is Committed.DONE
+
+    def _entries(self, finished: Iterable[Finished]) -> list[KafkaPartition]:
+        """Offsets with plans: the finished ends, and unchanged ones of the prepared batch."""
+        plans = {each.tp: each.end for each in self._prepared.ranges} if self._prepared else {}
+        offsets = {tp: self._starts[tp].position for tp in plans if tp in self._starts}
+        offsets.update({each.tp: each.end for each in finished})
+        return [
+            KafkaPartition(
+                tp.topic,
+                tp.partition,
+                offset,
+                metadata=encode_plan(plans.get(tp), self._revision),
+            )
+            for tp, offset in sorted(offsets.items())
+        ]
+
+    def _commit_gaps(self) -> None:
+        """Positions that moved over markers alone: no batch, but their lag shall read 0.
+
+        Only while nothing is in hand or prepared: the position is then behind every record read.
+        """
+        gaps = self._reading.gaps()
+        if not gaps:
+            return
+        entries = [
+            KafkaPartition(tp.topic, tp.partition, end, metadata=encode_plan(None, self._revision))
+            for tp, (_, end) in sorted(gaps.items())
+        ]
+        for tp, (_, end) in gaps.items():
+            self._starts[tp] = _moved(self._starts[tp], end)
+        self._write(entries)  # where it fails, the partition's next commit is past it anyway
+
+    def _write(self, entries: list[KafkaPartition]) -> Committed:
+        """One synchronous commit, on this thread [1]; Fenced or FleetError where it is fatal."""
+        if not entries:
+            return Committed.DONE
+        self._standing.committing_since = self._clock.monotonic()
+        try:
+            answers = self._consumer.commit(offsets=entries, asynchronous=False) or []
+            errors = [each.error for each in answers if each.error is not None]
+        except KafkaException as error:
+            errors = [error.args[0]]
+        finally:
+            self._standing.committing_since = None
+        if not errors:
+            self._standing.last_commit_at = self._clock.now()
+            self._planned = self._prepared is not None
+            return Committed.DONE
+        worst = errors[0]
+        if is_fenced(worst):
+            raise Fenced(worst.str())
+        self._events.say(f"commit: {worst.str()} ({worst.code()})")
+        if worst.code() in VOID:
+            return Committed.VOID
+        if worst.code() in RETRIED or worst.retriable():
+            return Committed.RETRY
+        raise FleetError(f"the coordinator refuses the commit: {worst.str()} ({worst.code()})")
+
+    def _note_commit(self, hand: _InHand, allowed: tuple[Finished, ...]) -> None:
+        standing = self._standing
+        for each in allowed:
+            self._starts[each.tp] = _moved(self._starts[each.tp], each.end)
+        standing.batches += 1
+        standing.records += hand.batch.only([each.tp for each in allowed]).records
+        offsets = {str(each.tp): each.end for each in allowed}
+        self._events.tell("committed", offsets=offsets, generation=self.generation())
+
+    def _member(self) -> str | None:
+        known = self._group_metadata()
+        return known[1] if known else None
+
+    def generation(self) -> int | None:
+        """The member's generation as librdkafka knows it; None where it is unknown."""
+        known = self._group_metadata()
+        return known[0] if known else None
+
+    def _group_metadata(self) -> tuple[int, str] | None:
+        try:
+            return parse_group_metadata(self._consumer.consumer_group_metadata())
+        except (KafkaException, RuntimeError):
+            return None
+
+    def interrupt(self) -> None:
+        """Cancel the batch in hand: nobody waits for it any more."""
+        if self.running:
+            self._runner.interrupt(Why.VOID)
+
+
+def _moved(start: Start, position: int, replay_to: int | None = None) -> Start:
+    return Start(
+        tp=start.tp,
+        topic_id=start.topic_id,
+        position=position,
+        committed=position,
+        replay_to=replay_to,
+    )

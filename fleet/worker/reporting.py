@@ -1,0 +1,158 @@
+"""What a worker says of itself: the stored report and the HTTP status, from one set of facts."""
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet.clock import Clock
+from fleet.errors import Unreachable
+from fleet.settings import WorkerSettings
+from fleet.slots import SlotStore, WorkerReport
+from fleet.worker.events import Events
+from fleet.worker.http import StatusServer
+from fleet.worker.standing import Standing
+
+_STALLED: Final = 30.0
+"""Seconds without a turn of the consumer thread after which the worker is not live."""
+
+
+class Reporter:
+    """Counts over all memberships of this process, and writes them down."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        name: str,
+        store: SlotStore,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        assert settings.group.worker is not None
+        self._settings = settings
+        self._name = name
+        self._store = store
+        self._clock = clock
+        self._events = events
+        self._lock = threading.Lock()
+        self._counter = 0
+        self._written_at = clock.monotonic()
+        self._before = Standing()
+        self._standing: Standing | None = None
+        self._slot: int | None = None
+        self._error: str | None = None
+        self._patience = settings.group.worker.max_poll_interval
+        self._phase = "starting"
+        self._http = StatusServer(settings.group.worker.http, self.status)
+
+    @property
+    def phase(self) -> str:
+        """Of the report: the membership's where there is one."""
+        if self._standing is not None and self._phase != "failed":
+            return str(self._standing.phase)
+        return self._phase
+
+    def standby(self) -> None:
+        """Warm, without a slot."""
+        self._phase, self._slot, self._error = "standby", None, None
+        self.write()
+
+    def member(self, slot: int, standing: Standing) -> None:
+        """A membership begins."""
+        self._end_membership()
+        self._slot, self._standing, self._error = slot, standing, None
+        self.write()
+
+    def left(self) -> None:
+        """The membership is over; its counts stay."""
+        self._end_membership()
+
+    def failed(self, error: str) -> None:
+        """The process is about to end."""
+        if self._phase != "starting":
+            self._phase = "failed"
+        self._error = error
+        self.write(failed=True)
+
+    def beat(self) -> None:
+        """Write where the last report is a third of the lease old."""
+        if self._clock.monotonic() - self._written_at >= self._settings.group.runtime.lease / 3:
+            self.write()
+
+    def write(self, *, failed: bool = False) -> None:
+        """Write the report now; a store that does not answer is not waited for."""
+        with self._lock, contextlib.suppress(Unreachable):
+            self._counter += 1
+            self._written_at = self._clock.monotonic()
+            facts = self.status()
+            standing = self._standing or self._before
+            self._store.report(
+                WorkerReport(
+                    worker=self._name,
+                    group=self._settings.group.group,
+                    revision=self._settings.revision,
+                    phase="failed" if failed else str(facts["phase"]),
+                    slot=self._slot,
+                    counter=self._counter,
+                    http_port=self._http.port,
+                    batches=facts["batches"],
+                    records=facts["records"],
+                    busy_seconds=facts["busy_seconds"],
+                    joined_at=standing.joined_at,
+                    last_commit_at=facts["last_commit_timestamp_seconds"],
+                    error=facts["error"],
+                    unclean=standing.unclean,
+                )
+            )
+
+    def status(self) -> Mapping[str, Any]:
+        """All facts, for HTTP and the report."""
+        now, before = self._standing or Standing(), self._before
+        error = self._error or now.error
+        phase = self.phase
+        return {
+            "cluster": self._settings.cluster.name,
+            "group": self._settings.group.group,
+            "worker": self._name,
+            "revision": self._settings.revision,
+            "phase": phase,
+            "slot": self._slot,
+            "member_id": now.member_id,
+            "partitions": len(now.partitions),
+            "assignment": sorted(str(tp) for tp in now.partitions),
+            "quarantined": len(now.quarantined),
+            "batches": before.batches + now.batches,
+            "records": before.records + now.records,
+            "busy_seconds": round(before.busy_seconds + now.busy_seconds, 6),
+            "lost_records": before.lost_records + now.lost_records,
+            "last_commit_timestamp_seconds": now.last_commit_at or before.last_commit_at,
+            "error": error,
+            "live": self._live(),
+            "ready": error is None and phase in {"standby", "active", "draining", "drained"},
+        }
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._http.close()
+
+    def _live(self) -> bool:
+        standing, now = self._standing, self._clock.monotonic()
+        if standing is None:
+            return True
+        if standing.committing_since is not None:  # the coordinator is away: no reason to restart
+            return now - standing.committing_since < self._patience
+        return now - standing.moved_at < _STALLED
+
+    def _end_membership(self) -> None:
+        standing, self._standing = self._standing, None
+        self._slot = None
+        if standing is not None:
+            before = self._before
+            before.batches += standing.batches
+            before.records += standing.records
+            before.busy_seconds += standing.busy_seconds
+            before.lost_records += standing.lost_records
+            before.last_commit_at = standing.last_commit_at or before.last_commit_at
+            before.joined_at = standing.joined_at
+            before.unclean = standing.unclean

@@ -1,0 +1,110 @@
+"""A Parquet sink that removes repetition: one directory per range, renamed into place.
+
+Problem: after a crash between writing and committing, the successor repeats the same ranges
+[4], and an append would hold their records twice. Choice: rows are written under a temporary
+name, then each partition's part is renamed to `topic=…/partition=…/range=<range id>`; rename is
+atomic, and a range that is there already is left as it is. Spark reads the result as a table
+partitioned by topic, partition and range; temporary names begin with `_`, which it ignores.
+
+Limits: the DataFrame keeps the columns `topic` and `partition` of its records (rows made from
+several partitions, such as aggregates, belong to no range: write those to a sink of your own);
+`path` is a folder that Spark's tasks and this worker share (this machine, or a mount), not an
+object store, which has no rename; a range in which no row was left writes nothing. Every batch
+adds a directory per partition: compact old ones by copying, not by moving, while fleets run.
+"""
+
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+from fleet.clock import SystemClock
+from fleet.errors import FleetError
+from fleet.worker.context import BatchContext, BatchRange
+
+_TEMPORARY: Final = "_fleet-"
+_STALE_SECONDS: Final = 3600.0
+
+
+def write_parquet(df: Any, path: str | Path, context: BatchContext) -> int:
+    """Write a batch's rows once, however often the batch is repeated; how many ranges are new.
+
+    In the dummy batch that warms a worker it writes nothing and removes what crashed workers
+    left under temporary names for more than an hour. Raises FleetError where `path` is no local
+    folder, the columns are missing, or rows belong to no range of this batch.
+    """
+    folder = _local(path)
+    if context.warm:
+        _sweep(folder)
+        return 0
+    missing = {"topic", "partition"} - set(df.columns)
+    if missing:
+        raise FleetError(
+            f"write_parquet needs the columns topic and partition of the records; the DataFrame "
+            f"lacks {', '.join(sorted(missing))} (it has {', '.join(df.columns)})"
+        )
+    new = [each for each in context.ranges if not _final(folder, each).exists()]
+    if not new:
+        return 0
+    temporary = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+    try:
+        df.write.partitionBy("topic", "partition").parquet(str(temporary))
+        if not temporary.is_dir():
+            raise FleetError(
+                f"Spark wrote {temporary}, but this worker does not see it: write_parquet needs a "
+                "folder that both share"
+            )
+        _refuse_strange(temporary, context)
+        return sum(_place(temporary, folder, each) for each in context.ranges)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _place(temporary: Path, folder: Path, each: BatchRange) -> bool:
+    """Rename one partition's rows into place; False where they are there or there are none."""
+    source = _partition(temporary, each)
+    final = _final(folder, each)
+    if final.exists() or not source.is_dir():
+        return False
+    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source.rename(final)
+    except OSError:
+        if final.exists():  # a former holder of the slot was a moment quicker, with the same rows
+            return False
+        raise
+    return True
+
+
+def _refuse_strange(temporary: Path, context: BatchContext) -> None:
+    """FleetError where a row belongs to no range of the batch."""
+    expected = {_partition(temporary, each) for each in context.ranges}
+    strange = set(temporary.glob("topic=*/partition=*")) - expected
+    if strange:
+        names = ", ".join(sorted(str(each.relative_to(temporary)) for each in strange))
+        raise FleetError(f"rows of {names} belong to no range of this batch: nothing was written")
+
+
+def _partition(root: Path, each: BatchRange) -> Path:
+    return root / f"topic={each.topic}" / f"partition={each.partition}"
+
+
+def _final(root: Path, each: BatchRange) -> Path:
+    return _partition(root, each) / f"range={each.id}"
+
+
+def _local(path: str | Path) -> Path:
+    text = str(path).removeprefix("file://").removeprefix("file:")
+    if "://" in text or not text.startswith("/"):
+        raise FleetError(
+            f"write_parquet writes to an absolute local path, not to {path}: object stores have no "
+            "rename; use a table format there"
+        )
+    return Path(text)
+
+
+def _sweep(folder: Path) -> None:
+    old = SystemClock().now() - _STALE_SECONDS  # against the file system's own times
+    for each in folder.glob(f"{_TEMPORARY}*"):
+        if each.stat().st_mtime < old:
+            shutil.rmtree(each, ignore_errors=True)

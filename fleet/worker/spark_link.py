@@ -1,0 +1,261 @@
+"""The worker's Spark session: made, warmed, interrupted, cured, made again.
+
+Problem: Spark outlives its client [3], the shared server may be killed under a batch, and
+PySpark's own retries wait ten minutes before they say so. Choice: the session id is ours, so
+that a successor can interrupt and release it; retries are bounded to about two seconds and the
+worker itself waits for the server; every RPC has a deadline where PySpark lets us set one.
+Failures of Spark are told from failures of the user's code by what the server answered. Cost:
+two attributes of PySpark's Connect client that are not documented (named below).
+
+`sc://` and the shared server are Spark Connect; `local[n]` is one JVM inside this worker, which
+dies with it, so nothing is left to cure.
+"""
+
+import contextlib
+import os
+import threading
+import uuid
+import warnings
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from fleet.clock import Clock
+from fleet.errors import Unreachable
+
+_POLL: Final = 0.2
+_CURE_SECONDS: Final = 5.0
+_USER: Final = "fleet"
+_GONE: Final = ("INVALID_HANDLE", "SESSION_CLOSED", "SESSION_NOT_FOUND", "OPERATION_CANCELED")
+_GONE_TEXT: Final = (
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    "SparkContext has been shutdown",
+    "NO_ACTIVE_SESSION",
+)
+
+
+class SparkLink:
+    """One Spark session, used by the batch thread; `interrupt` may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        where: Callable[[], str | None],
+        clock: Clock,
+        app: str,
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        self._where = where
+        self._clock = clock
+        self._app = app
+        self._settings = settings or {}
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self._url: str | None = None
+        self.session_id: str | None = None
+        """Spark Connect's session id; None for local[n]."""
+
+    @property
+    def session(self) -> Any:
+        """The SparkSession; connect first."""
+        assert self._session is not None, "connect() comes first"
+        return self._session
+
+    def connect(self, *, timeout: float, given_up: Callable[[], bool]) -> Any:
+        """Make a new session, waiting for the server at most `timeout` seconds; the SparkSession.
+
+        Raises Unreachable where it does not answer in time or `given_up` says so.
+        """
+        self._drop()
+        deadline = self._clock.monotonic() + timeout
+        last = "it was never started"
+        while True:
+            where = self._where()
+            if where is not None:
+                try:
+                    return self._open(where)
+                except Exception as error:
+                    if not is_spark_failure(error) and not isinstance(error, OSError):
+                        raise
+                    last = first_line(error)
+                    self._drop()
+            if given_up() or self._clock.monotonic() >= deadline:
+                raise Unreachable(
+                    f"Spark at {_safe(where) or 'the shared server'} does not answer within "
+                    f"{timeout:g} s ({last}); is the supervisor running? see `fleet doctor`"
+                )
+            self._clock.sleep(_POLL)
+
+    def interrupt(self, tag: str) -> None:
+        """Cancel what runs under `tag`; errors are left to the batch that is interrupted."""
+        session = self._session
+        if session is not None:
+            with contextlib.suppress(Exception):
+                session.interruptTag(tag)
+
+    def cure(self, foreign_session: str) -> str | None:
+        """Interrupt and release another worker's session, within 5 s; why it failed, or None [3].
+
+        A Python function that runs inside Spark at that moment may go on for up to 2 s more
+        (spark.python.task.killTimeout); it was never told to commit anything.
+        """
+        if self._url is None or not self._url.startswith("sc://"):
+            return None
+        from pyspark.sql.connect.client import SparkConnectClient  # noqa: PLC0415
+        from pyspark.sql.connect.client.core import RpcDeadlines  # noqa: PLC0415
+
+        deadlines = RpcDeadlines(interrupt=_CURE_SECONDS, release_session=_CURE_SECONDS)
+        client = None
+        try:
+            client = SparkConnectClient(
+                _with_session(self._url, foreign_session), rpc_deadlines=deadlines
+            )
+            client.set_retry_policies([_bounded_retries()])
+            client.interrupt_all()
+            client.release_session()
+        except Exception as error:  # noqa: BLE001 - PySpark raises what gRPC gave it
+            return first_line(error)
+        finally:
+            if client is not None:
+                with contextlib.suppress(Exception):
+                    client.close()
+        return None
+
+    def close(self) -> None:
+        """Release the session; a server that is gone is no error."""
+        self._drop()
+
+    def _open(self, where: str) -> Any:
+        warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3, retries, …
+        if where.startswith("sc://"):
+            session = self._open_connect(where)
+        else:
+            session = self._open_local(where)
+        self._session, self._url = session, where
+        for key, value in self._settings.items():
+            session.conf.set(key, value)
+        session.sql("SELECT 1").collect()
+        return session
+
+    def _open_connect(self, where: str) -> Any:
+        from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
+
+        # As the builder does: pyspark.sql.functions then makes Connect's columns, not the JVM's.
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+        session_id = str(uuid.uuid4())
+        session = SparkSession(connection=_with_session(where, session_id))
+        session.client.set_retry_policies([_bounded_retries()])
+        with self._lock:
+            # What SparkSession.builder does after creating one; a user's getActiveSession() in
+            # the batch thread then finds it, also after a reconnect.
+            SparkSession._default_session = session  # noqa: SLF001
+            SparkSession._active_session.session = session  # noqa: SLF001
+        self.session_id = session_id
+        return session
+
+    def _open_local(self, master: str) -> Any:
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+
+        builder = SparkSession.builder.master(master).appName(self._app)
+        builder = builder.config("spark.ui.enabled", "false")
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
+        builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
+        self.session_id = None
+        return builder.getOrCreate()
+
+    def _drop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(Exception):
+                session.stop()
+
+
+def frame_of(spark: Any, table: pa.Table) -> Any:
+    """An Arrow table with the columns of Spark's Kafka source as a DataFrame."""
+    return spark.createDataFrame(table, kafka_schema())
+
+
+def kafka_schema() -> Any:
+    """The schema of Spark's Kafka source."""
+    from pyspark.sql import types as t  # noqa: PLC0415
+
+    header = t.StructType(
+        [t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]
+    )
+    return t.StructType(
+        [
+            t.StructField("key", t.BinaryType()),
+            t.StructField("value", t.BinaryType()),
+            t.StructField("topic", t.StringType()),
+            t.StructField("partition", t.IntegerType()),
+            t.StructField("offset", t.LongType()),
+            t.StructField("timestamp", t.TimestampType()),
+            t.StructField("timestampType", t.IntegerType()),
+            t.StructField("headers", t.ArrayType(header)),
+        ]
+    )
+
+
+def is_spark_failure(error: BaseException | None) -> bool:
+    """Whether Spark itself failed (connection, session, JVM), not what the user asked of it [9]."""
+    seen = 0
+    while error is not None and seen < 10:
+        if _names_spark_failure(error):
+            return True
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return False
+
+
+def _names_spark_failure(error: BaseException) -> bool:
+    module = type(error).__module__
+    if module.startswith("grpc"):
+        return True
+    if module.startswith("py4j"):
+        return type(error).__name__ in {"Py4JNetworkError", "Py4JError"}
+    if not module.startswith("pyspark"):
+        return False
+    status = getattr(error, "_grpc_status_code", None)
+    if getattr(status, "name", "") in {"UNAVAILABLE", "UNAUTHENTICATED", "UNIMPLEMENTED"}:
+        return True
+    condition = _condition(error)
+    if any(word in condition for word in _GONE):
+        return True
+    text = str(error)
+    return "StatusCode.UNAVAILABLE" in text or any(word in text for word in _GONE_TEXT)
+
+
+def _condition(error: BaseException) -> str:
+    with contextlib.suppress(Exception):
+        return str(error.getCondition())  # type: ignore[attr-defined]  # PySparkException's
+    return ""
+
+
+def _bounded_retries() -> Any:
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+
+    return DefaultPolicy(
+        max_retries=4, initial_backoff=50, backoff_multiplier=3.0, max_backoff=1000, jitter=50
+    )
+
+
+def _with_session(url: str, session_id: str) -> str:
+    """A Connect address that names our user and session."""
+    base, _, parameters = url.partition("/;")
+    kept = [p for p in parameters.split(";") if p and not p.startswith("session_id=")]
+    if not any(p.startswith("user_id=") for p in kept):
+        kept.append(f"user_id={_USER}")
+    return f"{base.rstrip('/')}/;" + ";".join([*kept, f"session_id={session_id}"])
+
+
+def _safe(url: str | None) -> str | None:
+    """The address without parameters, which may hold a token."""
+    return None if url is None else url.partition("/;")[0]
+
+
+def first_line(error: BaseException) -> str:
+    """The line of an error that tells most: gRPC hides it behind the kind of its object."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    detail = next((line for line in lines if line.startswith("details =")), None)
+    return (detail or (lines[0] if lines else type(error).__name__))[:300]

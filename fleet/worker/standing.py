@@ -1,0 +1,80 @@
+"""What a membership is bound to, how it stands, and how it ended.
+
+`Standing` is written by the consumer thread and read by the others: plain attributes; a reader
+may see one a moment before another, which no reader minds.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from fleet.model import TopicPartition
+from fleet.slots import Phase
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """One membership's state and counts since it began."""
+
+    phase: Phase = Phase.JOINING
+    member_id: str | None = None
+    joined_at: float | None = None
+    """Wall time of subscribe()."""
+    assigned: bool = False
+    """Whether an assignment (an empty one too) has arrived."""
+    partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
+    quarantined: frozenset[TopicPartition] = field(default_factory=frozenset)
+    batches: int = 0
+    records: int = 0
+    busy_seconds: float = 0.0
+    lost_records: int = 0
+    last_commit_at: float | None = None
+    error: str | None = None
+    unclean: bool = False
+    moved_at: float = 0.0
+    """Monotonic time of the consumer thread's last turn."""
+    committing_since: float | None = None
+    """Monotonic time since when a synchronous commit waits for the coordinator."""
+
+
+class Drain(StrEnum):
+    """What follows once the batch in hand is committed."""
+
+    CLOSE = "close"
+    """Handover or end: close the consumer; static members send no LeaveGroup."""
+    HOLD = "hold"
+    """Leave together: stay a member, paused, until told to close or to go on."""
+    REJOIN = "rejoin"
+    """Leave and join again once: one forced rebalance."""
+
+
+class End(StrEnum):
+    """How a membership ended."""
+
+    CLOSED = "closed"
+    FENCED = "fenced"
+    FATAL = "fatal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The end of a membership; `clean`: nothing of ours is still running."""
+
+    how: End
+    sentence: str
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a membership is bound to."""
+
+    options: dict[str, Any]
+    topics: tuple[str, ...]
+    open_at: float
+    """Wall time before which it must not subscribe [19]."""
+    drain_timeout: float
+    patience: float
+    """Seconds it waits for brokers before a batch is void: the session timeout [32]."""
+    skip_truncated: bool
+    revision: str

@@ -1,0 +1,326 @@
+"""One slot held, from taking it to giving it up: what the main thread does meanwhile.
+
+Problem: a holder is asked for several things (hand over, leave with others, rejoin, end), may
+lose its slot, its membership or both, and must answer each within a batch. Choice: the gate
+says what is asked; every tick compares it with what was begun, so that an ask may come twice,
+or be taken back. Cost: a tick of 50 ms.
+"""
+
+import contextlib
+import os
+import threading
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from fleet.clock import Clock
+from fleet.errors import FleetError, Unreachable
+from fleet.settings import WorkerSettings
+from fleet.slots import Gate, Phase, Slot, SlotStore
+from fleet.worker.building import membership_of, session_timeout
+from fleet.worker.events import Events
+from fleet.worker.executor import BatchRunner
+from fleet.worker.holding import Holding, Looker
+from fleet.worker.leaving import Completer, all_drained
+from fleet.worker.marks import Marks
+from fleet.worker.membership import Membership
+from fleet.worker.protocols import MemberProtocol
+from fleet.worker.reporting import Reporter
+from fleet.worker.standing import Drain, End, Ended
+
+TICK: Final = 0.05
+_CURE_SECONDS: Final = 5.5
+_HARD_EXIT: Final = 1
+_LONGEST_WAIT: Final = 30.0
+"""Seconds that a gate may lie ahead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What a tenure works with; made once per process."""
+
+    settings: WorkerSettings
+    name: str
+    store: SlotStore
+    looker: Looker
+    completer: Completer
+    protocol: MemberProtocol
+    runner: BatchRunner
+    reporter: Reporter
+    stop: threading.Event
+    clock: Clock
+    events: Events
+
+    def see(self) -> bool:
+        """Look at the store, and end a leave that nobody else ends; True where it was read.
+
+        A silent store is waited for.
+        """
+        looker = self.looker
+        try:
+            read = looker.look()
+            if looker.gate.leaving and self.completer.step(
+                looker.gate, looker.slots, looker.dead()
+            ):
+                looker.forget()
+        except Unreachable as error:
+            self.events.say_rarely(str(error))
+            return False
+        return read
+
+
+class Tenure:
+    """One slot from `take` to its end."""
+
+    def __init__(self, tools: Tools, slot: Slot) -> None:
+        self._tools = tools
+        self._number = slot.number
+        self._membership: Membership | None = None
+        self._began: tuple[str, object] | None = None
+        self._fenced_at: float | None = None
+        self._marks = Marks(
+            tools.store,
+            group=tools.settings.group.group,
+            revision=tools.settings.revision,
+            clock=tools.clock,
+            events=tools.events,
+        )
+        self._told: tuple[Any, ...] = ()
+        self._told_batches = 0
+        self._joined_before: float | None = None
+        self._holding = Holding(
+            tools.store,
+            slot,
+            lease=tools.settings.group.runtime.lease,
+            fields=self._fields,
+            after=tools.reporter.write,
+            clock=tools.clock,
+            events=tools.events,
+        )
+
+    @classmethod
+    def take(cls, tools: Tools, seen: Slot) -> "Tenure | None":
+        """Take the slot, and cure what its holder left running; None: somebody was quicker."""
+        session = tools.runner.session_id
+        try:
+            slot = tools.store.take(
+                seen, worker=tools.name, revision=tools.settings.revision, spark_session=session
+            )
+        except Unreachable as error:
+            tools.events.say_rarely(str(error))
+            return None
+        if slot is None:
+            return None
+        whose = "" if seen.holder is None else f" from {seen.holder}, whose lease expired"
+        tools.events.say(f"took slot {slot.number}{whose}")
+        tools.events.tell("slot", slot=slot.number, token=slot.token, former=seen.holder)
+        tenure = cls(tools, slot)
+        tenure._cure(seen, session)
+        return tenure
+
+    def _cure(self, seen: Slot, ours: str | None) -> None:
+        """Stop what a former holder that did not release left running on Spark [3]."""
+        former = seen.spark_session
+        if seen.clean or former is None or former == ours:
+            return
+        tools = self._tools
+        try:
+            why = tools.runner.cure(former).result(timeout=_CURE_SECONDS)
+        except (FutureTimeout, FleetError) as error:
+            why = f"{type(error).__name__}"
+        result = "is interrupted and released" if why is None else f"could not be ended ({why})"
+        tools.events.say(f"the former holder's Spark session {result}")
+
+    def still_ours(self) -> bool:
+        """For the batch thread, before it runs a batch again."""
+        return self._holding.still_ours()
+
+    def serve(self) -> tuple[int, str] | None:
+        """Be a member until the slot is given up; what the worker ends with, or None: standby."""
+        tools = self._tools
+        tools.runner.identity = replace(tools.runner.identity, slot=self._number)
+        try:
+            while True:
+                ended = self._one_membership()
+                if ended.how is not End.FENCED:
+                    return self._after(ended)
+                verdict = self._after_fencing(ended)
+                if verdict is not None:
+                    return verdict
+        finally:
+            tools.runner.identity = replace(tools.runner.identity, slot=None)
+            tools.reporter.left()
+            tools.looker.forget()
+
+    # --- one membership --------------------------------------------------------------------
+
+    def _one_membership(self) -> Ended:
+        tools = self._tools
+        membership = self._membership = membership_of(
+            tools.settings,
+            self._holding.slot,
+            name=tools.name,
+            # A writer whose clock is wrong must not keep a member out for long.
+            open_at=min(tools.looker.gate.open_at, tools.clock.now() + _LONGEST_WAIT),
+            protocol=tools.protocol,
+            runner=tools.runner,
+            marks=self._marks,
+            clock=tools.clock,
+            events=tools.events,
+        )
+        self._began = None
+        self._tools.reporter.member(self._number, membership.standing)
+        membership.start()
+        while membership.ended is None:
+            self._tick(membership)
+            if membership.join(TICK):
+                break
+        assert membership.ended is not None
+        return membership.ended
+
+    def _tick(self, membership: Membership) -> None:
+        tools = self._tools
+        stuck = tools.runner.watch()
+        if stuck is not None:
+            self._end_hard(stuck)
+        if self._holding.lost:
+            membership.abort()
+            return
+        standing = membership.standing
+        told = (standing.phase, standing.member_id, standing.error, standing.batches > 0)
+        if told != self._told or (standing.batches < 10 and standing.batches != self._told_batches):
+            self._told, self._told_batches = told, standing.batches
+            self._holding.changed()
+        if tools.see():
+            lifted = self._marks.lifted(membership.standing.quarantined)
+            if lifted:
+                membership.lift(lifted)
+        self._answer(membership)
+
+    def _answer(self, membership: Membership) -> None:
+        """Begin what the gate (or a signal) asks for now; take back what it asks no more."""
+        gate, ask = self._tools.looker.gate, self._ask()
+        if ask is None:
+            if self._began is not None and self._began[0] == "leave":
+                membership.go_on()
+            if self._began is not None and self._began[0] in {"leave", "rejoin"}:
+                self._began = None
+            return
+        if ask != self._began:
+            self._tools.events.say(f"draining: {ask[0]}")
+            self._tools.events.tell("drain", why=ask[0])
+            self._began, self._joined_before = ask, membership.standing.joined_at
+            then = {"leave": Drain.HOLD, "rejoin": Drain.REJOIN}.get(ask[0], Drain.CLOSE)
+            membership.drain(then)
+        phase = membership.standing.phase
+        if ask[0] == "leave" and phase is Phase.DRAINED and self._holding.slot.phase is phase:
+            if all_drained(gate, self._tools.looker.slots, self._tools.looker.dead()):
+                membership.drain(Drain.CLOSE)
+        elif ask[0] == "rejoin" and membership.standing.joined_at != self._joined_before:
+            self._take_back_rejoin()
+
+    def _ask(self) -> tuple[str, object] | None:
+        """What is asked of this slot's holder, most urgent first."""
+        n, gate, token = self._number, self._tools.looker.gate, self._holding.slot.token
+        if self._tools.stop.is_set():
+            return ("end", None)
+        if n in gate.leaving:
+            return ("leave", None)
+        if n not in gate.open or n in gate.quarantined:
+            return ("slot closed", None)
+        pin = gate.handover.get(n)
+        if pin is not None and pin.token == token:
+            return ("handover", token)
+        if gate.rejoin.get(n) == token:
+            return ("rejoin", token)
+        return None
+
+    def _take_back_rejoin(self) -> None:
+        tools = self._tools
+
+        def without(gate: Gate) -> Gate:
+            return replace(gate, rejoin={n: t for n, t in gate.rejoin.items() if n != self._number})
+
+        _write_gate(tools.store, tools.settings.group.group, without)
+        tools.looker.forget()
+
+    # --- its end ---------------------------------------------------------------------------
+
+    def _after(self, ended: Ended) -> tuple[int, str] | None:
+        tools = self._tools
+        if self._holding.lost:
+            self._holding.abandon()
+            return 1, f"slot {self._number} has another holder or token: stopped, batch void"
+        if ended.how is End.FATAL:
+            self._error(ended.sentence)
+            self._holding.release(clean=ended.clean)
+            return 1, ended.sentence
+        closed = self._began is not None and self._began[0] == "leave"
+        if not self._holding.release(clean=ended.clean, closed=closed):
+            return 1, f"slot {self._number} was taken while it was drained: stopped"
+        tools.events.say(f"released slot {self._number}{'' if ended.clean else ', not clean'}")
+        tools.events.tell("released", slot=self._number, clean=ended.clean, closed=closed)
+        return None
+
+    def _after_fencing(self, ended: Ended) -> tuple[int, str] | None:
+        """82: once it may be librdkafka fencing itself; twice it is another process [15]."""
+        tools, now = self._tools, self._tools.clock.monotonic()
+        if not self._holding.renew():
+            self._holding.abandon()
+            return 1, f"slot {self._number} has another holder (82): stopped, batch void"
+        window = session_timeout(tools.settings)
+        if self._fenced_at is None or now - self._fenced_at > window:
+            self._fenced_at = now
+            tools.events.say(f"fenced (82) while slot {self._number} is ours: joining once more")
+            return None
+        sentence = (
+            f"another process uses the instance id {self._holding.slot.instance_id()} (82 twice "
+            f"within {window:g} s): slot {self._number} is closed; find that process, then open it"
+        )
+        self._error(sentence)
+        _write_gate(
+            tools.store,
+            tools.settings.group.group,
+            lambda gate: replace(gate, quarantined=gate.quarantined | {self._number}),
+        )
+        self._holding.release(clean=ended.clean)
+        return 1, sentence
+
+    def _error(self, sentence: str) -> None:
+        if self._membership is not None:
+            self._membership.standing.error = sentence
+        self._tools.reporter.failed(sentence)
+
+    def _end_hard(self, why: str) -> None:
+        """A thread hangs in the user's code: no exit handler may wait for it."""
+        self._error(why)
+        with contextlib.suppress(FleetError):
+            self._holding.release(clean=False)
+        self._tools.events.tell("exit", code=_HARD_EXIT, reason=why)
+        self._tools.events.say(f"ended: {why}")
+        os._exit(_HARD_EXIT)
+
+    # --- what the parts ask ----------------------------------------------------------------
+
+    def _fields(self) -> dict[str, Any]:
+        """What a renewal writes."""
+        membership = self._membership
+        if membership is None:
+            return {}  # the slot names the former holder's session until that one is ended [3]
+        standing = membership.standing
+        known = {} if standing.member_id is None else {"member_id": standing.member_id}
+        return {
+            "phase": standing.phase,
+            "batches": standing.batches,
+            "error": standing.error,
+            "spark_session": self._tools.runner.session_id,
+            **known,
+        }
+
+
+def _write_gate(store: SlotStore, group: str, change: Any) -> None:
+    """Change the gate by compare-and-set, a bounded number of times."""
+    for _ in range(20):
+        if store.write_gate(change(store.gate(group))) is not None:
+            return
+    raise FleetError(f"the gate of group {group} changes too often to be written")

@@ -1,0 +1,300 @@
+"""What changing and reading commands print: the JSON contract and the tables."""
+
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fleet.commands.answers import (
+    change_answer,
+    good,
+    plan_answer,
+    print_change,
+    print_plan,
+    spans,
+)
+from fleet.commands.changing import Result
+from fleet.commands.checks import Finding, Level, guarded
+from fleet.commands.doctor import as_json
+from fleet.commands.group_status import GroupStatus, Managed, status_answer
+from fleet.commands.status_table import duration, last_change, print_status
+from fleet.errors import FleetError
+from fleet.model import (
+    GroupSnapshot,
+    GroupState,
+    LagCase,
+    Member,
+    PartitionState,
+    Plan,
+    Price,
+    Receipt,
+    Snapshot,
+    Step,
+    StepKind,
+    TopicPartition,
+    Verdict,
+)
+from fleet.slots import (
+    Change,
+    ChangeState,
+    Gate,
+    Pause,
+    Phase,
+    Slot,
+    WorkerProcess,
+    WorkerReport,
+)
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "json.md"
+TP = TopicPartition("orders", 0)
+PRICE = Price(rebalances_min=1, rebalances_max=2, moved_min=3, moved_max=6, note="moves [6] of 12")
+PLAN = Plan(
+    id="main-orders-17", cluster="main", group="orders", created_at=100.0, snapshot_at=99.5,
+    wanted=4, revision="0a1b2c3d4e",
+    steps=(
+        Step(kind=StepKind.OPEN, slots=(2, 3), revision="0a1b2c3d4e", price=PRICE,
+             sentence="slots 2 and 3 open together"),
+    ),
+    notes=("the hot partition orders-0 is not scaled for",),
+)  # fmt: skip
+RECEIPT = Receipt(
+    plan_id=PLAN.id, group="orders", step=0, kind=StepKind.OPEN, price=PRICE, ours=2, others=0,
+    aborted=1, moved=6, longest_pause_s=0.4, from_generation=7, to_generation=9, started_at=101.0,
+    seconds=6.5, verdict=Verdict.EQUAL, sentences=("join spread 0.03 s",),
+)  # fmt: skip
+CHANGE = Change(
+    group="orders", plan=PLAN, state=ChangeState.DONE, actor="deploy@ci:4711", token=1, counter=9,
+    step=1, started_at=101.0, ended_at=108.0, receipts=(RECEIPT,), sentence="2 slots more",
+)  # fmt: skip
+PAUSE = Pause(group=None, reason="incident", by="deploy@ci", at=90.0)
+STATUS = GroupStatus(
+    group="orders",
+    seen=GroupSnapshot(
+        group="orders", exists=True, state=GroupState.STABLE, type="classic",
+        assignor="cooperative-sticky",
+        members=(Member(member_id="w-1", instance_id="orders-0", client_id="w", host="/127.0.0.1",
+                        partitions=frozenset({TP})),),
+        partitions=(PartitionState(tp=TP, committed=5, log_start=0, log_end=12, lag=7,
+                                   lag_seconds=0.5, case=LagCase.OK, owner="w-1"),),
+    ),
+    managed=Managed(
+        mode="act", owner="team", has_worker=True, gate=Gate(group="orders", open=frozenset({0})),
+        slots=(Slot(group="orders", number=0, holder="w-1", phase=Phase.ACTIVE,
+                    revision="0a1b2c3d4e", batches=3),),
+        workers=(WorkerProcess(name="w-1", group="orders", revision="0a1b2c3d4e", wanted=True,
+                               running=True, restarts=0),
+                 WorkerProcess(name="w-2", group="orders", revision="0a1b2c3d4e", wanted=True,
+                               running=True, restarts=2)),
+        reports=(WorkerReport(worker="w-1", group="orders", revision="0a1b2c3d4e", phase="active",
+                              slot=0, counter=4, http_port=None, batches=3, records=40),
+                 WorkerReport(worker="w-2", group="orders", revision="0a1b2c3d4e", phase="standby",
+                              slot=None, counter=4, http_port=None)),
+        change=CHANGE,
+    ),
+    pauses=(PAUSE,), rebalances=2, window=600.0,
+)  # fmt: skip
+FOREIGN = GroupStatus(
+    group="theirs",
+    seen=GroupSnapshot(group="theirs", exists=True, state=GroupState.EMPTY, type="classic",
+                       assignor=None, members=(), partitions=()),
+    managed=None, pauses=(),
+)  # fmt: skip
+NEW = GroupStatus(group="new", seen=None, managed=None, pauses=())
+SNAPSHOT = Snapshot(cluster="main", at=200.0, took=0.02, groups={}, topics={"orders": 12})
+
+
+def printed(show, *args, width=100, **kwargs) -> str:
+    out = io.StringIO()
+    show(Console(file=out, width=width, highlight=False), *args, **kwargs)
+    return out.getvalue()
+
+
+def documented(heading: str) -> dict:
+    """The example under a heading of docs/json.md."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    match = re.search(
+        rf"^## `{re.escape(heading)}`.*?```json\n(.*?)```", text, re.DOTALL | re.MULTILINE
+    )
+    assert match, f"docs/json.md has no example of {heading}"
+    return json.loads(match[1])
+
+
+def shape(value):
+    """Keys and kinds, without values: null goes with everything."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return type(value).__name__
+    return "number"
+
+
+@pytest.mark.parametrize(
+    ("heading", "answer"),
+    [
+        ("fleet status -o json", status_answer(SNAPSHOT, [STATUS], [PAUSE], detail=False)),
+        ("fleet status GROUP -o json", status_answer(SNAPSHOT, [STATUS], [PAUSE], detail=True)),
+        (
+            "fleet plan -o json",
+            {"schema_version": 1, "cluster": "main", "plans": [plan_answer(PLAN)]},
+        ),
+        (
+            "fleet scale|roll|drain -o json",
+            {"schema_version": 1, **Result("orders", plan=PLAN, change=CHANGE).as_json()},
+        ),
+        (
+            "fleet apply -o json",
+            {"schema_version": 1,
+             "results": [Result("orders", plan=PLAN, change=CHANGE).as_json()]},
+        ),
+        (
+            "fleet doctor -o json",
+            as_json([Finding("java", Level.WARN, "Java 11", "install 17")]),
+        ),
+    ],
+    ids=["status", "status of a group", "plan", "change", "apply", "doctor"],
+)  # fmt: skip
+def test_json_answers_have_the_documented_shape(heading, answer):
+    """Every key that is printed stands in docs/json.md with its kind, and no other."""
+    assert answer["schema_version"] == 1
+    assert shape(json.loads(json.dumps(answer))) == shape(documented(heading))
+
+
+def test_unverified_counts_are_null():
+    """Where the coordinator's records cannot be read, no number is claimed."""
+    receipt = dataclasses.replace(RECEIPT, verdict=Verdict.UNVERIFIED)
+    answer = change_answer(dataclasses.replace(CHANGE, receipts=(receipt,)))["receipts"][0]
+    assert [answer[key] for key in ("ours", "others", "aborted", "moved")] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param(CHANGE, True, id="done"),
+        pytest.param(dataclasses.replace(CHANGE, receipts=()), True, id="nothing to do"),
+        pytest.param(
+            dataclasses.replace(
+                CHANGE, receipts=(dataclasses.replace(RECEIPT, verdict=Verdict.UNVERIFIED),)
+            ),
+            True,
+            id="unverified",
+        ),
+        pytest.param(
+            dataclasses.replace(
+                CHANGE, receipts=(dataclasses.replace(RECEIPT, verdict=Verdict.DIFFERS),)
+            ),
+            False,
+            id="differs",
+        ),
+        *[
+            pytest.param(dataclasses.replace(CHANGE, state=state), False, id=state.value)
+            for state in ChangeState
+            if state is not ChangeState.DONE
+        ],
+    ],
+)
+def test_only_a_change_as_planned_is_good(change, expected):
+    """The exit code is 0 only for a change that is done and whose receipts do not differ."""
+    assert good(change) is expected
+
+
+def test_a_plan_states_its_price_before_anything_is_done():
+    """Steps, slots, rebalances, moved partitions, notes; brackets are no markup."""
+    text = printed(print_plan, PLAN, width=160)
+    for part in (
+        "orders: 4 slots",
+        "open",
+        "2-3",
+        "1-2",
+        "3-6",
+        "(moves [6] of 12)",
+        "note: the hot",
+    ):
+        assert part in text
+
+
+def test_an_empty_plan_says_so():
+    """Nothing to do is an answer."""
+    assert "nothing to do" in printed(print_plan, dataclasses.replace(PLAN, steps=()))
+
+
+def test_a_refused_plan_says_why():
+    """Refusals are printed, each a sentence."""
+    plan = dataclasses.replace(PLAN, steps=(), refusals=("group orders is in a storm",))
+    text = printed(print_plan, plan)
+    assert "refused: group orders is in a storm" in text
+    assert "nothing to do" not in text
+
+
+def test_a_receipt_that_differs_stands_out():
+    """DIFFERS is spelled in capitals beside what was expected and what was recorded."""
+    receipt = dataclasses.replace(RECEIPT, verdict=Verdict.DIFFERS, ours=5)
+    text = printed(print_change, dataclasses.replace(CHANGE, receipts=(receipt,)))
+    assert re.search(r"1\s+open\s+1-2\s+5\s+0\s+1\s+6\s+0\.40 s\s+6\.5 s\s+DIFFERS", text)
+    assert "step 1: join spread 0.03 s" in text
+
+
+def test_status_lists_every_group_with_what_is_known():
+    """Managed, foreign and not yet existing groups stand in one table."""
+    text = printed(print_status, SNAPSHOT, [STATUS, FOREIGN, NEW], now=300.0, detail=False)
+    assert re.search(
+        r"orders\s+Stable\s+1\s+7\s+0\.5 s\s+act paused\s+1/1\s+1\+1\s+done 3 m ago", text
+    )
+    assert re.search(r"theirs\s+Empty\s+0\s+-\s+-\s+-\s+-\s+-\s+-", text)
+    assert re.search(r"new\s+none yet", text)
+    assert "paused all groups: incident" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_status_of_one_group_shows_partitions_and_slots():
+    """Detail: protocol, recent rebalances, owner of each partition, holder of each slot."""
+    text = printed(print_status, SNAPSHOT, [STATUS], now=300.0, detail=True, width=120)
+    assert "classic group, assignor cooperative-sticky, rebalances in the last 10 m: 2" in text
+    assert re.search(r"orders-0\s+5\s+12\s+7\s+0\.5 s\s+w-1", text)
+    assert re.search(r"0\s+active\s+w-1\s+0a1b2c3d4e\s+3\s+40", text)
+    assert re.search(r"-\s+standby\s+w-2", text)
+
+
+@pytest.mark.parametrize(
+    ("slots", "text"),
+    [((), "-"), ((3,), "3"), ((0, 1, 2, 5), "0-2,5"), ((7, 5, 6, 1), "1,5-7")],
+    ids=["none", "one", "span and one", "unordered"],
+)
+def test_slots_are_written_as_spans(slots, text):
+    """People read 0-2,5, not four numbers."""
+    assert spans(slots) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.04, "0.0 s"), (9.94, "9.9 s"), (75, "75 s"), (600, "10 m"), (90000, "25 h"),
+     (400000, "5 d")],
+)  # fmt: skip
+def test_durations_carry_their_unit(seconds, text):
+    """Two figures and a unit."""
+    assert duration(seconds) == text
+
+
+def test_a_running_change_names_its_step():
+    """Somebody looking in from another shell sees how far it is."""
+    running = dataclasses.replace(CHANGE, state=ChangeState.RUNNING, step=0, ended_at=None)
+    assert last_change(running, 120.0) == "running, step 1 of 1"
+    assert last_change(None, 120.0) == "-"
+
+
+def test_a_check_that_fails_is_a_finding():
+    """A FleetError of a check is a FAIL with its sentence; what was found before stays."""
+
+    def look():
+        yield Finding("java", Level.OK, "found")
+        raise FleetError("too old")
+
+    assert [(f.level, f.found) for f in guarded("java", look)] == [
+        (Level.OK, "found"),
+        (Level.FAIL, "too old"),
+    ]

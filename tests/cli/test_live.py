@@ -1,0 +1,326 @@
+"""The commands against a real broker: init, status, plan, doctor, pauses, dry runs, refusals.
+
+No worker is started here; what changes a running fleet is in tests/promises and tests/faults.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet import cli
+from fleet.act.census import marked
+from fleet.clock import SystemClock
+from fleet.cycle import Fleet
+from fleet.model import Plan, Price, Step, StepKind
+
+PARTITIONS = 4
+WAITING = 7
+_NO_COORDINATOR_YET = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+@pytest.fixture
+def cluster(broker, unique, tmp_path, monkeypatch):
+    """A folder with a fleet.yaml: a group of ours, and one of others with WAITING records."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("FLEET_CONFIG", raising=False)
+    theirs, topic = f"theirs-{unique}", f"orders-{unique}"
+    client = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
+    admin = AdminClient(client)  # kept: without it the answer is never delivered
+    made = admin.create_topics([NewTopic(topic, PARTITIONS, 1)], request_timeout=60)
+    made[topic].result(60)
+    producer = Producer(client)
+    for _ in range(10):
+        producer.produce(topic, b"x", partition=0)
+    producer.flush(20)
+    commit(client, theirs, TopicPartition(topic, 0, 10 - WAITING))
+    (tmp_path / "live_job.py").write_text("def process(df, context):\n    df.count()\n")
+    shop = Live(tmp_path, broker.bootstrap_servers, f"ours-{unique}", theirs, topic)
+    shop.declare("act")
+    return shop
+
+
+def commit(client, group: str, offset: TopicPartition) -> None:
+    """A group without members; the first commit ever finds no coordinator for a second or two."""
+    consumer = Consumer({**client, "group.id": group})
+    end = time.monotonic() + 30
+    while True:
+        try:
+            consumer.commit(offsets=[offset], asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_COORDINATOR_YET or time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+        else:
+            consumer.close()
+            return
+
+
+class Live:
+    """One fleet.yaml on a real cluster."""
+
+    def __init__(self, folder: Path, bootstrap: str, ours: str, theirs: str, topic: str) -> None:
+        self.folder, self.bootstrap = folder, bootstrap
+        self.ours, self.theirs, self.topic = ours, theirs, topic
+
+    def declare(self, mode: str) -> None:
+        """Write fleet.yaml with our group in that mode."""
+        worker = {"entrypoint": "live_job:process", "python_path": [str(self.folder)]}
+        group = {
+            "group": self.ours,
+            "mode": mode,
+            "topics": [self.topic],
+            "worker": worker,
+            "replicas": {"min": 1, "max": 4, "standby": 0},
+            "scaling": {"policy": "fixed", "workers": 2},
+            "rollout": {"warm_timeout": "5m"},
+            "runtime": {"kind": "local", "lease": "2s"},
+        }
+        spec = {
+            "cluster": {"name": "live", "bootstrap_servers": self.bootstrap},
+            "fleets": [group],
+        }
+        (self.folder / "fleet.yaml").write_text(yaml.safe_dump(spec))
+
+    def leave_a_change_unfinished(self) -> None:
+        """What a manager leaves that was killed right after it began."""
+        step = Step(
+            kind=StepKind.WARM,
+            slots=(),
+            revision="r",
+            price=Price(rebalances_min=0, rebalances_max=0),
+            sentence="nothing",
+        )
+        plan = Plan(
+            id="left", cluster="live", group=self.ours, created_at=1.0, snapshot_at=1.0, wanted=0,
+            revision="r", steps=(step,),
+        )  # fmt: skip
+        with Fleet.open(Path("fleet.yaml"), clock=SystemClock()) as fleet:
+            assert fleet.store.begin(plan, actor="killed@there:1", started_at=1.0)
+
+
+def answer(capsys, *arguments: str, code: int = 0) -> dict:
+    """The JSON a command prints; its exit code is as expected."""
+    capsys.readouterr()
+    assert cli.run([*arguments, "-o", "json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema_version"] == 1
+    return found
+
+
+def said(capsys, *arguments: str, code: int = 0) -> tuple[str, str]:
+    """(stdout, stderr) of a command; its exit code is as expected."""
+    capsys.readouterr()
+    got = cli.run(list(arguments))
+    captured = capsys.readouterr()
+    assert got == code, captured
+    return captured.out, captured.err
+
+
+def test_status_shows_ours_and_theirs(cluster, capsys):
+    """Declared groups and every other one of the cluster, with lag; the first not yet there."""
+    groups = {g["group"]: g for g in answer(capsys, "status")["groups"]}
+    assert groups[cluster.theirs]["lag"] == WAITING
+    assert groups[cluster.theirs]["state"] == "Empty"
+    assert groups[cluster.theirs]["managed"] is None
+    assert groups[cluster.ours]["exists"] is False
+    assert groups[cluster.ours]["managed"]["mode"] == "act"
+    out, _ = said(capsys, "status")
+    assert cluster.ours in out
+    assert cluster.theirs in out
+
+
+def test_status_of_a_group_shows_partitions(cluster, capsys):
+    """Detail for the group named, and for no other."""
+    (group,) = answer(capsys, "status", cluster.theirs)["groups"]
+    assert group["partitions"][0]["committed"] == 10 - WAITING
+    assert group["partitions"][0]["case"] == "ok"
+    assert group["rebalances"] == {"count": 0, "window_seconds": 600.0}
+
+
+def test_status_of_an_unknown_group_fails(cluster, capsys):
+    """A name that nobody knows is a mistake."""
+    _, err = said(capsys, "status", "nobody", code=1)
+    assert "cluster live has no group nobody" in err
+
+
+def test_plan_states_steps_and_price(cluster, capsys):
+    """A plan for the declared group; nothing is changed by it."""
+    (plan,) = answer(capsys, "plan")["plans"]
+    assert plan["group"] == cluster.ours
+    assert plan["wanted"] == 2
+    assert "open" in [step["kind"] for step in plan["steps"]]
+    out, _ = said(capsys, "plan", cluster.ours)
+    assert "REBALANCES" in out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["scale", "{}", "3"], ["roll", "{}"], ["apply", "{}"], ["apply", "--all"]],
+    ids=["scale", "roll", "apply", "apply all"],
+)
+def test_dry_run_changes_nothing(cluster, capsys, command):
+    """--dry-run prints the plan; no slot is opened and no change begun."""
+    found = answer(capsys, *(part.format(cluster.ours) for part in command), "--dry-run")
+    result = found["results"][0] if "results" in found else found
+    assert result["plan"]["group"] == cluster.ours
+    assert result["change"] is None
+    with Fleet.open(Path("fleet.yaml")) as fleet:
+        assert fleet.gate(cluster.ours).version == 0
+        assert fleet.changes(cluster.ours) == ()
+        assert fleet.workers() == ()
+
+
+def test_drain_of_a_slot_that_is_not_open_does_nothing(cluster, capsys):
+    """The plan is empty and says why."""
+    found = answer(capsys, "drain", cluster.ours, "5", "--dry-run")
+    assert found["plan"]["steps"] == []
+    assert "no such open slot" in " ".join(found["plan"]["notes"])
+
+
+@pytest.mark.parametrize("mode", ["observe", "plan"])
+@pytest.mark.parametrize("command", [["scale", "{}", "3"], ["apply", "{}"]], ids=["scale", "apply"])
+def test_other_modes_are_refused_with_the_key(cluster, capsys, mode, command):
+    """Exit 1 and a sentence that names what to write in fleet.yaml."""
+    cluster.declare(mode)
+    _, err = said(capsys, *(part.format(cluster.ours) for part in command), code=1)
+    assert "mode: act" in err
+    with Fleet.open(Path("fleet.yaml")) as fleet:
+        assert fleet.changes(cluster.ours) == ()
+
+
+def test_a_pause_holds_changes_until_it_is_lifted(cluster, capsys):
+    """Pause → refused with the reason; resume → not any more; a second resume says so."""
+    said(capsys, "pause", cluster.ours, "--reason", "incident 4711")
+    _, err = said(capsys, "scale", cluster.ours, "1", code=1)
+    assert "incident 4711" in err
+    (group,) = answer(capsys, "status", cluster.ours)["groups"]
+    assert group["paused"] is True
+    out, _ = said(capsys, "resume", cluster.ours)
+    assert "is lifted" in out
+    assert answer(capsys, "scale", cluster.ours, "1", "--dry-run")["refused"] is None
+    out, _ = said(capsys, "resume", cluster.ours)
+    assert "there was no pause" in out
+
+
+def test_a_pause_of_all_outlives_a_groups_own(cluster, capsys):
+    """The two are lifted apart, and what still holds is named."""
+    said(capsys, "pause", "--all", "--reason", "freeze")
+    said(capsys, "pause", cluster.ours, "--reason", "incident")
+    out, _ = said(capsys, "resume", cluster.ours)
+    assert "still held by the pause of all groups: freeze" in out
+    said(capsys, "resume", "--all")
+    assert answer(capsys, "status")["pauses"] == []
+
+
+def test_an_undeclared_group_is_wrong_usage(cluster, capsys):
+    """Exit 2 with what is declared."""
+    for command in (["pause", "nobody", "--reason", "x"], ["roll", "nobody"], ["plan", "nobody"]):
+        _, err = said(capsys, *command, code=2)
+        assert cluster.ours in err
+
+
+def test_doctor_finds_this_cluster_well(cluster, capsys):
+    """No FAIL on a machine that runs the tests; every line has a level and a sentence."""
+    found = answer(capsys, "doctor")
+    assert found["ok"] is True
+    levels = {check["check"]: check["level"] for check in found["checks"]}
+    assert levels["broker"] == levels["offsets log"] == levels["config"] == "OK"
+    assert levels["batched leave"] == "OK"
+    assert all(check["remedy"] for check in found["checks"] if check["level"] != "OK")
+
+
+def test_doctor_names_what_nobody_answers_for(cluster, capsys):
+    """A cluster that does not answer is one FAIL, within bounded time."""
+    path = cluster.folder / "fleet.yaml"
+    path.write_text(path.read_text().replace(cluster.bootstrap, "127.0.0.1:1"))
+    found = answer(capsys, "doctor", code=1)
+    failed = [check for check in found["checks"] if check["level"] == "FAIL"]
+    assert [check["check"] for check in failed] == ["broker"]
+    assert "127.0.0.1:1" in failed[0]["found"]
+
+
+def test_init_writes_what_it_finds_and_overwrites_nothing(cluster, capsys, monkeypatch, tmp_path):
+    """All groups observed only; the file loads; --force keeps the old file's cluster."""
+    _, err = said(capsys, "init", "--bootstrap", cluster.bootstrap, code=2)
+    assert "--force" in err
+    arguments = ("init", "--bootstrap", cluster.bootstrap, "--cluster", "east", "--out", "new.yaml")
+    out, _ = said(capsys, *arguments)
+    assert "fleet status" in out
+    written = yaml.safe_load(Path("new.yaml").read_text())
+    assert written["cluster"]["name"] == "east"
+    modes = {fleet["group"]: fleet["mode"] for fleet in written["fleets"]}
+    assert modes[cluster.theirs] == "observe"
+    assert set(modes.values()) == {"observe"}
+    said(capsys, "-c", "new.yaml", "status")
+    said(capsys, "init", "--out", "new.yaml", "--force")
+    assert yaml.safe_load(Path("new.yaml").read_text())["cluster"]["name"] == "east"
+
+
+def test_an_unfinished_change_is_found_and_given_up(cluster, capsys):
+    """The doctor names it, `--abort` ends it, and a second `--abort` finds none."""
+    cluster.leave_a_change_unfinished()
+    found = answer(capsys, "doctor")
+    assert "killed@there:1 left a change" in json.dumps(found)
+    (group,) = answer(capsys, "status", cluster.ours)["groups"]
+    assert group["managed"]["last_change"]["state"] == "running"
+    (result,) = answer(capsys, "apply", cluster.ours, "--abort")["results"]
+    assert result["change"]["state"] == "aborted"
+    out, _ = said(capsys, "apply", cluster.ours, "--abort")
+    assert "no unfinished change" in out
+
+
+def test_a_process_of_its_own_answers_the_same(cluster):
+    """`python -m fleet`: stdout is the JSON alone, nothing is on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fleet", "status", "-o", "json"],
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["cluster"] == "live"
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_a_fleet_comes_up_grows_and_goes(cluster, capsys, tmp_path):
+    """Up, scale and down with real workers: receipts equal their price, nothing runs after it."""
+    try:
+        out, _ = said(capsys, "up")
+        assert "equal" in out
+        found = answer(capsys, "scale", cluster.ours, "3")
+        assert found["change"]["state"] == "done"
+        assert [r["verdict"] for r in found["change"]["receipts"]] == ["equal"]
+        (group,) = answer(capsys, "status", cluster.ours)["groups"]
+        assert (group["members"], group["managed"]["slots"]["active"]) == (3, 3)
+        levels = {c["check"]: c["level"] for c in answer(capsys, "doctor")["checks"]}
+        assert {levels[c] for c in ("workers", "supervisor", "spark", "slots", "changes")} == {"OK"}
+        before = len(_changes(cluster))
+        out, _ = said(capsys, "scale", cluster.ours, "3")
+        assert "nothing to do" in out
+        assert len(_changes(cluster)) == before, "an empty plan is no change"
+    finally:
+        said(capsys, "down", "--purge", "--yes")
+    assert not list(marked(tmp_path / "home"))
+    assert answer(capsys, "status", cluster.ours)["groups"][0]["members"] == 0
+
+
+def _changes(cluster):
+    with Fleet.open(Path("fleet.yaml")) as fleet:
+        return fleet.changes(cluster.ours)

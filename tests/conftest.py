@@ -1,0 +1,92 @@
+"""Fixtures for every folder, and the rule for tests whose needs are not met (support/needs.py)."""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from fleet.broker import Broker
+from tests.support import needs
+
+_unmet: Counter[str] = Counter()
+
+
+@dataclass(frozen=True)
+class RunningBroker:
+    """A real broker of this test session."""
+
+    bootstrap_servers: str
+    broker: Broker
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """One real Kafka node for the whole session: use unique group and topic names on it."""
+    embedded = Broker(tmp_path_factory.mktemp("session"))
+    try:
+        yield RunningBroker(embedded.start().bootstrap_servers, embedded)
+    finally:
+        embedded.purge()
+
+
+@pytest.fixture
+def unique() -> str:
+    """A suffix that no other test of this session uses."""
+    return uuid.uuid4().hex[:8]
+
+
+def _needs_of(item: pytest.Item) -> list[str]:
+    return [name for name in needs.PROBES if item.get_closest_marker(name)]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a misspelt FLEET_REQUIRE: it would require nothing."""
+    try:
+        needs.required()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_header() -> str:
+    """Which needs may not be skipped."""
+    return f"required (FLEET_REQUIRE): {', '.join(sorted(needs.required())) or 'nothing'}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What names no need is a unit test; what uses the broker needs it."""
+    for item in items:
+        if "broker" in getattr(item, "fixturenames", ()):
+            item.add_marker("broker")
+        if not _needs_of(item) and not item.get_closest_marker("slow"):
+            item.add_marker("unit")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Probe before the first test, since fetching the jars takes longer than a test may."""
+    if not session.config.option.collectonly:
+        for need in {name for item in session.items for name in _needs_of(item)}:
+            needs.missing(need)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip with the reason; fail where the need is required."""
+    for need in _needs_of(item):
+        reason = needs.missing(need)
+        if reason is None:
+            continue
+        if need in needs.required():
+            pytest.fail(f"{need} is required by FLEET_REQUIRE: {reason}", pytrace=False)
+        _unmet[need] += 1
+        pytest.skip(f"{need}: {reason}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what could not run here, even where skips are not shown."""
+    if _unmet:
+        terminalreporter.section("could not run here")
+        for need, count in sorted(_unmet.items()):
+            terminalreporter.line(f"{need}: {count} tests: {needs.missing(need)}")

@@ -1,0 +1,278 @@
+"""What we count equals what Kafka's own DumpLogSegments shows, on a scripted group [33]."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from kafka.admin import KafkaAdminClient, MemberToRemove
+
+from fleet.clock import SystemClock
+from fleet.counted import Counted
+from fleet.observe.counting import count
+from fleet.observe.group_log import GroupLog, partition_for
+from tests.support import kafka_tools
+from tests.support.commits import commit
+
+PARTITIONS = 8
+
+
+class Crew:
+    """Plain static consumers of one group, polled in turn; they commit every record."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, extra: dict[str, object]) -> None:
+        self.bootstrap, self.group, self.topic, self.extra = bootstrap, group, topic, extra
+        self.members: dict[int, Consumer] = {}
+        self.producer = Producer({"bootstrap.servers": bootstrap})
+        self.produced_at = 0.0
+
+    def start(self, *numbers: int) -> None:
+        """Build all, connect all, then subscribe together."""
+        fresh = {}
+        for number in numbers:
+            fresh[number] = Consumer(
+                {
+                    "bootstrap.servers": self.bootstrap,
+                    "group.id": self.group,
+                    "group.instance.id": f"{self.group}-{number}",
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",
+                    "log_level": 0,
+                    **self.extra,
+                }
+            )
+            fresh[number].list_topics(self.topic, timeout=5)
+        for consumer in fresh.values():
+            consumer.subscribe([self.topic])
+        self.members |= fresh
+
+    def stop(self, *numbers: int) -> dict[int, str]:
+        """Close without leaving, as static members do; their member ids."""
+        ids = {number: self.members[number].memberid() for number in numbers}
+        for number in numbers:
+            self.members.pop(number).close()
+        return ids
+
+    def leave(self, ids: dict[int, str]) -> None:
+        """One LeaveGroup request for all."""
+        admin = KafkaAdminClient(bootstrap_servers=[self.bootstrap])
+        try:
+            answer = admin.remove_group_members(
+                self.group,
+                [
+                    MemberToRemove(member_id=member, group_instance_id=f"{self.group}-{number}")
+                    for number, member in ids.items()
+                ],
+            )
+        finally:
+            admin.close()
+        assert set(answer), answer
+
+    def run(self, until: Callable[[], bool], *, limit: float = 60.0, quiet: float = 0.8) -> None:
+        """Poll until the condition has held for `quiet` seconds."""
+        end, held_since = time.monotonic() + limit, None
+        while held_since is None or time.monotonic() - held_since < quiet:
+            assert time.monotonic() < end, f"not within {limit} s: {self.shares()}"
+            self._produce()
+            for consumer in self.members.values():
+                for message in consumer.consume(50, timeout=0.02):
+                    if message.error() is None:
+                        consumer.commit(message=message, asynchronous=True)
+            held_since = (held_since or time.monotonic()) if until() else None
+
+    def _produce(self) -> None:
+        if time.monotonic() - self.produced_at > 0.2:
+            for partition in range(PARTITIONS):
+                self.producer.produce(self.topic, b"x", partition=partition)
+            self.producer.flush()
+            self.produced_at = time.monotonic()
+
+    def shares(self) -> dict[int, int]:
+        """Partitions per member."""
+        return {number: len(each.assignment()) for number, each in self.members.items()}
+
+    def even(self) -> bool:
+        """Every partition has an owner, and shares differ by one at most."""
+        shares = self.shares().values()
+        return sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1
+
+    def close(self) -> None:
+        """Close the consumers that are left."""
+        self.stop(*self.members)
+
+
+@pytest.fixture
+def crew_of(broker, unique) -> Iterator[Callable[..., Crew]]:
+    made: list[Crew] = []
+
+    def make(**extra: object) -> Crew:
+        topic, group = f"t-{unique}", f"g-{unique}"
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(10)
+        if extra.get("group.protocol") == "consumer":
+            entry = ConfigEntry(
+                "consumer.heartbeat.interval.ms",
+                "500",
+                incremental_operation=AlterConfigOpType.SET,
+            )
+            resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
+            admin.incremental_alter_configs([resource])[resource].result(10)
+        made.append(Crew(broker.bootstrap_servers, group, topic, extra))
+        return made[-1]
+
+    yield make
+    for crew in made:
+        crew.close()
+
+
+CLASSIC = {"session.timeout.ms": 20_000, "heartbeat.interval.ms": 300}
+
+
+class Script:
+    """Steps of a crew, each counted by Fleet and by DumpLogSegments from the same position."""
+
+    def __init__(self, broker, crew: Crew) -> None:
+        self.broker, self.crew = broker, crew
+        config = {"bootstrap.servers": broker.bootstrap_servers}
+        self.log = GroupLog(config, clock=SystemClock())
+
+    def step(self, act: Callable[[], object], until: Callable[[], bool]) -> Counted:
+        """Act, wait until it holds, and count what was recorded in between."""
+        since = self.log.position(self.crew.group)
+        before = self.log.last_state(self.crew.group, since)
+        act()
+        self.crew.run(until)
+        end = self.log.position(self.crew.group)
+        found = count(self.log.read(self.crew.group, since, until=end), before=before)
+        assert [g.number for g in found.generations] == self.dumped(since, end)
+        assert found.undecoded == 0
+        return found
+
+    def dumped(self, since: int, end: int) -> list[int]:
+        """New generations (assignment epochs) in a stretch, as Kafka decodes them."""
+        numbers: list[int] = []
+        last = 0
+        for record in kafka_tools.dump_group_records(self.broker.broker, self.crew.group):
+            if record.type not in (2, 6) or record.value is None or record.offset >= end:
+                continue
+            number = int(record.value.get("generation", record.value.get("assignmentEpoch", 0)))
+            if number != last and record.offset >= since:
+                numbers.append(number)
+            last = number
+        return numbers
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("assignor", "a_join", "a_leave"),
+    [
+        pytest.param("range", (1, 1), (1, 1), id="range"),
+        pytest.param("cooperative-sticky", (1, 2), (1, 2), id="cooperative-sticky"),
+    ],
+)
+def test_a_scripted_classic_group_counts_as_dumped(broker, crew_of, assignor, a_join, a_leave):
+    """Join 2, join 2 more, replace one, let two leave together: the promised numbers."""
+    crew = crew_of(**CLASSIC, **{"partition.assignment.strategy": assignor})
+    script = Script(broker, crew)
+    first = script.step(lambda: crew.start(0, 1), lambda: len(crew.members) == 2 and crew.even())
+    assert first.generations[-1].members == {f"{crew.group}-0", f"{crew.group}-1"}
+
+    more = script.step(lambda: crew.start(2, 3), lambda: len(crew.members) == 4 and crew.even())
+    joined = frozenset().union(*(g.joined for g in more.generations))
+    assert joined == {f"{crew.group}-2", f"{crew.group}-3"}
+    # The gate's promise for joins that fall into one round (a burnt round is shown beside).
+    assert a_join[0] <= more.rebalances <= a_join[1] + (1 if more.aborted else 0)
+    assert 4 <= more.moved <= PARTITIONS
+
+    def replace() -> None:
+        crew.stop(1)
+        crew.start(1)
+
+    same = script.step(replace, crew.even)
+    assert (same.rebalances, same.replacements, same.moved) == (0, 1, 0)
+    assert same.longest_pause_s is not None
+    assert same.longest_pause_s < 10.0
+
+    fewer = script.step(lambda: crew.leave(crew.stop(2, 3)), crew.even)
+    assert a_leave[0] <= fewer.rebalances <= a_leave[1]
+    assert fewer.generations[0].left == {f"{crew.group}-2", f"{crew.group}-3"}
+    assert set(fewer.owners.values()) == {f"{crew.group}-0", f"{crew.group}-1"}
+    assert len(fewer.owners) == PARTITIONS
+    script.log.close()
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_scripted_kip_848_group_counts_as_dumped(broker, crew_of):
+    """Join 2, join 1, replace it, let it leave: assignment epochs by both readers."""
+    crew = crew_of(**{"group.protocol": "consumer"})
+    script = Script(broker, crew)
+    script.step(lambda: crew.start(0, 1), lambda: len(crew.members) == 2 and crew.even())
+    more = script.step(lambda: crew.start(2), lambda: len(crew.members) == 3 and crew.even())
+    assert more.generations[0].joined == {f"{crew.group}-2"}
+    assert 2 <= more.moved <= 4
+
+    def replace() -> None:
+        crew.stop(2)
+        crew.start(2)
+
+    same = script.step(replace, crew.even)
+    assert (same.rebalances, same.replacements, same.moved) == (0, 1, 0)
+    fewer = script.step(lambda: crew.leave(crew.stop(2)), crew.even)
+    assert fewer.rebalances == 1
+    assert fewer.generations[0].left == {f"{crew.group}-2"}
+    assert {tp.topic for tp in fewer.owners} == {crew.topic}
+    script.log.close()
+
+
+@pytest.mark.broker
+def test_a_repeated_read_gives_the_same_and_leaves_no_trace(broker, unique):
+    """Reading does not write to the log it reads, nor join, nor commit."""
+    group, topic = f"read-{unique}", f"t-{unique}"
+    config = {"bootstrap.servers": broker.bootstrap_servers}
+    admin = AdminClient(config)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    consumer = Consumer({**config, "group.id": group, "enable.auto.commit": False})
+    with GroupLog(config, clock=SystemClock()) as log:
+        assert log.read(group, log.position(group)) == ()
+        since = log.position(group)
+        for offset in (3, 5):
+            commit(consumer, [KafkaPartition(topic, 0, offset)])
+        records = log.read(group, since)
+        assert [getattr(r, "committed", None) for r in records] == [3, 5]
+        position = log.position(group)
+        assert log.read(group, since) == records
+        assert log.read(group, since, until=since + 1) == records[:1]
+        commit(consumer, [KafkaPartition(topic, 0, 9)])
+        assert len(log.read(group, since)) == 3
+        assert log.position(group) == position + 1
+        assert log.position_at(group, 0.0) == 0
+        assert log.position_at(group, time.time() + 60) == position + 1
+        assert len(log.last_state(group, position)) == 2
+    consumer.close()
+    listed = admin.list_consumer_groups().result(10)
+    assert "fleet-reads-only" not in {each.group_id for each in listed.valid}
+
+
+@pytest.mark.parametrize(
+    "group", ["", "g", "orders-enrichment", "ünïcode-größe", "emoji-\U0001f680", "a" * 249]
+)
+@pytest.mark.parametrize("partitions", [1, 7, 50])
+def test_the_partition_of_a_group_is_javas(group, partitions):
+    """Kafka's `partitionFor`; the second implementation is the test support's."""
+    assert partition_for(group, partitions) == kafka_tools.partition_of(group, partitions)
+
+
+def test_the_one_hash_without_an_absolute_value_is_partition_zero():
+    """`abs(Integer.MIN_VALUE)` is 0 in Kafka's Utils."""
+    assert partition_for("polygenelubricants", 50) == 0

@@ -1,0 +1,356 @@
+"""Rebalances, moves and pauses follow from the coordinator's records alone."""
+
+from dataclasses import replace
+from itertools import count as counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.history.records import (
+    AssignmentEpoch,
+    ClassicMember,
+    ConsumerGroupEpoch,
+    ConsumerGroupMember,
+    CurrentAssignment,
+    GroupMetadata,
+    OffsetCommit,
+    Record,
+    TargetAssignment,
+    Tombstone,
+    Undecoded,
+)
+from fleet.model import TopicPartition
+from fleet.observe.counting import count
+
+_OFFSETS = counter()
+
+
+def t(partition: int) -> TopicPartition:
+    return TopicPartition("t", partition)
+
+
+def generation(number: int, at: float = 0.0, **members: str) -> GroupMetadata:
+    """A record; `a="x1:0,1"` is instance a as member x1 with partitions 0 and 1 of t.
+
+    A name that begins with `dyn` is a dynamic member.
+    """
+    made = []
+    for name, told in members.items():
+        member_id, _, numbers = told.partition(":")
+        made.append(
+            ClassicMember(
+                member_id=member_id,
+                instance_id=None if name.startswith("dyn") else name,
+                client_id="c",
+                client_host="h",
+                rebalance_timeout_ms=1,
+                session_timeout_ms=1,
+                subscription=b"",
+                assignment=b"",
+                topics=("t",),
+                assigned={"t": tuple(int(n) for n in numbers.split(",") if n)},
+            )
+        )
+    return GroupMetadata(
+        offset=next(_OFFSETS),
+        timestamp_ms=int(at * 1000),
+        type=2,
+        group="g",
+        protocol_type="consumer",
+        generation=number,
+        protocol="range",
+        leader=None,
+        state_timestamp_ms=None,
+        members=tuple(made),
+    )
+
+
+def commit(partition: int, offset: int, at: float, topic_id: str | None = None) -> OffsetCommit:
+    return OffsetCommit(
+        offset=next(_OFFSETS),
+        timestamp_ms=round(at * 1000),
+        type=1,
+        group="g",
+        tp=t(partition),
+        committed=offset,
+        leader_epoch=-1,
+        metadata="",
+        commit_timestamp_ms=0,
+        topic_id=topic_id,
+    )
+
+
+def steady(partition: int, *, start: float, end: float, first: int) -> list[Record]:
+    """A commit per second from start to end, each advancing by one."""
+    return [commit(partition, first + n, start + n) for n in range(int(end - start) + 1)]
+
+
+BEFORE = generation(5, a="a1:0,1", b="b1:2,3")
+
+
+def test_nothing_recorded_costs_nothing():
+    """An empty stretch keeps the generation and the owners."""
+    found = count([], before=BEFORE)
+    assert (found.rebalances, found.from_generation, found.to_generation) == (0, 5, 5)
+    assert found.owners == {t(0): "a", t(1): "a", t(2): "b", t(3): "b"}
+    assert found.longest_pause_s is None
+
+
+def test_a_new_group_counts_from_its_first_member():
+    """Generation 0 without members is the group's creation, no rebalance."""
+    empty = replace(generation(0), protocol_type="", protocol=None)
+    found = count([empty, generation(1, a="a1:0,1,2,3")])
+    assert (found.rebalances, found.aborted, found.moved) == (1, 0, 0)
+    assert found.generations[0].joined == {"a"}
+    assert found.from_generation is None
+
+
+def test_two_joins_in_one_generation_are_one_rebalance():
+    """And each partition that has another owner has moved."""
+    found = count([generation(6, a="a1:0", b="b1:1", c="c1:2", d="d1:3")], before=BEFORE)
+    assert (found.rebalances, found.moved) == (1, 3)
+    assert found.generations[0].joined == {"c", "d"}
+    assert found.generations[0].moved == (t(1), t(2), t(3))
+
+
+def test_a_gap_in_generations_is_rounds_that_never_completed():
+    """A join during the second phase burns a number without a record (§2.2)."""
+    found = count([generation(8, a="a1:0,1", b="b1:2,3")], before=BEFORE)
+    assert (found.rebalances, found.aborted) == (1, 2)
+
+
+def test_a_static_replacement_is_no_rebalance():
+    """The same generation is written again with another member id for the instance (KIP-345)."""
+    found = count([generation(5, a="a2:0,1", b="b1:2,3")], before=BEFORE)
+    assert (found.rebalances, found.replacements, found.moved) == (0, 1, 0)
+
+
+def test_a_cooperative_change_is_two_generations_and_each_partition_moves_once():
+    """KIP-429: what moves is withheld in the first round and given out in the second."""
+    found = count(
+        [generation(6, a="a1:0", b="b1:2", c="c1:"), generation(7, a="a1:0", b="b1:2", c="c1:1,3")],
+        before=BEFORE,
+    )
+    assert (found.rebalances, found.moved) == (2, 2)
+    assert [g.moved for g in found.generations] == [(), (t(1), t(3))]
+
+
+def test_a_withheld_partition_that_returns_to_its_owner_has_not_moved():
+    """Owner, nobody, the same owner."""
+    found = count(
+        [generation(6, a="a1:0", b="b1:2,3"), generation(7, a="a1:0,1", b="b1:2,3")],
+        before=BEFORE,
+    )
+    assert (found.rebalances, found.moved) == (2, 0)
+
+
+def test_dynamic_members_are_other_owners_after_a_restart():
+    """Without an instance id the member id is all there is."""
+    found = count(
+        [generation(6, a="a1:0,1", dyn2="y:2,3")],
+        before=generation(5, a="a1:0,1", dyn1="x:2,3"),
+    )
+    assert found.moved == 2
+    assert (found.generations[0].joined, found.generations[0].left) == ({"y"}, {"x"})
+
+
+def test_the_last_member_leaving_is_a_generation():
+    """The group becomes Empty under a new number (R34)."""
+    found = count([generation(6)], before=BEFORE)
+    assert (found.rebalances, found.generations[0].left, found.owners) == (1, {"a", "b"}, {})
+
+
+def test_a_deleted_group_starts_again():
+    """Numbers of an earlier incarnation neither gape nor move anything."""
+    gone = Tombstone(offset=1, timestamp_ms=0, type=2, group="g", key=())
+    found = count([gone, generation(0), generation(1, z="z1:0,1,2,3")], before=BEFORE)
+    assert (found.rebalances, found.aborted, found.moved, found.to_generation) == (1, 0, 0, 1)
+    falling = count([generation(1, z="z1:0,1,2,3")], before=BEFORE)
+    assert (falling.rebalances, falling.aborted, falling.moved) == (1, 0, 0)
+
+
+def test_added_partitions_are_named_and_have_not_moved():
+    """A partition beyond all known ones of a known topic: the topic grew."""
+    found = count([generation(6, a="a1:0,1,4", b="b1:2,3,5")], before=BEFORE)
+    assert found.generations[0].added_partitions == (t(4), t(5))
+    assert found.moved == 0
+
+
+def test_a_changed_subscription_names_the_member():
+    """Other topics of a member that stayed."""
+    after = generation(6, a="a1:0,1", b="b1:2,3")
+    members = (replace(after.members[0], topics=("t", "u")), after.members[1])
+    found = count([replace(after, members=members)], before=BEFORE)
+    assert found.generations[0].resubscribed == {"a"}
+
+
+def test_pause_is_from_the_old_owners_last_commit_to_the_new_ones_first_less_the_usual_gap():
+    """Rule 27: a commit per second, then 4 s of silence over a static replacement: 3 s."""
+    records = [
+        *steady(0, start=100, end=110, first=1),
+        generation(5, at=112, a="a2:0,1", b="b1:2,3"),
+        commit(0, 11, 113.0),  # read again, nothing new: does not end the pause
+        commit(0, 12, 114.0),
+        commit(0, 13, 130.0),  # later silence is not the hand-over's
+    ]
+    found = count(records, before=BEFORE)
+    assert found.pauses == {t(0): pytest.approx(3.0)}
+    assert found.longest_pause_s == pytest.approx(3.0)
+
+
+def test_commits_before_the_stretch_give_the_usual_gap():
+    """A hand-over right at the start is measured against what was before."""
+    before = [BEFORE, *steady(1, start=100, end=110, first=1)]
+    records = [generation(6, at=110.5, a="a1:0", b="b1:1,2,3"), commit(1, 12, 112.5)]
+    assert count(records, before=before).pauses == {t(1): pytest.approx(1.5)}
+
+
+def test_a_cooperative_pause_starts_at_the_commit_in_the_revocation():
+    """The old owner may commit after the withholding generation, until the next one."""
+    records = [
+        *steady(1, start=100, end=110, first=1),
+        generation(6, at=110.2, a="a1:0", b="b1:2,3", c="c1:"),
+        commit(1, 12, 110.4),
+        generation(7, at=111.0, a="a1:0", b="b1:2,3", c="c1:1"),
+        commit(1, 13, 113.4),
+    ]
+    assert count(records, before=BEFORE).pauses == {t(1): pytest.approx(2.0)}
+
+
+def test_two_hand_overs_without_a_commit_between_are_one_pause():
+    """From the last commit of the first owner to the first of the last one."""
+    records = [
+        *steady(0, start=100, end=110, first=1),
+        generation(5, at=111, a="a2:0,1", b="b1:2,3"),
+        generation(5, at=114, a="a3:0,1", b="b1:2,3"),
+        commit(0, 12, 116.0),
+    ]
+    assert count(records, before=BEFORE).pauses == {t(0): pytest.approx(5.0)}
+
+
+def test_without_a_known_gap_no_pause_is_said():
+    """One commit before tells nothing about steady input."""
+    records = [
+        commit(0, 1, 100.0),
+        generation(5, at=101, a="a2:0,1", b="b1:2,3"),
+        commit(0, 2, 160.0),
+    ]
+    assert count(records, before=BEFORE).pauses == {}
+
+
+def test_a_pause_is_never_negative():
+    """The new owner may be faster than usual."""
+    records = [
+        *steady(0, start=100, end=110, first=1),
+        generation(5, at=110.1, a="a2:0,1", b="b1:2,3"),
+        commit(0, 20, 110.2),
+    ]
+    assert count(records, before=BEFORE).pauses == {t(0): 0.0}
+
+
+def test_undecoded_records_are_counted():
+    """Nothing is guessed from them, and nobody is left unaware of them."""
+    broken = Undecoded(offset=1, timestamp_ms=0, type=2, reason="x", key=b"", value=b"")
+    assert count([broken], before=BEFORE).undecoded == 1
+
+
+# --- KIP-848 ---------------------------------------------------------------------------------
+
+ID = "ab" * 16
+
+
+def head(kind: int) -> dict[str, object]:
+    return {"offset": next(_OFFSETS), "timestamp_ms": 0, "type": kind, "group": "g"}
+
+
+def joins(member: str, instance: str | None = None) -> ConsumerGroupMember:
+    return ConsumerGroupMember(
+        **head(5), member_id=member, instance_id=instance, rack_id=None, client_id="c",
+        client_host="h", topics=("t",), regex="", rebalance_timeout_ms=1, server_assignor=None,
+    )  # fmt: skip
+
+
+def epoch(number: int) -> ConsumerGroupEpoch:
+    return ConsumerGroupEpoch(**head(3), epoch=number, metadata_hash=1)
+
+
+def assigned(number: int) -> AssignmentEpoch:
+    return AssignmentEpoch(**head(6), epoch=number, assignment_timestamp_ms=None)
+
+
+def target(member: str, *partitions: int) -> TargetAssignment:
+    return TargetAssignment(**head(7), member_id=member, partitions={ID: partitions})
+
+
+def owns(member: str, number: int, *partitions: int) -> CurrentAssignment:
+    return CurrentAssignment(
+        **head(8), member_id=member, epoch=number, previous_epoch=0, state=0,
+        assigned={ID: partitions} if partitions else {}, revoking={},
+    )  # fmt: skip
+
+
+def gone(member: str) -> list[Tombstone]:
+    return [Tombstone(**head(kind), key=(member,)) for kind in (8, 7, 5)]
+
+
+FIRST = [joins("m1", "a"), epoch(2), target("m1", 0, 1), assigned(2), owns("m1", 2, 0, 1)]
+
+
+def test_assignment_epochs_are_the_rebalances_of_a_kip_848_group():
+    """Group epochs that no assignment was computed for are none."""
+    records = [
+        joins("m2", "b"), epoch(3), joins("m3", "c"), epoch(4),
+        target("m1", 0), target("m2", 1), assigned(4), owns("m1", 4, 0), owns("m2", 4, 1),
+    ]  # fmt: skip
+    found = count(records, before=FIRST, topics={ID: "t"})
+    assert (found.rebalances, found.moved, found.aborted) == (1, 1, 0)
+    assert found.generations[0].joined == {"b", "c"}
+    assert (found.from_generation, found.to_generation) == (2, 4)
+    assert found.owners == {t(0): "a", t(1): "b"}
+
+
+def test_a_static_return_is_a_replacement_without_an_epoch():
+    """Tombstones of the old id and records of the new one, no type 3 (§3.4)."""
+    commits = [commit(0, n, 100.0 + n, topic_id=ID) for n in range(5)]
+    records = [*gone("m1"), joins("m9", "a"), target("m9", 0, 1), owns("m9", 2, 0, 1),
+               commit(0, 9, 107.0, topic_id=ID)]  # fmt: skip
+    found = count(records, before=[*FIRST, *commits])
+    assert (found.rebalances, found.replacements, found.moved) == (0, 1, 0)
+    assert found.pauses == {t(0): pytest.approx(2.0)}
+
+
+def test_a_batched_leave_is_one_assignment():
+    """The survivors' assignment names who left."""
+    before = [*FIRST, joins("m2", "b"), epoch(3), target("m1", 0), target("m2", 1), assigned(3),
+              owns("m1", 3, 0), owns("m2", 3, 1)]  # fmt: skip
+    records = [*gone("m2"), epoch(4), target("m1", 0, 1), assigned(4), owns("m1", 4, 0, 1)]
+    found = count(records, before=before, topics={ID: "t"})
+    assert (found.rebalances, found.moved, found.replacements) == (1, 1, 0)
+    assert found.generations[0].left == {"b"}
+
+
+def test_a_topic_that_grew_is_seen_in_the_targets():
+    """The new partitions come with the epoch's targets."""
+    records = [epoch(3), target("m1", 0, 1, 2), assigned(3), owns("m1", 3, 0, 1, 2)]
+    found = count(records, before=FIRST, topics={ID: "t"})
+    assert found.generations[0].added_partitions == (t(2),)
+
+
+@given(st.lists(st.sampled_from(range(9)), max_size=40))
+def test_counting_in_pieces_gives_the_same_rebalances(picks):
+    """A stretch cut anywhere counts as much as the whole, given the state before."""
+    kinds = [
+        generation(5, a="a2:0,1", b="b1:2,3"), generation(6, a="a1:0", b="b1:1,2,3"),
+        generation(7, a="a1:0,1,2,3"), generation(9, c="c1:0,1", d="d1:2,3"), commit(0, 5, 1.0),
+        commit(1, 6, 2.0), generation(0), generation(1, dyn="q:0"),
+        Tombstone(offset=1, timestamp_ms=0, type=2, group="g", key=()),
+    ]  # fmt: skip
+    records = [kinds[pick] for pick in picks]
+    whole = count(records)
+    cut = len(records) // 2
+    one, two = count(records[:cut]), count(records[cut:], before=records[:cut])
+    assert one.rebalances + two.rebalances == whole.rebalances
+    assert one.moved + two.moved == whole.moved
+    assert one.replacements + two.replacements == whole.replacements
+    assert two.owners == whole.owners

@@ -1,0 +1,115 @@
+"""A receipt holds only our own rebalances against the plan, and names the others' causes."""
+
+import pytest
+
+from fleet.counted import Counted, Generation
+from fleet.decide.receipts import judge
+from fleet.model import Plan, Price, Receipt, Step, StepKind, TopicPartition, Verdict
+
+OURS = frozenset({"g-2", "g-3"})
+
+
+def plan(low: int, high: int) -> Plan:
+    step = Step(
+        kind=StepKind.OPEN, slots=(2, 3), revision="r",
+        price=Price(rebalances_min=low, rebalances_max=high), sentence="Two slots open.",
+    )  # fmt: skip
+    return Plan(
+        id="p", cluster="c", group="g", created_at=0.0, snapshot_at=0.0, wanted=4, revision="r",
+        steps=(step,),
+    )  # fmt: skip
+
+
+def gen(number: int, **changes: object) -> Generation:
+    sets = {k: frozenset(v) if isinstance(v, set) else v for k, v in changes.items()}
+    return Generation(number=number, at=1.0, members=frozenset(), **sets)  # type: ignore[arg-type]
+
+
+def receipt(*generations: Generation, low: int = 1, high: int = 1, **more: object) -> Receipt:
+    counted = Counted(
+        group="g", generations=generations, replacements=0, pauses={TopicPartition("t", 0): 0.4},
+        from_generation=4, to_generation=9, undecoded=int(str(more.get("undecoded", 0))),
+    )  # fmt: skip
+    return judge(
+        plan=plan(low, high), step_index=0, counted=counted, our_instances=OURS,
+        started_at=10.0, ended_at=15.5, extra=("Join spread 0.03 s.",),
+    )  # fmt: skip
+
+
+def test_as_planned_is_equal():
+    """Both slots joined in one generation."""
+    found = receipt(gen(5, joined={"g-2", "g-3"}, moved=(TopicPartition("t", 0),)))
+    assert (found.verdict, found.ours, found.others, found.moved) == (Verdict.EQUAL, 1, 0, 1)
+    assert (found.from_generation, found.to_generation, found.seconds) == (4, 9, 5.5)
+    assert (found.longest_pause_s, found.sentences) == (0.4, ("Join spread 0.03 s.",))
+
+
+@pytest.mark.parametrize(
+    ("generations", "low", "high", "verdict"),
+    [
+        pytest.param([], 0, 0, Verdict.EQUAL, id="zero-as-planned"),
+        pytest.param([], 1, 1, Verdict.DIFFERS, id="fewer"),
+        pytest.param([gen(5, joined={"g-2"}), gen(6)], 1, 2, Verdict.EQUAL, id="within"),
+        pytest.param(
+            [gen(5, joined={"g-2"}), gen(6, joined={"g-3"})], 1, 1, Verdict.DIFFERS, id="more"
+        ),
+        pytest.param([gen(5)], 0, 0, Verdict.DIFFERS, id="named-by-nobody-is-ours"),
+    ],
+)
+def test_the_verdict_is_whether_ours_lie_within_the_price(generations, low, high, verdict):
+    """Fewer is a difference too: the plan was wrong about something."""
+    found = receipt(*generations, low=low, high=high)
+    assert found.verdict is verdict
+    assert any("expected" in sentence for sentence in found.sentences) == (
+        verdict is Verdict.DIFFERS
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        pytest.param(gen(6, joined={"x"}), "x joined", id="foreign-join"),
+        pytest.param(gen(6, left={"g-0"}), "g-0 left or expired", id="a-slot-outside-the-step"),
+        pytest.param(gen(6, resubscribed={"x"}), "changed its topics", id="subscription"),
+        pytest.param(
+            gen(6, added_partitions=(TopicPartition("t", 9),)),
+            "1 partition(s) added to t",
+            id="topic-grew",
+        ),
+    ],
+)
+def test_causes_outside_the_step_are_others_and_named(other, words):
+    """They are not held against the plan [26]."""
+    found = receipt(gen(5, joined={"g-2", "g-3"}), other, gen(7))
+    assert (found.verdict, found.ours, found.others) == (Verdict.EQUAL, 1, 2)
+    assert any(words in sentence for sentence in found.sentences)
+    assert any("further round" in sentence for sentence in found.sentences)
+
+
+def test_a_round_shared_with_others_is_ours_and_says_so():
+    """It would have happened anyway."""
+    found = receipt(gen(5, joined={"g-2", "g-3", "x"}))
+    assert (found.verdict, found.ours, found.others) == (Verdict.EQUAL, 1, 0)
+    assert "also holds a change of others: x" in found.sentences[0]
+
+
+def test_aborted_rounds_are_shown_beside():
+    """Gaps are counted, not charged."""
+    found = receipt(gen(7, joined={"g-2", "g-3"}, aborted=2))
+    assert (found.verdict, found.aborted) == (Verdict.EQUAL, 2)
+    assert "2 round(s) never completed, before generation 7." in found.sentences
+
+
+def test_undecoded_records_are_said():
+    """A count over records that could not be read is not silently sure."""
+    assert "could not be decoded" in receipt(gen(5, joined={"g-2"}), undecoded=1).sentences[0]
+
+
+def test_unreadable_records_are_unverified():
+    """Managed Kafka: no guess, and the performer's own sentences stay."""
+    found = judge(
+        plan=plan(1, 1), step_index=0, counted=None, our_instances=OURS,
+        started_at=10.0, ended_at=9.0, extra=("Unclean.",),
+    )  # fmt: skip
+    assert (found.verdict, found.ours, found.seconds) == (Verdict.UNVERIFIED, 0, 0.0)
+    assert (found.longest_pause_s, found.sentences[-1]) == (None, "Unclean.")

@@ -1,0 +1,155 @@
+"""A small fleet in a folder of its own, and `dagster dev` on it."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.broker import Broker
+from fleet.cycle import Fleet
+from fleet.slots import Change
+from tests.dagster_ui.browser import Browser, chromium
+from tests.dagster_ui.served import Served, dagster_dev
+
+GROUP = "orders-enrichment"
+PLAIN = "audit-log"
+TOPIC = "orders"
+
+FLEET_YAML = f"""
+cluster: {{name: main, bootstrap_servers: embedded}}
+mode: act
+fleets:
+  - group: {GROUP}
+    owner: team-orders
+    topics: [{TOPIC}]
+    worker:
+      entrypoint: "counting:process"
+      python_path: [code]
+      batch: {{max_wait: 100ms, max_seconds: 2s}}
+    replicas: {{min: 1, max: 4, standby: 1}}
+    scaling: {{policy: fixed, workers: 2}}
+    rollout: {{bake: 2s}}
+    runtime: {{kind: local, lease: 5s}}
+  - group: {PLAIN}
+    owner: team-orders
+    topics: [{TOPIC}]
+"""
+
+CODE = '''"""Counts."""
+
+
+def process(df, context):
+    """The smallest useful batch."""
+    df.count()
+'''
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A folder with a fleet.yaml, its state, its embedded broker and steady input."""
+
+    folder: Path
+
+    @property
+    def home(self) -> Path:
+        """Where `fleet` in this folder keeps its state."""
+        return self.folder / ".fleet"
+
+    def write(self, *, mode: str) -> None:
+        """Write fleet.yaml: it is read again at each use, so a mode holds from then on."""
+        (self.folder / "fleet.yaml").write_text(FLEET_YAML.replace("mode: act", f"mode: {mode}"))
+
+    def open(self) -> Fleet:
+        """As the command line opens it."""
+        environ = {**os.environ, "FLEET_CONFIG": str(self.folder / "fleet.yaml")}
+        return Fleet.open(home=self.home, environ=environ)
+
+    def change(self) -> Change | None:
+        """The group's running or last change."""
+        with self.open() as fleet:
+            return fleet.store.change(GROUP)
+
+    def serve(self) -> AbstractContextManager[Served]:
+        """`dagster dev` in this folder."""
+        return dagster_dev(self.folder, {"FLEET_HOME": str(self.home)})
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """An embedded broker with steady input and a plain consumer; nothing acts yet."""
+    made = Stage(tmp_path_factory.mktemp("checkout"))
+    (made.folder / "code").mkdir()
+    (made.folder / "code" / "counting.py").write_text(CODE)
+    made.write(mode="plan")
+    embedded = Broker(made.home)
+    over = threading.Event()
+    others: list[threading.Thread] = []
+    try:
+        bootstrap = embedded.start().bootstrap_servers
+        create_topic(bootstrap)
+        others += [
+            threading.Thread(target=run, args=(bootstrap, over)) for run in (produce, consume)
+        ]
+        for thread in others:
+            thread.start()
+        yield made
+    finally:
+        over.set()
+        for thread in others:
+            thread.join()
+        try:
+            with made.open() as fleet:  # workers outlive the runs that started them
+                fleet.down()
+        finally:
+            embedded.purge()
+
+
+@pytest.fixture(scope="module")
+def room(stage: Stage) -> Iterator[Served]:
+    """The web page. Loaded in mode plan, the schedule stays stopped: tests say what happens."""
+    with stage.serve() as served:
+        stage.write(mode="act")
+        yield served
+
+
+def create_topic(bootstrap: str) -> None:
+    """Four partitions."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.create_topics([NewTopic(TOPIC, 4, 1)]).values():
+        done.result(20)
+
+
+def produce(bootstrap: str, over: threading.Event) -> None:
+    """Steady input, under which a pause can be measured [27]: 80 records/s in all partitions."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    while not over.wait(0.05):
+        for partition in range(4):
+            producer.produce(TOPIC, value=b"an order", partition=partition)
+    producer.flush(10)
+
+
+def consume(bootstrap: str, over: threading.Event) -> None:
+    """Somebody else's consumer."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": PLAIN,
+        "auto.offset.reset": "earliest",
+    }
+    consumer = Consumer(settings)
+    consumer.subscribe([TOPIC])
+    while not over.is_set():
+        consumer.poll(0.2)
+    consumer.close()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One window for all tests of this folder."""
+    with chromium(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened

@@ -1,0 +1,158 @@
+"""A real `dagster dev` (web server, daemon, code server) in a folder of its own."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fleet import processes
+from fleet.processes import ProcessId
+from tests.dagster_ui.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+OVER = {"SUCCESS", "FAILURE", "CANCELED"}
+
+LAUNCH = """
+mutation($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) {
+  __typename ... on LaunchRunSuccess { run { runId } }
+  ... on PythonError { message } ... on RunConfigValidationInvalid { errors { message } } } }
+"""
+TERMINATE = """
+mutation($run: String!) { terminateRun(runId: $run) { __typename
+  ... on TerminateRunFailure { message } ... on PythonError { message } } }
+"""
+STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
+LOGS = """
+query($run: ID!) { logsForRun(runId: $run) { ... on EventConnection { events {
+  ... on MessageEvent { message }
+  ... on ExecutionStepFailureEvent { error { message stack } } } } } }
+"""
+WORKSPACE = """
+{ workspaceOrError { ... on Workspace { locationEntries { loadStatus
+  locationOrLoadError { __typename ... on PythonError { message } } } } } }
+"""
+TICKS = """
+query($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) { ... on Sensor {
+  sensorState { status ticks(limit: 20) { status skipReason error { message stack
+    errorChain { error { message } } } } } } } }
+"""
+REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "fleet"}
+
+
+class Served:
+    """What answers at `url`."""
+
+    def __init__(self, url: str, log: Path, process: ProcessId) -> None:
+        self.url = url
+        self.log = log
+        self._process = process
+
+    def ask(self, query: str, **variables: Any) -> Any:
+        """One GraphQL question; its data."""
+        request = urllib.request.Request(
+            f"{self.url}/graphql",
+            data=json.dumps({"query": query, "variables": variables}).encode(),
+            headers={"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            told = json.load(answer)
+        assert not told.get("errors"), told["errors"]
+        return told["data"]
+
+    def loaded(self) -> bool:
+        """Whether the location is loaded; AssertionError with what is wrong with it."""
+        try:
+            entries = self.ask(WORKSPACE)["workspaceOrError"].get("locationEntries") or []
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+        for entry in entries:
+            found = entry["locationOrLoadError"] or {}
+            assert found.get("__typename") != "PythonError", found
+        return bool(entries) and all(e["loadStatus"] == "LOADED" for e in entries)
+
+    def launch(self, *assets: str, config: Mapping[str, Any]) -> str:
+        """Start a run of these assets (keys with slashes); its id."""
+        keys = [{"path": asset.split("/")} for asset in assets]
+        params = {
+            "selector": {**REPOSITORY, "pipelineName": "change_group", "assetSelection": keys},
+            "runConfigData": dict(config),
+        }
+        told = self.ask(LAUNCH, params=params)["launchPipelineExecution"]
+        assert told["__typename"] == "LaunchRunSuccess", told
+        return str(told["run"]["runId"])
+
+    def finished(self, run: str, *, timeout: float) -> str:
+        """Wait for the end of a run; its status."""
+        deadline = time.monotonic() + timeout
+        while True:
+            status = str(self.ask(STATUS, run=run)["runOrError"]["status"])
+            if status in OVER:
+                return status
+            assert time.monotonic() < deadline, f"still {status}:\n{self.story(run)}"
+            time.sleep(0.5)
+
+    def story(self, run: str) -> str:
+        """What the run logged, for a failed assertion."""
+        events = self.ask(LOGS, run=run)["logsForRun"]["events"]
+        lines = []
+        for event in events:
+            lines.append(event.get("message") or "")
+            if event.get("error"):
+                lines.append(event["error"]["message"] + "".join(event["error"]["stack"]))
+        return "\n".join(lines)
+
+    def cancel(self, run: str) -> None:
+        """Ask for the end of a run, as the page's Terminate button does."""
+        told = self.ask(TERMINATE, run=run)["terminateRun"]
+        assert told["__typename"] == "TerminateRunSuccess", told
+
+    def kill(self) -> None:
+        """A power cut: web server, daemon, code server and run workers at once."""
+        processes.signal_group(self._process, signal.SIGKILL)
+        processes.wait_gone(self._process, timeout=10.0)
+
+    def ticks(self) -> list[dict[str, Any]]:
+        """The sensor's last ticks."""
+        sensor = {**REPOSITORY, "sensorName": "fleet_watch"}
+        told = self.ask(TICKS, sensor=sensor)
+        return list(told["sensorOrError"]["sensorState"]["ticks"])
+
+
+@contextmanager
+def dagster_dev(folder: Path, environ: Mapping[str, str]) -> Iterator[Served]:
+    """Start it in a copy of the checkout's configuration; its whole process group is ended.
+
+    `dagster dev` is run bare, as a person would in the checkout: workspace.yaml and
+    dagster.yaml are those of the repository, the packages are found beside them.
+    """
+    for name in ("workspace.yaml", "dagster.yaml"):
+        shutil.copy(ROOT / name, folder / name)
+    for package in ("assets", "fleet", "k8s"):
+        if not (folder / package).exists():
+            (folder / package).symlink_to(ROOT / package)
+    port = free_port()
+    kept = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "FLEET_CONFIG")}
+    process = processes.spawn(
+        [sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(port)],
+        log=folder / "dagster.log",
+        env={**kept, **environ},
+        cwd=folder,
+    )
+    served = Served(f"http://127.0.0.1:{port}", folder / "dagster.log", process)
+    try:
+        deadline = time.monotonic() + 90
+        while not served.loaded():
+            assert processes.alive(process), served.log.read_text()
+            assert time.monotonic() < deadline, served.log.read_text()
+            time.sleep(0.3)
+        yield served
+    finally:
+        processes.end(process, grace=10.0)

@@ -1,0 +1,367 @@
+"""Plans: which steps, in which order, at which price, and when there is none."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.decide.plans import make_drain_plan, make_plan
+from fleet.model import GroupState, Plan, StepKind, TopicPartition
+from fleet.slots import Change, ChangeState, Gate, Phase, Quarantine, Slot
+from tests.decide.worlds import (
+    GROUP,
+    NOW,
+    group_of,
+    member,
+    revision,
+    settings,
+    spec,
+    without_holder,
+    world,
+)
+
+
+def kinds(plan: Plan) -> list[str]:
+    """The steps in short: kind and slots."""
+    return [f"{s.kind.value} {','.join(map(str, s.slots))}".strip() for s in plan.steps]
+
+
+def prices(plan: Plan) -> list[str]:
+    """The price of each step as it is shown."""
+    return [str(step.price) for step in plan.steps]
+
+
+RANGE = {"assignor": "range"}
+KIP848 = {"protocol": "consumer"}
+
+
+@pytest.mark.parametrize(
+    ("worker", "held", "wanted", "steps", "price"),
+    [
+        pytest.param({}, 0, 3, ["open 0,1,2"], ["1"], id="coop-from-empty"),
+        pytest.param(RANGE, 0, 3, ["open 0,1,2"], ["1"], id="range-from-empty"),
+        pytest.param(KIP848, 0, 3, ["open 0,1,2"], ["1-2"], id="848-from-empty"),
+        pytest.param({}, 2, 6, ["open 2,3,4,5"], ["1-2"], id="coop-up"),
+        pytest.param(RANGE, 2, 6, ["open 2,3,4,5"], ["1"], id="range-up"),
+        pytest.param(KIP848, 2, 6, ["open 2,3,4,5"], ["1-2"], id="848-up"),
+        pytest.param({}, 6, 3, ["leave 3,4,5"], ["1-2"], id="coop-down"),
+        pytest.param(RANGE, 6, 3, ["leave 3,4,5"], ["1"], id="range-down"),
+        pytest.param(KIP848, 6, 3, ["leave 3,4,5"], ["1"], id="848-down"),
+        pytest.param({}, 4, 0, ["leave 0,1,2,3"], ["1"], id="all-leave"),
+        pytest.param(KIP848, 4, 0, ["leave 0,1,2,3"], ["0-1"], id="848-all-leave"),
+        pytest.param({}, 4, 4, [], [], id="nothing-differs"),
+        pytest.param({}, 0, 0, [], [], id="nothing-wanted"),
+    ],
+)
+def test_scaling(worker: dict, held: int, wanted: int, steps: list, price: list) -> None:
+    """Several slots come or go in one step, at the price that the assignor makes it."""
+    plan = make_plan(world(spec(worker=worker), held=held), wanted=wanted, now=NOW)
+    assert (kinds(plan), prices(plan), plan.refusals) == (steps, price, ())
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "steps"),
+    [
+        pytest.param(3, 3, ["roll 0,1,2"], id="equal"),
+        pytest.param(3, 5, ["roll 0,1,2", "open 3,4"], id="roll-before-opening"),
+        pytest.param(5, 3, ["leave 3,4", "roll 0,1,2"], id="leave-before-rolling"),
+        pytest.param(5, 0, ["leave 0,1,2,3,4"], id="no-roll-before-all-leave"),
+    ],
+)
+def test_new_code_rolls(held: int, wanted: int, steps: list[str]) -> None:
+    """New code rolls at no rebalance; only what stays or was there before is rolled."""
+    fleet = spec()
+    seen = world(fleet, held=held, runs=(fleet, "old code"))
+    plan = make_plan(seen, wanted=wanted, now=NOW)
+    assert kinds(plan) == steps
+    rolls = [s for s in plan.steps if s.kind is StepKind.ROLL]
+    assert all(str(s.price) == "0" and s.price.moved_max == 0 for s in rolls)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(RANGE, {"assignor": "cooperative-sticky"}, id="assignor"),
+        pytest.param({}, KIP848, id="protocol"),
+        pytest.param({"session_timeout": "60s"}, {}, id="session-timeout"),
+        pytest.param({"membership": "dynamic"}, {}, id="membership"),
+    ],
+)
+def test_what_cannot_share_a_generation_stops_all(old: dict, new: dict) -> None:
+    """Assignor, protocol, session timeout and membership stop all, then open anew [23]."""
+    seen = world(spec(worker=new), held=4, runs=(spec(worker=old), "code"))
+    plan = make_plan(seen, wanted=2, now=NOW)
+    assert kinds(plan) == ["stop all 0,1,2,3", "open 0,1"]
+    assert plan.steps[0].price.rebalances_max == 1
+    assert plan.refusals == ()
+
+
+@pytest.mark.parametrize(
+    ("worker", "held", "wanted", "steps", "price"),
+    [
+        pytest.param({}, 3, 3, ["roll 0,1,2", "rejoin 0"], ["0", "1-2"], id="own-rebalance"),
+        pytest.param(RANGE, 3, 3, ["roll 0,1,2", "rejoin 0"], ["0", "1"], id="own-range"),
+        pytest.param({}, 1, 1, ["roll 0", "rejoin 0"], ["0", "2"], id="alone-costs-two"),
+        pytest.param({}, 3, 5, ["roll 0,1,2", "open 3,4"], ["0", "1-2"], id="the-joins-do-it"),
+        pytest.param({}, 5, 3, ["roll 0,1,2", "leave 3,4"], ["0", "1-2"], id="the-leave-does-it"),
+        pytest.param(KIP848, 3, 3, ["roll 0,1,2"], ["1-3"], id="848-by-itself"),
+    ],
+)
+def test_new_topics(worker: dict, held: int, wanted: int, steps: list, price: list) -> None:
+    """New topics roll, and one rebalance gives them out: one that comes anyway, else a rejoin."""
+    new = spec(worker=worker, topics=["orders", "returns"])
+    seen = world(
+        new,
+        held=held,
+        runs=(spec(worker=worker), "code"),
+        topics={"orders": 12, "returns": 6},
+    )
+    plan = make_plan(seen, wanted=wanted, now=NOW)
+    assert (kinds(plan), prices(plan)) == (steps, price)
+
+
+def test_a_rejoin_that_was_left_out_is_made_up_for() -> None:
+    """A change that rolled to new topics and ended before its rejoin leaves it to the next plan."""
+    new = spec(topics=["orders", "returns"])
+    topics = {"orders": 12, "returns": 6}
+    rolling = make_plan(world(new, held=3, runs=(spec(), "code"), topics=topics), wanted=3, now=NOW)
+    change = Change(
+        group=GROUP,
+        plan=rolling,
+        state=ChangeState.FAILED,
+        actor="a",
+        token=1,
+        counter=1,
+        step=1,
+        started_at=NOW,
+    )
+    rolled = world(new, held=3, topics=topics)
+    assert kinds(make_plan(replace(rolled, change=change), wanted=3, now=NOW)) == ["rejoin 0"]
+    done = replace(change, state=ChangeState.DONE, step=2)
+    assert make_plan(replace(rolled, change=done), wanted=3, now=NOW).empty
+
+
+def test_dynamic_members_pay_per_wave() -> None:
+    """Rolling dynamic members is priced by waves of max_parallel, and said so."""
+    fleet = spec(worker={"membership": "dynamic"}, rollout={"max_parallel": 2})
+    plan = make_plan(world(fleet, held=4, runs=(fleet, "old")), wanted=4, now=NOW)
+    assert prices(plan) == ["4-6"]
+    assert "2 waves of up to 2" in plan.steps[0].price.note
+    assert any("membership is dynamic" in note for note in plan.notes)
+
+
+def test_new_slots_take_the_lowest_free_numbers() -> None:
+    """Numbers are filled from below; a quarantined one is never taken."""
+    seen = world(held=(1, 4))
+    gate = replace(seen.gate, quarantined=frozenset({2}))
+    plan = make_plan(replace(seen, gate=gate), wanted=5, now=NOW)
+    assert kinds(plan) == ["open 0,3,5"]
+    assert any("slot 2 is quarantined" in note for note in plan.notes)
+
+
+def test_wanted_is_capped_with_a_reason() -> None:
+    """More slots than partitions would idle: capped, and the plan says why."""
+    fleet = spec(worker=RANGE, topics=["orders", "returns"])
+    plan = make_plan(world(fleet, topics={"orders": 12, "returns": 4}), wanted=20, now=NOW)
+    assert plan.wanted == 12
+    assert "capped at 12: under range no more than the 12 partitions of orders" in plan.notes[0]
+    few = make_plan(world(spec(replicas={"max": 3})), wanted=20, now=NOW)
+    assert few.wanted == 3
+    assert "replicas.max is 3" in few.notes[0]
+
+
+def test_standbys_alone_are_a_step_at_no_price() -> None:
+    """Where only standbys differ, WARM; a worker in a short restart is no difference."""
+    seen = world(held=3)
+    fewer = replace(seen, processes=seen.processes[:-1])
+    plan = make_plan(fewer, wanted=3, now=NOW)
+    assert (kinds(plan), prices(plan)) == (["warm"], ["0"])
+    assert "1 worker started" in plan.steps[0].sentence
+    restarting = [*seen.processes[:-1], replace(seen.processes[-1], running=False, restarts=1)]
+    assert make_plan(replace(seen, processes=tuple(restarting)), wanted=3, now=NOW).empty
+    ill = [*seen.processes[:-1], replace(seen.processes[-1], running=False, restarts=5)]
+    assert kinds(make_plan(replace(seen, processes=tuple(ill)), wanted=3, now=NOW)) == ["warm"]
+
+
+def test_a_slot_nobody_can_take_is_repaired_first() -> None:
+    """A scale that waits for an absent member would wait for ever where no worker is left."""
+    seen = without_holder(world(spec(replicas={"standby": 0, "max": 50}), held=3), 1)
+    processes = tuple(p for p in seen.processes if p.name != "w1")
+    plan = make_plan(replace(seen, processes=processes), wanted=5, now=NOW)
+    assert kinds(plan) == ["warm"]
+    assert plan.refusals == ()
+    assert any("open follows" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        pytest.param({"replicas": {"standby": 0}}, "standby is 0", id="no-standby"),
+        pytest.param({"create": {"partitions": 6}, "topics": ["new"]}, "will be created", id="new"),
+    ],
+)
+def test_promises_that_do_not_hold_are_said(change: dict, note: str) -> None:
+    """What a promise does not cover is said before anything is done."""
+    plan = make_plan(world(spec(**change)), wanted=1, now=NOW)
+    assert not plan.refusals
+    assert any(note in each for each in plan.notes)
+
+
+def test_notes_name_strangers_poison_and_unreadable_records() -> None:
+    """Other people's members, stopped partitions and unreadable records are named."""
+    seen = world(held=2)
+    assert seen.group is not None
+    strangers = (
+        member("theirs-1"),
+        member("x", member_id="consumer-9", instance_id=None, client_id="sarama"),
+    )
+    mark = Quarantine(
+        group=GROUP,
+        tp=TopicPartition("orders", 3),
+        offset=17,
+        error="bad JSON",
+        attempts=3,
+        revision="r",
+        at=NOW,
+    )
+    odd = replace(
+        seen,
+        group=replace(seen.group, members=(*seen.group.members, *strangers)),
+        quarantines=(mark,),
+        readable_log=False,
+    )
+    plan = make_plan(odd, wanted=3, now=NOW)
+    text = " | ".join(plan.notes)
+    for part in ("theirs-1", "sarama@/10.0.0.1", "orders-3 is stopped at offset 17", "unverified"):
+        assert part in text
+    assert plan.steps[0].price.moved_min is None
+
+
+def test_an_unmanaged_group_has_no_steps() -> None:
+    """A group without a worker is observed: no steps, and a note."""
+    fleet = spec().model_copy(update={"worker": None})
+    seen = replace(world(), spec=fleet)
+    plan = make_plan(seen, wanted=4, now=NOW)
+    assert plan.empty
+    assert "only observed" in plan.notes[0]
+
+
+def test_a_plans_id_is_of_its_wanted_state_and_snapshot() -> None:
+    """A→B→A are three ids, and looking twice at one snapshot in a second is one [35]."""
+    seen = world(held=2)
+    first = make_plan(seen, wanted=3, now=NOW)
+    assert first.id == make_plan(seen, wanted=3, now=NOW + 0.2).id
+    assert first.id.startswith("main_orders_")
+    assert "-19700112T134640-" in first.id
+    others = {
+        make_plan(seen, wanted=4, now=NOW).id,
+        make_plan(replace(seen, snapshot_at=NOW - 2), wanted=3, now=NOW).id,
+        make_drain_plan(seen, slots=(0,), now=NOW).id,
+        make_drain_plan(seen, slots=(1,), now=NOW).id,
+    }
+    assert len(others | {first.id}) == 5
+
+
+def test_draining_takes_exactly_the_named_slots() -> None:
+    """Drain lets the named slots leave together and names those that are not open."""
+    plan = make_drain_plan(world(held=4), slots=(0, 2, 9), now=NOW)
+    assert (kinds(plan), plan.wanted) == (["leave 0,2"], 2)
+    assert any("9: no such open slot" in note for note in plan.notes)
+    assert make_drain_plan(world(held=1), slots=(5,), now=NOW).empty
+
+
+def test_range_moves_are_exact_and_ordered_by_bytes() -> None:
+    """orders-10 sorts before orders-2, so adding it moves what a count would not tell."""
+    fleet = spec(worker=RANGE)
+    plan = make_plan(world(fleet, held=2), wanted=3, now=NOW)
+    # 0-5 | 6-11 becomes 0-3 | 4-7 | 8-11: 4, 5 and 8 to 11 have new owners.
+    assert (plan.steps[0].price.moved_min, plan.steps[0].price.moved_max) == (6, 6)
+    # With the tenth after orders-1, only 2, 4 and 5 move; after orders-9 nearly all would.
+    ten = make_plan(world(fleet, held=10, topics={"orders": 22}), wanted=11, now=NOW)
+    assert ten.steps[0].price.moved_min == 3
+
+
+def test_sticky_moves_are_what_balance_demands() -> None:
+    """Two members of 6 become three of 4: at least 4 partitions move."""
+    plan = make_plan(world(held=2), wanted=3, now=NOW)
+    assert (plan.steps[0].price.moved_min, plan.steps[0].price.moved_max) == (4, None)
+    down = make_plan(world(held=3), wanted=2, now=NOW)
+    assert down.steps[0].price.moved_min == 4
+
+
+def test_settings_that_are_lost_are_said() -> None:
+    """A revision whose settings are gone cannot be compared: it rolls, with the risk named."""
+    fleet = spec()
+    seen = replace(world(fleet, held=2, runs=(fleet, "old")), published={})
+    plan = make_plan(seen, wanted=2, now=NOW)
+    assert kinds(plan) == ["roll 0,1"]
+    assert any("no settings are kept" in note for note in plan.notes)
+
+
+@given(
+    held=st.integers(0, 8),
+    wanted=st.integers(0, 20),
+    joining=st.integers(0, 8),
+    code=st.sampled_from(["code", "old"]),
+    worker=st.sampled_from([{}, RANGE, KIP848, {"membership": "dynamic"}]),
+    ran=st.sampled_from([{}, RANGE, KIP848]),
+    force=st.booleans(),
+)
+def test_plans_hold_their_invariants(
+    *, held: int, wanted: int, joining: int, code: str, worker: dict, ran: dict, force: bool
+) -> None:
+    """Whatever the world: the steps lead to what is wanted, prices are bounded, nothing joins."""
+    fleet, before = spec(worker=worker), spec(worker=ran)
+    seen = world(fleet, held=held, runs=(before, code))
+    slots = tuple(replace(s, phase=Phase.JOINING) if s.number == joining else s for s in seen.slots)
+    plan = make_plan(replace(seen, slots=slots), wanted=wanted, now=NOW, force_roll=force)
+
+    opened = set(range(held))
+    for step in plan.steps:
+        assert 0 <= step.price.rebalances_min <= step.price.rebalances_max
+        assert step.sentence
+        if step.kind is StepKind.OPEN:
+            assert not opened & set(step.slots)
+            opened |= set(step.slots)
+        if step.kind in {StepKind.LEAVE, StepKind.STOP_ALL}:
+            assert set(step.slots) <= opened
+            opened -= set(step.slots)
+            assert joining not in step.slots or joining >= held or plan.refusals
+    assert len(opened) == plan.wanted == min(wanted, 12)
+    unchanged = revision(before, code) == revision(fleet) or held == 0
+    if unchanged and plan.wanted == held and not force:
+        assert plan.empty
+        assert plan.notes
+    static = worker.get("membership") != "dynamic"
+    rolls = [s for s in plan.steps if s.kind is StepKind.ROLL]
+    assert all(s.price.rebalances_max == 0 for s in rolls) or not static
+
+
+def test_protocol_changes_in_place_are_never_planned() -> None:
+    """Going from classic to consumer upgrades a live group in place: it is always stopped first."""
+    seen = world(spec(worker=KIP848), held=2, runs=(spec(), "code"))
+    plan = make_plan(seen, wanted=2, now=NOW)
+    assert plan.steps[0].kind is StepKind.STOP_ALL
+    foreign = member("theirs-1")
+    group = group_of((foreign,), kind="classic", state=GroupState.STABLE)
+    alone = replace(world(spec(worker=KIP848)), group=group)
+    refused = make_plan(alone, wanted=2, now=NOW).refusals
+    assert any("members of the classic protocol" in reason for reason in refused)
+
+
+def test_free_slots_without_a_holder_do_not_roll() -> None:
+    """A slot that never had a holder has no code to replace."""
+    seen = world(held=2)
+    gate = Gate(group=GROUP, version=2, open=frozenset({0, 1, 2}))
+    fresh = Slot(group=GROUP, number=2)
+    plan = make_plan(replace(seen, gate=gate, slots=(*seen.slots, fresh)), wanted=3, now=NOW)
+    assert plan.empty
+
+
+def test_published_settings_are_compared_and_not_guessed() -> None:
+    """Two revisions that differ in code only, both published, roll."""
+    fleet = spec()
+    seen = world(fleet, held=2, runs=(fleet, "old"))
+    kept = {revision(fleet, "old"): settings(fleet, "old")}
+    assert kinds(make_plan(replace(seen, published=kept), wanted=2, now=NOW)) == ["roll 0,1"]

@@ -1,0 +1,211 @@
+"""Reasons not to act now: each one alone, as a sentence that says what lifts it."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.decide.plans import make_plan
+from fleet.decide.refusals import may_act, refusals
+from fleet.decide.world import GroupWorld
+from fleet.model import GroupState, Plan, StepKind
+from fleet.slots import Change, ChangeState, Gate, Pause, Phase
+from tests.decide.worlds import GROUP, NOW, group_of, member, spec, without_holder, world
+
+
+def _change(state: ChangeState, seen: GroupWorld, sentence: str = "") -> Change:
+    return Change(
+        group=GROUP,
+        plan=make_plan(seen, wanted=5, now=NOW),
+        state=state,
+        actor="ann@laptop",
+        token=1,
+        counter=3,
+        step=0,
+        started_at=NOW - 30,
+        sentence=sentence,
+    )
+
+
+def _unsettled(state: GroupState) -> GroupWorld:
+    seen = world(held=3)
+    assert seen.group is not None
+    return replace(seen, group=replace(seen.group, state=state))
+
+
+def _with_member(name: str) -> GroupWorld:
+    seen = world(held=3)
+    assert seen.group is not None
+    return replace(seen, group=replace(seen.group, members=(*seen.group.members, member(name))))
+
+
+def _doubled() -> GroupWorld:
+    seen = _with_member("orders-7")
+    return replace(seen, gate=replace(seen.gate, quarantined=frozenset({7})))
+
+
+def _joining() -> GroupWorld:
+    seen = world(held=3)
+    first, *rest = seen.slots
+    return replace(seen, slots=(replace(first, phase=Phase.JOINING), *rest))
+
+
+def _ended() -> GroupWorld:
+    seen = world(held=3)
+    first, *rest = seen.processes
+    return replace(seen, processes=(replace(first, running=False), *rest))
+
+
+def _paused(group: str | None) -> GroupWorld:
+    pause = Pause(group=group, reason="audit", by="ann", at=NOW - 9)
+    return replace(world(held=3), pauses=(pause,))
+
+
+def _alone(kind: str, assignor: str | None) -> GroupWorld:
+    group = group_of((member("theirs"),), kind=kind, assignor=assignor)
+    return replace(world(), group=group)
+
+
+ALL = {StepKind.OPEN, StepKind.ROLL, StepKind.WARM}
+BUT_WARM = {StepKind.OPEN, StepKind.ROLL}
+JOINS = {StepKind.OPEN}
+
+
+@pytest.mark.parametrize(
+    ("seen", "said", "holds"),
+    [
+        pytest.param(_paused(GROUP), "paused by ann (audit); `fleet resume orders`", ALL, id="own"),
+        pytest.param(_paused(None), "every group is paused by ann", ALL, id="pause-all"),
+        pytest.param(
+            replace(
+                world(held=3),
+                change=_change(ChangeState.RUNNING, world(held=3)),
+                change_alive=True,
+            ),
+            "carried out by ann@laptop (step 1 of 1, since 30 s)",
+            ALL,
+            id="change-running",
+        ),
+        pytest.param(
+            replace(world(held=3), change=_change(ChangeState.RUNNING, world(held=3))),
+            "`fleet apply --resume`",
+            ALL,
+            id="change-left",
+        ),
+        pytest.param(
+            replace(world(held=3), snapshot_at=NOW - 61), "snapshot is 61 s old", ALL, id="stale"
+        ),
+        pytest.param(
+            _unsettled(GroupState.PREPARING), "(PreparingRebalance)", BUT_WARM, id="preparing"
+        ),
+        pytest.param(
+            _unsettled(GroupState.COMPLETING), "(CompletingRebalance)", BUT_WARM, id="completing"
+        ),
+        pytest.param(_unsettled(GroupState.UNKNOWN), "not settled", BUT_WARM, id="848-assigning"),
+        pytest.param(
+            replace(world(spec(topics=["gone"]), held=3), topics={}),
+            "the topic gone of orders does not exist; create it",
+            BUT_WARM,
+            id="topic-missing",
+        ),
+        pytest.param(without_holder(world(held=3), 1), "orders-1 is away", JOINS, id="away"),
+        pytest.param(_ended(), "orders-0 is away", JOINS, id="holder-ended"),
+        pytest.param(_with_member("orders-9"), "orders-9 is away", JOINS, id="ghost"),
+        pytest.param(_joining(), "orders-0 is joining", JOINS, id="joining"),
+        pytest.param(_doubled(), "not ours is a member as orders-7", JOINS, id="doubled"),
+    ],
+)
+def test_a_reason_holds_what_it_concerns(seen: GroupWorld, said: str, holds: set[StepKind]) -> None:
+    """What concerns joining does not hold a roll; nothing but a person holds standbys."""
+    steps = {
+        StepKind.OPEN: make_plan(world(held=3), wanted=5, now=NOW).steps,
+        StepKind.ROLL: make_plan(world(held=3), wanted=3, now=NOW, force_roll=True).steps,
+        StepKind.WARM: make_plan(
+            replace(world(held=3), processes=world(held=3).processes[:-1]), wanted=3, now=NOW
+        ).steps,
+    }
+    for kind, these in steps.items():
+        reasons = refusals(seen, NOW, steps=these)
+        assert [said in reason for reason in reasons] == ([True] if kind in holds else []), kind
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        pytest.param(_alone("consumer", None), "1 members of the consumer protocol", id="848"),
+        pytest.param(_alone("share", None), "is a share group", id="share"),
+        pytest.param(_alone("streams", None), "is a streams group", id="streams"),
+        pytest.param(_alone("classic", "sessioned"), "'sessioned'", id="connect"),
+        pytest.param(_alone("classic", "range"), "(error 23)", id="other-assignor"),
+    ],
+)
+def test_groups_that_are_not_ours_to_join(seen: GroupWorld, said: str) -> None:
+    """Another protocol or assignor in the group would refuse every worker."""
+    plan = make_plan(seen, wanted=2, now=NOW)
+    assert any(said in reason for reason in plan.refusals)
+
+
+@pytest.mark.parametrize(
+    ("count", "held"),
+    [pytest.param(5, False, id="in-budget"), pytest.param(6, True, id="storm"), (None, False)],
+)
+def test_a_storm_holds(count: int | None, held: bool) -> None:
+    """More rebalances than the budget hold everything but standbys; unknown ones do not."""
+    plan = make_plan(world(held=3), wanted=5, now=NOW, recent_rebalances=count)
+    assert any(reason.startswith("storm: 6 rebalances") for reason in plan.refusals) is held
+
+
+def test_a_revision_that_was_rolled_back_waits_for_a_person() -> None:
+    """The same code is not tried again by itself, but by `fleet roll`."""
+    fleet = spec()
+    seen = world(fleet, held=3, runs=(fleet, "old"))
+    back = _change(ChangeState.ROLLED_BACK, seen, "the canary on slot 0 failed: KeyError")
+    again = replace(seen, change=back)
+    refused = make_plan(again, wanted=3, now=NOW).refusals
+    assert len(refused) == 1
+    assert "was rolled back: the canary on slot 0 failed: KeyError" in refused[0]
+    assert make_plan(again, wanted=3, now=NOW, force_roll=True).refusals == ()
+    newer = world(fleet, held=3, runs=(fleet, "old"), code="corrected")
+    assert make_plan(replace(newer, change=back), wanted=3, now=NOW).refusals == ()
+
+
+def test_an_absent_member_may_leave() -> None:
+    """A leave that takes the absent along is not blocked by them; another leave is."""
+    seen = without_holder(world(held=4), 3)
+    assert make_plan(seen, wanted=3, now=NOW).refusals == ()
+    assert make_plan(seen, wanted=0, now=NOW).refusals == ()
+    assert make_plan(without_holder(world(held=4), 0), wanted=3, now=NOW).refusals != ()
+
+
+def test_reasons_do_not_hide_each_other() -> None:
+    """All that is against a plan is said at once."""
+    seen = replace(_unsettled(GroupState.PREPARING), snapshot_at=NOW - 100)
+    seen = replace(seen, pauses=(Pause(group=None, reason="", by="bob", at=NOW),))
+    reasons = make_plan(seen, wanted=5, now=NOW, recent_rebalances=50).refusals
+    assert len(reasons) == 4
+    assert "no reason given" in reasons[0]
+
+
+def test_nothing_to_do_is_not_refused() -> None:
+    """An empty plan holds no refusals: there is nothing to hold."""
+    plan: Plan = make_plan(_paused(None), wanted=3, now=NOW)
+    assert (plan.empty, plan.refusals) == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [("observe", "observed only"), ("plan", "in mode plan"), ("act", None)],
+)
+def test_modes(mode: str, said: str | None) -> None:
+    """Only mode act acts, and only where a worker is declared."""
+    why = may_act(spec(), mode)
+    assert (why is None) if said is None else (why is not None and said in why)
+    assert may_act(spec().model_copy(update={"worker": None}), "act") is not None
+
+
+def test_a_quarantined_slot_is_not_touched() -> None:
+    """Steps made before a slot was quarantined do not touch it after."""
+    steps = make_plan(world(held=3), wanted=5, now=NOW).steps
+    gate = Gate(group=GROUP, version=3, open=frozenset({0, 1, 2}), quarantined=frozenset({4}))
+    reasons = refusals(replace(world(held=3), gate=gate), NOW, steps=steps)
+    assert len(reasons) == 1
+    assert "orders-4 is quarantined" in reasons[0]

@@ -1,0 +1,185 @@
+"""Small worlds to decide about: a group as Kafka tells it, slots, workers, all consistent."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fleet.decide.moves import range_owners
+from fleet.decide.world import GroupWorld
+from fleet.model import (
+    GroupSnapshot,
+    GroupState,
+    LagCase,
+    Member,
+    PartitionState,
+    TopicPartition,
+)
+from fleet.settings import WorkerSettings, revision_of
+from fleet.slots import Gate, Phase, Slot, WorkerProcess
+from fleet.spec import Cluster, GroupSpec
+
+NOW = 1_000_000.0
+GROUP = "orders"
+
+
+def spec(**changes: Any) -> GroupSpec:
+    """A fleet on topic `orders`; changes are fleet.yaml keys, `worker` merged."""
+    worker = {"entrypoint": "app.job:process", "protocol": "classic", **changes.pop("worker", {})}
+    raw = {
+        "group": GROUP,
+        "topics": ["orders"],
+        "worker": worker,
+        "replicas": {"min": 1, "max": 50, "standby": 1},
+        "scaling": {"policy": "lag", "records_per_worker": 100},
+        **changes,
+    }
+    return GroupSpec.model_validate(raw)
+
+
+def revision(fleet: GroupSpec, code: str = "code") -> str:
+    """The revision of a fleet with that code."""
+    return revision_of(fleet, code)
+
+
+def settings(fleet: GroupSpec, code: str = "code") -> WorkerSettings:
+    """What was published for that revision."""
+    return WorkerSettings(
+        cluster=Cluster(),
+        bootstrap_servers="127.0.0.1:9092",
+        group=fleet,
+        revision=revision(fleet, code),
+        code_digest=code,
+    )
+
+
+def member(
+    name: str, partitions: frozenset[TopicPartition] = frozenset(), **changes: Any
+) -> Member:
+    """A static member; its member id begins with its instance id, as the coordinator makes it."""
+    held: dict[str, Any] = {
+        "member_id": f"{name}-uuid",
+        "instance_id": name,
+        "client_id": "rdkafka",
+        "host": "/10.0.0.1",
+        "partitions": partitions,
+    }
+    return Member(**{**held, **changes})
+
+
+def lagging(
+    *lags: int | None, topic: str = "orders", case: LagCase = LagCase.OK
+) -> tuple[PartitionState, ...]:
+    """Partitions of a topic with these lags."""
+    return tuple(
+        PartitionState(
+            tp=TopicPartition(topic, number),
+            committed=0 if lag is not None else None,
+            log_start=0,
+            log_end=lag,
+            lag=lag,
+            lag_seconds=None,
+            case=case if lag is not None else LagCase.UNKNOWN,
+        )
+        for number, lag in enumerate(lags)
+    )
+
+
+def group_of(
+    members: tuple[Member, ...],
+    *,
+    state: GroupState | None = None,
+    kind: str = "classic",
+    assignor: str | None = "cooperative-sticky",
+    partitions: tuple[PartitionState, ...] = (),
+) -> GroupSnapshot:
+    """The group as one snapshot shows it."""
+    return GroupSnapshot(
+        group=GROUP,
+        exists=True,
+        state=state or (GroupState.STABLE if members else GroupState.EMPTY),
+        type=kind,
+        assignor=assignor if members else None,
+        members=members,
+        partitions=partitions,
+    )
+
+
+def world(
+    fleet: GroupSpec | None = None,
+    *,
+    held: int | tuple[int, ...] = 0,
+    runs: tuple[GroupSpec, str] | None = None,
+    code: str = "code",
+    topics: Mapping[str, int] | None = None,
+    **changes: Any,
+) -> GroupWorld:
+    """A settled group whose `held` slots have holders, members and one standby beside.
+
+    `runs` = (fleet, code) that the slots run; by default what is wanted.
+    """
+    fleet = fleet or spec()
+    topics = {"orders": 12} if topics is None else topics
+    numbers = tuple(range(held)) if isinstance(held, int) else held
+    ran, ran_code = runs or (fleet, code)
+    names = [f"{GROUP}-{n}" for n in numbers]
+    owners = range_owners(names, {t: c for t, c in topics.items() if t in fleet.topics})
+    members = tuple(
+        member(name, frozenset(tp for tp, owner in owners.items() if owner == name))
+        for name in names
+    )
+    kind = ran.worker.protocol if ran.worker is not None else "classic"
+    assignor = getattr(ran.worker, "assignor", None)
+    slots = tuple(
+        Slot(
+            group=GROUP,
+            number=n,
+            holder=f"w{n}",
+            token=1,
+            phase=Phase.ACTIVE,
+            clean=False,
+            member_id=f"{GROUP}-{n}-uuid",
+            revision=revision(ran, ran_code),
+        )
+        for n in numbers
+    )
+    processes = tuple(
+        WorkerProcess(
+            name=name,
+            group=GROUP,
+            revision=revision(ran, ran_code),
+            wanted=True,
+            running=True,
+            restarts=0,
+        )
+        for name in [
+            *(f"w{n}" for n in numbers),
+            *(f"s{i}" for i in range(fleet.replicas.standby if numbers else 0)),
+        ]
+    )
+    made = GroupWorld(
+        spec=fleet,
+        mode="act",
+        cluster="main",
+        snapshot_at=NOW - 1,
+        group=group_of(members, kind=kind, assignor=assignor) if numbers else None,
+        topics=topics,
+        gate=Gate(group=GROUP, version=1, open=frozenset(numbers)),
+        slots=slots,
+        reports=(),
+        processes=processes,
+        change=None,
+        change_alive=False,
+        pauses=(),
+        quarantines=(),
+        revision=revision(fleet, code),
+        published={revision(ran, ran_code): settings(ran, ran_code)},
+    )
+    return replace(made, **changes)
+
+
+def without_holder(seen: GroupWorld, number: int) -> GroupWorld:
+    """The same world after the holder of one slot let go; its member is still in the group."""
+    slots = tuple(
+        replace(s, holder=None, phase=Phase.FREE) if s.number == number else s for s in seen.slots
+    )
+    return replace(seen, slots=slots)

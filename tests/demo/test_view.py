@@ -1,0 +1,76 @@
+"""What a person sees: sentences in a pipe, a picture on a terminal."""
+
+import io
+import threading
+
+from rich.console import Console
+
+from fleet.clock import ManualClock
+from fleet.demo.view import GroupPicture, Show, SlotPicture
+from fleet.errors import Unreachable
+
+PICTURE = GroupPicture(
+    group="orders-enrichment",
+    state="Stable",
+    members=3,
+    standbys=1,
+    lag=12345,
+    rebalances=0,
+    slots=(
+        SlotPicture(
+            number=0,
+            holder="orders-enrichment-w1",
+            phase="active",
+            revision="abcdef0123",
+            partitions=4,
+            batches=17,
+        ),
+    ),
+)
+
+
+def test_a_pipe_gets_plain_sentences():
+    """With their second, without a control sequence, unbroken."""
+    out = io.StringIO()
+    clock = ManualClock()
+    with Show(clock=clock, console=Console(file=out, width=40, highlight=False)) as show:
+        show.chapter("1  The backlog grows")
+        clock.sleep(12)
+        show.say("  a sentence that is longer than forty columns stays in one line")
+    assert "\x1b" not in out.getvalue()
+    assert "[   0 s] 1  The backlog grows" in out.getvalue()
+    assert "[  12 s]   a sentence that is longer than forty columns stays" in out.getvalue()
+
+
+def test_a_terminal_gets_the_slots():
+    """Who holds which slot, with how many partitions."""
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=True, color_system=None)
+    looked = threading.Event()
+
+    def look() -> tuple[GroupPicture, ...]:
+        looked.set()
+        return (PICTURE,)
+
+    with Show(clock=ManualClock(), console=console) as show:
+        show.watch(look)
+        assert looked.wait(5)
+        show.say("something")
+        threading.Event().wait(0.7)
+    assert "12,345 records waiting" in out.getvalue()
+    assert "■■■■" in out.getvalue()
+    assert "orders-enrichment-w1" in out.getvalue()
+
+
+def test_a_look_that_fails_is_left_out():
+    """The view never stops the demo."""
+    failed = threading.Event()
+
+    def look() -> tuple[GroupPicture, ...]:
+        failed.set()
+        raise Unreachable("away")
+
+    with Show(clock=ManualClock(), console=Console(file=io.StringIO())) as show:
+        show.watch(look)
+        assert failed.wait(5)
+        show.say("still here")

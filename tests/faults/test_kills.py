@@ -1,0 +1,229 @@
+"""kill -9 of each part, in the middle of a change: nothing lost, the change completed.
+
+Duplicates may be the batch in hand of a killed worker, no more; no process is left over and
+no slot is held by the dead. The broker of these tests is their own, since it is killed too.
+"""
+
+import multiprocessing
+import os
+import threading
+import time
+
+import pytest
+
+from fleet.act.local import find_orphans
+from fleet.broker import Broker
+from fleet.processes import ProcessId, alive
+from fleet.slots import ChangeState, Phase
+from tests.support.kafka_tools import generations
+from tests.support.workshop import Workshop, kill, until
+
+UNCLEAN = 4
+"""Ends in these tests that may repeat a batch: one worker, and each of two at a server's death."""
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory):
+    """A broker that may be killed."""
+    broker = Broker(tmp_path_factory.mktemp("broker"))
+    broker.start()
+    yield broker
+    broker.purge()
+
+
+@pytest.fixture(scope="module")
+def shop(own_broker, tmp_path_factory):
+    """A running fleet of two static workers and a standby, under a steady stream.
+
+    One for all tests: each leaves it with two active slots. What was lost or done twice over
+    all of them is judged at the end.
+    """
+    bootstrap = own_broker.status().bootstrap_servers
+    shop = Workshop(tmp_path_factory.mktemp("home"), bootstrap, "kills")
+    shop.create_topic(4)
+    try:
+        with shop.stream(rate=100):
+            with shop.fleet() as fleet:
+                change = fleet.apply(shop.group, actor="test", progress=shop.say)
+                assert change.state is ChangeState.DONE, change.sentence
+            yield shop
+        shop.await_drained(90)
+        lost, twice = shop.lost_and_twice()
+        assert lost == 0
+        assert twice <= UNCLEAN * biggest_batch(shop), "more than the batches in hand"
+    finally:
+        with shop.fleet() as fleet:
+            fleet.down()
+        assert not list(find_orphans(shop.home))
+
+
+@pytest.fixture
+def two(shop):
+    """Begin and end with two active slots."""
+    scale(shop, 2)
+    until(lambda: all_active(shop, 2), 120, "two active slots to begin with")
+    return shop
+
+
+def scale(shop: Workshop, wanted: int) -> None:
+    """Ask for a number of slots."""
+    with shop.fleet() as fleet:
+        change = fleet.apply(shop.group, wanted=wanted, actor="test", progress=shop.say)
+        assert change.state is ChangeState.DONE, change.sentence
+
+
+def biggest_batch(shop: Workshop) -> int:
+    """Most records that one worker was called for at one moment."""
+    sums: dict[tuple[str, float], int] = {}
+    for e in shop.entries():
+        key = (e.worker, e.at)
+        sums[key] = sums.get(key, 0) + e.last - e.first + 1
+    return max(sums.values(), default=0)
+
+
+def recorded(broker: Broker, shop: Workshop) -> int:
+    """Completed generations by Kafka's own tool."""
+    return len({g for g in generations(broker, shop.group) if g > 0})
+
+
+def all_active(shop: Workshop, count: int) -> bool:
+    """Every open slot is held by a worker that is ready and alive."""
+    with shop.fleet() as fleet:
+        running = {w.name for w in fleet.workers(shop.group) if w.running}
+        slots = [s for s in fleet.slots(shop.group) if s.number in fleet.gate(shop.group).open]
+        return len(slots) == count and all(
+            s.phase is Phase.ACTIVE and s.holder in running for s in slots
+        )
+
+
+def test_worker_and_supervisor(two, own_broker):
+    """A killed worker's slot passes to the standby with no rebalance, supervisor dead or not."""
+    shop = two
+    before = recorded(own_broker, shop)
+    with shop.fleet() as fleet:
+        victim = next(s for s in fleet.slots(shop.group) if s.phase is Phase.ACTIVE)
+        pids = {w.name: w.pid for w in fleet.workers(shop.group)}
+        kill(supervisor(shop))
+        kill(pids[victim.holder])
+        until(lambda: holder(shop, victim.number) not in {None, victim.holder}, 60, "a takeover")
+        until(lambda: all_active(shop, 2), 60, "the taker to be active")
+        assert recorded(own_broker, shop) == before, "a killed static worker costs no generation"
+        fleet.runtime.ensure()
+        until(lambda: len([w for w in fleet.workers(shop.group) if w.running]) == 3, 60, "restart")
+        assert len({w.pid for w in fleet.workers(shop.group)}) == 3
+
+
+def holder(shop: Workshop, number: int) -> str | None:
+    """Who holds the slot."""
+    with shop.fleet() as fleet:
+        return next(s.holder for s in fleet.slots(shop.group) if s.number == number)
+
+
+def supervisor(shop: Workshop) -> int:
+    """The supervisor's pid."""
+    with shop.fleet() as fleet:
+        pid = fleet.runtime.supervisor()
+        assert isinstance(pid, ProcessId)
+        assert alive(pid)
+        return pid.pid
+
+
+def test_spark_server(two, own_broker):
+    """Workers survive the death of the shared Spark server and go on with the one after it."""
+    shop = two
+    before = recorded(own_broker, shop)
+    done = len(shop.entries())
+    from fleet.act.spark_server import process
+
+    kill(process(shop.home).pid)
+    until(lambda: len(shop.entries()) > done + 5, 240, "batches after the Spark server's death")
+    until(lambda: all_active(shop, 2), 120, "all slots active again")
+    assert recorded(own_broker, shop) == before
+
+
+def test_broker(two, own_broker):
+    """The coordinator's death and return within the session costs no generation."""
+    shop = two
+    before = recorded(own_broker, shop)
+    own_broker.kill()
+    time.sleep(3)
+    own_broker.start()
+    done = len(shop.entries())
+    until(lambda: len(shop.entries()) > done + 5, 120, "batches after the broker's return")
+    until(lambda: all_active(shop, 2), 120, "all slots active again")
+    assert recorded(own_broker, shop) == before
+
+
+def act(config: str, home: str, group: str, wanted: int | None) -> None:
+    """What a manager process does; killed by the test."""
+    from pathlib import Path
+
+    from fleet.cycle import Fleet
+
+    with Fleet.open(Path(config), home=Path(home)) as fleet:
+        fleet.apply(group, wanted=wanted, actor=f"manager {os.getpid()}", progress=print)
+
+
+STEPS = {
+    "open": (4, lambda s, said: "opened slot" in said),
+    "open, while warming": (4, lambda s, said: "warming" in said),
+    "leave": (1, lambda s, said: "draining slot" in said),
+    "roll": (None, lambda s, said: "canary" in said),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_manager_in_mid_change(name, two, own_broker):
+    """A killed manager's change is completed by the next with the same totals."""
+    shop = two
+    wanted, moment = STEPS[name]
+    if name == "roll":
+        shop.edit_job("VERSION = 1", "VERSION = 2")  # once: the other steps change no code
+    before = recorded(own_broker, shop)
+    manager = spawn_manager(shop, wanted)
+    watch_and_kill(shop, manager, moment)
+    with shop.fleet() as fleet:
+        left = fleet.store.change(shop.group)
+        assert left is not None
+        assert left.state is ChangeState.RUNNING, "the kill came too late to prove anything"
+        change = fleet.apply(shop.group, wanted=wanted, actor="second manager", progress=shop.say)
+    assert change.state is ChangeState.DONE, change.sentence
+    slots = wanted or 2
+    until(lambda: all_active(shop, slots), 60, f"{slots} active slots")
+    cost = recorded(own_broker, shop) - before
+    assert cost == 0 if name == "roll" else 1 <= cost <= 2
+
+
+def spawn_manager(shop: Workshop, wanted: int | None):
+    """A manager in a process of its own, its sentences in a file."""
+    log = shop.home / "manager.log"
+    log.unlink(missing_ok=True)
+    context = multiprocessing.get_context("spawn")
+    manager = context.Process(
+        target=_logged, args=(str(log), str(shop.config), str(shop.home), shop.group, wanted)
+    )
+    manager.start()
+    return manager
+
+
+def _logged(log: str, *rest) -> None:
+    import sys
+
+    sys.stdout = open(log, "w", buffering=1)  # noqa: SIM115, PTH123 - lives as long as the process
+    act(*rest)
+
+
+def watch_and_kill(shop: Workshop, manager, moment) -> None:
+    """Kill the manager as soon as its sentences show the moment."""
+    log = shop.home / "manager.log"
+    done = threading.Event()
+    try:
+        until(lambda: log.exists() and moment(shop, log.read_text()), 120, "the moment to kill")
+        manager.kill()
+    finally:
+        manager.kill()
+        manager.join(10)
+        done.set()
+        print(log.read_text())

@@ -1,0 +1,284 @@
+"""Records of `__consumer_offsets` are read by a version table; nothing is guessed or raised."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.history.records import (
+    KEYS,
+    VALUES,
+    AssignmentEpoch,
+    ClassicMember,
+    ConsumerGroupEpoch,
+    ConsumerGroupMember,
+    CurrentAssignment,
+    GroupMetadata,
+    OffsetCommit,
+    Raw,
+    Record,
+    TargetAssignment,
+    Tombstone,
+    Undecoded,
+    decode,
+    group_of,
+)
+from fleet.model import TopicPartition
+
+# Written by a 4.3.1 broker.
+COMMIT = (
+    "00010009672d636c617373696300017400000000",
+    "0004000000000000004c0000000001000001a1fba2968801001012d77191ec2c40b2b4e97e94f8ba880d",
+)
+CREATED = (
+    "00020009672d636c6173736963",
+    "0003000000000000ffffffff000001a1fba28eab00000000",
+)
+EPOCH = ("0003000a672d636f6e73756d6572", "000000000002010008b057e521a29946ae")
+ASSIGNED = ("0006000a672d636f6e73756d6572", "000000000002010008000001a1fba2c2d5")
+JOINED = (
+    "0005000a672d636f6e73756d657200164b31527548514e785248433579396b393459744c7667",
+    "000000000363310b2f3132372e302e302e3102027401000493e00001000100",
+)
+TWELVE = "".join(f"{number:08x}" for number in range(12))
+TARGET = (
+    JOINED[0].replace("0005", "0007", 1),
+    f"00000212d77191ec2c40b2b4e97e94f8ba880d0d{TWELVE}0000",
+)
+CURRENT = (
+    "0008000a672d636f6e73756d65720016355968674655314d53796d4f304b59586d434f706f77",
+    "0000000000030000000002010100",
+)
+
+
+def read(vector: tuple[str, str | None], offset: int = 7, timestamp: int = 1000) -> Record:
+    key, value = vector
+    return decode(
+        bytes.fromhex(key),
+        None if value is None else bytes.fromhex(value),
+        offset=offset,
+        timestamp=timestamp,
+    )
+
+
+def test_an_offset_commit_names_the_next_offset_and_its_topic_id():
+    """Type 1, value version 4 (KIP-848 brokers write the topic id as a tag)."""
+    found = read(COMMIT)
+    assert isinstance(found, OffsetCommit)
+    assert (found.group, found.tp, found.committed) == ("g-classic", TopicPartition("t", 0), 76)
+    assert (found.leader_epoch, found.metadata, found.offset, found.timestamp_ms) == (
+        0,
+        "",
+        7,
+        1000,
+    )
+    assert found.topic_id == "12d77191ec2c40b2b4e97e94f8ba880d"
+
+
+def test_a_created_group_is_a_generation_zero_without_members():
+    """Type 2, version 3, as written by the first JoinGroup."""
+    found = read(CREATED)
+    assert isinstance(found, GroupMetadata)
+    assert (found.group, found.generation, found.members) == ("g-classic", 0, ())
+    assert (found.protocol_type, found.protocol, found.leader) == ("", None, None)
+
+
+def test_kip_848_records_carry_epochs_members_and_assignments_by_topic_id():
+    """Types 3, 5, 6, 7 and 8, version 0, with their tagged fields."""
+    epoch, joined, assigned = read(EPOCH), read(JOINED), read(ASSIGNED)
+    target, current = read(TARGET), read(CURRENT)
+    assert isinstance(epoch, ConsumerGroupEpoch)
+    assert (epoch.epoch, epoch.metadata_hash != 0) == (2, True)
+    assert isinstance(joined, ConsumerGroupMember)
+    assert (joined.client_id, joined.client_host, joined.topics) == ("c1", "/127.0.0.1", ("t",))
+    assert (joined.instance_id, joined.regex, joined.rebalance_timeout_ms) == (None, "", 300_000)
+    assert isinstance(assigned, AssignmentEpoch)
+    assert (assigned.epoch, assigned.assignment_timestamp_ms) == (2, 0x1A1FBA2C2D5)
+    assert isinstance(target, TargetAssignment)
+    assert target.partitions == {"12d77191ec2c40b2b4e97e94f8ba880d": tuple(range(12))}
+    assert isinstance(current, CurrentAssignment)
+    assert (current.epoch, current.previous_epoch, current.state) == (3, 0, 2)
+    assert (current.assigned, current.revoking) == ({}, {})
+
+
+def text(value: str | None) -> bytes:
+    if value is None:
+        return struct.pack(">h", -1)
+    return struct.pack(">h", len(value.encode())) + value.encode()
+
+
+def blob(value: bytes) -> bytes:
+    return struct.pack(">i", len(value)) + value
+
+
+def compact(value: str | None) -> bytes:
+    return b"\0" if value is None else bytes([len(value.encode()) + 1]) + value.encode()
+
+
+SUBSCRIPTION = (
+    struct.pack(">h", 3)
+    + struct.pack(">i", 1)
+    + text("t")
+    + struct.pack(">i", -1)
+    + struct.pack(">i", 1)
+    + text("t")
+    + struct.pack(">ii", 1, 4)
+    + struct.pack(">i", 9)
+    + text("rack")
+)
+ASSIGNMENT = (
+    struct.pack(">h", 0)
+    + struct.pack(">i", 1)
+    + text("t")
+    + struct.pack(">iii", 2, 0, 3)
+    + struct.pack(">i", -1)
+)
+
+
+def classic_value(version: int) -> bytes:
+    """A GroupMetadata value of a version, written field by field from Kafka's message JSON."""
+    flexible = version >= 4
+    string = compact if flexible else text
+
+    def count(number: int) -> bytes:
+        return bytes([number + 1]) if flexible else struct.pack(">i", number)
+
+    def data(value: bytes) -> bytes:
+        return bytes([len(value) + 1]) + value if flexible else blob(value)
+
+    out = struct.pack(">h", version) + string("consumer") + struct.pack(">i", 5)
+    out += string("range") + string("m-1")
+    if version >= 2:
+        out += struct.pack(">q", 42)
+    out += count(1) + string("m-1")
+    if version >= 3:
+        out += string("g-0")
+    out += string("client") + string("/10.0.0.1")
+    if version >= 1:
+        out += struct.pack(">i", 300_000)
+    out += struct.pack(">i", 45_000) + data(SUBSCRIPTION) + data(ASSIGNMENT)
+    return out + (b"\0\0" if flexible else b"")
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_of_group_metadata_gives_the_same_member(version):
+    """Versions 0-4: fields that a version lacks are None or fall back to the session timeout."""
+    key = struct.pack(">h", 2) + text("g")
+    found = decode(key, classic_value(version), offset=1, timestamp=2)
+    assert isinstance(found, GroupMetadata)
+    assert (found.generation, found.protocol, found.leader) == (5, "range", "m-1")
+    assert found.state_timestamp_ms == (42 if version >= 2 else None)
+    member = found.members[0]
+    assert isinstance(member, ClassicMember)
+    assert member.instance_id == ("g-0" if version >= 3 else None)
+    assert member.rebalance_timeout_ms == (300_000 if version >= 1 else 45_000)
+    assert (member.topics, member.owned, member.assigned) == (("t",), {"t": (4,)}, {"t": (0, 3)})
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_version_of_offset_commit_gives_the_same_offset(version):
+    """Versions 0-4 differ in expiry, leader epoch and encoding only."""
+    value = struct.pack(">hq", version, 99)
+    if version >= 3:
+        value += struct.pack(">i", 4)
+    value += (compact("note") if version >= 4 else text("note")) + struct.pack(">q", 1234)
+    if version == 1:
+        value += struct.pack(">q", 5678)
+    if version >= 4:
+        value += b"\0"
+    found = decode(struct.pack(">h", 1) + text("g") + text("t") + struct.pack(">i", 2), value,
+                   offset=0, timestamp=0)  # fmt: skip
+    assert isinstance(found, OffsetCommit)
+    assert (found.committed, found.metadata, found.commit_timestamp_ms) == (99, "note", 1234)
+    assert found.leader_epoch == (4 if version >= 3 else -1)
+    assert found.expire_timestamp_ms == (5678 if version == 1 else None)
+
+
+def test_blobs_of_other_protocol_types_are_left_unread():
+    """Kafka Connect puts its own format into subscription and assignment."""
+    value = classic_value(3).replace(text("consumer"), text("connect"))
+    found = decode(struct.pack(">h", 2) + text("g"), value, offset=0, timestamp=0)
+    assert isinstance(found, GroupMetadata)
+    assert (found.members[0].topics, found.members[0].assigned) == ((), {})
+    assert found.members[0].assignment == ASSIGNMENT
+
+
+def test_unknown_tags_are_skipped_by_their_size():
+    """KIP-915: newer brokers may add tagged fields."""
+    key, value = EPOCH
+    longer = bytes.fromhex(value).replace(b"\x01\x00\x08", b"\x02\x00\x08", 1) + b"\x07\x02zz"
+    found = decode(bytes.fromhex(key), longer, offset=0, timestamp=0)
+    assert isinstance(found, ConsumerGroupEpoch)
+    assert found.epoch == 2
+
+
+@pytest.mark.parametrize(
+    ("vector", "key"),
+    [
+        pytest.param(COMMIT, ("t", 0), id="offset"),
+        pytest.param(CREATED, (), id="group"),
+        pytest.param(JOINED, ("K1RuHQNxRHC5y9k94YtLvg",), id="member"),
+    ],
+)
+def test_a_null_value_is_a_tombstone_of_its_key(vector, key):
+    """Deletion is a value of its own, never an empty record."""
+    found = read((vector[0], None))
+    assert isinstance(found, Tombstone)
+    assert found.key == key
+
+
+@pytest.mark.parametrize("kind", sorted(set(KEYS) - set(VALUES)))
+def test_known_types_that_are_not_taken_apart_keep_their_bytes(kind):
+    """Share, streams and regex records are counted by type and kept raw."""
+    rest = text("m") if KEYS[kind][1] != "g" else b""
+    found = decode(struct.pack(">h", kind) + text("g") + rest, b"\0\0abc", offset=0, timestamp=0)
+    assert isinstance(found, Raw)
+    assert (found.type, found.group, found.value) == (kind, "g", b"\0\0abc")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        pytest.param(None, b"", "no key", id="no-key"),
+        pytest.param(b"\0", b"", "2 bytes wanted", id="short-key"),
+        pytest.param(b"\x03\xe7" + text("g"), b"", "record type 999", id="unknown-type"),
+        pytest.param(b"\0\x02" + text("g"), b"\0\x09", "value version 9", id="unknown-version"),
+        pytest.param(b"\0\x02" + text("g"), b"\xff\xff", "value version -1", id="negative-version"),
+        pytest.param(b"\0\x02" + text("g"), classic_value(3)[:-9], "wanted", id="truncated"),
+        pytest.param(b"\0\x02" + text(None), b"\0\0", "null", id="null-group"),
+        pytest.param(b"\0\x02\0\x01\xff", b"\0\0", "UTF-8", id="not-utf8"),
+        pytest.param(bytes.fromhex(CURRENT[0]), b"\0\0" + b"\xff" * 30, "", id="huge-array"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_reason(key, value, reason):
+    """Unknown types and versions and truncated bytes are outcomes, with the bytes kept."""
+    found = decode(key, value, offset=3, timestamp=4)
+    assert isinstance(found, Undecoded)
+    assert reason in found.reason
+    assert (found.key, found.value, found.offset) == (key, value, 3)
+
+
+@given(st.binary(max_size=200), st.one_of(st.none(), st.binary(max_size=400)))
+def test_random_bytes_never_raise(key, value):
+    """Whatever stands in the log, the reader goes on."""
+    decode(key, value, offset=0, timestamp=0)
+    group_of(key)
+
+
+@given(
+    st.sampled_from(sorted(VALUES)), st.integers(0, 4), st.binary(max_size=300), st.integers(0, 400)
+)
+def test_bytes_behind_a_true_key_never_raise(kind, version, body, cut):
+    """Random bodies and truncations of true records behind keys of every type."""
+    key = struct.pack(">h", kind) + text("g") + (text("t") + struct.pack(">i", 0))
+    decode(key, struct.pack(">h", version) + body, offset=0, timestamp=0)
+    decode(struct.pack(">h", 2) + text("g"), classic_value(version)[:cut], offset=0, timestamp=0)
+    for vector in (COMMIT, JOINED, TARGET, CURRENT):
+        decode(bytes.fromhex(vector[0]), bytes.fromhex(vector[1])[:cut], offset=0, timestamp=0)
+
+
+def test_the_group_is_told_by_the_key_alone():
+    """What filters a group's records reads no value."""
+    assert group_of(bytes.fromhex(JOINED[0])) == "g-consumer"
+    assert group_of(b"\x03\xe7" + text("g")) is None

@@ -1,0 +1,330 @@
+"""A snapshot says what Kafka's own ConsumerGroupCommand says, in a handful of requests."""
+
+import gc
+import time
+import weakref
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    Producer,
+    ShareConsumer,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.clock import SystemClock
+from fleet.errors import Unreachable
+from fleet.model import GroupState, LagCase, TopicPartition
+from fleet.observe.admin import Observer
+from fleet.observe.samples import EndOffsetSamples
+from tests.support import commits, kafka_tools
+
+
+@pytest.fixture
+def config(broker) -> dict[str, str]:
+    return {"bootstrap.servers": broker.bootstrap_servers}
+
+
+@pytest.fixture
+def topic_of(config, unique) -> Callable[[str, int, int], str]:
+    """Create a topic with a number of records in each partition."""
+
+    def make(name: str, partitions: int, records: int) -> str:
+        topic = f"{name}-{unique}"
+        admin = AdminClient(config)
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
+        producer = Producer(config)
+        for number in range(records * partitions):
+            producer.produce(topic, b"x", partition=number % partitions)
+        producer.flush(10)
+        return topic
+
+    return make
+
+
+def observer(config: dict[str, str], samples: EndOffsetSamples | None = None) -> Observer:
+    return Observer(cluster="test", config=config, clock=SystemClock(), samples=samples)
+
+
+def consumer(config: dict[str, str], group: str, **extra: object) -> Consumer:
+    return Consumer(
+        {
+            **config,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6000,
+            **extra,
+        }
+    )
+
+
+def commit(config: dict[str, str], group: str, topic: str, *offsets: int) -> None:
+    client = consumer(config, group)
+    asked = [KafkaPartition(topic, number, offset) for number, offset in enumerate(offsets)]
+    commits.commit(client, asked)
+    client.close()
+
+
+def assigned(client: Consumer, partitions: int) -> None:
+    end = time.monotonic() + 40
+    while len(client.assignment()) < partitions and time.monotonic() < end:
+        client.poll(0.1)
+    assert len(client.assignment()) == partitions
+
+
+def as_kafka_prints(rows: list[dict[str, str]]) -> dict[tuple[str, int], tuple[str, ...]]:
+    return {
+        (row["TOPIC"], int(row["PARTITION"])): (
+            row["CURRENT-OFFSET"],
+            row["LOG-END-OFFSET"],
+            row["LAG"],
+            row["CONSUMER-ID"],
+        )
+        for row in rows
+    }
+
+
+def as_we_say(snapshot, group: str) -> dict[tuple[str, int], tuple[str, ...]]:
+    return {
+        (state.tp.topic, state.tp.partition): tuple(
+            "-" if value is None else str(value)
+            for value in (state.committed, state.log_end, state.lag, state.owner)
+        )
+        for state in snapshot.groups[group].partitions
+    }
+
+
+def test_partitions_equal_kafkas_own_tool(broker, config, topic_of, unique):
+    """Committed, log end, lag and owner of a running, an Empty and a half-committed group."""
+    topic, doomed = topic_of("t", 3, 10), topic_of("doomed", 1, 5)
+    running, empty, gone = f"running-{unique}", f"empty-{unique}", f"gone-{unique}"
+    commit(config, empty, topic, 4, 10, 0)
+    commit(config, gone, doomed, 2)
+    client = consumer(config, running)
+    client.subscribe([topic])
+    assigned(client, 3)
+    # Two of three partitions are committed: the third was never.
+    client.commit(
+        offsets=[KafkaPartition(topic, 0, 6), KafkaPartition(topic, 1, 10)], asynchronous=False
+    )
+    admin = AdminClient(config)
+    admin.delete_topics([doomed])[doomed].result(10)
+    time.sleep(1.0)  # the coordinator drops the deleted topic's offsets
+    snapshot = observer(config).snapshot()
+    for group in (running, empty, gone):
+        rows = kafka_tools.consumer_group_command(
+            broker.broker, "--describe", "--group", group, "--offsets"
+        )
+        assert as_we_say(snapshot, group) == as_kafka_prints(rows), group
+    found = snapshot.groups[running]
+    assert (found.state, found.type, found.assignor) == (GroupState.STABLE, "classic", "range")
+    assert [state.case for state in found.partitions] == [
+        LagCase.OK,
+        LagCase.OK,
+        LagCase.NEVER_COMMITTED,
+    ]
+    assert found.lag == 4
+    assert snapshot.groups[empty].lag == 16
+    assert snapshot.topics[topic] == 3
+    assert doomed not in snapshot.topics
+    assert snapshot.problems == ()
+    client.close()
+
+
+def test_unknown_without_offsets_and_empty_are_three_answers(config, topic_of, unique):
+    """KIP-88 alone cannot tell them apart; a person must."""
+    topic = topic_of("t", 1, 3)
+    commit(config, f"empty-{unique}", topic, 1)
+    client = consumer(config, f"fresh-{unique}")
+    client.subscribe([topic])
+    assigned(client, 1)
+    names = [f"unknown-{unique}", f"fresh-{unique}", f"empty-{unique}"]
+    unknown, fresh, empty = (observer(config).snapshot(names).groups[name] for name in names)
+    assert (unknown.exists, unknown.state, unknown.partitions) == (False, GroupState.DEAD, ())
+    assert (fresh.exists, fresh.state, fresh.lag) == (True, GroupState.STABLE, None)
+    assert [state.committed for state in fresh.partitions] == [None]
+    assert (empty.exists, empty.state, empty.lag) == (True, GroupState.EMPTY, 2)
+    client.close()
+
+
+def test_a_member_of_a_deleted_topic_is_named_so(config, topic_of, unique):
+    """An assignment outlives its topic until the members notice."""
+    topic = topic_of("doomed", 2, 3)
+    client = consumer(config, f"g-{unique}", **{"topic.metadata.refresh.interval.ms": 600_000})
+    client.subscribe([topic])
+    assigned(client, 2)
+    admin = AdminClient(config)
+    admin.delete_topics([topic])[topic].result(10)
+    time.sleep(0.5)
+    found = observer(config).snapshot([f"g-{unique}"]).groups[f"g-{unique}"]
+    assert {state.case for state in found.partitions} <= {LagCase.TOPIC_DELETED}
+    assert found.lag is None
+    assert topic not in admin.list_topics(timeout=10).topics  # looking did not create it again
+    client.close()
+
+
+def test_retention_and_recreation_have_their_cases(config, topic_of, unique):
+    """Below the log start the readable records count; beyond the end nothing does."""
+    topic = topic_of("t", 2, 10)
+    commit(config, f"g-{unique}", topic, 2, 99)
+    admin = AdminClient(config)
+    for future in admin.delete_records([KafkaPartition(topic, 0, 7)]).values():
+        future.result(10)
+    below, beyond = observer(config).snapshot([f"g-{unique}"]).groups[f"g-{unique}"].partitions
+    assert (below.case, below.log_start, below.lag) == (LagCase.BELOW_START, 7, 3)
+    assert (beyond.case, beyond.lag) == (LagCase.BEYOND_END, None)
+
+
+def test_age_and_rates_come_from_looks_before(config, topic_of, unique):
+    """Lag in seconds is unknown at first, then told by samples; rates need the last look."""
+    topic = topic_of("t", 1, 10)
+    group = f"g-{unique}"
+    commit(config, group, topic, 10)
+    watch = observer(config, EndOffsetSamples(None))
+    first = watch.snapshot([group])
+    assert first.groups[group].lag_seconds == 0.0
+    assert first.groups[group].rates == {}
+    producer = Producer(config)
+    for _ in range(20):
+        producer.produce(topic, b"x", partition=0)
+    producer.flush(10)
+    time.sleep(1.1)
+    second = watch.snapshot([group], first)
+    (state,) = second.groups[group].partitions
+    assert state.lag == 20
+    assert state.lag_seconds is not None
+    assert 0.5 < state.lag_seconds < 30.0
+    speed = second.groups[group].rates[TopicPartition(topic, 0)]
+    assert speed.produced is not None
+    assert 0 < speed.produced < 20
+    assert speed.consumed == 0.0
+
+
+def test_a_kip_848_group_is_seen_with_its_members(config, topic_of, unique):
+    """Type, server assignor, instance id and owners."""
+    topic, group = topic_of("t", 2, 1), f"new-{unique}"
+    client = Consumer(
+        {
+            **config,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "group.instance.id": f"{group}-0",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    client.subscribe([topic])
+    assigned(client, 2)
+    found = observer(config).snapshot([group]).groups[group]
+    assert (found.type, found.assignor) == ("consumer", "uniform")
+    assert found.state in {GroupState.STABLE, GroupState.REBALANCING}
+    assert [member.instance_id for member in found.members] == [f"{group}-0"]
+    assert {state.owner for state in found.partitions} == {found.members[0].member_id}
+    client.close()
+
+
+def test_a_share_group_is_listed_without_what_is_not_ours_to_read(config, topic_of, unique):
+    """The client library lists consumer groups only; a share group still exists, by name too."""
+    topic, group = topic_of("t", 1, 1), f"share-{unique}"
+    client = ShareConsumer({**config, "group.id": group, "log_level": 0})
+    client.subscribe([topic])
+    end = time.monotonic() + 40
+    found = observer(config).snapshot([group]).groups[group]
+    while not found.exists and time.monotonic() < end:
+        client.poll(0.2)
+        found = observer(config).snapshot([group]).groups[group]
+    assert (found.exists, found.type, found.members) == (True, "unknown", ())
+    assert observer(config).snapshot().groups[group].exists
+    client.close()
+
+
+def test_two_hundred_groups_take_a_handful_of_calls(config, topic_of, unique, monkeypatch):
+    """One describe of all, two log reads of all; offsets in flight together, never in turn."""
+    topic = topic_of("t", 4, 5)
+    groups = [f"many-{unique}-{number}" for number in range(200)]
+    offsets = [KafkaPartition(topic, number, number + 1) for number in range(4)]
+    admin = AdminClient(config)
+    asked = [
+        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, offsets)])[group]
+        for group in groups
+    ]
+    for future in asked:
+        future.result(20)
+    calls: list[str] = []
+    names = (
+        "list_topics",
+        "list_consumer_groups",
+        "describe_consumer_groups",
+        "list_consumer_group_offsets",
+        "list_offsets",
+        "describe_topics",
+    )
+    for name in names:
+        original = getattr(AdminClient, name)
+
+        def spy(self, *args, _name=name, _original=original, **more):
+            calls.append(_name)
+            return _original(self, *args, **more)
+
+        monkeypatch.setattr(AdminClient, name, spy)
+    snapshot = observer(config).snapshot(groups)
+    assert all(snapshot.groups[group].lag == 10 for group in groups)
+    assert {name: calls.count(name) for name in set(calls)} == {
+        "list_topics": 1,
+        "list_consumer_groups": 1,
+        "describe_consumer_groups": 1,
+        "list_consumer_group_offsets": 200,
+        "list_offsets": 2,
+    }
+    first = calls.index("list_consumer_group_offsets")
+    assert calls[first : first + 200] == ["list_consumer_group_offsets"] * 200
+
+
+def test_no_groups_asked_for_gives_topics_only(config, topic_of):
+    """An empty collection is not "all"."""
+    topic = topic_of("t", 2, 1)
+    snapshot = observer(config).snapshot([])
+    assert (snapshot.groups, snapshot.topics[topic]) == ({}, 2)
+
+
+def test_log_starts_and_ends_of_single_partitions(config, topic_of):
+    """What cannot be read is left out, the rest is there."""
+    topic = topic_of("t", 2, 6)
+    there, missing = TopicPartition(topic, 1), TopicPartition(topic, 9)
+    look = observer(config)
+    assert look.log_ends([there, missing]) == {there: 6}
+    assert look.log_starts([there]) == {there: 0}
+    assert look.log_ends([]) == {}
+    assert look.partitions([topic, "never"]) == {topic: 2}
+
+
+def test_a_cluster_that_does_not_answer_is_said_in_time():
+    """The sentence names the address; the wait is bounded."""
+    config = {"bootstrap.servers": "127.0.0.1:1"}
+    look = Observer(cluster="test", config=config, clock=SystemClock(), timeout=1.0)
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 does not answer within 1 s"):
+        look.snapshot()
+    assert time.monotonic() - began < 4.0
+
+
+def test_an_observer_whose_requests_failed_ends_where_it_is_dropped():
+    """Left to the garbage collector, librdkafka may be ended on its own thread and aborts."""
+    config = {"bootstrap.servers": "127.0.0.1:1"}
+    look = Observer(cluster="test", config=config, clock=SystemClock(), timeout=0.3)
+    assert look.state("g") is GroupState.UNKNOWN
+    with pytest.raises(Unreachable):
+        look.snapshot()
+    known = weakref.ref(look)
+    gc.disable()
+    try:
+        del look
+        deadline = time.monotonic() + 5  # a callback on its way may hold it for a moment
+        while known() is not None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert known() is None
+    finally:
+        gc.enable()

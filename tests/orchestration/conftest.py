@@ -1,0 +1,128 @@
+"""A cluster with plain consumers on it, and the fleet.yaml that names some of their groups."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from assets.resources import FleetResource, declared
+from fleet.broker import Broker
+from fleet.spec import FleetSpec
+
+
+@dataclass
+class Scene:
+    """One topic of four partitions with 40 records; groups are named by `unique`."""
+
+    bootstrap: str
+    unique: str
+    folder: Path
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        return f"orders-{self.unique}"
+
+    @property
+    def plain(self) -> str:
+        """A declared group of somebody else's consumers."""
+        return f"plain.{self.unique}"
+
+    @property
+    def managed(self) -> str:
+        """A declared group in mode act that has no workers yet."""
+        return f"managed.{self.unique}"
+
+    @property
+    def stranger(self) -> str:
+        """A group that fleet.yaml does not name."""
+        return f"stranger.{self.unique}"
+
+    @property
+    def config(self) -> Path:
+        """Its fleet.yaml."""
+        return self.folder / "fleet.yaml"
+
+    @property
+    def spec(self) -> FleetSpec:
+        """The same, read."""
+        return declared({"FLEET_CONFIG": str(self.config)})
+
+    @property
+    def resource(self) -> FleetResource:
+        """What sensors, schedules and checks open."""
+        return FleetResource(config=str(self.config), home=str(self.folder / "home"))
+
+    @contextlib.contextmanager
+    def member(self, group: str) -> Iterator[None]:
+        """A consumer of this group that has partitions and commits, polled by a thread."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        ready, over = threading.Event(), threading.Event()
+        consumer.subscribe([self.topic], on_assign=lambda _, given: given and ready.set())
+
+        def poll() -> None:
+            while not over.is_set():
+                message = consumer.poll(0.1)
+                if message is not None and message.error() is None:
+                    consumer.commit(message=message)
+            consumer.close()
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        try:
+            assert ready.wait(20), f"{group} got no partition"
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+@pytest.fixture(scope="session")
+def quiet_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of these tests alone: a tick tells of at most 50 groups, so others' would count."""
+    broker = Broker(tmp_path_factory.mktemp("quiet"))
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.purge()
+
+
+@pytest.fixture
+def scene(quiet_broker, unique, tmp_path) -> Scene:
+    """The topic exists and holds records."""
+    made = Scene(quiet_broker.status().bootstrap_servers, unique, tmp_path)
+    admin = AdminClient({"bootstrap.servers": made.bootstrap})
+    for done in admin.create_topics([NewTopic(made.topic, 4, 1)]).values():
+        done.result(20)
+    producer = Producer({"bootstrap.servers": made.bootstrap})
+    for n in range(40):
+        producer.produce(made.topic, value=str(n), partition=n % 4)
+    producer.flush(20)
+    made.config.write_text(
+        f"""
+cluster: {{name: main, bootstrap_servers: "{made.bootstrap}"}}
+fleets:
+  - group: {made.plain}
+    topics: [{made.topic}]
+    storm: {{rebalances: 1, window: 10m}}
+  - group: {made.managed}
+    topics: [{made.topic}]
+    mode: act
+    scaling: {{policy: fixed, workers: 2}}
+    worker: {{entrypoint: "fleet.demo.orders:process"}}
+"""
+    )
+    return made

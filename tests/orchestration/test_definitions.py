@@ -1,0 +1,162 @@
+"""What Dagster loads: the graph, the files that name it, and what loading must not touch."""
+
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from dagster import DagsterInstance, DefaultScheduleStatus, Definitions
+from dagster._core.instance import InstanceRef
+
+from assets.definitions import build
+from fleet.spec import ClassicWorker, FleetSpec, GroupSpec
+from tests.orchestration.made import FLEET_YAML, spec
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = Path(__file__).with_name("asset_graph.txt")
+
+
+def drawn(definitions: Definitions) -> str:
+    """The asset graph as text: key, box, owners, what it needs, its checks."""
+    graph = definitions.resolve_asset_graph()
+    lines = []
+    for key in sorted(graph.get_all_asset_keys()):
+        node = graph.get(key)
+        kinds = "+".join(sorted(node.kinds)) or "none"
+        acted = "made by a run" if node.is_executable else "external"
+        lines.append(f"{key.to_user_string()}: {acted}, {kinds}, in {node.group_name}")
+        lines += [f"  owner {owner}" for owner in node.owners]
+        lines += [f"  needs {parent.to_user_string()}" for parent in sorted(node.parent_keys)]
+        lines += [f"  check {check.name}" for check in sorted(node.check_keys)]
+    return "\n".join(lines) + "\n"
+
+
+def test_loadable():
+    """All assets, checks, the job, the schedule and the sensor resolve."""
+    Definitions.validate_loadable(build(spec()))
+
+
+def test_graph_is_the_golden_one():
+    """Topic, group, plan, rollout in a row; groups whose ids differ in one dot stay two."""
+    assert drawn(build(spec())) == GOLDEN.read_text()
+
+
+def test_raw_ids_are_metadata():
+    """Keys are slugs; what Kafka calls the group stands beside."""
+    graph = build(spec()).resolve_asset_graph()
+    raw = {graph.get(k).metadata.get("group") for k in graph.get_all_asset_keys()}
+    assert {"orders-enrichment", "billing.v1", "billing-v1"} <= raw
+
+
+@pytest.mark.parametrize(
+    ("mode", "status"),
+    [
+        pytest.param("plan", DefaultScheduleStatus.STOPPED, id="no group acts: stopped"),
+        pytest.param("act", DefaultScheduleStatus.RUNNING, id="some group acts: running"),
+    ],
+)
+def test_schedule_runs_by_itself_only_where_a_group_acts(mode, status):
+    """Nothing acts unless fleet.yaml says so."""
+    fleets = [f.model_copy(update={"mode": mode}) for f in spec().fleets]
+    (schedule,) = build(spec().model_copy(update={"fleets": tuple(fleets)})).schedules or ()
+    assert schedule.default_status is status
+
+
+def test_no_fleets_load():
+    """An empty file shows the sensor and no job."""
+    definitions = build(FleetSpec())
+    Definitions.validate_loadable(definitions)
+    assert not definitions.jobs
+    assert not definitions.schedules
+
+
+def test_workspace_names_this_module():
+    """`dagster dev` finds the module that these tests load."""
+    workspace = yaml.safe_load((ROOT / "workspace.yaml").read_text())
+    assert workspace["load_from"] == [
+        {
+            "python_module": {
+                "module_name": "assets.definitions",
+                "working_directory": ".",
+                "location_name": "fleet",
+            }
+        }
+    ]
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert not {"dagster", "dg"} & set(tools), "either block would make workspace.yaml ignored"
+
+
+def test_dagster_yaml_keeps_everything_in_one_folder(tmp_path, monkeypatch):
+    """Storage, artifacts and logs are under .fleet/dagster, with or without DAGSTER_HOME."""
+    monkeypatch.chdir(tmp_path)
+    with DagsterInstance.from_ref(
+        InstanceRef.from_dir(str(tmp_path / "home"), config_dir=str(ROOT))
+    ) as instance:
+        assert instance.run_monitoring_enabled
+        assert not instance.run_retries_enabled
+        assert not instance.telemetry_enabled
+        assert not instance.get_concurrency_config().pool_config.default_pool_limit
+        assert instance.get_runs() == []
+        written = {path.relative_to(tmp_path).parts[:2] for path in tmp_path.rglob("*.db")}
+    assert written == {(".fleet", "dagster")}
+
+
+def test_loading_touches_no_kafka_and_no_spark():
+    """Code servers and run workers import clients only where they are used."""
+    code = (
+        "import sys, assets.definitions\n"
+        "print([m for m in ('confluent_kafka', 'kafka', 'pyspark', 'pyarrow', 'kubernetes')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={"FLEET_CONFIG": str(FLEET_YAML), "PATH": "/usr/bin"},
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(None, "fleet init", id="no file"),
+        pytest.param("cluster: {nmae: x}\n", "nmae", id="a typo"),
+    ],
+)
+def test_bad_file_is_one_error_that_says_what_to_do(tmp_path, text, said):
+    """The web page shows a ConfigError's sentence for the location, not an empty graph."""
+    path = tmp_path / "fleet.yaml"
+    if text is not None:
+        path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", "import assets.definitions"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={"FLEET_CONFIG": str(path), "PATH": "/usr/bin"},
+    )
+    last = done.stderr[done.stderr.index("fleet.errors.ConfigError:") :]
+    assert done.returncode == 1
+    assert said in last
+    assert str(path) in last
+
+
+def test_three_hundred_groups_load_quickly():
+    """The figure behind one job and one sensor for all groups [37]."""
+    worker = ClassicWorker(entrypoint="fleet.demo.orders:process")
+    fleets = tuple(
+        GroupSpec(group=f"group.{n}", topics=(f"topic-{n % 20}",), worker=worker)
+        for n in range(300)
+    )
+    began = time.monotonic()
+    definitions = build(FleetSpec(fleets=fleets))
+    Definitions.validate_loadable(definitions)
+    assert len(definitions.resolve_asset_graph().get_all_asset_keys()) == 300 * 3 + 20 + 1
+    assert time.monotonic() - began < 20

@@ -1,0 +1,197 @@
+"""What a rollout leaves in Dagster: the receipt, its check, and failures that say why."""
+
+import pytest
+from dagster import (
+    AssetCheckSeverity,
+    AssetCheckSpec,
+    AssetKey,
+    DagsterInstance,
+    Failure,
+    asset,
+    materialize,
+)
+
+from assets.groups import recorded
+from assets.judging import budget_judgement, lag_judgement, receipt_judgement
+from assets.resources import told
+from assets.tables import change_metadata, markdown, plan_metadata, plan_sentence
+from fleet.errors import Refused
+from fleet.model import (
+    GroupSnapshot,
+    GroupState,
+    LagCase,
+    Member,
+    PartitionState,
+    TopicPartition,
+    Verdict,
+)
+from fleet.slots import ChangeState
+from fleet.spec import LagScaling
+from tests.orchestration.made import change, group, plan, receipt, step
+
+KEY = AssetKey(["main", "rollout", "orders"])
+
+
+def ran(done):
+    """Run an asset that records this change; the run's result."""
+
+    @asset(key=KEY, check_specs=[AssetCheckSpec("receipt", asset=KEY)])
+    def rollout(context):
+        yield from recorded(context, done)
+
+    with DagsterInstance.ephemeral() as instance:
+        return materialize([rollout], instance=instance, raise_on_error=False)
+
+
+@pytest.mark.parametrize(
+    ("done", "succeeded", "materialised", "check"),
+    [
+        pytest.param(
+            change(ChangeState.DONE, receipt(Verdict.EQUAL)), True, 1, True, id="as priced"
+        ),
+        pytest.param(
+            change(ChangeState.DONE, receipt(Verdict.UNVERIFIED)), True, 1, True, id="unverified"
+        ),
+        pytest.param(
+            change(ChangeState.DONE, receipt(Verdict.DIFFERS, ours=3)), True, 1, False, id="differs"
+        ),
+        pytest.param(
+            change(ChangeState.FAILED, receipt(Verdict.DIFFERS, ours=3)),
+            False,
+            1,
+            False,
+            id="differs and held",
+        ),
+        pytest.param(
+            change(ChangeState.ROLLED_BACK, receipt(Verdict.EQUAL)),
+            False,
+            1,
+            False,
+            id="rolled back",
+        ),
+        pytest.param(change(ChangeState.FAILED), False, 0, None, id="failed before any step"),
+        pytest.param(change(ChangeState.DONE), True, 1, True, id="nothing to do"),
+    ],
+)
+def test_recorded(done, succeeded, materialised, check):
+    """What was done is recorded even where the run fails; the check says equal or not."""
+    result = ran(done)
+    assert result.success is succeeded
+    assert len(result.get_asset_materialization_events()) == materialised
+    found = [e.passed for e in result.get_asset_check_evaluations()]
+    assert found == ([] if check is None else [check])
+
+
+def test_failure_is_not_retried_and_says_why():
+    """Dagster's retries are not ours [35]; the sentence is the change's."""
+    result = ran(change(ChangeState.ROLLED_BACK, receipt(Verdict.EQUAL)))
+    (event,) = [e for e in result.all_events if e.is_step_failure]
+    failure = event.step_failure_data.user_failure_data
+    assert "rolled back. Opened 2 slots. Expected 1-2 rebalances, recorded 1" in failure.description
+
+
+def test_refusal_becomes_a_failure_with_its_sentence():
+    """Refused: the op fails once, with the words of the refusal."""
+    with pytest.raises(Failure, match="paused by ann") as caught, told():
+        raise Refused("orders is paused by ann: deploy freeze")
+    assert caught.value.allow_retries is False
+    assert caught.value.metadata["kind"].value == "Refused"
+
+
+def test_metadata_of_a_receipt():
+    """Numbers are numbers (Dagster plots them), expected stands beside recorded."""
+    shown = change_metadata(change(ChangeState.DONE, receipt(Verdict.EQUAL)))
+    assert shown["expected rebalances"] == "1-2"
+    assert shown["recorded rebalances"] == 1
+    assert shown["partitions moved"] == 6
+    assert shown["longest pause (s)"] == 0.25
+    assert "| 1 | open | 1-2 | 1 | 0 | 0 | 6 | 0.25 s | 3.0 s | equal |" in shown["receipt"].value
+
+
+def test_metadata_of_a_plan():
+    """Steps with prices as a table, refusals in words, the plan itself as JSON."""
+    shown = plan_metadata(plan(step(), refusals=("It is paused.",)))
+    assert shown["sentence"] == "Refused: It is paused."
+    assert shown["plan json"].value["id"] == "plan-1"
+    assert plan_sentence(plan(step())) == "Do open. Expected rebalances: 1-2."
+    assert plan_sentence(plan()).startswith("Nothing to do")
+
+
+def test_table_cells_cannot_break_the_table():
+    """A bar or a line break in a sentence stays inside its cell."""
+    assert markdown(["a"], [["x|y\nz"]]).splitlines()[-1] == "| x\\|y z |"
+
+
+@pytest.mark.parametrize(
+    ("recorded_rebalances", "passed", "severity"),
+    [
+        pytest.param(5, True, AssetCheckSeverity.ERROR, id="at the budget"),
+        pytest.param(6, False, AssetCheckSeverity.ERROR, id="a storm"),
+        pytest.param(None, True, AssetCheckSeverity.WARN, id="unreadable"),
+    ],
+)
+def test_budget(recorded_rebalances, passed, severity):
+    """More than `storm.rebalances` in the window is a storm."""
+    judged = budget_judgement(group(), recorded_rebalances)
+    assert (judged.passed, judged.severity) == (passed, severity)
+
+
+def test_no_receipt_is_no_alarm():
+    """A group that was never changed passes, and says so."""
+    assert receipt_judgement(None).passed
+
+
+def look(*, lag: int | None, members: int = 1, exists: bool = True, case: LagCase = LagCase.OK):
+    """A group that stands so."""
+    tp = TopicPartition("orders", 0)
+    return GroupSnapshot(
+        group="orders-enrichment",
+        exists=exists,
+        state=GroupState.STABLE,
+        type="classic",
+        assignor="range",
+        members=tuple(
+            Member(
+                member_id=f"m{n}", instance_id=None, client_id="", host="", partitions=frozenset()
+            )
+            for n in range(members)
+        ),
+        partitions=(
+            PartitionState(
+                tp=tp,
+                committed=0,
+                log_start=0,
+                log_end=lag,
+                lag=lag,
+                lag_seconds=None,
+                case=case,
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "passed", "severity", "verdict"),
+    [
+        pytest.param(look(lag=120_000), True, "WARN", "well", id="at the limit"),
+        pytest.param(look(lag=120_001), False, "ERROR", "over the limit", id="over the limit"),
+        pytest.param(look(lag=5, members=0), False, "WARN", "nobody reads", id="nobody reads"),
+        pytest.param(look(lag=0, members=0), True, "WARN", "well", id="nothing waits"),
+        pytest.param(
+            look(lag=9, case=LagCase.BELOW_START),
+            False,
+            "WARN",
+            "committed below log start",
+            id="retention took records",
+        ),
+        pytest.param(look(lag=None), False, "WARN", "unknown", id="cannot be said"),
+        pytest.param(
+            look(lag=None, members=0, exists=False), False, "WARN", "does not exist", id="missing"
+        ),
+    ],
+)
+def test_lag(seen, passed, severity, verdict):
+    """The limit is what the largest fleet of the policy is meant for."""
+    fleet = group().model_copy(update={"scaling": LagScaling(policy="lag")})
+    judged = lag_judgement(fleet, seen)
+    assert (judged.passed, judged.severity.name, judged.verdict) == (passed, severity, verdict)

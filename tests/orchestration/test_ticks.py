@@ -1,0 +1,176 @@
+"""The sensor's and the schedule's ticks and the checks, with a real broker and consumers."""
+
+from datetime import UTC, datetime
+
+import pytest
+from dagster import (
+    AssetCheckEvaluation,
+    AssetObservation,
+    AssetSelection,
+    DagsterRunStatus,
+    RunRequest,
+    SensorResult,
+    SkipReason,
+    build_schedule_context,
+    build_sensor_context,
+    instance_for_test,
+    materialize,
+)
+
+from assets import names
+from assets.checks import group_checks
+from assets.definitions import build
+from assets.groups import group_assets
+from assets.looking import look
+from assets.schedules import tick
+from assets.sensors import end_dead_runs, watch
+from assets.watching import Memory, StartedRun
+from fleet.decide.names import slug
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def instance():
+    """Dagster's storage in a temporary folder."""
+    with instance_for_test() as made:
+        yield made
+
+
+def watched(scene, instance, cursor=None):
+    """One tick of the sensor."""
+    return watch(build_sensor_context(instance=instance, cursor=cursor), scene.resource)
+
+
+def planned(scene, instance):
+    """One tick of the schedule."""
+    now = datetime.now(UTC)
+    context = build_schedule_context(instance=instance, scheduled_execution_time=now)
+    return tick(context, scene.resource)
+
+
+def test_first_tick_tells_all_the_next_one_nothing(scene, instance):
+    """Declared groups are observed and checked, a stranger is a partition, no change no event."""
+    with scene.member(scene.plain), scene.member(scene.stranger):
+        first = watched(scene, instance)
+        assert isinstance(first, SensorResult)
+        seen = {
+            event.partition or event.metadata["group"].value: event
+            for event in first.asset_events
+            if isinstance(event, AssetObservation)
+        }
+        assert {scene.plain, scene.managed, scene.stranger} <= set(seen)
+        assert seen[scene.plain].metadata["members"].value == 1
+        assert seen[scene.plain].metadata["state"].value == "Stable"
+        assert seen[scene.stranger].asset_key == names.discovered_key("main")
+        (added,) = first.dynamic_partitions_requests
+        assert scene.stranger in added.partition_keys
+        assert scene.plain not in added.partition_keys
+
+        key = names.group_key("main", scene.plain)
+        checks = {
+            event.check_name: event
+            for event in first.asset_events
+            if isinstance(event, AssetCheckEvaluation) and event.asset_key == key
+        }
+        assert set(checks) == {names.LAG, names.BUDGET}
+        assert checks[names.BUDGET].metadata["rebalances"].value == 1
+
+        second = watched(scene, instance, first.cursor)
+        told = {event.asset_key for event in second.asset_events}
+        assert key not in told, second.asset_events
+        assert names.discovered_key("main") not in told or scene.stranger not in {
+            event.partition for event in second.asset_events
+        }
+
+
+def test_a_member_that_joins_is_told_and_a_storm_fails_its_check(scene, instance):
+    """The next tick observes the group again; beyond one rebalance its budget of one is over."""
+    with scene.member(scene.plain):
+        first = watched(scene, instance)
+        with scene.member(scene.plain):
+            second = watched(scene, instance, first.cursor)
+    key = names.group_key("main", scene.plain)
+    mine = [event for event in second.asset_events if event.asset_key == key]
+    assert [type(event) for event in mine][:1] == [AssetObservation]
+    assert mine[0].metadata["members"].value == 2
+    (budget,) = [e for e in mine if getattr(e, "check_name", "") == names.BUDGET]
+    assert not budget.passed
+    assert budget.metadata["rebalances"].value >= 2
+
+
+def test_checks_can_be_run_by_hand(scene, instance):
+    """The page's Execute button reads the same cluster."""
+    (plain,) = [f for f in scene.spec.fleets if f.group == scene.plain]
+    with scene.member(scene.plain):
+        result = materialize(
+            [*group_assets(scene.spec), group_checks(scene.spec, plain)],
+            selection=AssetSelection.checks_for_assets(names.group_key("main", scene.plain)),
+            resources={"fleet": scene.resource},
+            instance=instance,
+        )
+    found = {e.check_name: e for e in result.get_asset_check_evaluations()}
+    assert found[names.LAG].passed
+    assert found[names.LAG].metadata["members"].value == 1
+    assert found[names.BUDGET].passed
+
+
+def test_schedule_asks_only_for_groups_that_act_and_need_it(scene, instance):
+    """A group in mode act without workers gets one run; one whose run is not over gets none."""
+    (asked,) = planned(scene, instance)
+    assert isinstance(asked, RunRequest)
+    assert asked.run_key == asked.tags[names.PLAN_TAG]
+    assert asked.tags[names.GROUP_TAG] == slug("main", scene.managed)
+    assert asked.asset_selection == [
+        names.plan_key("main", scene.managed),
+        names.rollout_key("main", scene.managed),
+    ]
+
+    run = started(scene, instance, asked.tags)
+    skipped = planned(scene, instance)
+    assert isinstance(skipped, SkipReason)
+    assert "a run of it is not over" in str(skipped.skip_message)
+
+    instance.report_run_failed(run, "test")
+    waiting = planned(scene, instance)
+    assert "1 run(s) with this aim failed; next try in 5 min" in str(waiting.skip_message)
+
+
+def test_pause_is_obeyed(scene, instance):
+    """A pause is a refusal in the plan: no run, and the tick says who paused."""
+    with scene.resource.open() as fleet:
+        fleet.pause(None, reason="deploy freeze", by="ann")
+    skipped = planned(scene, instance)
+    assert isinstance(skipped, SkipReason)
+    assert "deploy freeze" in str(skipped.skip_message)
+
+
+def test_cluster_away_is_a_skipped_tick_with_the_sentence(scene, instance):
+    """Both say where they looked; neither fails with a stack trace."""
+    scene.config.write_text(scene.config.read_text().replace(scene.bootstrap, "127.0.0.1:9"))
+    skipped = watched(scene, instance)
+    assert isinstance(skipped, SkipReason)
+    assert "127.0.0.1:9" in str(skipped.skip_message) or "longer" in str(skipped.skip_message)
+
+
+def started(scene, instance, tags):
+    """A run of the managed group that Dagster believes to be running."""
+    job = build(scene.spec).resolve_job_def("change_group")
+    run = instance.create_run_for_job(job, tags=tags, status=DagsterRunStatus.STARTED)
+    assert run.status is DagsterRunStatus.STARTED
+    return run
+
+
+def test_dead_run_is_ended_and_a_young_one_left(scene, instance):
+    """A STARTED run without a change for two minutes is failed, and says why [36]."""
+    run = started(scene, instance, {names.GROUP_TAG: slug("main", scene.managed)})
+    with scene.resource.open() as fleet:
+        looked = look(fleet, Memory())
+    kept, said = end_dead_runs(instance, looked, Memory())
+    assert (set(kept), said) == ({run.run_id}, [])
+
+    old = StartedRun(mark=kept[run.run_id].mark, since=int(looked.at) - 130, ticks=8)
+    kept, said = end_dead_runs(instance, looked, Memory(runs={run.run_id: old}))
+    assert kept == {}
+    assert "its process is gone" in said[0]
+    assert instance.get_run_by_id(run.run_id).status is DagsterRunStatus.FAILURE

@@ -1,0 +1,188 @@
+"""Processes are known again, end as a group, and a pid alone proves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet import processes
+from fleet.processes import ProcessId
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Where a spawned process writes."""
+    return tmp_path / "logs" / "out.log"
+
+
+def wait_for(log: Path, text: str) -> None:
+    """Until the process has written `text`."""
+    deadline = time.monotonic() + 10
+    while text not in (log.read_text() if log.exists() else ""):
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.01)
+
+
+def test_spawned_process_is_known_again(log) -> None:
+    """Its identity survives JSON; ending it is seen."""
+    process = processes.spawn(SLEEP, log=log)
+    try:
+        assert processes.alive(ProcessId.from_json(process.as_json()))
+        assert processes.identify(process.pid) == process
+        assert os.getsid(process.pid) == process.pid
+    finally:
+        assert processes.end(process, grace=5)
+    assert not processes.alive(process)
+    assert processes.identify(process.pid) is None
+    assert processes.exit_code(process) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"start_time": 1}, id="pid-used-again"),
+        pytest.param({"boot_id": "another"}, id="after-a-reboot"),
+    ],
+)
+def test_same_pid_is_not_the_same_process(change) -> None:
+    """Another process under the pid is neither alive nor signalled."""
+    mine = processes.identify(os.getpid())
+    assert mine is not None
+    other = replace(mine, **change)
+    assert not processes.alive(other)
+    processes.signal_group(other, signal.SIGKILL)
+    assert processes.end(other, grace=0)
+
+
+def test_zombie_is_dead() -> None:
+    """A process that ended but was not reaped counts as gone, whoever its parent is."""
+    child = subprocess.Popen(["true"])
+    try:
+        deadline = time.monotonic() + 10
+        while processes.identify(child.pid) is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert Path(f"/proc/{child.pid}").exists()
+    finally:
+        child.wait()
+
+
+def test_output_is_appended_and_input_is_empty(log) -> None:
+    """Both outputs land in the log behind what was there; reading input ends at once."""
+    log.parent.mkdir()
+    log.write_text("before\n")
+    code = "import sys; print(sys.stdin.read() == '', file=sys.stderr); print('out')"
+    process = processes.spawn([sys.executable, "-c", code], log=log)
+    assert processes.wait_gone(process, timeout=10)
+    assert processes.exit_code(process) == 0
+    assert log.read_text().splitlines()[0] == "before"
+    assert set(log.read_text().splitlines()) == {"before", "True", "out"}
+
+
+def test_environment_and_folder_are_as_told(log, tmp_path) -> None:
+    """`env` is the whole environment, `cwd` the folder."""
+    code = "import os; print(os.environ.get('MARK'), os.environ.get('HOME'), os.getcwd())"
+    process = processes.spawn(
+        [sys.executable, "-c", code], log=log, env={"MARK": "yes"}, cwd=tmp_path
+    )
+    assert processes.wait_gone(process, timeout=10)
+    assert log.read_text().split() == ["yes", "None", str(tmp_path)]
+
+
+def test_no_such_program(log) -> None:
+    """The caller is told at once."""
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        processes.spawn(["no-such-program"], log=log)
+
+
+def test_ignored_signals_are_not_inherited(log) -> None:
+    """Where the starter ignores SIGINT and blocks SIGTERM, what it starts does neither."""
+    starter = (
+        "import signal, sys\n"
+        "from pathlib import Path\n"
+        "from fleet import processes\n"
+        "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n"
+        "    signal.signal(number, signal.SIG_IGN)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "code = 'import signal, time; print(signal.getsignal(signal.SIGINT) is "
+        "signal.default_int_handler, flush=True); time.sleep(60)'\n"
+        "process = processes.spawn([sys.executable, '-c', code], log=Path(sys.argv[1]))\n"
+        "print(process.pid)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", starter, str(log)],
+        capture_output=True, text=True, check=True, env=environ,
+    )  # fmt: skip
+    process = processes.identify(int(done.stdout))
+    assert process is not None, "it outlives its starter"
+    try:
+        wait_for(log, "True")
+    finally:
+        assert processes.end(process, grace=5), "SIGTERM ended it"
+
+
+def test_no_files_are_inherited(log) -> None:
+    """A pipe of the starter stays the starter's: its reader sees the end."""
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    process = processes.spawn(SLEEP, log=log)
+    try:
+        os.close(writer)
+        assert os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
+        processes.end(process, grace=5)
+
+
+def test_stubborn_process_is_killed(log) -> None:
+    """After the grace SIGKILL follows, and the answer says so."""
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    process = processes.spawn([sys.executable, "-c", code], log=log)
+    wait_for(log, "ready")
+    assert not processes.end(process, grace=0.2)
+    assert not processes.alive(process)
+    assert processes.exit_code(process) == -signal.SIGKILL
+
+
+def test_children_of_a_dead_leader_are_ended_too(log) -> None:
+    """What the process left in its group goes with it."""
+    code = (
+        "import os, subprocess, sys\n"
+        f"child = subprocess.Popen({SLEEP!r})\n"
+        "print('child', child.pid, flush=True)\n"
+        "os._exit(0)\n"
+    )
+    process = processes.spawn([sys.executable, "-c", code], log=log)
+    wait_for(log, "\n")
+    child = processes.identify(int(log.read_text().split()[1]))
+    assert child is not None
+    while processes.alive(process):
+        time.sleep(0.01)
+    assert processes.alive(child)
+    assert processes.end(process, grace=5)
+    assert not processes.alive(child)
+
+
+def test_find_by_arguments(log, unique) -> None:
+    """A process that nobody wrote down is found by an argument that only it has."""
+    process = processes.spawn([*SLEEP, unique], log=log)
+    try:
+        deadline = time.monotonic() + 10
+        while processes.find(unique, sys.executable) != process:  # its launcher runs first
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert processes.find(unique, "other") is None
+    finally:
+        processes.end(process, grace=5)
+    assert processes.find(unique) is None

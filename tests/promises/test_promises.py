@@ -1,0 +1,93 @@
+"""DESIGN, section 3, on a real broker: what a change costs, counted by Kafka's own tool [33].
+
+Our receipts are compared with DumpLogSegments, never only with themselves; lost and twice come
+from the journal of what the entrypoint was called with [34].
+"""
+
+from pathlib import Path
+
+import pytest
+
+from fleet.model import StepKind, Verdict
+from fleet.slots import Change, ChangeState
+from tests.support.kafka_tools import generations
+from tests.support.workshop import Workshop
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+MOST = {"range": {"up": 1, "down": 1}, "cooperative-sticky": {"up": 2, "down": 2}}
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_up_roll_down(assignor, broker, unique, tmp_path_factory):
+    """Growing is one episode, a roll costs nothing, shrinking is one; nothing lost or twice."""
+    home = tmp_path_factory.mktemp("home")
+    shop = Workshop(home, broker.bootstrap_servers, f"promise-{unique}", assignor=assignor)
+    shop.create_topic(8)
+    try:
+        with shop.stream(rate=200):
+            assert _apply(shop, broker) == 1, "from nothing, all slots in the initial delay"
+
+            shop.declare(scaling={"policy": "fixed", "workers": 4})
+            grown = _apply(shop, broker)
+            assert 1 <= grown <= MOST[assignor]["up"]
+
+            shop.edit_job("VERSION = 1", "VERSION = 2")
+            assert _apply(shop, broker) == 0
+
+            shop.declare(scaling={"policy": "fixed", "workers": 2, "down_after": "0s"})
+            shrunk = _shrink(shop, broker)
+            assert 1 <= shrunk <= MOST[assignor]["down"]
+        shop.await_drained()
+        assert shop.lost_and_twice() == (0, 0)
+        assert {e.revision for e in shop.entries()} == _revisions(shop)
+    finally:
+        _down(shop)
+
+
+def _revisions(shop: Workshop) -> set[str]:
+    with shop.fleet() as fleet:
+        return {change.plan.revision for change in fleet.changes(shop.group)}
+
+
+def _apply(shop: Workshop, broker, wanted: int | None = None) -> int:
+    """Apply what fleet.yaml says; recorded generations, by DumpLogSegments."""
+    before = _recorded(broker, shop.group)
+    with shop.fleet() as fleet:
+        change = fleet.apply(shop.group, wanted=wanted, actor="test", progress=shop.say)
+    after = _recorded(broker, shop.group)
+    _check_receipts(change, after - before)
+    return after - before
+
+
+def _shrink(shop: Workshop, broker) -> int:
+    """The policy shrinks on agreement; ask for the number outright."""
+    return _apply(shop, broker, wanted=2)
+
+
+def _recorded(broker, group: str) -> int:
+    """Completed generations of the group: the distinct numbers above 0 in its records."""
+    return len({g for g in generations(broker.broker, group) if g > 0})
+
+
+def _check_receipts(change: Change, recorded: int) -> None:
+    assert change.state is ChangeState.DONE, change.sentence
+    assert [r.verdict for r in change.receipts] == [Verdict.EQUAL] * len(change.receipts)
+    assert sum(r.ours + r.others for r in change.receipts) == recorded
+    for receipt in change.receipts:
+        if receipt.kind is StepKind.ROLL:
+            assert receipt.ours == 0
+            assert receipt.longest_pause_s is not None
+            assert receipt.longest_pause_s < 5
+
+
+def _down(shop: Workshop) -> None:
+    with shop.fleet() as fleet:
+        fleet.down()
+    assert not _left(shop.home)
+
+
+def _left(home: Path) -> list[object]:
+    from fleet.act.local import find_orphans
+
+    return list(find_orphans(home))

@@ -1,0 +1,336 @@
+"""Every write of the store changes something only where its caller's view still holds."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.act.store import KEPT_CHANGES, SqliteStore
+from fleet.clock import ManualClock
+from fleet.errors import LostLease, SchemaTooNew
+from fleet.model import Plan, TopicPartition
+from fleet.slots import (
+    ChangeState,
+    Gate,
+    Handover,
+    Pause,
+    Phase,
+    Quarantine,
+    Slot,
+    SlotStore,
+    Watch,
+    WorkerReport,
+)
+
+GROUP = "orders"
+
+
+def open_slots(store: SlotStore, *numbers: int, **fields: object) -> Gate:
+    gate = replace(store.gate(GROUP), open=frozenset(numbers), **fields)
+    stored = store.write_gate(gate)
+    assert stored is not None
+    return stored
+
+
+def take(store: SlotStore, seen: Slot, worker: str = "w1", revision: str = "r1") -> Slot | None:
+    return store.take(seen, worker=worker, revision=revision, spark_session=f"session-{worker}")
+
+
+def plan(plan_id: str, group: str = GROUP) -> Plan:
+    return Plan(
+        id=plan_id,
+        cluster="main",
+        group=group,
+        created_at=1.0,
+        snapshot_at=1.0,
+        wanted=1,
+        revision="r1",
+        steps=(),
+    )
+
+
+def test_a_gate_that_was_never_written_is_version_0_and_shut(store):
+    """No gate: version 0, nothing open."""
+    assert store.gate(GROUP) == Gate(group=GROUP)
+
+
+def test_only_the_writer_that_saw_the_stored_version_writes_the_gate(store):
+    """Of two writers that saw version 0 the second gets None and changes nothing."""
+    first = store.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    assert first is not None
+    assert first.version == 1
+    assert store.write_gate(Gate(group=GROUP, open=frozenset({0, 1}))) is None
+    assert store.gate(GROUP).open == {0}
+
+
+def test_opening_creates_the_slots_and_shutting_keeps_them(store):
+    """slots() lists all that were ever opened, by number."""
+    open_slots(store, 2, 0)
+    open_slots(store, 0)
+    assert [(s.number, s.phase) for s in store.slots(GROUP)] == [(0, Phase.FREE), (2, Phase.FREE)]
+
+
+def test_a_taken_slot_is_marked_unclean_and_joining_with_a_new_token(store):
+    """Taking raises the token; the member id of the member before stays for its leave."""
+    open_slots(store, 0)
+    held = take(store, store.slots(GROUP)[0])
+    assert held == Slot(
+        group=GROUP,
+        number=0,
+        holder="w1",
+        token=1,
+        phase=Phase.JOINING,
+        clean=False,
+        revision="r1",
+        spark_session="session-w1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("gate", "revision", "taken"),
+    [
+        pytest.param({"numbers": (0,)}, "r1", True, id="open"),
+        pytest.param({"numbers": (1,)}, "r1", False, id="not-open"),
+        pytest.param({"numbers": (0,), "leaving": frozenset({0})}, "r1", False, id="leaving"),
+        pytest.param(
+            {"numbers": (0,), "quarantined": frozenset({0})}, "r1", False, id="quarantined"
+        ),
+        pytest.param(
+            {"numbers": (0,), "handover": {0: Handover(token=7, revision="r2")}},
+            "r1",
+            False,
+            id="pinned-to-another-revision",
+        ),
+        pytest.param(
+            {"numbers": (0,), "handover": {0: Handover(token=7, revision="r2")}},
+            "r2",
+            True,
+            id="pinned-to-this-revision",
+        ),
+    ],
+)
+def test_the_gate_says_who_may_take(store, gate, revision, taken):
+    """A slot is taken only where it is open, not leaving, not quarantined, and by its revision."""
+    fields = dict(gate)
+    open_slots(store, *fields.pop("numbers"), **fields)
+    assert (take(store, Slot(group=GROUP, number=0), revision=revision) is not None) is taken
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        pytest.param({"holder": "w9"}, id="holder"),
+        pytest.param({"token": 9}, id="token"),
+        pytest.param({"counter": 9}, id="counter"),
+    ],
+)
+def test_a_slot_that_moved_on_is_not_taken(store, stale):
+    """Holder, token and counter must be as seen; a renewal alone saves the holder."""
+    open_slots(store, 0)
+    held = take(store, store.slots(GROUP)[0])
+    assert held is not None
+    assert take(store, replace(held, **stale), worker="w2") is None
+    assert take(store, held, worker="w2") is not None
+
+
+def test_a_renewal_between_look_and_take_keeps_the_slot(store):
+    """An observer whose view is one renewal old takes nothing."""
+    open_slots(store, 0)
+    held = take(store, store.slots(GROUP)[0])
+    assert held is not None
+    assert store.renew(held) is not None
+    assert take(store, held, worker="w2") is None
+
+
+def test_the_holder_writes_its_fields_and_nobody_else_does(store):
+    """A renewal writes with counter + 1 while (holder, token) match; a former holder gets None."""
+    open_slots(store, 0)
+    held = take(store, store.slots(GROUP)[0])
+    assert held is not None
+    renewed = store.renew(
+        replace(held, phase=Phase.ACTIVE, member_id="m-1", batches=3, error="bad record")
+    )
+    assert renewed is not None
+    assert (renewed.counter, renewed.phase, renewed.member_id) == (1, Phase.ACTIVE, "m-1")
+    assert store.slots(GROUP) == (renewed,)
+    taken = take(store, renewed, worker="w2", revision="r2")
+    assert taken is not None
+    assert (taken.member_id, taken.batches, taken.error) == ("m-1", 0, None)
+    assert store.renew(renewed) is None
+    assert store.release(renewed, clean=True) is False
+    assert store.slots(GROUP) == (taken,)
+
+
+@pytest.mark.parametrize(
+    ("phase", "after"),
+    [
+        pytest.param(Phase.DRAINING, Phase.FREE, id="drained"),
+        pytest.param(Phase.CLOSED, Phase.CLOSED, id="closed-for-a-leave"),
+    ],
+)
+def test_a_release_keeps_the_member_id_until_the_leave(store, phase, after):
+    """A released slot has no holder and still names its member; clear forgets it."""
+    open_slots(store, 0)
+    held = take(store, store.slots(GROUP)[0])
+    assert held is not None
+    held = store.renew(replace(held, phase=phase, member_id="m-1"))
+    assert held is not None
+    assert store.release(held, clean=True) is True
+    (slot,) = store.slots(GROUP)
+    assert (slot.holder, slot.phase, slot.clean, slot.member_id) == (None, after, True, "m-1")
+    assert store.clear(replace(slot, token=99)) is False
+    assert store.clear(slot) is True
+    (slot,) = store.slots(GROUP)
+    assert (slot.phase, slot.member_id, slot.token) == (Phase.FREE, None, 1)
+
+
+def test_one_change_at_a_time_and_a_token_that_grows(store):
+    """A second one is refused while a change runs; the next one has a higher token."""
+    first = store.begin(plan("p1"), actor="a", started_at=5.0)
+    assert first is not None
+    assert store.begin(plan("p2"), actor="b", started_at=6.0) is None
+    assert store.begin(plan("p2", "other"), actor="b", started_at=6.0) is not None
+    done = store.advance(
+        replace(first, state=ChangeState.DONE, step=0, ended_at=7.0, sentence="done")
+    )
+    assert done.counter == 1
+    second = store.begin(plan("p2"), actor="b", started_at=8.0)
+    assert second is not None
+    assert second.token > first.token
+    assert [c.plan.id for c in store.changes(GROUP)] == ["p2", "p1"]
+    assert store.change(GROUP) == second
+
+
+def test_a_change_is_adopted_only_as_seen_and_its_former_actor_is_told(store):
+    """After adopt the old actor gets LostLease; a stale adopter gets None."""
+    change = store.begin(plan("p1"), actor="a", started_at=5.0)
+    assert change is not None
+    renewed = store.advance(replace(change, detail={"position": 42}))
+    assert store.adopt(change, actor="b") is None
+    adopted = store.adopt(renewed, actor="b")
+    assert adopted is not None
+    assert (adopted.actor, adopted.token, adopted.detail) == ("b", 2, {"position": 42})
+    with pytest.raises(LostLease, match="belongs to b"):
+        store.advance(renewed)
+    ended = store.advance(replace(adopted, state=ChangeState.ABORTED))
+    assert store.adopt(ended, actor="c") is None
+    with pytest.raises(LostLease, match="nobody"):
+        store.advance(replace(change, group="unknown"))
+
+
+def test_old_changes_go(store):
+    """A group keeps its last changes only."""
+    for number in range(KEPT_CHANGES + 3):
+        change = store.begin(plan(f"p{number}"), actor="a", started_at=0.0)
+        assert change is not None
+        store.advance(replace(change, state=ChangeState.DONE))
+    kept = store.changes(GROUP, limit=10_000)
+    assert len(kept) == KEPT_CHANGES
+    assert kept[0].plan.id == f"p{KEPT_CHANGES + 2}"
+
+
+def test_marks_are_replaced_and_lifted(store):
+    """Pauses, notes, quarantines and reports: the last writer wins, removal says so."""
+    store.pause(Pause(group=None, reason="night", by="ann", at=1.0))
+    store.pause(Pause(group=GROUP, reason="a", by="ann", at=1.0))
+    store.pause(Pause(group=GROUP, reason="b", by="bob", at=2.0))
+    assert [(p.group, p.reason) for p in store.pauses()] == [(None, "night"), (GROUP, "b")]
+    assert store.resume(None) is True
+    assert store.resume(None) is False
+
+    store.put_note(GROUP, "agreement", {"since": 1.5})
+    assert store.note(GROUP, "agreement") == {"since": 1.5}
+    store.put_note(GROUP, "agreement", None)
+    assert store.note(GROUP, "agreement") is None
+
+    marks = [
+        Quarantine(
+            group=GROUP,
+            tp=TopicPartition("orders", partition),
+            offset=10,
+            error="ValueError: no id",
+            attempts=3,
+            revision="r1",
+            at=1.0,
+        )
+        for partition in range(3)
+    ]
+    for mark in marks:
+        store.quarantine(mark)
+    assert store.quarantines(GROUP) == tuple(marks)
+    assert store.lift(GROUP, TopicPartition("orders", 1)) == 1
+    assert store.lift(GROUP, None) == 2
+
+    report = WorkerReport(
+        worker="w1", group=GROUP, revision="r1", phase="standby", slot=None, counter=1, http_port=8
+    )
+    store.report(replace(report, counter=0))
+    store.report(report)
+    assert store.reports(GROUP) == (report,)
+    store.forget_worker("w1")
+    assert store.reports(GROUP) == ()
+
+
+def test_clusters_do_not_see_each_other(store, tmp_path):
+    """The cluster's name is part of every key."""
+    other = SqliteStore(tmp_path / "fleet.db", cluster="other", clock=ManualClock())
+    open_slots(store, 0)
+    assert store.begin(plan("p1"), actor="a", started_at=0.0)
+    store.put_note(GROUP, "k", {})
+    assert other.gate(GROUP).version == 0
+    assert (other.slots(GROUP), other.change(GROUP), other.note(GROUP, "k")) == ((), None, None)
+
+
+def test_a_lease_is_dead_once_it_has_not_changed_for_its_duration(store):
+    """Expiry is what one observer sees on its own clock [13]; any change starts it anew."""
+    clock, watch = ManualClock(), Watch(duration=10.0)
+    open_slots(store, 0)
+    held = take(store, store.slots(GROUP)[0])
+
+    def expired() -> bool:
+        (slot,) = store.slots(GROUP)
+        seen = (slot.holder, slot.token, slot.counter)
+        return watch.expired(slot.instance_id(), seen, clock.monotonic())
+
+    assert not expired()
+    clock.sleep(9.9)
+    assert not expired()
+    assert held is not None
+    held = store.renew(held)
+    assert not expired()
+    clock.sleep(9.9)
+    assert not expired()
+    clock.sleep(0.1)
+    assert expired()
+
+
+def test_a_newer_schema_is_refused(store, tmp_path):
+    """State written by a newer version is left alone, with the version in the message."""
+    with store._db.write() as db:
+        db.execute("UPDATE meta SET value = 99 WHERE name = 'schema'")
+    with pytest.raises(SchemaTooNew, match="schema 99"):
+        SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
+
+
+def test_a_poller_sees_every_change_and_only_changes(store, tmp_path):
+    """data_version moves with own and others' writes, and stands still otherwise."""
+    other = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
+    at_first = store.data_version()
+    assert store.data_version() == at_first
+    store.put_note(GROUP, "k", {})
+    after_own = store.data_version()
+    assert after_own != at_first
+    other.put_note(GROUP, "k", {"a": 1})
+    assert store.data_version() != after_own
+
+
+def test_an_unclean_predecessors_session_stays_named(store):
+    """A taker that dies before it ended the former holder's Spark session leaves its name [3]."""
+    group = "g"
+    store.write_gate(Gate(group=group, open=frozenset({0})))
+    free = store.slots(group)[0]
+    first = store.take(free, worker="a", revision="r", spark_session="session-a")
+    assert first.spark_session == "session-a"
+    second = store.take(first, worker="b", revision="r", spark_session="session-b")
+    assert second.spark_session == "session-a"
+    renewed = store.renew(replace(second, spark_session="session-b"))
+    assert renewed.spark_session == "session-b"

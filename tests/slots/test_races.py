@@ -1,0 +1,225 @@
+"""Real processes race, are killed in the middle, and the store stays right."""
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fleet.act.store import SqliteStore
+from fleet.clock import ManualClock, SystemClock
+from fleet.errors import Unreachable
+from fleet.slots import Gate, Phase, Slot
+
+GROUP = "orders"
+ROUNDS = 20
+
+# Takes every slot number as soon as it is open, prints what it won.
+RACER = """
+import sys, time
+from pathlib import Path
+from fleet.act.store import SqliteStore
+from fleet.clock import SystemClock
+from fleet.slots import Slot
+store = SqliteStore(Path(sys.argv[1]), cluster="main", clock=SystemClock())
+name = sys.argv[2]
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(int(sys.argv[3])):
+    won = store.take(
+        Slot(group="orders", number=number), worker=name, revision="r", spark_session=None
+    )
+    if won is not None:
+        print(number, won.token, flush=True)
+"""
+
+# Writes as fast as it can until it is killed.
+WRITER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from fleet.act.store import SqliteStore
+from fleet.clock import SystemClock
+store = SqliteStore(Path(sys.argv[1]), cluster="main", clock=SystemClock())
+number = int(sys.argv[2])
+seen = next(s for s in store.slots("orders") if s.number == number)
+slot = store.take(seen, worker=sys.argv[3], revision="r", spark_session=None)
+print("ready", flush=True)
+while slot is not None:
+    slot = store.renew(replace(slot, member_id="m" * 500, batches=slot.batches + 1))
+    gate = store.gate("orders")
+    store.write_gate(replace(gate, open_at=gate.open_at + 1))
+"""
+
+
+def start(program: str, *arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+def test_of_eight_processes_exactly_one_takes_each_slot(store, tmp_path):
+    """All see the same free slot and take it at once: one wins, seven get None."""
+    assert store.write_gate(Gate(group=GROUP, open=frozenset(range(ROUNDS))))
+    racers = [start(RACER, tmp_path / "fleet.db", f"w{n}", ROUNDS) for n in range(8)]
+    for racer in racers:
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    won = [
+        line.split() for racer in racers for line in racer.communicate(timeout=60)[0].splitlines()
+    ]
+    assert sorted(int(number) for number, _ in won) == list(range(ROUNDS))
+    assert {slot.holder is not None for slot in store.slots(GROUP)} == {True}
+
+
+def test_a_store_whose_writers_are_killed_stays_readable(store, tmp_path):
+    """After kill -9 in write loops the file opens, slots can be taken, tokens grow."""
+    assert store.write_gate(Gate(group=GROUP, open=frozenset({0, 1})))
+    tokens: dict[int, int] = {0: 0, 1: 0}
+    seeded = random.Random(7)
+    for round_ in range(3):
+        writers = [start(WRITER, tmp_path / "fleet.db", n, f"w{n}-{round_}") for n in (0, 1)]
+        for writer in writers:
+            assert writer.stdout.readline() == "ready\n"
+        time.sleep(seeded.uniform(0.05, 0.2))
+        for writer in writers:
+            writer.send_signal(signal.SIGKILL)
+            writer.communicate(timeout=10)
+        fresh = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=SystemClock())
+        for slot in fresh.slots(GROUP):
+            assert slot.token > tokens[slot.number]
+            assert slot.counter > 0
+            tokens[slot.number] = slot.token
+    with sqlite3.connect(tmp_path / "fleet.db") as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_stores_opened_for_the_first_time_at_once(tmp_path):
+    """The schema is made once, whoever comes first."""
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(8)
+
+    def open_it(number: int) -> None:
+        try:
+            barrier.wait()
+            store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=SystemClock())
+            store.put_note(GROUP, str(number), {})
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=open_it, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_a_store_that_stays_locked_is_unreachable(store, tmp_path, monkeypatch):
+    """The wait for another writer is bounded and ends in a sentence."""
+    monkeypatch.setattr("fleet.act.database._BUSY_SECONDS", 0.1)
+    impatient = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
+    with (
+        store._db.write(),
+        pytest.raises(Unreachable, match=r"does not answer \(database is locked\)"),
+    ):
+        impatient.put_note(GROUP, "k", {})
+    impatient.put_note(GROUP, "k", {})
+
+
+class Slots(RuleBasedStateMachine):
+    """Stale and fresh actors in any order; at most one of them ever holds the slot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.store = SqliteStore(
+            Path(self.folder.name) / "fleet.db", cluster="main", clock=ManualClock()
+        )
+        self.views: list[Slot] = [Slot(group=GROUP, number=0)]
+        self.held: dict[str, Slot] = {}
+        self.tokens = [0]
+
+    def teardown(self) -> None:
+        """Close the file."""
+        self.store.close()
+        self.folder.cleanup()
+
+    @rule(open_=st.booleans())
+    def write_gate(self, open_: bool) -> None:
+        """Open or shut the slot."""
+        gate = self.store.gate(GROUP)
+        self.store.write_gate(replace(gate, open=frozenset({0} if open_ else ())))
+
+    @rule()
+    def look(self) -> None:
+        """Remember the slot as it is now, to act on it later."""
+        self.views.extend(self.store.slots(GROUP))
+
+    @rule(data=st.data(), worker=st.sampled_from(["a", "b", "c"]))
+    def take(self, data: st.DataObject, worker: str) -> None:
+        """Act on any view, however old."""
+        seen = data.draw(st.sampled_from(self.views))
+        won = self.store.take(seen, worker=worker, revision="r", spark_session=None)
+        if won is not None:
+            assert 0 in self.store.gate(GROUP).open
+            assert won.token > self.tokens[-1]
+            self.tokens.append(won.token)
+            self.held[worker] = won
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), phase=st.sampled_from([Phase.ACTIVE, Phase.CLOSED]))
+    def renew(self, data: st.DataObject, phase: Phase) -> None:
+        """Renew as the holder that one believes to be."""
+        worker = data.draw(st.sampled_from(sorted(self.held)))
+        renewed = self.store.renew(replace(self.held[worker], phase=phase))
+        assert (renewed is not None) is (self.held[worker].token == self.holder_token())
+        if renewed is None:
+            del self.held[worker]
+        else:
+            self.held[worker] = renewed
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), clean=st.booleans())
+    def release(self, data: st.DataObject, clean: bool) -> None:
+        """Give up what one believes to hold."""
+        worker = data.draw(st.sampled_from(sorted(self.held)))
+        mine = self.held.pop(worker)
+        assert self.store.release(mine, clean=clean) is (mine.token == self.holder_token(mine))
+
+    def holder_token(self, before: Slot | None = None) -> int | None:
+        """The token that owns the slot; asked after a release, the one that owned it."""
+        (slot,) = self.store.slots(GROUP)
+        if slot.holder is None and before is None:
+            return None
+        return slot.token
+
+    @invariant()
+    def one_holder(self) -> None:
+        """At most one worker's slot is the stored one."""
+        for slot in self.store.slots(GROUP):
+            live = [
+                w for w, mine in self.held.items() if (w, mine.token) == (slot.holder, slot.token)
+            ]
+            assert len(live) <= 1
+
+
+TestSlots = Slots.TestCase
+TestSlots.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -1,0 +1,116 @@
+"""Code of a revision: found without importing it, digested, copied."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import fleet.demo
+from fleet.code import code_digest, snapshot_code
+from fleet.errors import ConfigError
+from fleet.spec import GroupSpec
+
+
+def group(entrypoint: str, *folders: Path) -> GroupSpec:
+    """A fleet that runs this entrypoint."""
+    worker = {
+        "protocol": "classic",
+        "entrypoint": entrypoint,
+        "python_path": [str(folder) for folder in folders],
+    }
+    return GroupSpec.model_validate({"group": "orders", "topics": ["orders"], "worker": worker})
+
+
+def put(folder: Path, **files: str) -> None:
+    """Write files; `__` in a name is a folder's separator."""
+    for name, text in files.items():
+        file = folder / (name.replace("__", "/") + ".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def test_a_single_file_is_copied(tmp_path: Path) -> None:
+    """A module of one file: its copy has the digest, and is not imported to find out."""
+    put(tmp_path / "src", single_job="raise SystemExit('imported')\n")
+    spec = group("single_job:process", tmp_path / "src")
+    digest = snapshot_code(spec, tmp_path / "copy")
+    assert digest == code_digest(spec)
+    assert (tmp_path / "copy" / "single_job.py").read_text().startswith("raise")
+    assert "single_job" not in sys.modules
+
+
+def test_a_package_is_copied_whole(tmp_path: Path) -> None:
+    """All of the top-level package, data too, but no bytecode and nothing hidden."""
+    src = tmp_path / "src"
+    put(src, a_package__jobs__orders="x = 1\n", a_package__shared="y = 2\n", beside="z = 3\n")
+    (src / "a_package" / "model.json").write_text("{}")
+    for unwanted in ("__pycache__", ".git"):
+        (src / "a_package" / unwanted).mkdir()
+        (src / "a_package" / unwanted / "x.pyc").write_text("junk")
+    spec = group("a_package.jobs.orders:process", src)
+    digest = snapshot_code(spec, tmp_path / "copy")
+    copied = sorted(
+        p.relative_to(tmp_path / "copy").as_posix()
+        for p in (tmp_path / "copy").rglob("*")
+        if p.is_file()
+    )
+    assert copied == ["a_package/jobs/orders.py", "a_package/model.json", "a_package/shared.py"]
+    (src / "a_package" / "__pycache__" / "y.pyc").write_text("more")
+    assert code_digest(spec) == digest
+    (src / "a_package" / "shared.py").write_text("y = 4\n")
+    assert code_digest(spec) != digest
+
+
+def test_the_digest_knows_names_from_content(tmp_path: Path) -> None:
+    """Content that moves from one file to another is other code."""
+    put(tmp_path / "one", pk__a="ab", pk__b="c")
+    put(tmp_path / "two", pk__a="a", pk__b="bc")
+    assert code_digest(group("pk.a:f", tmp_path / "one")) != code_digest(
+        group("pk.a:f", tmp_path / "two")
+    )
+
+
+def test_the_first_folder_wins(tmp_path: Path) -> None:
+    """As on Python's own path."""
+    put(tmp_path / "one", twice="1")
+    put(tmp_path / "two", twice="2")
+    both = group("twice:f", tmp_path / "one", tmp_path / "two")
+    assert code_digest(both) == code_digest(group("twice:f", tmp_path / "one"))
+
+
+def test_installed_code_is_digested_in_place(tmp_path: Path) -> None:
+    """What is not on python_path but installed: the module's own file, copied nowhere."""
+    before = set(sys.modules)
+    digest = snapshot_code(group("email.mime.text:MIMEText"), tmp_path / "copy")
+    assert digest == code_digest(group("email.mime.text:f"))
+    assert digest != code_digest(group("email.mime.base:f"))
+    assert list((tmp_path / "copy").iterdir()) == []
+    assert "email.mime.text" in before or "email.mime.text" not in sys.modules
+    assert fleet.demo.__name__ == "fleet.demo"
+    assert len(code_digest(group("fleet.errors:FleetError"))) == 64
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "said"),
+    [
+        pytest.param("nowhere_at_all:f", "neither in worker.python_path", id="unknown"),
+        pytest.param("pk.missing:f", "holds neither missing.py nor", id="no-submodule"),
+        pytest.param("single.sub:f", "is a single file", id="file-is-no-package"),
+        pytest.param("email.nothing:f", "nor installed", id="installed-without-it"),
+        pytest.param("sys:exit", "nor installed", id="built-in"),
+    ],
+)
+def test_a_module_that_is_not_there_is_named(tmp_path: Path, entrypoint: str, said: str) -> None:
+    """Nothing is started for an entrypoint that cannot be found."""
+    put(tmp_path, pk__a="", single="")
+    with pytest.raises(ConfigError, match=said):
+        code_digest(group(entrypoint, tmp_path))
+
+
+def test_a_package_with_data_is_too_large(tmp_path: Path) -> None:
+    """More than 20 MB are not copied per revision."""
+    put(tmp_path, pk__a="")
+    with (tmp_path / "pk" / "model.bin").open("wb") as file:
+        file.truncate(21 * 1024 * 1024)
+    with pytest.raises(ConfigError, match=r"22\.0 MB, more than the 21 MB"):
+        snapshot_code(group("pk.a:f", tmp_path), tmp_path / "copy")

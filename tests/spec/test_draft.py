@@ -1,0 +1,102 @@
+"""`fleet init` writes a file that loads, whatever a cluster's groups are called."""
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.draft import draft
+from fleet.load import load
+from fleet.model import (
+    GroupSnapshot,
+    GroupState,
+    LagCase,
+    PartitionState,
+    Snapshot,
+    TopicPartition,
+)
+from fleet.spec import Cluster
+
+
+def group(name: str, *topics: str, **changes: Any) -> GroupSnapshot:
+    """A group with one partition of each topic."""
+    partitions = tuple(
+        PartitionState(
+            tp=TopicPartition(topic, 0),
+            committed=1,
+            log_start=0,
+            log_end=3,
+            lag=2,
+            lag_seconds=None,
+            case=LagCase.OK,
+        )
+        for topic in topics
+    )
+    held: dict[str, Any] = {
+        "group": name,
+        "exists": True,
+        "state": GroupState.EMPTY,
+        "type": "classic",
+        "assignor": None,
+        "members": (),
+        "partitions": partitions,
+    }
+    return GroupSnapshot(**{**held, **changes})
+
+
+def snapshot(*groups: GroupSnapshot) -> Snapshot:
+    """A cluster with these groups."""
+    return Snapshot(
+        cluster="main", at=1.0, took=0.1, groups={g.group: g for g in groups}, topics={}
+    )
+
+
+def written(text: str, folder: Path) -> Path:
+    """The text as a file."""
+    path = folder / "fleet.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_what_is_found_is_observed(tmp_path: Path) -> None:
+    """Each group with its topics, observed, without a worker; what does not fit is a comment."""
+    seen = snapshot(
+        group("orders", "orders", "returns"),
+        group("bare"),
+        group("shared", "t", type="share"),
+    )
+    cluster = Cluster.model_validate({"name": "prod", "bootstrap_servers": "k:9092"})
+    text = draft(seen, cluster)
+    spec = load(written(text, tmp_path), {})
+    assert [(f.group, f.topics, f.mode, f.worker) for f in spec.fleets] == [
+        ("orders", ("orders", "returns"), "observe", None)
+    ]
+    assert spec.cluster == cluster
+    assert "# not written: shared (it is a share group)" in text
+    assert "# not written: bare (no topic of it is known" in text
+    assert "4 records waiting" in text
+
+
+def test_an_empty_cluster_has_a_file_too(tmp_path: Path) -> None:
+    """No groups: a file that loads and says so."""
+    text = draft(snapshot(), Cluster())
+    assert "No consumer group was found" in text
+    assert load(written(text, tmp_path), {}).fleets == ()
+
+
+def test_security_is_kept_by_reference(tmp_path: Path) -> None:
+    """Names of variables and files are written, so that the file reaches the same cluster."""
+    login = {"mechanism": "PLAIN", "username_env": "U", "password_env": "P"}
+    cluster = Cluster.model_validate(
+        {"bootstrap_servers": "k:1", "security": {"protocol": "SASL_SSL", "sasl": login}}
+    )
+    assert load(written(draft(snapshot(), cluster), tmp_path), {}).cluster == cluster
+
+
+@given(name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=249))
+def test_any_group_name_survives(tmp_path_factory: Any, name: str) -> None:
+    """Quotes, line ends, ${…}, emoji: what Kafka allows in a group id, the file carries."""
+    folder = tmp_path_factory.mktemp("draft")
+    spec = load(written(draft(snapshot(group(name, "t")), Cluster()), folder), {})
+    assert [f.group for f in spec.fleets] == [name]

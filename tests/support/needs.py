@@ -1,0 +1,93 @@
+"""What tests need beyond Python, and whether it is here.
+
+A test names its needs by markers. Where one is missing the test is skipped and the reason says
+what to do; where FLEET_REQUIRE lists the need, it fails instead, so that CI cannot pass by
+skipping. A probe runs once, and only when a selected test has its marker.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+from fleet.broker.jars import find_java, find_kafka
+from fleet.errors import FleetError
+from fleet.home import cache_home
+
+
+def _broker() -> str | None:
+    try:
+        # Fetches the jars at first use: here, where no test's timeout runs.
+        find_kafka(say=lambda text: print(text, file=sys.stderr))
+    except FleetError as error:
+        return str(error)
+    return None
+
+
+def _spark() -> str | None:
+    try:
+        find_java()
+    except FleetError as error:
+        return str(error)
+    return None if importlib.util.find_spec("pyspark") else "no pyspark: run `make .venv`"
+
+
+def _browser() -> str | None:
+    missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
+    return f"no {' and no '.join(missing)} on PATH: run `make deps`" if missing else None
+
+
+def _kubernetes() -> str | None:
+    names = ("kube-apiserver", "etcd")
+    folder = cache_home() / "kubernetes"
+    missing = [name for name in names if shutil.which(name) is None and not any(folder.rglob(name))]
+    return f"no {' and no '.join(missing)}: run `make cluster`" if missing else None
+
+
+def _prometheus() -> str | None:
+    return None if shutil.which("prometheus") else "no prometheus on PATH"
+
+
+def _netns() -> str | None:
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return "network namespaces need root and `ip` (iproute2)"
+    probe = subprocess.run(["unshare", "-n", "true"], capture_output=True, check=False)
+    return None if probe.returncode == 0 else "this kernel or container refuses network namespaces"
+
+
+PROBES: Mapping[str, Callable[[], str | None]] = {
+    "broker": _broker,
+    "spark": _spark,
+    "kubernetes": _kubernetes,
+    "browser": _browser,
+    "prometheus": _prometheus,
+    "netns": _netns,
+}
+
+
+@cache
+def missing(need: str) -> str | None:
+    """Why tests with this need cannot run here; None where they can."""
+    return PROBES[need]()
+
+
+def required(environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """The needs that FLEET_REQUIRE lists; ValueError where it lists an unknown one."""
+    names = frozenset(
+        name.strip() for name in environ.get("FLEET_REQUIRE", "").split(",") if name.strip()
+    )
+    unknown = sorted(names - set(PROBES))
+    if unknown:
+        raise ValueError(
+            f"FLEET_REQUIRE lists {', '.join(unknown)}; known are {', '.join(sorted(PROBES))}"
+        )
+    return names
+
+
+def repository() -> Path:
+    """The checkout."""
+    return Path(__file__).parents[2]

@@ -1,0 +1,186 @@
+"""A fleet for tests: its own home, its own group and topic on a real broker, a steady stream.
+
+The entrypoint is a real file that a test can edit (a new revision) and that keeps the demo's
+journal, so that lost and twice come from what was really called.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.clock import SystemClock
+from fleet.cycle import Fleet
+from fleet.demo.journal import Entry, coverage, read
+from fleet.model import TopicPartition
+
+JOB = '''"""A test's entrypoint: journal first, then a little Spark."""
+import os, time
+from fleet.demo.orders import write_journal
+
+VERSION = 1
+
+
+def process(df, context):
+    write_journal(context)
+    df.selectExpr("count(*) AS n").collect()
+    time.sleep(float(os.environ.get("JOB_SECONDS", "0")))
+'''
+
+
+class Workshop:
+    """One home with one declared group."""
+
+    def __init__(self, home: Path, bootstrap: str, group: str, **worker: Any) -> None:
+        self.home = home
+        self.bootstrap = bootstrap
+        self.group = group
+        self.topic = f"{group}-topic"
+        self.code = home / "code" / group
+        self.module = "job_" + "".join(c if c.isalnum() else "_" for c in group)
+        self.config = home / f"{group}.yaml"
+        self.journal = home / "journal" / group
+        self.said: list[str] = []
+        self.partitions = 0
+        self._extra: dict[str, Any] = {}
+        self.code.mkdir(parents=True, exist_ok=True)
+        self.write_job(JOB)
+        self.declare(worker=worker)
+
+    def write_job(self, text: str) -> None:
+        """Replace the entrypoint's source."""
+        (self.code / f"{self.module}.py").write_text(text)
+
+    def edit_job(self, old: str, new: str) -> None:
+        """A real code change: the next plan is a roll."""
+        path = self.code / f"{self.module}.py"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def declare(self, *, worker: Mapping[str, Any] | None = None, **keys: Any) -> None:
+        """Write fleet.yaml; keys add to or replace the group's own."""
+        self._extra = {**self._extra, **keys}
+        mine = {
+            "entrypoint": f"{self.module}:process",
+            "python_path": [str(self.code)],
+            "protocol": "classic",
+            "batch": {"max_wait": "300ms"},
+            "env": {"FLEET_JOURNAL": str(self.journal)},
+            **(self._extra.pop("_worker", {})),
+            **(worker or {}),
+        }
+        self._extra["_worker"] = mine
+        group = {
+            "group": self.group,
+            "topics": [self.topic],
+            "worker": mine,
+            "replicas": {"min": 1, "max": 8, "standby": 1},
+            "scaling": {"policy": "fixed", "workers": 2},
+            "rollout": {"canary_batches": 1, "bake": "5s", "warm_timeout": "5m"},
+            "storm": {"rebalances": 1000},
+            **{k: v for k, v in self._extra.items() if k != "_worker"},
+        }
+        spec = {
+            "cluster": {"name": "test", "bootstrap_servers": self.bootstrap},
+            "mode": "act",
+            "fleets": [group],
+        }
+        self.config.write_text(yaml.safe_dump(spec))
+
+    def create_topic(self, partitions: int) -> None:
+        """Make the group's topic."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        made = admin.create_topics([NewTopic(self.topic, partitions, 1)])
+        made[self.topic].result(20)
+
+        def known() -> bool:
+            told = admin.list_topics(self.topic, timeout=10).topics[self.topic]
+            return told.error is None and len(told.partitions) == partitions
+
+        until(known, 20, f"topic {self.topic} to be known with its {partitions} partitions")
+        self.partitions = partitions
+
+    @contextmanager
+    def fleet(self) -> Iterator[Fleet]:
+        """Open the fleet."""
+        with Fleet.open(self.config, home=self.home, clock=SystemClock()) as fleet:
+            yield fleet
+
+    def say(self, sentence: str) -> None:
+        """Progress, kept for a failing test's output."""
+        self.said.append(sentence)
+        print(f"{time.strftime('%H:%M:%S')} {sentence}", flush=True)
+
+    @contextmanager
+    def stream(self, rate: int = 200) -> Iterator[None]:
+        """Numbered records at a steady rate, over all partitions in turn."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self._produce, args=(stop, rate))
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _produce(self, stop: threading.Event, rate: int) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all"})
+        number = 0
+        while not stop.wait(0.05):
+            for _ in range(max(1, rate // 20)):
+                producer.produce(
+                    self.topic, str(number).encode(), partition=number % self.partitions
+                )
+                number += 1
+            producer.poll(0)
+        producer.flush(20)
+
+    def entries(self) -> list[Entry]:
+        """The journal."""
+        return list(read(self.journal))
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Log end offsets of the topic."""
+        with self.fleet() as fleet:
+            seen = fleet.snapshot([self.group]).groups[self.group]
+        return {p.tp: p.log_end for p in seen.partitions if p.log_end is not None}
+
+    def await_drained(self, timeout: float = 60.0) -> None:
+        """Wait until every partition's committed offset is its end."""
+        with self.fleet() as fleet:
+            until(lambda: self._lag(fleet) == 0, timeout, f"lag 0 of {self.group}")
+
+    def _lag(self, fleet: Fleet) -> int:
+        seen = fleet.snapshot([self.group]).groups[self.group]
+        return sum(
+            (p.log_end or 0) - (p.committed if p.committed is not None else p.log_start or 0)
+            for p in seen.partitions
+        )
+
+    def lost_and_twice(self) -> tuple[int, int]:
+        """(records never processed, records processed more than once), from the journal."""
+        due = {tp: (0, end) for tp, end in self.ends().items()}
+        found = coverage(self.entries(), group=self.group, due=due)
+        return sum(s.records for s in found.lost), sum(s.records for s in found.twice)
+
+
+def until(what: Callable[[], bool], timeout: float, name: str) -> None:
+    """Poll until true; AssertionError names what was awaited."""
+    end = time.monotonic() + timeout
+    while not what():
+        assert time.monotonic() < end, f"waited {timeout:.0f} s for {name}"
+        time.sleep(0.1)
+
+
+def kill(pid: int) -> None:
+    """End it at once, kill -9."""
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,237 @@
+"""Real workers on a real broker and one real Spark Connect server, driven through the store."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.act import spark_server
+from fleet.act.store import SqliteStore
+from fleet.clock import SystemClock
+from fleet.settings import WorkerSettings
+from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.spec import Cluster, GroupSpec
+from tests.conftest import RunningBroker
+
+LEASE = 3.0
+JOB = """
+import json, os, time
+
+def process(df, context):
+    if context.warm:
+        return
+    ranges = [(r.topic, r.partition, r.start, r.end, r.id) for r in context.ranges]
+    line = {"worker": context.worker, "attempt": context.attempt, "ranges": ranges}
+    with open(os.environ["JOURNAL"], "a") as journal:
+        journal.write(json.dumps(line) + "\\n")
+    if df.filter("value = cast('poison' as binary)").count():
+        raise ValueError("poison")
+    time.sleep(float(os.environ.get("SECONDS_EACH", "0")))
+    if os.environ.get("PARQUET"):
+        from fleet.worker.sinks import write_parquet
+        write_parquet(df.select("topic", "partition", "offset"), os.environ["PARQUET"], context)
+"""
+
+
+class Group:
+    """One group with its topic, its store, and worker processes that a test starts and ends."""
+
+    def __init__(self, home: Path, bootstrap: str, name: str, folder: Path) -> None:
+        self.name = name
+        self.topic = f"{name}-topic"
+        self.partitions = 4
+        self.folder = folder
+        self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.produced: Counter[int] = Counter()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._home = home
+        self._bootstrap = bootstrap
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+        made = self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])
+        made[self.topic].result(20)
+        (folder / "worker_job.py").write_text(JOB)
+
+    def start(self, name: str, *, revision: str = "r1", env: dict[str, str] | None = None) -> None:
+        """Start a worker process."""
+        worker: dict[str, Any] = {
+            "protocol": "classic",
+            "entrypoint": "worker_job:process",
+            "python_path": [str(self.folder)],
+            "session_timeout": "30s",
+            "env": {
+                "JOURNAL": str(self.folder / "journal"),
+                "FLEET_EVENTS": str(self.folder / "events"),
+                **(env or {}),
+            },
+        }
+        spec = GroupSpec.model_validate(
+            {
+                "group": self.name,
+                "topics": [self.topic],
+                "worker": worker,
+                "runtime": {"kind": "local", "lease": LEASE},
+            }
+        )
+        settings = WorkerSettings(
+            cluster=Cluster(bootstrap_servers=self._bootstrap),
+            bootstrap_servers=self._bootstrap,
+            group=spec,
+            revision=revision,
+        )
+        path = self.folder / f"{name}.json"
+        path.write_text(settings.model_dump_json())
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "fleet.worker", "--settings", path, "--name", name],
+                env={**os.environ, "FLEET_HOME": str(self._home)},
+                stdout=log,
+                stderr=log,
+            )
+
+    def warm(self, *names: str) -> None:
+        """Wait until these are standbys."""
+        self.until(
+            lambda: (
+                {r.worker for r in self.store.reports(self.name) if r.phase == "standby"}
+                >= set(names)
+            ),
+            f"{names} to be warm",
+        )
+
+    def produce(self, count: int, value: bytes = b"x", partition: int | None = None) -> None:
+        """Records over all partitions in turn, or to one."""
+        for number in range(count):
+            to = number % self.partitions if partition is None else partition
+            self._producer.produce(self.topic, value, partition=to)
+            self.produced[to] += 1
+        self._producer.flush(20)
+
+    def journal(self) -> list[dict[str, Any]]:
+        """What the entrypoint was called with, in order."""
+        return _lines(self.folder / "journal")
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """What workers told of one kind, in order."""
+        return [e for e in _lines(self.folder / "events") if e["event"] == kind]
+
+    def times_called(self) -> Counter[tuple[int, int]]:
+        """(partition, offset) → how often the entrypoint was called for it."""
+        seen: Counter[tuple[int, int]] = Counter()
+        for line in self.journal():
+            for _, partition, start, end, _ in line["ranges"]:
+                seen.update((partition, at) for at in range(start, end))
+        return seen
+
+    def all_committed(self) -> bool:
+        """Whether every record produced is committed."""
+        latest: dict[str, int] = {}
+        for event in self.events("committed"):
+            latest.update(event["offsets"])
+        return all(latest.get(f"{self.topic}-{p}") == n for p, n in self.produced.items())
+
+    def drained(self) -> None:
+        """Wait until every record produced is committed."""
+        self.until(self.all_committed, "all records to be committed")
+
+    def slot(self, number: int) -> Slot:
+        """A slot as stored."""
+        return self.store.slots(self.name)[number]
+
+    def change_gate(self, change: Callable[[Gate], Gate]) -> None:
+        """Compare-and-set until it is written."""
+        while self.store.write_gate(change(self.store.gate(self.name))) is None:
+            pass
+
+    def open(self, *numbers: int) -> None:
+        """Open slots together and wait until all are active."""
+        self.change_gate(
+            lambda gate: replace(gate, open=gate.open | set(numbers), open_at=time.time() + 1.5)
+        )
+        self.until(
+            lambda: all(self.slot(n).phase is Phase.ACTIVE for n in numbers), f"slots {numbers}"
+        )
+
+    def hand_over(self, number: int, revision: str) -> None:
+        """Ask for a handover and wait until it is done."""
+        pin = Handover(token=self.slot(number).token, revision=revision)
+        self.change_gate(lambda gate: replace(gate, handover={number: pin}))
+        self.until(
+            lambda: (
+                self.slot(number).revision == revision and self.slot(number).phase is Phase.ACTIVE
+            ),
+            f"slot {number} to run {revision}",
+        )
+        self.change_gate(lambda gate: replace(gate, handover={}))
+
+    def until(self, condition: Callable[[], bool], what: str, *, timeout: float = 60.0) -> None:
+        """Wait; a failure shows what the workers said."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"waited {timeout:g} s for {what}\n{self.logs()}")
+            time.sleep(0.05)
+
+    def logs(self) -> str:
+        """The end of every worker's log."""
+        return "\n".join(
+            f"--- {name}\n{(self.folder / f'{name}.log').read_text()[-1500:]}"
+            for name in self.processes
+        )
+
+    def end(self, names: Sequence[str] = ()) -> dict[str, int]:
+        """SIGTERM to these (or all) and their exit codes."""
+        chosen = {n: p for n, p in self.processes.items() if not names or n in names}
+        for process in chosen.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        codes = {}
+        for name, process in chosen.items():
+            try:
+                codes[name] = process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes[name] = process.wait(10)
+        return codes
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home with a shared Spark server."""
+    home = tmp_path_factory.mktemp("home")
+    spark_server.start(home)
+    try:
+        spark_server.wait_ready(home, timeout=90.0, clock=SystemClock())
+        yield home
+    finally:
+        spark_server.stop(home)
+        shutil.rmtree(home / "spark", ignore_errors=True)
+
+
+@pytest.fixture
+def group(spark_home: Path, broker: RunningBroker, unique: str, tmp_path: Path) -> Iterator[Group]:
+    """A group of its own."""
+    made = Group(spark_home, broker.bootstrap_servers, f"worker-{unique}", tmp_path)
+    try:
+        yield made
+    finally:
+        made.end()

@@ -1,0 +1,104 @@
+"""Which slot a standby may take."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.worker.eligibility import candidates
+
+GATE = Gate(group="g", version=1, open=frozenset({0, 1}))
+FREE = [Slot(group="g", number=0), Slot(group="g", number=1)]
+
+
+def held(number: int, revision: str = "r1", phase: Phase = Phase.ACTIVE) -> Slot:
+    return Slot(
+        group="g", number=number, holder="w9", token=1, phase=phase, revision=revision, clean=False
+    )
+
+
+def numbers(
+    gate: Gate,
+    slots: list[Slot],
+    *,
+    revision: str = "r1",
+    dead: set[int] | None = None,
+    waited: set[int] | None = None,
+) -> set[int]:
+    found = candidates(
+        gate,
+        slots,
+        worker="w1",
+        revision=revision,
+        dead=frozenset(dead or ()),
+        waited=frozenset(waited or ()),
+    )
+    return {slot.number for slot in found}
+
+
+def test_open_free_slots_are_for_anybody():
+    """A slot that was never held goes to any revision."""
+    assert numbers(GATE, FREE) == {0, 1}
+
+
+def test_a_slot_without_a_row_is_takeable():
+    """A gate may open a number that the store has not seen yet."""
+    assert numbers(GATE, []) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        pytest.param(replace(GATE, open=frozenset({1})), id="closed"),
+        pytest.param(replace(GATE, leaving=frozenset({0})), id="leaving"),
+        pytest.param(replace(GATE, quarantined=frozenset({0})), id="quarantined"),
+        pytest.param(
+            replace(GATE, handover={0: Handover(token=1, revision="r2")}), id="pinned to another"
+        ),
+    ],
+)
+def test_reasons_not_to_take(gate: Gate):
+    """Closed, leaving, quarantined and pinned slots are left alone."""
+    assert numbers(gate, FREE) == {1}
+
+
+def test_a_pin_admits_its_revision():
+    """During a managed roll the slot goes to the pinned revision, at once."""
+    gate = replace(GATE, handover={0: Handover(token=1, revision="r2")})
+    slots = [replace(held(0), holder=None), held(1)]
+    assert numbers(gate, slots, revision="r2") == {0}
+
+
+def test_held_slots_are_taken_only_from_the_dead():
+    """A holder whose lease was watched to expire loses its slot."""
+    assert numbers(GATE, [held(0), held(1)]) == set()
+    assert numbers(GATE, [held(0), held(1)], dead={1}) == {1}
+
+
+def test_another_revision_waits_one_lease():
+    """Unpinned, a standby of the former revision has the first right."""
+    slots = [replace(held(0), holder=None), held(1)]
+    assert numbers(GATE, slots, revision="r1") == {0}
+    assert numbers(GATE, slots, revision="r2") == set()
+    assert numbers(GATE, slots, revision="r2", waited={0}) == {0}
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"), [(Phase.JOINING, set()), (Phase.ACTIVE, {0})], ids=["unproven", "proven"]
+)
+def test_a_revision_takes_a_second_slot_once_the_first_is_active(phase: Phase, expected: set[int]):
+    """A bad revision takes one slot, not all [22]."""
+    slots = [replace(held(0), holder=None), held(1, "r2", phase)]
+    assert numbers(GATE, slots, revision="r2", waited={0}) == expected
+
+
+def test_racers_begin_at_different_slots():
+    """Standbys that race for many slots do not all reach for the same one first."""
+    gate = replace(GATE, open=frozenset(range(8)))
+    firsts = {
+        candidates(gate, [], worker=f"w{n}", revision="r1", dead=frozenset(), waited=frozenset())[
+            0
+        ].number
+        for n in range(20)
+    }
+    assert len(firsts) > 3

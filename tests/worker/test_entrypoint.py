@@ -1,0 +1,83 @@
+"""The user's function: found, refused with a reason, called in its own shape."""
+
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import ConfigError
+from fleet.worker.context import BatchContext
+from fleet.worker.entrypoint import load, takes_batch_id
+
+CONTEXT = BatchContext(
+    cluster="main",
+    group="g",
+    slot=0,
+    worker="w",
+    revision="r",
+    attempt=1,
+    warm=False,
+    batch_id=42,
+    ranges=(),
+)
+
+
+def with_context(df, context): ...
+def with_batch_id(df, batch_id): ...
+def with_epoch_id(df, epoch_id): ...
+def with_default(df, context, table="x"): ...
+def with_anything(*args): ...
+def with_one(df): ...
+def with_three(df, context, more): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (with_context, False),
+        (with_batch_id, True),
+        (with_epoch_id, True),
+        (with_default, False),
+        (with_anything, False),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_shape(function, expected: bool):
+    """The second parameter's name decides: foreachBatch's gets an int."""
+    assert takes_batch_id(function, "job:f") is expected
+
+
+@pytest.mark.parametrize("function", [with_one, with_three])
+def test_other_shapes_are_refused(function):
+    """The message says which shapes there are."""
+    with pytest.raises(ConfigError, match=r"process\(df, context\)"):
+        takes_batch_id(function, "job:f")
+
+
+def test_load_and_call(tmp_path: Path):
+    """python_path finds the module, `setup` is picked up, foreachBatch functions get an int."""
+    (tmp_path / "wk_job_a.py").write_text(
+        "seen = []\ndef setup(spark): pass\ndef process(df, batch_id): seen.append(batch_id)\n"
+    )
+    entrypoint = load("wk_job_a:process", [str(tmp_path)])
+    entrypoint(None, CONTEXT)
+    import wk_job_a
+
+    assert wk_job_a.seen == [42]
+    assert entrypoint.setup is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "match"),
+    [
+        ("wk_job_b:missing", "def process(df, context): ...", "it has process"),
+        ("wk_job_c:process", "import nothing_like_this", "cannot be imported"),
+        ("wk_job_none:process", None, "cannot be imported"),
+    ],
+    ids=["no such function", "import fails", "no such module"],
+)
+def test_bad_entrypoints(tmp_path: Path, name: str, source: str | None, match: str):
+    """What is wrong with an entrypoint is said before anything starts."""
+    if source is not None:
+        (tmp_path / f"{name.partition(':')[0]}.py").write_text(source)
+    with pytest.raises(ConfigError, match=match):
+        load(name, [str(tmp_path)])

@@ -1,0 +1,251 @@
+"""What the batch thread does with each way in which a batch may fail.
+
+Spark's session is a stand-in here: what fails, and when, is the point.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+from fleet.clock import SystemClock
+from fleet.model import TopicPartition
+from fleet.worker.batches import SCHEMA, InlineBatch
+from fleet.worker.context import BatchContext, BatchRange
+from fleet.worker.entrypoint import Entrypoint
+from fleet.worker.events import Events
+from fleet.worker.executor import BatchDone, BatchRunner, Identity, Why
+from fleet.worker.spark_link import SparkLink, is_spark_failure
+
+CLOCK = SystemClock()
+
+
+class Session:
+    """Hands tables back as frames, and remembers interrupts."""
+
+    def __init__(self) -> None:
+        self.interrupted = threading.Event()
+
+    def createDataFrame(self, table: Any, schema: Any) -> Any:  # noqa: N802 - PySpark's name
+        """The table itself."""
+        return table
+
+    def addTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
+        """Nothing to do."""
+
+    def removeTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
+        """Nothing to do."""
+
+    def interruptTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
+        """A running operation ends with an error."""
+        self.interrupted.set()
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+
+class Link(SparkLink):
+    """Connects to the stand-in at once."""
+
+    def __init__(self) -> None:
+        super().__init__(where=lambda: "local[1]", clock=CLOCK, app="test")
+        self.connected = 0
+
+    def _open(self, where: str) -> Any:
+        self.connected += 1
+        self._session = Session()
+        return self._session
+
+
+class Bench:
+    """A batch thread with an entrypoint of the test's."""
+
+    def __init__(self) -> None:
+        self.calls: list[BatchContext] = []
+        self.answer: Callable[[BatchContext], None] = lambda _: None
+        self.still_ours = True
+        self.link = Link()
+        self.link.connect(timeout=1.0, given_up=lambda: False)
+        self.done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
+        self.runner = self.made(batch_timeout=60.0)
+
+    def made(self, *, batch_timeout: float) -> BatchRunner:
+        """A batch thread."""
+
+        def process(df, context) -> None:
+            self.calls.append(context)
+            self.answer(context)
+
+        return BatchRunner(
+            link=self.link,
+            entrypoint=Entrypoint(
+                name="job:process", function=process, setup=None, takes_batch_id=False
+            ),
+            identity=Identity(cluster="c", group="g", worker="w", revision="r", slot=0),
+            batch_timeout=batch_timeout,
+            still_ours=lambda: self.still_ours,
+            ending=lambda: False,
+            clock=CLOCK,
+            events=Events(worker="w", clock=CLOCK, environ={}),
+            pauses=(0.0, 0.0),
+        )
+
+    def run(self, *partitions: int) -> BatchDone:
+        """Run a batch of these partitions."""
+        self.runner.submit(batch(*partitions), self.done.put)
+        return self.done.get(timeout=10)
+
+
+def batch(*partitions: int) -> InlineBatch:
+    ranges = [BatchRange(topic="t", topic_id="T", partition=p, start=0, end=10) for p in partitions]
+    return InlineBatch(
+        ranges=tuple(ranges), tables={each.tp: SCHEMA.empty_table() for each in ranges}
+    )
+
+
+def unavailable() -> Exception:
+    return SparkConnectGrpcException(message="StatusCode.UNAVAILABLE: connection refused")
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.runner.stop()
+
+
+def failing(bench: Bench, times: int, error: Callable[[], Exception]) -> None:
+    def answer(context: BatchContext) -> None:
+        if len(bench.calls) <= times:
+            raise error()
+
+    bench.answer = answer
+
+
+def test_good_batch(bench: Bench):
+    """One call, nothing failed."""
+    done = bench.run(0, 1)
+    assert (done.failed, done.void, done.fatal, done.attempts) == ({}, False, None, 1)
+
+
+def test_an_exception_is_tried_three_times(bench: Bench):
+    """The third attempt may succeed; ranges and batch id stay the same."""
+    failing(bench, 2, lambda: ValueError("not yet"))
+    done = bench.run(0)
+    assert (done.failed, done.attempts) == ({}, 3)
+    assert [each.attempt for each in bench.calls] == [1, 2, 3]
+    assert len({each.batch_id for each in bench.calls}) == 1
+    assert len({each.ranges for each in bench.calls}) == 1
+
+
+def test_only_the_poisoned_partition_fails(bench: Bench):
+    """After three attempts every partition runs alone, with its own range id [9]."""
+
+    def answer(context: BatchContext) -> None:
+        if TopicPartition("t", 1) in context.partitions:
+            raise ValueError("poison")
+
+    bench.answer = answer
+    done = bench.run(0, 1, 2)
+    assert done.failed == {TopicPartition("t", 1): "ValueError: poison"}
+    assert done.fatal is None
+    assert [len(each.ranges) for each in bench.calls] == [3, 3, 3, 1, 1, 1]
+    assert len({each.batch_id for each in bench.calls[2:]}) == 4, "each cut has its own batch id"
+
+
+def test_all_partitions_failing_is_no_poison(bench: Bench):
+    """A sink that is down must not quarantine every partition: the worker ends."""
+    failing(bench, 99, lambda: OSError("disk full"))
+    done = bench.run(0, 1)
+    assert done.failed == {}
+    assert done.fatal == "the entrypoint fails for every partition of its batch: OSError: disk full"
+
+
+def test_a_spark_failure_is_no_attempt(bench: Bench):
+    """Connected again, the same ranges run again; three attempts are still there [9]."""
+    failing(bench, 3, unavailable)
+    done = bench.run(0)
+    assert (done.failed, done.fatal, bench.link.connected) == ({}, None, 4)
+
+
+def test_spark_that_keeps_failing_ends_the_worker(bench: Bench):
+    """Bounded: a batch that kills Spark every time is not run for ever."""
+    failing(bench, 99, unavailable)
+    done = bench.run(0)
+    assert "Spark failed 6 times" in (done.fatal or "")
+
+
+def test_a_lost_slot_voids_instead_of_running_again(bench: Bench):
+    """A successor released our session: the batch is its now [3]."""
+    bench.still_ours = False
+    failing(bench, 99, unavailable)
+    done = bench.run(0)
+    assert done.void
+    assert len(bench.calls) == 1
+
+
+def test_void_interrupt_ends_the_batch(bench: Bench):
+    """Lost partitions: no second attempt, nothing to commit."""
+    running = threading.Event()
+
+    def answer(context: BatchContext) -> None:
+        running.set()
+        assert bench.link.session.interrupted.wait(5)
+        raise RuntimeError("canceled")
+
+    bench.answer = answer
+    bench.runner.submit(batch(0), bench.done.put)
+    assert running.wait(5)
+    bench.runner.interrupt(Why.VOID)
+    done = bench.done.get(timeout=5)
+    assert done.void
+    assert len(bench.calls) == 1
+
+
+def test_batch_timeout_interrupts_once_more_then_ends(bench: Bench):
+    """Over its time a batch is interrupted and run once more; the second time is the end [5]."""
+    runner = bench.made(batch_timeout=0.2)
+
+    def answer(context: BatchContext) -> None:
+        session = bench.link.session
+        assert session.interrupted.wait(5)
+        session.interrupted.clear()
+        raise RuntimeError("canceled")
+
+    bench.answer = answer
+    runner.submit(batch(0), bench.done.put)
+    while bench.done.empty():
+        assert runner.watch() is None
+        CLOCK.sleep(0.02)
+    done = bench.done.get()
+    assert "longer than batch_timeout (0.2 s) twice" in (done.fatal or "")
+    assert len(bench.calls) == 2
+    runner.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        pytest.param(unavailable(), True, id="connection"),
+        pytest.param(
+            SparkConnectGrpcException(
+                message="[INVALID_HANDLE.SESSION_CLOSED] gone",
+                errorClass="INVALID_HANDLE.SESSION_CLOSED",
+            ),
+            True,
+            id="session",
+        ),
+        pytest.param(ValueError("StatusCode.UNAVAILABLE"), False, id="the user's own"),
+        pytest.param(
+            SparkConnectGrpcException(message="no such column", errorClass="UNRESOLVED_COLUMN"),
+            False,
+            id="a wrong query",
+        ),
+    ],
+)
+def test_whose_failure(error: Exception, expected: bool):
+    """Spark's own failures are told from those of the user's code and data."""
+    assert is_spark_failure(error) is expected
