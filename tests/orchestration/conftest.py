@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from assets.resources import FleetResource, declared
 from fleet.broker import Broker
 from fleet.spec import FleetSpec
+from tests.support.workshop import until
+
+PARTITIONS = 4
+RECORDS = 40
 
 
 @dataclass
 class Scene:
-    """One topic of four partitions with 40 records; groups are named by `unique`."""
+    """One topic of PARTITIONS partitions with RECORDS records; groups are named by `unique`."""
 
     bootstrap: str
     unique: str
@@ -58,6 +62,11 @@ class Scene:
         """What sensors, schedules and checks open."""
         return FleetResource(config=str(self.config), home=str(self.folder / "home"))
 
+    def all_committed(self, consumer: Consumer) -> bool:
+        """Whether the group is at the end everywhere: before that, its looks still change."""
+        places = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+        return sum(max(0, p.offset) for p in consumer.committed(places, timeout=10)) == RECORDS
+
     @contextlib.contextmanager
     def member(self, group: str) -> Iterator[None]:
         """A consumer of this group that has partitions and commits, polled by a thread."""
@@ -83,6 +92,7 @@ class Scene:
         thread.start()
         try:
             assert ready.wait(20), f"{group} got no partition"
+            until(lambda: self.all_committed(consumer), 20, f"{group} to commit all records")
             yield
         finally:
             over.set()
@@ -105,11 +115,11 @@ def scene(quiet_broker, unique, tmp_path) -> Scene:
     """The topic exists and holds records."""
     made = Scene(quiet_broker.status().bootstrap_servers, unique, tmp_path)
     admin = AdminClient({"bootstrap.servers": made.bootstrap})
-    for done in admin.create_topics([NewTopic(made.topic, 4, 1)]).values():
+    for done in admin.create_topics([NewTopic(made.topic, PARTITIONS, 1)]).values():
         done.result(20)
     producer = Producer({"bootstrap.servers": made.bootstrap})
-    for n in range(40):
-        producer.produce(made.topic, value=str(n), partition=n % 4)
+    for n in range(RECORDS):
+        producer.produce(made.topic, value=str(n), partition=n % PARTITIONS)
     producer.flush(20)
     made.config.write_text(
         f"""
