@@ -70,13 +70,14 @@ lint: $(READY) ## ruff and mypy
 # Long forms: they run the folder's tests where there are any.
 define long
 	@if [ -d tests/$@ ]; then \
-	  FLEET_LONG=1 $(BIN)/python -m pytest tests/$@ --timeout=3600 $(ARGS); \
+	  FLEET_LONG=1 $(BIN)/python -m pytest $(wildcard tests/$@ $($@)) --timeout=3600 $(ARGS); \
 	else echo "tests/$@ is not there yet: it comes with a later issue"; fi
 endef
 
 bench: $(READY) ## benchmarks, long form
 	$(long)
 
+faults: faults = tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)
 

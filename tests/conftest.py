@@ -1,5 +1,6 @@
 """Fixtures for every folder, and the rule for tests whose needs are not met (support/needs.py)."""
 
+import os
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,11 @@ from fleet.broker import Broker
 from tests.support import needs
 
 _unmet: Counter[str] = Counter()
+
+# Every JVM of a test lives for a minute or less, and the optimising compiler pays only after
+# that: a quarter of all CPU time without this. `make bench` does without it.
+if not os.environ.get("FLEET_LONG"):
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,12 @@ def pytest_report_header() -> str:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What names no need is a unit test; what uses the broker needs it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What names no need is a unit test; long forms run only when asked for."""
+    if not os.environ.get("FLEET_LONG"):
+        later = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in later]
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker("broker")

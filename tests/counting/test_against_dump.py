@@ -190,8 +190,9 @@ def test_a_scripted_classic_group_counts_as_dumped(broker, crew_of, assignor, a_
     more = script.step(lambda: crew.start(2, 3), lambda: len(crew.members) == 4 and crew.even())
     joined = frozenset().union(*(g.joined for g in more.generations))
     assert joined == {f"{crew.group}-2", f"{crew.group}-3"}
-    # The gate's promise for joins that fall into one round (a burnt round is shown beside).
-    assert a_join[0] <= more.rebalances <= a_join[1] + (1 if more.aborted else 0)
+    # The promise is for joins that fall into one round; on a busy machine they may take two.
+    rounds = sum(1 for g in more.generations if g.joined)
+    assert a_join[0] <= more.rebalances <= rounds * a_join[1] + (1 if more.aborted else 0)
     assert 4 <= more.moved <= PARTITIONS
 
     def replace() -> None:

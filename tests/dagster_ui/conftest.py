@@ -13,13 +13,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.broker import Broker
 from fleet.cycle import Fleet
-from fleet.slots import Change
+from fleet.decide.names import slug
+from fleet.slots import Change, ChangeState
 from tests.dagster_ui.browser import Browser, chromium
 from tests.dagster_ui.served import Served, dagster_dev
 
 GROUP = "orders-enrichment"
 PLAIN = "audit-log"
 TOPIC = "orders"
+SLUG = slug("main", GROUP)
+PLAN, ROLLOUT = f"main/plan/{SLUG}", f"main/rollout/{SLUG}"
+ROLL = {"ops": {key.replace("/", "__"): {"config": {"roll": True}} for key in (PLAN, ROLLOUT)}}
 
 FLEET_YAML = f"""
 cluster: {{name: main, bootstrap_servers: embedded}}
@@ -31,7 +35,7 @@ fleets:
     worker:
       entrypoint: "counting:process"
       python_path: [code]
-      batch: {{max_wait: 100ms, max_seconds: 2s}}
+      batch: {{max_wait: 500ms, max_seconds: 2s}}
     replicas: {{min: 1, max: 4, standby: 1}}
     scaling: {{policy: fixed, workers: 2}}
     rollout: {{bake: 2s}}
@@ -74,6 +78,11 @@ class Stage:
         """The group's running or last change."""
         with self.open() as fleet:
             return fleet.store.change(GROUP)
+
+    def is_in(self, state: ChangeState) -> bool:
+        """Whether the group's last change is in this state."""
+        change = self.change()
+        return change is not None and change.state is state
 
     def serve(self) -> AbstractContextManager[Served]:
         """`dagster dev` in this folder."""
@@ -126,9 +135,9 @@ def create_topic(bootstrap: str) -> None:
 
 
 def produce(bootstrap: str, over: threading.Event) -> None:
-    """Steady input, under which a pause can be measured [27]: 80 records/s in all partitions."""
+    """Steady input, under which a pause can be measured [27]: 20 records/s in all partitions."""
     producer = Producer({"bootstrap.servers": bootstrap})
-    while not over.wait(0.05):
+    while not over.wait(0.2):
         for partition in range(4):
             producer.produce(TOPIC, value=b"an order", partition=partition)
     producer.flush(10)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleet.decide.names import slug
-from tests.dagster_ui.conftest import GROUP, PLAIN
+from fleet.slots import ChangeState
+from tests.dagster_ui.conftest import PLAIN, PLAN, ROLL, ROLLOUT, SLUG
+from tests.support.workshop import until
 
 pytestmark = [
     pytest.mark.browser,
@@ -19,9 +21,6 @@ pytestmark = [
     pytest.mark.timeout(420),
 ]
 
-SLUG = slug("main", GROUP)
-PLAN = f"main/plan/{SLUG}"
-ROLLOUT = f"main/rollout/{SLUG}"
 SMALLEST_PICTURE = 20_000
 """Bytes: a blank page of this size is some 5,000."""
 
@@ -48,21 +47,31 @@ def test_sensor_ticks_observe_through_the_live_daemon(room, browser, pictures):
 
 
 @pytest.mark.spark
-def test_rollout_run_shows_its_receipt(room, browser, pictures):
-    """Two runs started over GraphQL: workers come up, then roll; the page shows both receipts."""
-    served = room
-    first = served.launch(PLAN, ROLLOUT, config={})
-    assert served.finished(first, timeout=180) == "SUCCESS", served.story(first)
-    second = served.launch(
-        PLAN,
-        ROLLOUT,
-        config={
-            "ops": {key.replace("/", "__"): {"config": {"roll": True}} for key in (PLAN, ROLLOUT)}
-        },
-    )
-    assert served.finished(second, timeout=180) == "SUCCESS", served.story(second)
+def test_cancelled_run_leaves_a_change_that_the_next_run_finishes(stage, room):
+    """Cancel ends the run at once; a plain run later picks the same plan up, at its price."""
+    first = room.launch(PLAN, ROLLOUT, config={})
+    until(lambda: stage.is_in(ChangeState.RUNNING), 60, "the change to begin")
+    plan = stage.change().plan.id
+    room.cancel(first)
+    assert room.finished(first, timeout=60) == "CANCELED"
+    assert stage.is_in(ChangeState.RUNNING)
 
-    page = f"{served.url}/assets/{ROLLOUT}"
+    second = room.launch(PLAN, ROLLOUT, config={})
+    assert room.finished(second, timeout=180) == "SUCCESS", room.story(second)
+    assert f"picked up plan {plan}" in room.story(second)
+    assert "Expected 1 rebalance, recorded 1: equal." in room.story(second)
+
+
+@pytest.mark.spark
+def test_rollout_run_shows_its_receipt(stage, room, browser, pictures):
+    """A run started over GraphQL rolls the workers that the last test left; the page shows it."""
+    if not stage.is_in(ChangeState.DONE):
+        first = room.launch(PLAN, ROLLOUT, config={})
+        assert room.finished(first, timeout=180) == "SUCCESS", room.story(first)
+    second = room.launch(PLAN, ROLLOUT, config=ROLL)
+    assert room.finished(second, timeout=180) == "SUCCESS", room.story(second)
+
+    page = f"{room.url}/assets/{ROLLOUT}"
     browser.resize(1500, 1000)
     shown = browser.show(f"{page}?view=events", "recorded rebalances", "longest pause (s)", "equal")
     assert "Expected 0 rebalances, recorded 0: equal." in shown
@@ -72,6 +81,6 @@ def test_rollout_run_shows_its_receipt(room, browser, pictures):
     browser.show(f"{page}?view=checks", "receipt", "Passed", "Every step cost what its plan said.")
     assert browser.screenshot(pictures / "dagster-checks.png") > SMALLEST_PICTURE
 
-    page = f"{served.url}/locations/fleet/asset-groups/team_orders"
+    page = f"{room.url}/locations/fleet/asset-groups/team_orders"
     browser.show(page, SLUG, "Materialized", "1 / 1 Passed")
     assert browser.screenshot(pictures / "dagster-assets.png") > SMALLEST_PICTURE

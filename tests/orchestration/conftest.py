@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from assets.resources import FleetResource, declared
 from fleet.broker import Broker
 from fleet.spec import FleetSpec
-from tests.support.workshop import until
 
 PARTITIONS = 4
 RECORDS = 40
@@ -62,11 +61,6 @@ class Scene:
         """What sensors, schedules and checks open."""
         return FleetResource(config=str(self.config), home=str(self.folder / "home"))
 
-    def all_committed(self, consumer: Consumer) -> bool:
-        """Whether the group is at the end everywhere: before that, its looks still change."""
-        places = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
-        return sum(max(0, p.offset) for p in consumer.committed(places, timeout=10)) == RECORDS
-
     @contextlib.contextmanager
     def member(self, group: str) -> Iterator[None]:
         """A consumer of this group that has partitions and commits, polled by a thread."""
@@ -79,20 +73,24 @@ class Scene:
             }
         )
         ready, over = threading.Event(), threading.Event()
-        consumer.subscribe([self.topic], on_assign=lambda _, given: given and ready.set())
+        consumer.subscribe([self.topic])
+        places = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
 
-        def poll() -> None:
+        def poll() -> None:  # every call on the one thread: from another they may never return
             while not over.is_set():
                 message = consumer.poll(0.1)
                 if message is not None and message.error() is None:
                     consumer.commit(message=message)
+                elif message is None and not ready.is_set() and consumer.assignment():
+                    committed = consumer.committed(places, timeout=10)
+                    if sum(max(0, place.offset) for place in committed) == RECORDS:
+                        ready.set()  # before that, the group's looks still change
             consumer.close()
 
         thread = threading.Thread(target=poll)
         thread.start()
         try:
-            assert ready.wait(20), f"{group} got no partition"
-            until(lambda: self.all_committed(consumer), 20, f"{group} to commit all records")
+            assert ready.wait(20), f"{group} got no partition, or did not commit all records"
             yield
         finally:
             over.set()

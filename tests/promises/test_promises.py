@@ -4,10 +4,11 @@ Our receipts are compared with DumpLogSegments, never only with themselves; lost
 from the journal of what the entrypoint was called with [34].
 """
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
+from fleet.act.local import find_orphans
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change, ChangeState
 from tests.support.kafka_tools import generations
@@ -18,31 +19,40 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 MOST = {"range": {"up": 1, "down": 1}, "cooperative-sticky": {"up": 2, "down": 2}}
 
 
+@pytest.fixture(scope="module")
+def shops(tmp_path_factory) -> Iterator[list[Workshop]]:
+    """Workshops of one home (one Spark server, one supervisor); at the end nothing of it runs."""
+    made: list[Workshop] = []
+    yield made
+    for shop in made:
+        with shop.fleet() as fleet:
+            fleet.down()
+        assert not list(find_orphans(shop.home))
+
+
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_up_roll_down(assignor, broker, unique, tmp_path_factory):
+def test_up_roll_down(assignor, broker, unique, shops, tmp_path_factory):
     """Growing is one episode, a roll costs nothing, shrinking is one; nothing lost or twice."""
-    home = tmp_path_factory.mktemp("home")
+    home = shops[0].home if shops else tmp_path_factory.mktemp("home")
     shop = Workshop(home, broker.bootstrap_servers, f"promise-{unique}", assignor=assignor)
+    shops.append(shop)
     shop.create_topic(8)
-    try:
-        with shop.stream(rate=200):
-            assert _apply(shop, broker) == 1, "from nothing, all slots in the initial delay"
+    with shop.stream(rate=200):
+        assert _apply(shop, broker) == 1, "from nothing, all slots in the initial delay"
 
-            shop.declare(scaling={"policy": "fixed", "workers": 4})
-            grown = _apply(shop, broker)
-            assert 1 <= grown <= MOST[assignor]["up"]
+        shop.declare(scaling={"policy": "fixed", "workers": 4})
+        grown = _apply(shop, broker)
+        assert 1 <= grown <= MOST[assignor]["up"]
 
-            shop.edit_job("VERSION = 1", "VERSION = 2")
-            assert _apply(shop, broker) == 0
+        shop.edit_job("VERSION = 1", "VERSION = 2")
+        assert _apply(shop, broker) == 0
 
-            shop.declare(scaling={"policy": "fixed", "workers": 2, "down_after": "0s"})
-            shrunk = _shrink(shop, broker)
-            assert 1 <= shrunk <= MOST[assignor]["down"]
-        shop.await_drained()
-        assert shop.lost_and_twice() == (0, 0)
-        assert {e.revision for e in shop.entries()} == _revisions(shop)
-    finally:
-        _down(shop)
+        shop.declare(scaling={"policy": "fixed", "workers": 2, "down_after": "0s"})
+        shrunk = _shrink(shop, broker)
+        assert 1 <= shrunk <= MOST[assignor]["down"]
+    shop.await_drained()
+    assert shop.lost_and_twice() == (0, 0)
+    assert {e.revision for e in shop.entries()} == _revisions(shop)
 
 
 def _revisions(shop: Workshop) -> set[str]:
@@ -79,15 +89,3 @@ def _check_receipts(change: Change, recorded: int) -> None:
             assert receipt.ours == 0
             assert receipt.longest_pause_s is not None
             assert receipt.longest_pause_s < 5
-
-
-def _down(shop: Workshop) -> None:
-    with shop.fleet() as fleet:
-        fleet.down()
-    assert not _left(shop.home)
-
-
-def _left(home: Path) -> list[object]:
-    from fleet.act.local import find_orphans
-
-    return list(find_orphans(home))

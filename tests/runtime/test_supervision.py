@@ -15,6 +15,8 @@ from fleet.clock import SystemClock
 from fleet.errors import Refused
 from fleet.processes import alive, identify, spawn
 
+pytestmark = pytest.mark.slow
+
 
 def test_workers_are_started_under_names_never_used_again(bench):
     """Names end in a number that grows, also after workers were removed."""

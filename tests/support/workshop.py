@@ -73,7 +73,7 @@ class Workshop:
             "entrypoint": f"{self.module}:process",
             "python_path": [str(self.code)],
             "protocol": "classic",
-            "batch": {"max_wait": "300ms"},
+            "batch": {"max_wait": "800ms"},
             "env": {"FLEET_JOURNAL": str(self.journal)},
             **(self._extra.pop("_worker", {})),
             **(worker or {}),
@@ -135,8 +135,8 @@ class Workshop:
     def _produce(self, stop: threading.Event, rate: int) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all"})
         number = 0
-        while not stop.wait(0.05):
-            for _ in range(max(1, rate // 20)):
+        while not stop.wait(0.2):
+            for _ in range(max(1, rate // 5)):
                 producer.produce(
                     self.topic, str(number).encode(), partition=number % self.partitions
                 )
@@ -178,7 +178,7 @@ def until(what: Callable[[], bool], timeout: float, name: str) -> None:
     end = time.monotonic() + timeout
     while not what():
         assert time.monotonic() < end, f"waited {timeout:.0f} s for {name}"
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 def kill(pid: int) -> None:
