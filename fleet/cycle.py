@@ -247,9 +247,7 @@ class Fleet(OpenFleet):
 
     def _admin(self) -> GroupAdmin:
         login = kafka_python_config(self.spec.cluster, self.bootstrap, self._environ)
-        return GroupAdmin(
-            bootstrap=self.bootstrap, kafka_python_config=login, librdkafka_config=self._client
-        )
+        return GroupAdmin(bootstrap=self.bootstrap, kafka_python_config=login)
 
     def resume_change(
         self, group: str, *, actor: str, progress: Progress = silent

@@ -48,16 +48,16 @@ class OpenFleet:
         self.bootstrap = bootstrap
         self.clock = clock
         self._environ = environ
-        self._client = client_config(spec.cluster, bootstrap, environ)
+        client = client_config(spec.cluster, bootstrap, environ)
         home.mkdir(parents=True, exist_ok=True)
         self.runtime: Runtime = LocalRuntime(home, cluster=spec.cluster.name, clock=clock)
         self._observer = Observer(
             cluster=spec.cluster.name,
-            config=self._client,
+            config=client,
             clock=clock,
             samples=EndOffsetSamples(home / "samples.db"),
         )
-        self._log = GroupLog(self._client, clock=clock)
+        self._log = GroupLog(client, clock=clock)
         self._ledger = CoordinatorLedger(self._log, self._observer)
         self._previous: Snapshot | None = None
 

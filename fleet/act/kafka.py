@@ -48,7 +48,6 @@ class GroupAdmin:
         *,
         bootstrap: str,
         kafka_python_config: Mapping[str, Any],
-        librdkafka_config: Mapping[str, Any] | None = None,  # noqa: ARG002 - part of the contract
         clock: Clock | None = None,
     ) -> None:
         self._bootstrap = bootstrap

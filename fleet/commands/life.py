@@ -140,9 +140,12 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
 
     Workers drain and commit first; then their groups are left, in one request each, and the
     supervisor, Spark and the embedded broker end. Committed offsets stay, except those of an
-    embedded broker that is purged. Works where the embedded broker has died, too.
+    embedded broker that is purged. Works where the embedded broker has died, too, and ends what
+    is left of a demo that was killed.
     """
     from fleet.commands.progress import Progress
+    from fleet.demo.stage import Stage
+    from fleet.home import fleet_home
     from fleet.load import load
 
     cluster = load(invocation.existing_path(), os.environ).cluster
@@ -158,6 +161,7 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
         else:
             with fleet:
                 fleet.down(purge=purge, progress=progress)
+        Stage(fleet_home()).end_left()
     click.echo(f"cluster {cluster.name}: down{', and purged' if purge else ''}")
 
 

@@ -126,12 +126,16 @@ class Stage:
                 "up with `fleet down --purge`"
             )
 
+    def end_left(self) -> None:
+        """End processes of this home's last demo, its Dagster too; nothing where there was none."""
+        state = read_state(self.mark, schema=SCHEMA) or {}
+        end_all(leftovers(str(state.get("id", ""))), grace=5.0)
+
     def clear(self) -> None:
         """End what still runs of a previous demo and delete what it wrote."""
-        state = read_state(self.mark, schema=SCHEMA)
-        if state is None:
+        if read_state(self.mark, schema=SCHEMA) is None:
             return
-        end_all(leftovers(str(state.get("id", ""))), grace=5.0)
+        self.end_left()
         Broker(self.home).purge()
         for name in (*_STATE, self.report.name):
             path = self.home / name
