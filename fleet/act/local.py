@@ -34,6 +34,8 @@ from fleet.processes import ProcessId, alive, end, spawn, wait_gone
 from fleet.settings import WorkerSettings
 from fleet.slots import WorkerProcess
 
+_KEPT_REVISIONS: Final = 10
+"""Revisions of a group kept beside those in use: a way back needs no new copy."""
 _START_SECONDS: Final = 15.0
 _SLACK_SECONDS: Final = 15.0
 """What `down` allows beyond the workers' grace, for the Spark server and a busy machine."""
@@ -121,8 +123,17 @@ class LocalRuntime:
         return self.revision_dir(group, revision) / "code"
 
     def publish(self, group: str, revision: str, settings: str) -> None:
-        """Keep a revision's settings; written whole."""
+        """Keep a revision's settings, written whole; the oldest that nobody uses are let go."""
         write_whole(self._settings_file(group, revision), settings)
+        used = {row.revision for row in self._roster.rows() if row.group == group}
+        used |= {slot.revision for slot in self._store.slots(group) if slot.revision}
+        others = [
+            found
+            for found in self._settings_file(group, revision).parents[1].glob("*/settings.json")
+            if found.parent.name not in {revision, *used}
+        ]
+        for old in sorted(others, key=lambda found: found.stat().st_mtime)[:-_KEPT_REVISIONS]:
+            shutil.rmtree(old.parent, ignore_errors=True)
 
     def published(self, group: str, revision: str) -> str | None:
         """The settings kept for a revision, None where it was never published."""

@@ -14,6 +14,7 @@ from fleet.act.roster import Roster
 from fleet.clock import SystemClock
 from fleet.errors import Refused
 from fleet.processes import alive, identify, spawn
+from tests.runtime.conftest import GROUP, REVISION
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +29,18 @@ def test_workers_are_started_under_names_never_used_again(bench):
     bench.until(lambda: not bench.runtime.workers())
     assert sorted(name for name, _ in bench.entries("term")) == sorted(first)
     assert bench.start(1) == ("orders-abcd-3",)
+
+
+def test_old_revisions_are_let_go_unless_they_are_used(bench):
+    """The ten youngest stay, and whatever a worker runs, however old."""
+    bench.start(1)
+    for number in range(15):
+        bench.runtime.publish(GROUP, f"r{number:02}", "{}")
+        os.utime(bench.runtime.revision_dir(GROUP, f"r{number:02}") / "settings.json", (0, number))
+    bench.runtime.publish(GROUP, "last", "{}")
+    kept = {n for n in range(15) if bench.runtime.published(GROUP, f"r{n:02}") is not None}
+    assert kept == set(range(5, 15))
+    assert bench.runtime.published(GROUP, REVISION) is not None
 
 
 def test_a_worker_of_an_unpublished_revision_is_refused(bench):
