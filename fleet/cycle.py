@@ -49,7 +49,7 @@ class Fleet(OpenFleet):
 
     # --- decide -----------------------------------------------------------------------------
 
-    def world(self, group: str, snapshot: Snapshot, *, change_alive: bool = True) -> GroupWorld:
+    def world(self, group: str, snapshot: Snapshot) -> GroupWorld:
         """All a decision about one group may know, at one moment."""
         spec = self.group(group)
         slots, reports = self.store.slots(group), self.store.reports(group)
@@ -66,7 +66,7 @@ class Fleet(OpenFleet):
             reports=reports,
             processes=processes,
             change=self.store.change(group),
-            change_alive=change_alive,
+            change_alive=self._changing(group).works_on(),
             pauses=self.store.pauses(),
             quarantines=self.store.quarantines(group),
             revision=revision_of(spec, code_digest(spec)),

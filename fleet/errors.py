@@ -38,3 +38,7 @@ class LostLease(FleetError):
 
 class SchemaTooNew(FleetError):
     """Stored state carries a newer schema version than this program knows."""
+
+
+class RolledBack(FleetError):
+    """The canary failed and what it had changed was taken back."""

@@ -35,7 +35,8 @@ class Phase(StrEnum):
     DRAINED = "drained"
     """Asked to leave: all is committed, still heartbeating, waits for the others."""
     CLOSED = "closed"
-    """Consumer closed for a leave; member_id stays for the batched LeaveGroup."""
+    """Consumer closed for a leave; member_id stays for the batched LeaveGroup. Held still: a
+    dynamic member that polls no more, since its own close would be a leave of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ closed for a leave can only go on to leave, which any live worker completes [21]
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from fleet.act.liveness import sign, works_on
 from fleet.clock import Clock
 from fleet.errors import Refused
 from fleet.model import Plan
@@ -51,6 +52,13 @@ class Changing:
             change = self.running()
         return False
 
+    def works_on(self) -> bool | None:
+        """Whether an unfinished change's actor lives, without waiting; None: not known yet."""
+        left = self.running()
+        if left is None:
+            return False
+        return works_on(self.store, left, lease=self.lease, clock=self.clock)
+
     def begin(self, plan: Plan, *, actor: str, progress: Progress) -> Change:
         """Start the plan and carry it out; Refused where it may not or another change runs."""
         if plan.refusals:
@@ -58,6 +66,7 @@ class Changing:
         change = self.store.begin(plan, actor=actor, started_at=self.clock.now())
         if change is None:
             raise Refused(self._busy())
+        sign(self.store, change)
         return self.perform(change, progress)
 
     def resume(self, *, actor: str, progress: Progress) -> Change | None:
@@ -102,6 +111,7 @@ class Changing:
         adopted = self.store.adopt(seen, actor=actor)
         if adopted is None:
             raise Refused(self._busy())
+        sign(self.store, adopted)
         return adopted
 
     def _busy(self) -> str:

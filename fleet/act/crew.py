@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 
 from fleet.act.runtime import Runtime
 from fleet.errors import FleetError
+from fleet.settings import WorkerSettings
 from fleet.slots import SlotStore, WorkerProcess
 
 Wait = Callable[[Callable[[], bool], float, str], None]
@@ -31,6 +32,12 @@ class Crew:
     def wanted(self) -> tuple[WorkerProcess, ...]:
         """Workers that are not on their way out."""
         return tuple(w for w in self._runtime.workers(self._group) if w.wanted)
+
+    def is_static(self, revision: str | None, *, otherwise: bool) -> bool:
+        """Whether members of a revision have instance ids; `otherwise` where nothing is kept."""
+        text = None if revision is None else self._runtime.published(self._group, revision)
+        worker = WorkerSettings.model_validate_json(text).group.worker if text else None
+        return otherwise if worker is None else worker.membership == "static"
 
     def free(self, revision: str | None = None) -> tuple[str, ...]:
         """Wanted workers without a slot, of one revision or of any."""

@@ -76,12 +76,13 @@ class GroupAdmin:
     def leave(self, group: str, members: Sequence[LeavingMember], *, reason: str) -> LeaveResult:
         """Let these members leave with ONE request: one rebalance (KIP-345, KIP-800, [16]).
 
-        A retry is harmless: who left with the first attempt is answered with 25.
+        Dynamic members are named by member id alone. A retry is harmless: who left with the
+        first attempt is answered with 25.
         """
         if not members:
             return LeaveResult(gone=(), failed={})
         for member in members:
-            if not member.member_id or not member.instance_id:
+            if not member.member_id or member.instance_id == "":
                 raise FleetError(
                     f"a leave from group {group} must name member id and instance id together "
                     f"(got {member.member_id!r}, {member.instance_id!r}): else it could evict a "
@@ -100,11 +101,11 @@ class GroupAdmin:
         for member in members:
             answer = answers.get(member.member_id)
             if answer in {errors.NoError, errors.UnknownMemberIdError}:
-                gone.append(member.instance_id)
+                gone.append(member.name)
             elif answer is errors.FencedInstanceIdError:
-                superseded.append(member.instance_id)
+                superseded.append(member.name)
             else:
-                failed[member.instance_id] = "no answer" if answer is None else _name(answer)
+                failed[member.name] = "no answer" if answer is None else _name(answer)
         return LeaveResult(gone=tuple(gone), superseded=tuple(superseded), failed=failed)
 
     def create_topic(self, name: str, partitions: int, replication: int) -> bool:

@@ -10,15 +10,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """One static member that shall leave: both names, so that no successor is meant [16]."""
+    """One member that shall leave; a static one by both names, so that no successor is meant [16].
 
-    instance_id: str
+    A dynamic member has no instance id, and its member id is never anybody else's.
+    """
+
+    instance_id: str | None
     member_id: str
+
+    @property
+    def name(self) -> str:
+        """The instance id, or else the member id."""
+        return self.instance_id or self.member_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveResult:
-    """What the coordinator said of each member, by instance id."""
+    """What the coordinator said of each member, by its name (LeavingMember.name)."""
 
     gone: tuple[str, ...]
     """Left by this request (0) or gone before (25)."""

@@ -16,10 +16,10 @@ from fleet.act.crew import Crew
 from fleet.act.kafka import GroupAdmin, LeavingMember
 from fleet.act.lease import ChangeLease
 from fleet.act.runtime import Runtime
-from fleet.act.steps import RolledBack, StepWork
+from fleet.act.steps import StepWork
 from fleet.clock import Clock
 from fleet.counted import Counted
-from fleet.errors import FleetError, LostLease, Unreachable
+from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import GroupState, Plan, Receipt, Step, StepKind, Verdict
 from fleet.slots import Change, ChangeState, SlotStore
 from fleet.spec import ClassicWorker, GroupSpec
@@ -64,8 +64,13 @@ class Judge(Protocol):
 class Leaver(Protocol):
     """Sends the batched LeaveGroup."""
 
-    def leave(self, group: str, members: Sequence[tuple[str, str]], *, reason: str) -> str | None:
-        """One request naming (instance id, member id) of all; None = all gone, else why not."""
+    def leave(
+        self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str
+    ) -> str | None:
+        """One request naming (instance id, member id) of all; None = all gone, else why not.
+
+        A dynamic member's instance id is None.
+        """
         ...
 
 
@@ -75,7 +80,9 @@ class BatchedLeave:
     def __init__(self, admin: GroupAdmin) -> None:
         self._admin = admin
 
-    def leave(self, group: str, members: Sequence[tuple[str, str]], *, reason: str) -> str | None:
+    def leave(
+        self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str
+    ) -> str | None:
         """See Leaver.leave."""
         leaving = [LeavingMember(instance_id=i, member_id=m) for i, m in members]
         try:
@@ -150,6 +157,7 @@ class Performer:
             leave=self.leaver.leave,
             lease=lease,
             wait=self._wait,
+            settle=lambda: self._settle(self._since(lease)),
             clock=self.clock,
             progress=self.progress,
         )
@@ -165,9 +173,8 @@ class Performer:
     def _receipt(
         self, lease: ChangeLease, step: Step, index: int, notes: tuple[str, ...]
     ) -> Receipt:
-        position = lease.change.detail.get("position")
         started = float(str(lease.change.detail["started_at"]))
-        since = int(str(position)) if position is not None else None
+        since = self._since(lease)
         ended = self.clock.now()
         if step.kind is not StepKind.WARM:
             self._settle(since)
@@ -186,6 +193,12 @@ class Performer:
             f"{receipt.moved} partition(s) moved: {receipt.verdict}"
         )
         return receipt
+
+    @staticmethod
+    def _since(lease: ChangeLease) -> int | None:
+        """Where counting began for the step in hand; None where the records cannot be read."""
+        position = lease.change.detail.get("position")
+        return int(str(position)) if position is not None else None
 
     def _ours(self, lease: ChangeLease, step: Step) -> frozenset[str]:
         """Who of the recorded members is ours: instance ids, and for dynamic members member ids.

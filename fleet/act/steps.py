@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from fleet.act.crew import Crew, Wait
 from fleet.act.lease import ChangeLease
+from fleet.act.waves import numbers_of as _numbers
+from fleet.act.waves import roll_wave
 from fleet.clock import Clock
-from fleet.errors import FleetError, LostLease
+from fleet.errors import FleetError, LostLease, RolledBack
 from fleet.model import Step, StepKind
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore, Watch
 from fleet.spec import GroupSpec
@@ -21,10 +23,6 @@ OPEN_AHEAD = 1.5
 """Seconds between the gate write and the joint subscribe: time to take, build, connect [19]."""
 JOIN_LIMIT = 90.0
 Leave = Callable[..., str | None]
-
-
-class RolledBack(FleetError):
-    """The canary failed and its slot went back to the old revision."""
 
 
 @dataclass(kw_only=True)
@@ -37,6 +35,8 @@ class StepWork:
     leave: Leave
     lease: ChangeLease
     wait: Wait
+    settle: Callable[[], None]
+    """Waits until the group is Stable and stays so [25]."""
     clock: Clock
     progress: Callable[[str], None]
     _watch: Watch = field(init=False)
@@ -77,29 +77,50 @@ class StepWork:
     # --- open -------------------------------------------------------------------------------
 
     def _open(self, step: Step) -> tuple[str, ...]:
-        missing = set(step.slots) - self.store.gate(self.spec.group).open
+        return self.open_together(step.slots, step.revision)
+
+    def open_together(
+        self, numbers: Sequence[int], revision: str, *, pinned: bool = False
+    ) -> tuple[str, ...]:
+        """Open slots in one write and wait until all are active; the spread of their joins.
+
+        pinned: standbys of other revisions, which are kept for a rollback, may not take them.
+        """
+        missing = set(numbers) - self.store.gate(self.spec.group).open
         standby = self.spec.replicas.standby
         if missing:
             count = len(missing) + standby
-            self.crew.ensure(step.revision, count)
-            self.progress(f"  warming {count} standby(s) of revision {step.revision}")
+            self.crew.ensure(revision, count)
+            self.progress(f"  warming {count} standby(s) of revision {revision}")
             limit = self.spec.rollout.warm_timeout
-            self.crew.await_warm(step.revision, count, timeout=limit, wait=self.wait)
+            self.crew.await_warm(revision, count, timeout=limit, wait=self.wait)
+            slots = self._slots()
+            tokens = {n: slots[n].token if n in slots else 0 for n in missing if pinned}
+            pins = {n: Handover(token=token, revision=revision) for n, token in tokens.items()}
             self._write_gate(
                 lambda gate: replace(
                     gate,
                     open=gate.open | missing,
                     open_at=self.clock.now() + OPEN_AHEAD,
                     leaving=gate.leaving - missing,
+                    handover={**gate.handover, **pins},
                 )
             )
-            self.progress(f"  opened slot(s) {_numbers(step.slots)} together")
+            self.progress(f"  opened slot(s) {_numbers(numbers)} together")
         self.wait(
-            lambda: self._all_active(step.slots),
+            lambda: self._all_active(numbers),
             JOIN_LIMIT + self.spec.rollout.drain_timeout,
-            f"slot(s) {_numbers(step.slots)} to be active",
+            f"slot(s) {_numbers(numbers)} to be active",
         )
-        return self._spread(step.slots)
+        if pinned:
+            self._write_gate(
+                lambda gate: (
+                    replace(gate, handover=_without(gate.handover, numbers))
+                    if set(numbers) & gate.handover.keys()
+                    else None
+                )
+            )
+        return self._spread(numbers)
 
     def _all_active(self, numbers: Sequence[int]) -> bool:
         self.crew.raise_if_ill(self.lease.change.plan.revision)
@@ -116,7 +137,20 @@ class StepWork:
     # --- leave ------------------------------------------------------------------------------
 
     def _leave(self, step: Step) -> tuple[str, ...]:
-        numbers = frozenset(step.slots)
+        notes = self.leave_together(step.slots)
+        self.drop_holders()
+        if step.kind is StepKind.STOP_ALL:
+            old = {w.name for w in self.crew.wanted() if w.revision != step.revision}
+            self.crew.remove(old, grace=self.spec.rollout.drain_timeout)
+        return notes
+
+    def leave_together(self, slots: Sequence[int]) -> tuple[str, ...]:
+        """Let these drain and leave in one request; static members close before it [21].
+
+        A dynamic member's close is a leave of its own: it polls no more, and closes when the
+        one request has removed it.
+        """
+        numbers = frozenset(slots)
         if "holders" not in self.lease.change.detail:
             held = {str(n): w for n, w in self.crew.holders().items() if n in numbers}
             self.lease.remember(holders=held)
@@ -127,13 +161,11 @@ class StepWork:
                 else None
             )
         )
-        self.progress(f"  draining slot(s) {_numbers(step.slots)}, then one leave for all")
+        self.progress(f"  draining slot(s) {_numbers(slots)}, then one leave for all")
         limit = self.spec.rollout.drain_timeout + self.spec.runtime.lease + 30.0
-        what = f"slot(s) {_numbers(step.slots)} to close"
+        what = f"slot(s) {_numbers(slots)} to close"
         self.wait(lambda: self._all_closed(numbers), limit, what)
-        notes = self._send_leave(numbers)
-        self._drop_workers(step)
-        return notes
+        return self._send_leave(numbers)
 
     def _all_closed(self, numbers: frozenset[int]) -> bool:
         """Closed by their holders, already gone from the gate, or held by the dead."""
@@ -155,30 +187,43 @@ class StepWork:
     def _send_leave(self, numbers: frozenset[int]) -> tuple[str, ...]:
         gate = self.store.gate(self.spec.group)
         going = [s for n, s in sorted(self._slots().items()) if n in numbers & gate.open]
-        members = [(s.instance_id(), s.member_id) for s in going if s.member_id]
-        static = self.spec.worker is not None and self.spec.worker.membership == "static"
-        if members and static:
+        members = [(self._instance_of(s), s.member_id) for s in going if s.member_id]
+        if members:
             why = self.leave(self.spec.group, members, reason=f"fleet {self.lease.change.plan.id}")
             if why is not None:
                 raise FleetError(f"the batched leave was refused: {why}; plan again")
         self._write_gate(
             lambda gate: replace(gate, open=gate.open - numbers, leaving=gate.leaving - numbers)
         )
-        for slot in going:
+        self.wait(lambda: self._all_released(numbers), JOIN_LIMIT, "the members to close")
+        for slot in (s for s in self._slots().values() if s.number in numbers):
             self.store.clear(slot)
         return () if going else ("the workers had completed the leave themselves",)
 
-    def _drop_workers(self, step: Step) -> None:
+    def _instance_of(self, slot: Slot) -> str | None:
+        """The member's instance id; what it runs says so, not what shall run next."""
+        wanted = self.spec.worker is not None and self.spec.worker.membership == "static"
+        static = self.crew.is_static(slot.revision, otherwise=wanted)
+        return slot.instance_id() if static else None
+
+    def _all_released(self, numbers: frozenset[int]) -> bool:
+        slots = self._slots()
+        return all(
+            n not in slots or slots[n].holder is None or self._dead(slots[n]) for n in numbers
+        )
+
+    def drop_holders(self) -> None:
+        """Remove the workers that held the slots which left."""
         held = self.lease.change.detail.get("holders")
         names = {str(name) for name in held.values()} if isinstance(held, dict) else set()
         gone = {w.name for w in self.crew.wanted()} & names
-        if step.kind is StepKind.STOP_ALL:
-            gone |= {w.name for w in self.crew.wanted() if w.revision != step.revision}
         self.crew.remove(gone, grace=self.spec.rollout.drain_timeout)
 
     # --- roll -------------------------------------------------------------------------------
 
     def _roll(self, step: Step) -> tuple[str, ...]:
+        if self.spec.worker is not None and self.spec.worker.membership == "dynamic":
+            return roll_wave(self, step)
         if "tokens" not in self.lease.change.detail:
             slots = self._slots()
             self.lease.remember(tokens={str(n): slots[n].token for n in step.slots})
@@ -192,7 +237,7 @@ class StepWork:
             todo = todo[len(turn) :]
             canary_due = False
             self._stock(step, len(todo))
-        self._retire_all(step.revision)
+        self.retire_all(step.revision)
         return ()
 
     def _rolled(self, number: int, revision: str) -> bool:
@@ -236,7 +281,7 @@ class StepWork:
                 f"slot(s) {_numbers(numbers)} to pass to revision {step.revision}",
             )
             if canary:
-                self._prove(numbers[0], step.revision)
+                self.prove(numbers[:1], step.revision)
         except LostLease:
             raise
         except FleetError as error:
@@ -276,21 +321,29 @@ class StepWork:
         if slot.revision == revision and slot.holder and self._dead(slot):
             raise FleetError(f"worker {slot.holder} died while it was the canary")
 
-    def _prove(self, number: int, revision: str) -> None:
-        """Wait for `canary_batches` commits, or for `bake` without data and without error."""
+    def prove(self, numbers: Sequence[int], revision: str) -> None:
+        """Wait for `canary_batches` commits, or for `bake` without data and without error.
+
+        Of several slots one has to commit, none may fail.
+        """
         rollout = self.spec.rollout
         since = self.clock.monotonic()
 
         def proven() -> bool:
-            slot = self._slots()[number]
-            self._raise_on_error(slot, revision)
-            if slot.revision != revision or slot.phase is not Phase.ACTIVE:
-                raise FleetError(f"slot {number} is {slot.phase} and no longer runs {revision}")
-            if slot.batches >= rollout.canary_batches:
+            slots = [self._slots()[n] for n in numbers]
+            for slot in slots:
+                self._raise_on_error(slot, revision)
+                if slot.revision != revision or slot.phase is not Phase.ACTIVE:
+                    raise FleetError(
+                        f"slot {slot.number} is {slot.phase} and no longer runs {revision}"
+                    )
+            if any(slot.batches >= rollout.canary_batches for slot in slots):
                 return True
             return self.clock.monotonic() - since >= rollout.bake
 
-        self.progress(f"  canary: slot {number} has to commit {rollout.canary_batches} batches")
+        self.progress(
+            f"  canary: slot(s) {_numbers(numbers)} have to commit {rollout.canary_batches} batches"
+        )
         self.wait(proven, rollout.bake + 30.0, "the canary")
 
     def _roll_back(self, number: int, step: Step, error: FleetError) -> None:
@@ -322,7 +375,8 @@ class StepWork:
             f"the canary on slot {number} failed: {error}; it runs {old} again"
         ) from error
 
-    def _retire_all(self, revision: str) -> None:
+    def retire_all(self, revision: str) -> None:
+        """Remove the standbys of other revisions."""
         free = set(self.crew.free())
         old = {w.name for w in self.crew.wanted() if w.revision != revision and w.name in free}
         self.crew.remove(sorted(old), grace=self.spec.rollout.drain_timeout)
@@ -360,10 +414,6 @@ class StepWork:
         limit = self.spec.rollout.warm_timeout + self.spec.runtime.lease
         self.wait(manned, limit, f"every open slot held and {standby} warm standby(s)")
         return ()
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    return ", ".join(str(n) for n in numbers)
 
 
 def _without(asks: Mapping[int, Handover], numbers: Sequence[int]) -> dict[int, Handover]:

@@ -32,7 +32,7 @@ def promises(world: GroupWorld, steps: tuple[Step, ...], wanted: int) -> tuple[s
             "takeover without rebalance and of short pauses do not hold [24]"
         )
     if spec.worker is not None and spec.worker.membership == "dynamic" and changing:
-        notes.append("membership is dynamic: rolls and crashes rebalance; static members would not")
+        notes += _dynamic_notes(steps)
     notes += _stranger_notes(world)
     missing = missing_topics(world.topics, spec)
     if missing and spec.create is not None:
@@ -51,6 +51,21 @@ def promises(world: GroupWorld, steps: tuple[Step, ...], wanted: int) -> tuple[s
             "__consumer_offsets is not readable: the receipt will say unverified, not equal"
         )
     return tuple(notes)
+
+
+def _dynamic_notes(steps: tuple[Step, ...]) -> list[str]:
+    notes = ["membership is dynamic: rolls and crashes rebalance; static members would not"]
+    waves = [step for step in steps if step.kind is StepKind.ROLL]
+    if waves:
+        least = sum(step.price.rebalances_min for step in waves)
+        most = sum(step.price.rebalances_max for step in waves)
+        notes.append(
+            f"the roll takes {plural(len(waves), 'wave')} of up to "
+            f"{plural(len(waves[0].slots) // 2, 'member')} (rollout.max_parallel), "
+            f"{least if least == most else f'{least} to {most}'} rebalances; it needs room for as "
+            "many workers more while a wave lasts"
+        )
+    return notes
 
 
 def _stranger_notes(world: GroupWorld) -> list[str]:

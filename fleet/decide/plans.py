@@ -196,7 +196,12 @@ class _Planning:
         roll_first = topics_differ or not leaving
         if leaving and not roll_first:
             steps.append(self.leave_step(leaving, staying))
-        if rolling:
+            held = staying
+        if rolling and self._worker_is_dynamic():
+            waves, held = self._wave_steps(rolling, held)
+            steps += waves
+            staying = tuple(n for n in held if n not in leaving)
+        elif rolling:
             steps.append(self._roll_step(rolling, subscription_changed=topics_differ))
         if leaving and roll_first:
             steps.append(self.leave_step(leaving, staying))
@@ -242,18 +247,48 @@ class _Planning:
     def _roll_step(self, rolling: tuple[int, ...], *, subscription_changed: bool) -> Step:
         width = self.world.spec.rollout.max_parallel
         how = "one by one" if width == 1 else f"up to {width} at once"
-        dynamic = self._worker_is_dynamic()
         return Step(
             kind=StepKind.ROLL,
             slots=rolling,
             revision=self.world.revision,
             price=Pricing(self.world).roll(rolling, subscription_changed=subscription_changed),
             sentence=(
-                f"{count_of(rolling, 'slot')} ({numbers_of(rolling)}) "
-                + ("replaced in waves, " if dynamic else "handed over to warm workers, ")
-                + f"{how}, {rolling[0]} first as the canary, to revision {self.world.revision}"
+                f"{count_of(rolling, 'slot')} ({numbers_of(rolling)}) handed over to warm workers, "
+                f"{how}, {rolling[0]} first as the canary, to revision {self.world.revision}"
             ),
         )
+
+    def _wave_steps(
+        self, rolling: tuple[int, ...], held: tuple[int, ...]
+    ) -> tuple[list[Step], tuple[int, ...]]:
+        """A step per wave of rollout.max_parallel, and the slots that are open after them.
+
+        The successors of a wave take the lowest free numbers, which the wave before has left.
+        """
+        width = self.world.spec.rollout.max_parallel
+        waves = [rolling[at : at + width] for at in range(0, len(rolling), width)]
+        steps: list[Step] = []
+        for index, old in enumerate(waves, start=1):
+            fresh = self._free_numbers(len(old), taken=held)
+            price = Pricing(self.world).wave(index, len(waves), width=len(old))
+            first = ", which has to prove itself," if index == 1 else ""
+            sentence = (
+                f"wave {index} of {len(waves)}{first} of {count_of(old, 'dynamic member')}: "
+                f"{numbers_of(fresh)} of revision {self.world.revision} "
+                f"{'joins' if len(old) == 1 else 'join together'}, then {numbers_of(old)} "
+                f"{'drains and leaves' if len(old) == 1 else 'drain and leave in one request'}"
+            )
+            steps.append(
+                Step(
+                    kind=StepKind.ROLL,
+                    slots=(*old, *fresh),
+                    revision=self.world.revision,
+                    price=price,
+                    sentence=sentence,
+                )
+            )
+            held = tuple(sorted({*held, *fresh} - set(old)))
+        return steps, held
 
     def _rejoin_step(self, number: int, *, members: int) -> Step:
         return Step(

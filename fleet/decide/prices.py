@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fleet.decide.capacity import expected_topics, subscribed
 from fleet.decide.moves import least_moved, moved, owners_now, range_owners
+from fleet.decide.words import plural
 from fleet.decide.world import GroupWorld
 from fleet.model import Price
 from fleet.spec import ClassicWorker, ConsumerWorker
@@ -26,7 +27,6 @@ _COOPERATIVE = "2 where partitions move between survivors, as the assignor may d
 _STICKY_LEAVE = (
     "2 where the assignor also moves partitions of those who stay (librdkafka issue #3306)"
 )
-_DYNAMIC_LEAVE = "2 where one of the dynamic members leaves after the others' round is over"
 _EPOCHS = "new assignments; the first join of an empty group is assigned before the others"
 
 
@@ -69,15 +69,13 @@ class Pricing:
             return self.stop_all(numbers)
         least, most = self._moved(staying, leaving=numbers)
         sticky = not self._range and not self._consumer
-        worker = self.world.spec.worker
-        dynamic = worker is not None and worker.membership == "dynamic" and len(numbers) > 1
         return Price(
             rebalances_min=1,
-            rebalances_max=2 if sticky or dynamic else 1,
+            rebalances_max=2 if sticky else 1,
             moved_min=least,
             moved_max=most,
             pause_s=self._rebalance_pause(),
-            note=_STICKY_LEAVE if sticky else _DYNAMIC_LEAVE if dynamic else "",
+            note=_STICKY_LEAVE if sticky else "",
         )
 
     def stop_all(self, numbers: Sequence[int]) -> Price:
@@ -103,21 +101,8 @@ class Pricing:
         )
 
     def roll(self, numbers: Sequence[int], *, subscription_changed: bool = False) -> Price:
-        """Slots handed over one by one: no rebalance, except for dynamic members."""
-        worker = self.world.spec.worker
+        """Slots handed over one by one: no rebalance, which only static members can do."""
         count = len(numbers)
-        if worker is not None and worker.membership == "dynamic":
-            width = self.world.spec.rollout.max_parallel
-            waves = -(-count // width)
-            return Price(
-                rebalances_min=2 * waves,
-                rebalances_max=(2 if self._range else 3) * waves,
-                pause_s=self._rebalance_pause(),
-                note=(
-                    f"dynamic members: {waves} wave{'s' if waves != 1 else ''} of up to {width}, "
-                    f"each one join and one batched leave; static members roll with 0"
-                ),
-            )
         if subscription_changed and self._consumer:
             return Price(
                 rebalances_min=1,
@@ -131,6 +116,18 @@ class Pricing:
             moved_min=0,
             moved_max=0,
             pause_s=round(HANDOVER + self._batch(), 3),
+        )
+
+    def wave(self, index: int, waves: int, *, width: int) -> Price:
+        """`width` dynamic members join beside those that they replace, which then leave."""
+        return Price(
+            rebalances_min=2,
+            rebalances_max=2 if self._range else 3,
+            pause_s=self._rebalance_pause(),
+            note=(
+                f"wave {index} of {waves}: one join of {plural(width, 'dynamic member')}, then "
+                "one batched leave of as many; static members roll with 0"
+            ),
         )
 
     def rejoin(self, number: int, *, members: int) -> Price:

@@ -98,6 +98,12 @@ def _changing(world: GroupWorld, now: float) -> str:
             f"change {change.plan.id} is being carried out by {change.actor} ({step}, since "
             f"{max(0.0, now - change.started_at):.0f} s); `fleet status` shows it, wait for its end"
         )
+    if world.change_alive is None:
+        return (
+            f"change {change.plan.id} of {change.actor} is not finished ({step}); whether somebody "
+            f"still works on it shows within {world.spec.runtime.lease:g} s: look again, or pick "
+            "it up with `fleet apply --resume`, which waits for that"
+        )
     return (
         f"change {change.plan.id} was left unfinished by {change.actor} ({step}); pick it up with "
         "`fleet apply --resume` or give it up with `fleet apply --abort`"

@@ -37,8 +37,8 @@ class GroupWorld:
     processes: tuple[WorkerProcess, ...]
     change: Change | None
     """The running change, or the last one."""
-    change_alive: bool
-    """Whether the running change's actor still renews its lease."""
+    change_alive: bool | None
+    """Whether the running change's actor still renews its lease; None = not known yet."""
     pauses: tuple[Pause, ...]
     """Of any group; `pause_of` picks."""
     quarantines: tuple[Quarantine, ...]

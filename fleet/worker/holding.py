@@ -144,15 +144,20 @@ class Holding:
             return not self._lost
         return self.renew()
 
-    def release(self, *, clean: bool, closed: bool = False) -> bool:
-        """Give the slot up, with phase CLOSED for a leave; whether it was still ours."""
+    def release(self, *, clean: bool, closed: bool = False, gone: bool = False) -> bool:
+        """Give the slot up, with phase CLOSED for a leave; whether it was still ours.
+
+        gone: the member left the group with its close, so its id is forgotten.
+        """
         self._stopped.set()
         self._wake.set()
         self._thread.join(timeout=10.0)
         if not self.renew():
             return False
-        if closed:
-            stored = self._store.renew(replace(self._slot, phase=Phase.CLOSED))
+        if closed or gone:
+            phase = Phase.CLOSED if closed else self._slot.phase
+            member = None if gone else self._slot.member_id
+            stored = self._store.renew(replace(self._slot, phase=phase, member_id=member))
             if stored is None:
                 return False
             self._slot = stored

@@ -16,8 +16,10 @@ from fleet.errors import FleetError
 from fleet.slots import ChangeState, Gate, Phase, Slot, SlotStore, Watch
 from fleet.worker.events import Events
 
-Leave = Callable[[str, Sequence[tuple[str, str]]], str | None]
-"""Sends one LeaveGroup for all (instance id, member id); why not all are gone, or None."""
+Leave = Callable[[str, Sequence[tuple[str | None, str]]], str | None]
+"""Sends one LeaveGroup for all (instance id, member id); why not all are gone, or None.
+
+A dynamic member's instance id is None."""
 
 
 def all_drained(gate: Gate, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
@@ -31,9 +33,11 @@ def all_drained(gate: Gate, slots: Sequence[Slot], dead: frozenset[int]) -> bool
 
 
 def all_closed(gate: Gate, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
-    """Whether no living process is a member through a leaving slot any more."""
+    """Whether no living process is a member through a leaving slot, or would join again."""
     return all(
-        slot.holder is None or slot.number in dead for slot in slots if slot.number in gate.leaving
+        slot.holder is None or slot.number in dead or slot.phase is Phase.CLOSED
+        for slot in slots
+        if slot.number in gate.leaving
     )
 
 
@@ -66,8 +70,12 @@ class Completer:
         going = [slot for slot in slots if slot.number in gate.leaving]
         names = ", ".join(str(slot.number) for slot in going)
         self._events.say(f"nobody completes the leave of slot(s) {names}: doing it")
-        members = [(slot.instance_id(), slot.member_id) for slot in going if slot.member_id]
-        if members and self._static:
+        members = [
+            (slot.instance_id() if self._static else None, slot.member_id)
+            for slot in going
+            if slot.member_id
+        ]
+        if members:
             try:
                 refusal = self._leave(self._group, members)
             except FleetError as error:
@@ -76,7 +84,8 @@ class Completer:
                 self._events.say_rarely(f"the leave of slot(s) {names} was refused: {refusal}")
                 return False
         for slot in going:
-            self._store.clear(slot)
+            if slot.holder is None or slot.number in dead:  # a living one clears its own
+                self._store.clear(slot)
         written = self._store.write_gate(
             replace(gate, open=gate.open - gate.leaving, leaving=frozenset())
         )

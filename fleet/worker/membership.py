@@ -199,6 +199,10 @@ class Membership:
         self.standing.quarantined = frozenset(self._pipeline.quarantined)
         self._serve(0.0)
         self._check()
+        if self._drain is Drain.STILL and not self._pipeline.busy:
+            self.standing.phase = Phase.CLOSED
+            self._serve(_STILL)
+            return
         self._losses.lift(self._lifts)
         self._losses.restart()
         still = self._pause_and_resume()
@@ -258,10 +262,11 @@ class Membership:
     # --- draining --------------------------------------------------------------------------
 
     def _begin_drain(self, then: Drain) -> None:
-        if self._drain in {None, Drain.HOLD} and not self._done:
+        if self._drain in {None, Drain.HOLD, Drain.STILL} and not self._done:
             if self._drain is None:
                 self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
                 self.standing.phase = Phase.DRAINING
+            self._done = self._drain is Drain.STILL and then is Drain.CLOSE  # not one poll more
             self._drain = then
         if self.standing.joined_at is None and then is Drain.CLOSE:
             self._done = True  # not even subscribed
@@ -272,7 +277,7 @@ class Membership:
             self._flow.lose(self.standing.partitions)
 
     def _resume(self) -> None:
-        if self._drain is Drain.HOLD:
+        if self._drain in {Drain.HOLD, Drain.STILL}:
             self._drain = None
             self.standing.phase = Phase.ACTIVE
             self._pipeline.rewind(sorted(self.standing.partitions))

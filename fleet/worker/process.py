@@ -172,6 +172,7 @@ class _Worker:
             store=self._store,
             looker=looker,
             completer=completer,
+            leave=self._send_leave,
             protocol=self._protocol,
             runner=self._runner,
             reporter=self._reporter,
@@ -180,7 +181,7 @@ class _Worker:
             events=self._events,
         )
 
-    def _send_leave(self, group: str, members: Sequence[tuple[str, str]]) -> str | None:
+    def _send_leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
         from fleet.act.kafka import GroupAdmin, LeavingMember  # noqa: PLC0415 - 0.2 s, hardly ever needed
         from fleet.security import kafka_python_config  # noqa: PLC0415
 

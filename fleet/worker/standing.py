@@ -44,6 +44,8 @@ class Drain(StrEnum):
     """Handover or end: close the consumer; static members send no LeaveGroup."""
     HOLD = "hold"
     """Leave together: stay a member, paused, until told to close or to go on."""
+    STILL = "still"
+    """Poll no more, heartbeat on: whom the batched leave removes must not join again."""
     REJOIN = "rejoin"
     """Leave and join again once: one forced rebalance."""
 

@@ -21,7 +21,7 @@ from fleet.worker.building import membership_of, session_timeout
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
 from fleet.worker.holding import Holding, Looker
-from fleet.worker.leaving import Completer, all_drained
+from fleet.worker.leaving import Completer, Leave, all_drained
 from fleet.worker.marks import Marks
 from fleet.worker.membership import Membership
 from fleet.worker.protocols import MemberProtocol
@@ -44,12 +44,19 @@ class Tools:
     store: SlotStore
     looker: Looker
     completer: Completer
+    leave: Leave
     protocol: MemberProtocol
     runner: BatchRunner
     reporter: Reporter
     stop: threading.Event
     clock: Clock
     events: Events
+
+    @property
+    def is_static(self) -> bool:
+        """Whether our members have instance ids (KIP-345)."""
+        worker = self.settings.group.worker
+        return worker is not None and worker.membership == "static"
 
     def see(self) -> bool:
         """Look at the store, and end a leave that nobody else ends; True where it was read.
@@ -116,6 +123,8 @@ class Tenure:
         tools.events.tell("slot", slot=slot.number, token=slot.token, former=seen.holder)
         tenure = cls(tools, slot)
         tenure._cure(seen, session)
+        if seen.member_id is not None and not tools.is_static:
+            tenure._evict(seen.member_id)
         return tenure
 
     def _cure(self, seen: Slot, ours: str | None) -> None:
@@ -130,6 +139,19 @@ class Tenure:
             why = f"{type(error).__name__}"
         result = "is interrupted and released" if why is None else f"could not be ended ({why})"
         tools.events.say(f"the former holder's Spark session {result}")
+
+    def _evict(self, member_id: str) -> None:
+        """A dead dynamic member has no successor by name: it would hold up our join [18].
+
+        The round of its leave is that of our join; refused, it ends with its session.
+        """
+        tools = self._tools
+        try:
+            why = tools.leave(tools.settings.group.group, [(None, member_id)])
+        except FleetError as error:
+            why = str(error)
+        result = "has left" if why is None else f"stays until its session ends ({why})"
+        tools.events.say(f"the former holder's member {member_id} {result}")
 
     def still_ours(self) -> bool:
         """For the batch thread, before it runs a batch again."""
@@ -215,7 +237,8 @@ class Tenure:
         phase = membership.standing.phase
         if ask[0] == "leave" and phase is Phase.DRAINED and self._holding.slot.phase is phase:
             if all_drained(gate, self._tools.looker.slots, self._tools.looker.dead()):
-                membership.drain(Drain.CLOSE)
+                # A dynamic member's close is a leave of its own: it waits for the one for all.
+                membership.drain(Drain.CLOSE if self._tools.is_static else Drain.STILL)
         elif ask[0] == "rejoin" and membership.standing.joined_at != self._joined_before:
             self._take_back_rejoin()
 
@@ -256,7 +279,9 @@ class Tenure:
             self._holding.release(clean=ended.clean)
             return 1, ended.sentence
         closed = self._began is not None and self._began[0] == "leave"
-        if not self._holding.release(clean=ended.clean, closed=closed):
+        # A dynamic member id is nobody's after its close: no leave shall be sent for it.
+        gone = not tools.is_static
+        if not self._holding.release(clean=ended.clean, closed=closed, gone=gone):
             return 1, f"slot {self._number} was taken while it was drained: stopped"
         tools.events.say(f"released slot {self._number}{'' if ended.clean else ', not clean'}")
         tools.events.tell("released", slot=self._number, clean=ended.clean, closed=closed)

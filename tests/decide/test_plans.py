@@ -145,10 +145,22 @@ def test_a_rejoin_that_was_left_out_is_made_up_for() -> None:
 def test_dynamic_members_pay_per_wave() -> None:
     """Rolling dynamic members is priced by waves of max_parallel, and said so."""
     fleet = spec(worker={"membership": "dynamic"}, rollout={"max_parallel": 2})
-    plan = make_plan(world(fleet, held=4, runs=(fleet, "old")), wanted=4, now=NOW)
-    assert prices(plan) == ["4-6"]
-    assert "2 waves of up to 2" in plan.steps[0].price.note
-    assert any("membership is dynamic" in note for note in plan.notes)
+    plan = make_plan(world(fleet, held=5, runs=(fleet, "old")), wanted=5, now=NOW)
+    assert kinds(plan) == ["roll 0,1,5,6", "roll 2,3,0,1", "roll 4,2"]
+    assert prices(plan) == ["2-3", "2-3", "2-3"]
+    assert "wave 1 of 3: one join of 2 dynamic members" in plan.steps[0].price.note
+    assert any("3 waves of up to 2 members" in n and "6 to 9 rebalances" in n for n in plan.notes)
+
+
+def test_dynamic_members_with_room_for_all_roll_in_one_wave() -> None:
+    """With max_parallel = N a whole fleet is one join and one leave; range needs exactly 2."""
+    fleet = spec(worker={"membership": "dynamic", **RANGE}, rollout={"max_parallel": 4})
+    plan = make_plan(world(fleet, held=4, runs=(fleet, "old")), wanted=6, now=NOW)
+    assert kinds(plan) == ["roll 0,1,2,3,4,5,6,7", "open 0,1"]
+    assert prices(plan) == ["2", "1"]
+    down = make_plan(world(fleet, held=4, runs=(fleet, "old")), wanted=2, now=NOW)
+    assert kinds(down) == ["leave 2,3", "roll 0,1,2,3"]
+    assert prices(down) == ["1", "2"]
 
 
 def test_new_slots_take_the_lowest_free_numbers() -> None:

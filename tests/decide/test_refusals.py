@@ -92,6 +92,16 @@ JOINS = {StepKind.OPEN}
             id="change-left",
         ),
         pytest.param(
+            replace(
+                world(held=3),
+                change=_change(ChangeState.RUNNING, world(held=3)),
+                change_alive=None,
+            ),
+            "still works on it shows within 10 s",
+            ALL,
+            id="change-perhaps-left",
+        ),
+        pytest.param(
             replace(world(held=3), snapshot_at=NOW - 61), "snapshot is 61 s old", ALL, id="stale"
         ),
         pytest.param(

@@ -1,0 +1,60 @@
+"""Whether the actor of a change still works on it, told at once and for words alone.
+
+Problem: only a lease that stands still for its whole duration proves an actor dead [13], and a
+plan that is only shown should not wait that long, nor say what it does not know. Choice: the
+actor leaves its process identity beside the change, and every observer leaves the lease it saw
+and when; a process that is gone from this machine is dead, a lease that moved since somebody
+looked is alive, one that stood still since a look long enough ago is dead, and anything else is
+not known yet. Cost: the answer may be None at a first look. It decides nothing: whoever adopts
+a change watches its lease first (`fleet.act.changing`).
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet.clock import Clock
+from fleet.processes import ProcessId, alive, identify
+from fleet.slots import Change, SlotStore
+
+_ACTOR: Final = "change actor"
+_SEEN: Final = "change lease seen"
+
+
+def sign(store: SlotStore, change: Change) -> None:
+    """Leave who carries the change out: this process."""
+    me = _here()
+    if me is not None:
+        store.put_note(change.group, _ACTOR, {"token": change.token, **me})
+
+
+def works_on(store: SlotStore, change: Change, *, lease: float, clock: Clock) -> bool | None:
+    """Whether its actor lives; None where that shows only at a later look, one lease from now."""
+    me = _here()
+    actor = store.note(change.group, _ACTOR) or {}
+    ours = me is not None and _same_machine(actor, me) and actor.get("token") == change.token
+    if ours and not alive(ProcessId.from_json(actor)):
+        return False
+    mark = [change.actor, change.token, change.counter]
+    seen = store.note(change.group, _SEEN) or {}
+    if me is not None and (seen.get("mark") != mark or not _same_machine(seen, me)):
+        store.put_note(change.group, _SEEN, {"mark": mark, "monotonic": clock.monotonic(), **me})
+    before = seen.get("mark")
+    if isinstance(before, list) and before[:2] == mark[:2] and before != mark:
+        return True
+    if before == mark and me is not None and _same_machine(seen, me):
+        stood = clock.monotonic() - float(str(seen["monotonic"]))
+        if stood >= lease:
+            return False
+    return True if ours else None
+
+
+def _here() -> dict[str, Any] | None:
+    """This process, its machine and its boot; a container's own host name tells its pids apart."""
+    me = identify(os.getpid())
+    return None if me is None else {"host": socket.gethostname(), **me.as_json()}
+
+
+def _same_machine(one: Mapping[str, object], two: Mapping[str, object]) -> bool:
+    return all(one.get(key) == two.get(key) for key in ("host", "boot_id"))

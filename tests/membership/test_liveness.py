@@ -1,0 +1,97 @@
+"""A plan says truthfully whether an unfinished change is being carried out."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from fleet.act.changing import Changing
+from fleet.act.liveness import sign, works_on
+from fleet.act.store import SqliteStore
+from fleet.clock import ManualClock
+from fleet.model import Plan
+from fleet.processes import identify
+from fleet.slots import Change
+
+LEASE = 10.0
+PLAN = Plan(
+    id="p",
+    cluster="main",
+    group="g",
+    created_at=0.0,
+    snapshot_at=0.0,
+    wanted=1,
+    revision="r",
+    steps=(),
+)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path, clock) -> SqliteStore:
+    return SqliteStore(tmp_path / "fleet.db", cluster="main", clock=clock)
+
+
+@pytest.fixture
+def change(store) -> Change:
+    begun = store.begin(PLAN, actor="ann@elsewhere:7", started_at=0.0)
+    assert begun is not None
+    return begun
+
+
+def test_an_unknown_actor_is_not_guessed_about(store, change, clock):
+    """The first look cannot know; a lease that stands still for its duration is a dead one."""
+    assert works_on(store, change, lease=LEASE, clock=clock) is None
+    clock.sleep(LEASE - 1)
+    assert works_on(store, change, lease=LEASE, clock=clock) is None
+    clock.sleep(1)
+    assert works_on(store, change, lease=LEASE, clock=clock) is False
+
+
+def test_a_lease_that_moved_is_alive(store, change, clock):
+    """Another look (of another process, too) finds the counter raised."""
+    assert works_on(store, change, lease=LEASE, clock=clock) is None
+    clock.sleep(60)
+    renewed = store.advance(replace(change))
+    assert works_on(store, renewed, lease=LEASE, clock=clock) is True
+
+
+def test_a_process_of_this_machine_is_known_at_once(store, change, clock):
+    """It runs: alive. It is gone: dead, without a wait."""
+    sign(store, change)
+    assert works_on(store, change, lease=LEASE, clock=clock) is True
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    other = identify(child.pid)
+    assert other is not None
+    note = store.note("g", "change actor")
+    store.put_note("g", "change actor", {**note, **other.as_json()})
+    assert works_on(store, change, lease=LEASE, clock=clock) is True
+    child.communicate(b"\n")
+    assert works_on(store, change, lease=LEASE, clock=clock) is False
+
+
+def test_a_process_that_hangs_is_found_by_its_lease(store, change, clock):
+    """Its pid is there, but nothing renews."""
+    sign(store, change)
+    assert works_on(store, change, lease=LEASE, clock=clock) is True
+    clock.sleep(LEASE)
+    assert works_on(store, change, lease=LEASE, clock=clock) is False
+
+
+def test_the_signature_of_an_earlier_change_says_nothing(store, change, clock):
+    """Tokens grow: a dead actor of the last change is no sign of this one's."""
+    store.put_note("g", "change actor", {"token": change.token - 1, "pid": 1})
+    assert works_on(store, change, lease=LEASE, clock=clock) is None
+
+
+def test_without_a_change_nobody_works(store, clock):
+    """Nothing is unfinished."""
+    changing = Changing(
+        group="g", store=store, clock=clock, lease=LEASE, perform=lambda change, _: change
+    )
+    assert changing.works_on() is False
