@@ -1,4 +1,4 @@
-"""What members cannot roll into is a step of its own, at its stated price [23], on a real broker."""
+"""What members cannot roll into is a step of its own, at its price [23], on a real broker."""
 
 import pytest
 
