@@ -62,7 +62,7 @@ def kafka_python_config(
 
 def _login(sasl: Sasl, environ: Mapping[str, str]) -> tuple[str, str]:
     return (
-        _resolved("username", sasl.username_env, sasl.username_file, environ),
+        sasl.username or _resolved("username", sasl.username_env, sasl.username_file, environ),
         _resolved("password", sasl.password_env, sasl.password_file, environ),
     )
 
