@@ -151,6 +151,8 @@ class _WorkerBase(Strict):
     """Seconds one batch may take; default max_poll_interval - drain_timeout."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     on_truncated: Literal["stop", "skip"] = "stop"
+    dead_letter_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")] | None = None
+    """Where records go that fail alone; absent = their partition is quarantined [9]."""
     start_from: Literal["earliest", "latest"] = "earliest"
     """Where a partition without a committed offset begins."""
     spark: Annotated[str, Field(pattern=r"^(shared|sc://.+|local\[(\d+|\*)\])$")] = "shared"
@@ -283,6 +285,17 @@ class GroupSpec(Strict):
     rollout: Rollout = Rollout()
     storm: Storm = Storm()
     runtime: RuntimeSpec = LocalRuntimeSpec()
+
+    @model_validator(mode="after")
+    def _dead_letters_end(self) -> "GroupSpec":
+        topic = self.worker.dead_letter_topic if self.worker else None
+        for entry in self.topics if topic is not None else ():
+            if entry == topic or (is_pattern(entry) and re.match(entry, str(topic))):
+                raise ValueError(
+                    f"worker.dead_letter_topic {topic} is read by this group itself (topics: "
+                    f"{entry}), so a bad record would go round for ever: name another topic"
+                )
+        return self
 
     @model_validator(mode="after")
     def _timeouts_fit(self) -> "GroupSpec":

@@ -28,6 +28,7 @@ class Standing:
     records: int = 0
     busy_seconds: float = 0.0
     lost_records: int = 0
+    dead_letters: int = 0
     last_commit_at: float | None = None
     error: str | None = None
     unclean: bool = False
@@ -77,4 +78,6 @@ class Terms:
     patience: float
     """Seconds it waits for brokers before a batch is void: the session timeout [32]."""
     skip_truncated: bool
+    commit_delay: float
+    """Seconds between a batch's end and its first commit: for fault tests."""
     revision: str

@@ -64,7 +64,15 @@ class Group:
         made[self.topic].result(20)
         (folder / "worker_job.py").write_text(JOB)
 
-    def start(self, name: str, *, revision: str = "r1", env: dict[str, str] | None = None) -> None:
+    def start(
+        self,
+        name: str,
+        *,
+        revision: str = "r1",
+        env: dict[str, str] | None = None,
+        lease: float = LEASE,
+        **settings_of_worker: Any,
+    ) -> None:
         """Start a worker process."""
         worker: dict[str, Any] = {
             "protocol": "classic",
@@ -76,13 +84,15 @@ class Group:
                 "FLEET_EVENTS": str(self.folder / "events"),
                 **(env or {}),
             },
+            **settings_of_worker,
         }
         spec = GroupSpec.model_validate(
             {
                 "group": self.name,
                 "topics": [self.topic],
                 "worker": worker,
-                "runtime": {"kind": "local", "lease": LEASE},
+                "rollout": {"drain_timeout": "9s"},
+                "runtime": {"kind": "local", "lease": lease},
             }
         )
         settings = WorkerSettings(
