@@ -104,7 +104,7 @@ class InlineBatch:
         return InlineBatch(
             ranges=(replace(whole, start=start, end=end),),
             # A copy: PySpark's conversion takes no slice whose bitmap begins inside a byte.
-            tables={tp: table.take(range(first, after))},
+            tables={tp: table.take(pa.array(range(first, after), pa.int64()))},
         )
 
     def rows(self, spark: Any) -> pa.Table:  # noqa: ARG002 - it has them here
