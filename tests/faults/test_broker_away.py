@@ -33,10 +33,11 @@ def away(spark_home, own_broker, unique, tmp_path):
         made.end()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "down",
     [
-        pytest.param(2.0, id="shorter", marks=pytest.mark.long),
+        pytest.param(2.0, id="shorter"),
         pytest.param(SESSION + 4, id="longer"),
     ],
 )

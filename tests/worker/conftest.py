@@ -58,7 +58,7 @@ class Group:
         self.produced: Counter[int] = Counter()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._home = home
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
         made = self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])
         made[self.topic].result(20)
@@ -96,8 +96,8 @@ class Group:
             }
         )
         settings = WorkerSettings(
-            cluster=Cluster(bootstrap_servers=self._bootstrap),
-            bootstrap_servers=self._bootstrap,
+            cluster=Cluster(bootstrap_servers=self.bootstrap),
+            bootstrap_servers=self.bootstrap,
             group=spec,
             revision=revision,
         )

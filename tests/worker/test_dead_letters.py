@@ -78,8 +78,7 @@ def test_the_partition_goes_on(group: Group, broker: RunningBroker, dead: str):
     assert headers["fleet.error"] == b"ValueError: poison"
     assert group.store.quarantines(group.name) == ()
     assert len(group.events("dead_letter")) == 2
-    processed = {at for line in group.journal() for at in line["ranges"] if at[1] == 2}
-    assert processed, "the good ones of that partition were processed"
+    assert min(group.times_called()[2, at] for at in range(group.produced[2])) > 0
     # A flood: more than a bounded share of the partition is not poison any more.
     group.produce(12, b"poison", partition=3)
     group.produce(20, partition=3)
@@ -90,6 +89,7 @@ def test_the_partition_goes_on(group: Group, broker: RunningBroker, dead: str):
     assert len(letters(broker, dead)) == 2, "nothing of a flood is put aside"
 
 
+@pytest.mark.long
 def test_kill_between_letter_and_commit_repeats_it(group: Group, broker: RunningBroker, dead: str):
     """The letter is acknowledged before the commit: a kill between the two sends it again."""
     env = {"FLEET_COMMIT_DELAY": "20"}
