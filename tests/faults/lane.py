@@ -90,7 +90,7 @@ class Lane:
     def _start(self) -> None:
         self._count += 1
         self.group.start(
-            f"w{self._count}",
+            f"{self.group.name}-w{self._count}",  # reports are kept by the worker's name alone
             env={},
             lease=LEASE,
             entrypoint="lane_job:process",
@@ -170,7 +170,7 @@ class Lane:
         if not gate.open:
             for _ in range(3):
                 self._start()
-            self.group.warm("w1", "w2", "w3")
+            self.group.warm(*self.living())
             self.group.open(0, 1)
         self._wait(self._calm, "two active slots and a standby", START + SESSION + REBALANCE)
 
