@@ -122,6 +122,12 @@ GOLDEN = [
         id="lease-above-848-session",
     ),
     pytest.param(
+        fleet(WORKER + ", dead_letter_topic: orders}"),
+        "fleet.yaml:4: fleets[0]: worker.dead_letter_topic orders is read by this group itself "
+        "(topics: orders), so a bad record would go round for ever: name another topic",
+        id="dead-letters-to-itself",
+    ),
+    pytest.param(
         fleet(WORKER + ", batch_timeout: 5m}"),
         "fleet.yaml:4: fleets[0]: worker.batch_timeout 300s must be at most "
         "worker.max_poll_interval - rollout.drain_timeout = 270s [5]",
