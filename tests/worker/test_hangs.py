@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
 
 BLOCKING = """
 import os, time
+from pathlib import Path
 
 FOLDER = Path(os.environ["BLOCKING"])
 
