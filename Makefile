@@ -77,7 +77,8 @@ endef
 bench: $(READY) ## benchmarks, long form
 	$(long)
 
-faults: faults = tests/dagster_ui/test_power_cut.py
+faults: faults = tests/dagster_ui/test_power_cut.py tests/worker/test_dead_letters.py \
+  tests/worker/test_hangs.py
 faults: $(READY) ## fault injection, long form
 	$(long)
 

@@ -8,6 +8,7 @@ the call; workers, their supervisor and the broker do.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fleet.act.changing import Changing
 from fleet.act.crew import Crew
@@ -269,6 +270,15 @@ class Fleet(OpenFleet):
     def _admin(self) -> GroupAdmin:
         login = kafka_python_config(self.spec.cluster, self.bootstrap, self._environ)
         return GroupAdmin(bootstrap=self.bootstrap, kafka_python_config=login)
+
+    def reopen(self, group: str, slot: int) -> bool:
+        """Let workers take a slot again that a foreign holder shut [15]; whether it was shut."""
+        while True:
+            gate = self.store.gate(group)
+            if slot not in gate.quarantined:
+                return False
+            if self.store.write_gate(replace(gate, quarantined=gate.quarantined - {slot})):
+                return True
 
     def resume_change(
         self, group: str, *, actor: str, progress: Progress = silent

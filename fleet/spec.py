@@ -159,6 +159,8 @@ class _WorkerBase(Strict):
     on_truncated: Literal["stop", "skip"] = "stop"
     metadata_refresh: Annotated[Duration, Field(ge=1.0, le=300.0)] = 30.0
     """How soon new partitions, new topics of a pattern and topics made again are seen."""
+    dead_letter_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")] | None = None
+    """Where records go that fail alone; absent = their partition is quarantined [9]."""
     start_from: Literal["earliest", "latest"] = "earliest"
     """Where a topic begins that the group never committed; partitions added later: earliest."""
     spark: Annotated[str, Field(pattern=r"^(shared|sc://.+|local\[(\d+|\*)\])$")] = "shared"
@@ -291,6 +293,17 @@ class GroupSpec(Strict):
     rollout: Rollout = Rollout()
     storm: Storm = Storm()
     runtime: RuntimeSpec = LocalRuntimeSpec()
+
+    @model_validator(mode="after")
+    def _dead_letters_end(self) -> "GroupSpec":
+        topic = self.worker.dead_letter_topic if self.worker else None
+        for entry in self.topics if topic is not None else ():
+            if entry == topic or (is_pattern(entry) and re.match(entry, str(topic))):
+                raise ValueError(
+                    f"worker.dead_letter_topic {topic} is read by this group itself (topics: "
+                    f"{entry}), so a bad record would go round for ever: name another topic"
+                )
+        return self
 
     @model_validator(mode="after")
     def _timeouts_fit(self) -> "GroupSpec":

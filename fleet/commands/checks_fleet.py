@@ -219,7 +219,8 @@ def slots(fleet: "Fleet") -> Iterator[Finding]:
             yield warn(
                 "slots",
                 f"slot {number} of {spec.group} is shut: a foreign process uses its instance id",
-                f"find and end the member {spec.group}-{number}, then `fleet apply {spec.group}`",
+                f"find and end the member {spec.group}-{number}, then "
+                f"`fleet resume {spec.group} --slot {number}`",
             )
         for mark in fleet.store.quarantines(spec.group):
             yield warn(

@@ -40,13 +40,19 @@ def pause(invocation: Invocation, group: str | None, *, everything: bool, reason
 @click.command(epilog="Example:  fleet resume orders-enrichment")
 @click.argument("group", required=False)
 @click.option("--all", "everything", is_flag=True, help="The pause of every group.")
+@click.option("--slot", type=int, help="Let workers take a slot that a foreign holder shut.")
 @common
-def resume(invocation: Invocation, group: str | None, *, everything: bool) -> None:
-    """Lift a pause.
+def resume(
+    invocation: Invocation, group: str | None, *, everything: bool, slot: int | None
+) -> None:
+    """Lift a pause, or with --slot the closing of one slot because of a foreign holder.
 
     A pause of --all and a group's own are two pauses; each is lifted by its own command.
     """
     _one_target(group, everything)
+    if slot is not None:
+        _reopen(invocation, group, slot)
+        return
     with invocation.open() as fleet:
         if group is not None:
             fleet.group(group)
@@ -56,3 +62,15 @@ def resume(invocation: Invocation, group: str | None, *, everything: bool) -> No
     click.echo(f"the pause of {what} is lifted" if lifted else f"{what}: there was no pause")
     for held in left:
         click.echo(f"still held by the pause of all groups: {held.reason} ({held.by})")
+
+
+def _reopen(invocation: Invocation, group: str | None, slot: int) -> None:
+    if group is None:
+        raise click.UsageError("--slot needs the GROUP whose slot it is")
+    with invocation.open() as fleet:
+        fleet.group(group)
+        shut = fleet.reopen(group, slot)
+    if shut:
+        click.echo(f"slot {slot} of {group} may be taken again")
+    else:
+        click.echo(f"slot {slot} of {group} was not shut by a foreign holder")

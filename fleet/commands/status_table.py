@@ -31,6 +31,10 @@ def print_status(
         for pause in status.pauses if detail else ():
             console.print(f"[yellow]paused[/yellow] by {escape(pause.by)}: {escape(pause.reason)}")
     if not detail:
+        for status in groups:
+            for number in sorted(status.managed.gate.quarantined) if status.managed else ():
+                told = foreign_holder(status.group, number)
+                console.print(f"[red]foreign holder[/red]: {escape(told)}")
         for pause in dict.fromkeys(p for status in groups for p in status.pauses):
             whose = pause.group or "all groups"
             console.print(
@@ -72,9 +76,19 @@ def _detail(console: Console, status: GroupStatus, now: float) -> None:
     if managed and managed.slots:
         console.print()
         console.print(_slots(managed))
+    for number in sorted(managed.gate.quarantined) if managed else ():
+        console.print(f"[red]foreign holder[/red]: {escape(foreign_holder(status.group, number))}")
     if managed and managed.change:
         said = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
         console.print(f"last change {last_change(managed.change, now)}{said}")
+
+
+def foreign_holder(group: str, number: int) -> str:
+    """What is known of a slot that another process's member shut [15], and what to do."""
+    return (
+        f"another process is a member as {group}-{number}, so slot {number} is shut; end that "
+        f"process, then `fleet resume {group} --slot {number}`"
+    )
 
 
 def _story(status: GroupStatus) -> str:

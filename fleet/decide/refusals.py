@@ -251,7 +251,8 @@ def _doubled(world: GroupWorld) -> str:
     names = ", ".join(f"{world.spec.group}-{n}" for n in held)
     return (
         f"a process that is not ours is a member as {names}; end it (perhaps a second fleet "
-        "with another store manages this group), then lift the slot's quarantine"
+        "with another store manages this group), then "
+        f"`fleet resume {world.spec.group} --slot {held[0]}`"
     )
 
 

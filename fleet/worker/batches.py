@@ -10,7 +10,7 @@ are inside. Cost: a batch in memory, at most 64 MiB of values beside what librdk
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -95,6 +95,21 @@ class InlineBatch:
             ranges=tuple(each for each in self.ranges if each.tp in kept),
             tables={tp: table for tp, table in self.tables.items() if tp in kept},
         )
+
+    def part(self, tp: TopicPartition, start: int, end: int) -> "InlineBatch":
+        """See Prepared.part."""
+        (whole,) = (each for each in self.ranges if each.tp == tp)
+        table = self.tables.get(tp, SCHEMA.empty_table())
+        first, after = table["offset"].to_numpy().searchsorted([start, end])
+        return InlineBatch(
+            ranges=(replace(whole, start=start, end=end),),
+            # A copy: PySpark's conversion takes no slice whose bitmap begins inside a byte.
+            tables={tp: table.take(pa.array(range(first, after), pa.int64()))},
+        )
+
+    def rows(self, spark: Any) -> pa.Table:  # noqa: ARG002 - it has them here
+        """See Prepared.rows."""
+        return self.table()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,11 +5,12 @@ Everything that librdkafka is told is here and in `protocols.py`, with the reaso
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient
 
 from fleet.clock import Clock
+from fleet.errors import ConfigError
 from fleet.security import client_config
 from fleet.settings import WorkerSettings
 from fleet.slots import Slot
@@ -22,6 +23,8 @@ from fleet.worker.marks import Marks
 from fleet.worker.membership import Membership
 from fleet.worker.protocols import MemberProtocol
 from fleet.worker.standing import Terms
+
+DELAY: Final = "FLEET_COMMIT_DELAY"
 
 
 def session_timeout(settings: WorkerSettings) -> float:
@@ -64,6 +67,7 @@ def membership_of(
             open_at=open_at,
             drain_timeout=settings.group.rollout.drain_timeout,
             patience=session_timeout(settings),
+            commit_delay=commit_delay(os.environ),
             skip_truncated=worker.on_truncated == "skip",
             metadata_refresh=worker.metadata_refresh,
             revision=settings.revision,
@@ -88,6 +92,21 @@ def membership_of(
         clock=clock,
         events=events,
     )
+
+
+def commit_delay(environ: Mapping[str, str]) -> float:
+    """The seam of fault tests: FLEET_COMMIT_DELAY seconds between a batch's end and its commit.
+
+    The member polls on meanwhile. Raises ConfigError where it is no number from 0 to 60.
+    """
+    text = environ.get(DELAY, "0")
+    try:
+        delay = float(text)
+    except ValueError:
+        delay = -1.0
+    if not 0.0 <= delay <= 60.0:
+        raise ConfigError(f"{DELAY}={text}: write seconds from 0 to 60, or unset it")
+    return delay
 
 
 def _reading_options(settings: WorkerSettings) -> Mapping[str, Any]:

@@ -2,10 +2,11 @@
 
 Problem: a batch may fail because of its records, of the user's code, of Spark, or never end;
 each wants another answer. Choice: a failure of Spark is no attempt (connect again, run the
-same ranges again); an exception of the entrypoint is tried three times, then per partition, so
-that only the failing partition stops [9]; a batch over `batch_timeout` is interrupted by its tag
-and run once more, then the worker ends [5]. Cost: the user's Python code between two Spark
-calls cannot be interrupted; where it hangs, the process ends itself.
+same ranges again); an exception of the entrypoint is tried three times, then per partition (and
+per record where dead letters are wanted), so that only what fails stops [9]; a batch over
+`batch_timeout` is interrupted by its tag and run once more, then the worker ends [5]. Cost: the
+user's Python code between two Spark calls cannot be interrupted; where it hangs, the process
+ends itself.
 """
 
 import queue
@@ -20,6 +21,8 @@ from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.model import TopicPartition
 from fleet.worker.context import BatchContext
+from fleet.worker.culprits import Culprits, Failing
+from fleet.worker.dead_letters import DeadLetters
 from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
 from fleet.worker.reading import Prepared
@@ -66,6 +69,8 @@ class BatchDone:
     attempts: int
     failed: Mapping[TopicPartition, str] = field(default_factory=dict)
     """Partition → the entrypoint's error, after its last attempt alone."""
+    letters: int = 0
+    """Records that went to the dead-letter topic instead of the sink."""
     void: bool = False
     fatal: str | None = None
     """Why the worker has to end: a sentence."""
@@ -95,8 +100,10 @@ class BatchRunner:
         ending: Callable[[], bool],
         clock: Clock,
         events: Events,
+        letters: DeadLetters | None = None,
         pauses: tuple[float, ...] = RETRY_PAUSES,
     ) -> None:
+        self._letters = letters
         self._pauses = pauses
         self._link = link
         self._entrypoint = entrypoint
@@ -152,6 +159,17 @@ class BatchRunner:
         for job in jobs:
             # From a thread of its own: a Spark server that hangs must not stop the caller.
             threading.Thread(target=self._link.interrupt, args=(job.tag,), daemon=True).start()
+
+    @property
+    def overdue(self) -> str | None:
+        """A sentence while an attempt is over `batch_timeout`: the worker is not live then [5]."""
+        with self._lock:
+            running = self._jobs[0] if self._jobs else None
+            since = None if running is None else running.since
+        took = 0.0 if since is None else self._clock.monotonic() - since
+        if took <= self._timeout:
+            return None
+        return f"the batch runs for {took:.0f} s, batch_timeout is {self._timeout:g} s"
 
     def watch(self) -> str | None:
         """To be called often: interrupts a batch that is over its time [5].
@@ -234,12 +252,13 @@ class BatchRunner:
     def _batch(self, batch: Prepared, job: _Running) -> BatchDone:
         started = self._clock.monotonic()
         count = [0]
-        failed: dict[TopicPartition, str] = {}
+        found = Culprits()
         void, fatal = False, None
         try:
             error = self._attempts(batch, job, count, pauses=self._pauses)
             if error is not None:
-                failed, fatal = self._alone(batch, job, count, error)
+                found = self._put_aside(self._culprits(batch, job, count, error))
+                fatal = found.fatal
         except _Void:
             void = True
         except Exception as error:  # noqa: BLE001 - any failure of ours ends the worker, named
@@ -251,27 +270,33 @@ class BatchRunner:
             batch=batch,
             seconds=self._clock.monotonic() - started,
             attempts=count[0],
-            failed=failed,
+            failed=found.failed,
+            letters=len(found.letters),
             void=void,
             fatal=fatal,
         )
 
-    def _alone(
-        self, batch: Prepared, job: _Running, count: list[int], error: str
-    ) -> tuple[dict[TopicPartition, str], str | None]:
-        """Each partition for itself: which fail, and a sentence where all of several do."""
-        if len(batch.ranges) == 1:
-            return {batch.ranges[0].tp: error}, None
-        self._events.say(f"the batch failed ({error}); running its partitions one by one")
-        failed = {}
-        for each in batch.ranges:
-            alone = self._attempts(batch.only([each.tp]), job, count, pauses=())
-            if alone is not None:
-                failed[each.tp] = alone
-        if len(failed) == len(batch.ranges):
-            # Not poison: what fails for every partition is the sink or the code.
-            return {}, f"the entrypoint fails for every partition of its batch: {error}"
-        return failed, None
+    def _culprits(self, batch: Prepared, job: _Running, count: list[int], error: str) -> Culprits:
+        deadline = self._clock.monotonic() + self._timeout
+        return Failing(
+            batch,
+            error,
+            attempt=lambda part: self._attempts(part, job, count, pauses=()),
+            attempts=lambda: count[0],
+            narrowing=self._letters,
+            in_time=lambda: self._clock.monotonic() < deadline,
+            say=self._events.say,
+        ).culprits()
+
+    def _put_aside(self, found: Culprits) -> Culprits:
+        """Dead letters are written here, before the batch may be committed."""
+        if not found.letters or self._letters is None:
+            return found
+        why = self._letters.send(found.letters, self._link.session)
+        if why is None:
+            return found
+        stopped = {each.tp: f"{each.error}; {why}" for each in reversed(found.letters)}
+        return Culprits(failed={**stopped, **found.failed})
 
     def _attempts(
         self,

@@ -23,6 +23,7 @@ _COUNTERS: Final = {
     "records": "Records committed.",
     "busy_seconds": "Seconds spent inside batches.",
     "lost_records": "Records that retention removed before they were read.",
+    "dead_letters": "Records sent to the dead-letter topic.",
 }
 _GAUGES: Final = {
     "ready": "1 where the worker is a warm standby or its last batch went well.",

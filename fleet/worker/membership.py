@@ -145,6 +145,7 @@ class Membership:
             poisoned=self._poisoned,
             clock=self._clock,
             events=self._events,
+            commit_delay=self._terms.commit_delay,
         )
         self._losses = Losses(
             consumer=self._consumer,

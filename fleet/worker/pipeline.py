@@ -74,7 +74,9 @@ class Pipeline:
         poisoned: Callable[[TopicPartition, int, str, int], None],
         clock: Clock,
         events: Events,
+        commit_delay: float = 0.0,
     ) -> None:
+        self._commit_delay = commit_delay
         self._consumer = consumer
         self._reading = reading
         self._runner = runner
@@ -247,13 +249,14 @@ class Pipeline:
         """On the consumer thread: the batch thread is through with it."""
         standing = self._standing
         standing.busy_seconds += done.seconds
-        hand.done = done
+        hand.done, hand.next_try = done, self._clock.monotonic() + self._commit_delay
         if done.fatal is not None:
             standing.error = done.fatal
             self._in_hand = None
             raise FleetError(done.fatal)
         if not done.void:
             self._reading.took(done.batch.records, done.seconds)
+        standing.dead_letters += done.letters
         starts = {each.tp: each.start for each in done.batch.ranges}
         for tp, error in done.failed.items():
             if self.owned.holds(tp, hand.tokens[tp]):

@@ -17,8 +17,10 @@ from typing import Final
 from fleet.clock import Clock, SystemClock
 from fleet.errors import ConfigError, FleetError
 from fleet.references import worker_environment
+from fleet.security import client_config
 from fleet.settings import WorkerSettings
 from fleet.slots import SlotStore
+from fleet.worker.dead_letters import DeadLetters
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner, Identity
 from fleet.worker.holding import Looker
@@ -135,7 +137,9 @@ class _Worker:
             ending=self._stop.is_set,
             clock=self._clock,
             events=self._events,
+            letters=self._letters(),
         )
+        self._reporter.overdue = lambda: None if self._runner is None else self._runner.overdue
         self._wait(self._runner.prepare())
         took = self._clock.monotonic() - began
         self._reporter.standby()
@@ -150,6 +154,20 @@ class _Worker:
                 if self._stop.is_set():
                     raise FleetError("asked to end before it was ready") from None
                 self._reporter.beat()
+
+    def _letters(self) -> DeadLetters | None:
+        worker = self._settings.group.worker
+        if worker is None or worker.dead_letter_topic is None:
+            return None
+        return DeadLetters(
+            topic=worker.dead_letter_topic,
+            group=self._settings.group.group,
+            revision=self._settings.revision,
+            options=client_config(
+                self._settings.cluster, self._settings.bootstrap_servers, os.environ
+            ),
+            events=self._events,
+        )
 
     def _where_spark_is(self) -> str | None:
         worker = self._settings.group.worker

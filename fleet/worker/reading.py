@@ -8,6 +8,8 @@ thread that owns the Consumer [1]; a Prepared batch is handed to the batch threa
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from fleet.model import TopicPartition
 from fleet.worker.context import BatchRange
 
@@ -31,6 +33,14 @@ class Prepared(Protocol):
 
     def only(self, tps: Iterable[TopicPartition]) -> "Prepared":
         """The same batch with just these partitions."""
+        ...
+
+    def part(self, tp: TopicPartition, start: int, end: int) -> "Prepared":
+        """Just the records of [start, end) of one partition; that range lies within its own."""
+        ...
+
+    def rows(self, spark: Any) -> pa.Table:
+        """The records themselves; asked only of a part of very few."""
         ...
 
 

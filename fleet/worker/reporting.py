@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fleet.clock import Clock
@@ -45,6 +45,8 @@ class Reporter:
         self._error: str | None = None
         self._patience = settings.group.worker.max_poll_interval
         self._phase = "starting"
+        self.overdue: Callable[[], str | None] = lambda: None
+        """Says why the batch in hand makes the worker not live [5]."""
         self._http = StatusServer(settings.group.worker.http, self.status)
 
     @property
@@ -116,7 +118,8 @@ class Reporter:
     def status(self) -> Mapping[str, Any]:
         """All facts, for HTTP and the report."""
         now, before = self._standing or Standing(), self._before
-        error = self._error or now.error
+        overdue = self.overdue()
+        error = self._error or overdue or now.error
         phase = self.phase
         return {
             "cluster": self._settings.cluster.name,
@@ -133,9 +136,10 @@ class Reporter:
             "records": before.records + now.records,
             "busy_seconds": round(before.busy_seconds + now.busy_seconds, 6),
             "lost_records": before.lost_records + now.lost_records,
+            "dead_letters": before.dead_letters + now.dead_letters,
             "last_commit_timestamp_seconds": now.last_commit_at or before.last_commit_at,
             "error": error,
-            "live": self._live(),
+            "live": overdue is None and self._live(),
             "ready": error is None and phase in {"standby", "active", "draining", "drained"},
         }
 
@@ -160,6 +164,7 @@ class Reporter:
             before.records += standing.records
             before.busy_seconds += standing.busy_seconds
             before.lost_records += standing.lost_records
+            before.dead_letters += standing.dead_letters
             before.last_commit_at = standing.last_commit_at or before.last_commit_at
             before.joined_at = standing.joined_at
             before.unclean = standing.unclean

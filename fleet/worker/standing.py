@@ -28,6 +28,7 @@ class Standing:
     records: int = 0
     busy_seconds: float = 0.0
     lost_records: int = 0
+    dead_letters: int = 0
     last_commit_at: float | None = None
     error: str | None = None
     unclean: bool = False
@@ -81,4 +82,6 @@ class Terms:
     skip_truncated: bool
     metadata_refresh: float
     """Seconds between two looks at topics: new partitions, topics made again."""
+    commit_delay: float
+    """Seconds between a batch's end and its first commit: for fault tests."""
     revision: str

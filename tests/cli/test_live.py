@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,25 @@ def test_a_pause_of_all_outlives_a_groups_own(cluster, capsys):
     assert "still held by the pause of all groups: freeze" in out
     said(capsys, "resume", "--all")
     assert answer(capsys, "status")["pauses"] == []
+
+
+def test_a_slot_shut_by_a_foreign_holder_is_shown_and_opened(cluster, capsys):
+    """Status and doctor name it; resume --slot lets workers take it again [15]."""
+    with Fleet.open(Path("fleet.yaml")) as fleet:
+        gate = fleet.gate(cluster.ours)
+        assert fleet.store.write_gate(replace(gate, quarantined=gate.quarantined | {7}))
+    told = f"fleet resume {cluster.ours} --slot 7"
+    out, _ = said(capsys, "status")
+    assert "foreign holder" in out
+    assert told in " ".join(out.split())
+    capsys.readouterr()
+    cli.run(["doctor"])
+    assert told in " ".join(capsys.readouterr().out.split())
+    out, _ = said(capsys, "resume", cluster.ours, "--slot", "7")
+    assert f"slot 7 of {cluster.ours} may be taken again" in out
+    out, _ = said(capsys, "resume", cluster.ours, "--slot", "7")
+    assert "was not shut" in out
+    said(capsys, "resume", "--all", "--slot", "7", code=2)
 
 
 def test_an_undeclared_group_is_wrong_usage(cluster, capsys):

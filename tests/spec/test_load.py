@@ -88,7 +88,7 @@ GOLDEN = [
         "fleet.yaml:4: fleets[0].worker.session_timeout: 'session_timeout' does not exist under "
         "protocol consumer, only under protocol classic (allowed: entrypoint, python_path, env, "
         "membership, batch, max_poll_interval, batch_timeout, isolation, on_truncated, "
-        "metadata_refresh, start_from, spark, http, protocol)",
+        "metadata_refresh, dead_letter_topic, start_from, spark, http, protocol)",
         id="classic-key-under-848",
     ),
     pytest.param(
@@ -120,6 +120,12 @@ GOLDEN = [
         "fleet.yaml:5: fleets[0]: runtime.lease 40s + 5s must be below the session timeout of "
         "KIP-848 groups, 45s by Kafka's default [13]",
         id="lease-above-848-session",
+    ),
+    pytest.param(
+        fleet(WORKER + ", dead_letter_topic: orders}"),
+        "fleet.yaml:4: fleets[0]: worker.dead_letter_topic orders is read by this group itself "
+        "(topics: orders), so a bad record would go round for ever: name another topic",
+        id="dead-letters-to-itself",
     ),
     pytest.param(
         fleet(WORKER + ", batch_timeout: 5m}"),

@@ -58,7 +58,7 @@ class Group:
         self.produced: Counter[int] = Counter()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._home = home
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
         made = self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])
         made[self.topic].result(20)
@@ -92,12 +92,13 @@ class Group:
                 "group": self.name,
                 "topics": list(topics) or [self.topic],
                 "worker": worker,
+                "rollout": {"drain_timeout": "9s"},
                 "runtime": {"kind": "local", "lease": lease},
             }
         )
         settings = WorkerSettings(
-            cluster=Cluster(bootstrap_servers=self._bootstrap),
-            bootstrap_servers=self._bootstrap,
+            cluster=Cluster(bootstrap_servers=self.bootstrap),
+            bootstrap_servers=self.bootstrap,
             group=spec,
             revision=revision,
         )

@@ -1,0 +1,241 @@
+"""Invariants of a group's life, checked from Kafka's records, the workers' events and the journal.
+
+Each check gives sentences that say what is broken; none of them reads a line of Fleet's code.
+The numbers are those of the protocol notes: I1 one owner, I2 everything assigned, I3 commits never
+go back, I4 commits by owners, I5 no loss, I6 bounded repetition, I7 no skipping, I8 rebalances
+within the budget, I9 generations grow; I10 and I11 are in the lane that drives the group.
+"""
+
+import base64
+import itertools
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.kafka_tools import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """From `since` to `until` (wall time) this worker, or all of them (None), was not itself."""
+
+    worker: str | None
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known of a group at a moment when nothing moves."""
+
+    topic: str
+    records: Sequence[Record]
+    events: Sequence[dict[str, Any]]
+    journal: Sequence[dict[str, Any]]
+    ends: dict[int, int]
+    troubles: Sequence[Trouble]
+    """Kills, stops, outages."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    worker: str
+    since: float
+    until: float
+
+
+def broken(seen: Evidence) -> list[str]:
+    """All that is broken, in sentences."""
+    checks = (one_owner, all_assigned, never_back, by_owners, none_lost, none_skipped, grows)
+    return [f"{sentence}" for check in checks for sentence in check(seen)]
+
+
+def assignments(record: Record) -> dict[str, set[tuple[str, int]]]:
+    """Client id → its partitions, of a classic group's record."""
+    assert record.value is not None
+    return {m["clientId"]: _assignment(m["assignment"]) for m in record.value["members"] or ()}
+
+
+def _assignment(text: str | None) -> set[tuple[str, int]]:
+    raw = base64.b64decode(text or "")
+    if not raw:
+        return set()
+    at, found = 2, set()
+    (topics,) = struct.unpack_from(">i", raw, at)
+    at += 4
+    for _ in range(topics):
+        (size,) = struct.unpack_from(">h", raw, at)
+        topic = raw[at + 2 : at + 2 + size].decode()
+        at += 2 + size
+        (count,) = struct.unpack_from(">i", raw, at)
+        found |= {(topic, p) for p in struct.unpack_from(f">{count}i", raw, at + 4)}
+        at += 4 + 4 * count
+    return found
+
+
+def rounds(seen: Evidence) -> list[Record]:
+    """The classic group's records with members, in order."""
+    return [r for r in seen.records if r.type == 2 and r.value and r.value["members"]]
+
+
+def one_owner(seen: Evidence) -> list[str]:
+    """I1, by the coordinator's records and by what the workers lived."""
+    found = []
+    for record in rounds(seen):
+        assert record.value is not None
+        owners = Counter(tp for each in assignments(record).values() for tp in each)
+        found += [
+            f"I1: generation {record.value['generation']} gives {tp} to {count} members"
+            for tp, count in owners.items()
+            if count > 1
+        ]
+    for partition, owned in _intervals(seen).items():
+        for first, second in itertools.pairwise(owned):
+            overlap = second.since < first.until and first.worker != second.worker
+            if overlap and not _troubled(seen, first):
+                found.append(
+                    f"I1: {first.worker} still had partition {partition} when "
+                    f"{second.worker} got it, and nothing had happened to it"
+                )
+    return found
+
+
+def _troubled(seen: Evidence, owned: _Owned) -> bool:
+    return any(
+        t.worker in {None, owned.worker} and t.since < owned.until and t.until > owned.since
+        for t in seen.troubles
+    )
+
+
+def _intervals(seen: Evidence) -> dict[str, list[_Owned]]:
+    """Partition → who had it from when to when, by the workers' own events."""
+    begun: dict[tuple[str, str], float] = {}
+    owned: dict[str, list[_Owned]] = defaultdict(list)
+
+    def end(worker: str, partition: str, at: float) -> None:
+        since = begun.pop((worker, partition), None)
+        if since is not None:
+            owned[partition].append(_Owned(worker, since, at))
+
+    for event in seen.events:
+        worker, kind = event["worker"], event["event"]
+        if kind == "assigned":
+            for partition in event["partitions"]:
+                begun.setdefault((worker, partition), event["at"])
+        elif kind in {"revoked", "lost"}:
+            for partition in event["partitions"]:
+                end(worker, partition, event["at"])
+        elif kind in {"closed", "exit"}:
+            for name, partition in list(begun):
+                if name == worker:
+                    end(worker, partition, event["at"])
+    for worker, partition in list(begun):
+        killed = [t.since for t in seen.troubles if t.worker == worker and t.until == float("inf")]
+        end(worker, partition, min(killed, default=float("inf")))
+    return {tp: sorted(each, key=lambda o: o.since) for tp, each in owned.items()}
+
+
+def all_assigned(seen: Evidence) -> list[str]:
+    """I2: at rest every partition has an owner."""
+    last = rounds(seen)[-1]
+    owned = {tp for each in assignments(last).values() for tp in each}
+    missing = {(seen.topic, p) for p in seen.ends} - owned
+    return [f"I2: at rest nobody has {sorted(missing)}"] if missing else []
+
+
+def commits(seen: Evidence) -> dict[int, list[int]]:
+    """Partition → its committed offsets in the order of the log."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for record in seen.records:
+        if record.type in {0, 1} and record.value is not None:
+            found[int(record.key["partition"])].append(int(record.value["offset"]))
+    return found
+
+
+def never_back(seen: Evidence) -> list[str]:
+    """I3: no committed offset ever goes back."""
+    return [
+        f"I3: a commit of partition {partition} went back from {before} to {after}"
+        for partition, each in commits(seen).items()
+        for before, after in itertools.pairwise(each)
+        if after < before
+    ]
+
+
+def by_owners(seen: Evidence) -> list[str]:
+    """I4: who commits owns, and has processed what it commits."""
+    owners: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for record in rounds(seen):
+        assert record.value is not None
+        for client, tps in assignments(record).items():
+            for _, partition in tps:
+                owners[int(record.value["generation"]), partition].add(client)
+    done: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for line in seen.journal:
+        done[line["worker"]] |= {(p, end) for _, p, _, end, _ in line["ranges"]}
+    found = []
+    for event in seen.events:
+        if event["event"] != "committed":
+            continue
+        worker, generation = event["worker"], event["generation"]
+        for name, end in event["offsets"].items():
+            partition = int(name.rpartition("-")[2])
+            if (partition, end) not in done[worker]:
+                found.append(f"I4: {worker} committed {name} at {end}, which it never processed")
+            # A cooperative round may have moved the generation on between commit and event.
+            near = owners[generation, partition] | owners[generation - 1, partition]
+            if generation is not None and generation > 0 and worker not in near:
+                found.append(f"I4: {worker} committed {name} in generation {generation}, not its")
+    return found
+
+
+def times(journal: Sequence[dict[str, Any]]) -> Counter[tuple[int, int]]:
+    """(partition, offset) → how often the entrypoint was called for it."""
+    seen: Counter[tuple[int, int]] = Counter()
+    for line in journal:
+        for _, partition, start, end, _ in line["ranges"]:
+            seen.update((partition, at) for at in range(start, end))
+    return seen
+
+
+def none_lost(seen: Evidence) -> list[str]:
+    """I5: everything written was processed, and is committed at rest."""
+    called = times(seen.journal)
+    found = []
+    for partition, end in seen.ends.items():
+        lost = [at for at in range(end) if (partition, at) not in called]
+        if lost:
+            found.append(f"I5: partition {partition}: {len(lost)} never processed, from {lost[0]}")
+    last = {p: each[-1] for p, each in commits(seen).items()}
+    behind = {p: (last.get(p, 0), end) for p, end in seen.ends.items() if last.get(p, 0) != end}
+    return found + ([f"I5: committed and end differ at rest: {behind}"] if behind else [])
+
+
+def none_skipped(seen: Evidence) -> list[str]:
+    """I7: reading begins at the position that was assigned and never jumps ahead."""
+    found = []
+    next_of: dict[tuple[str, str], int] = {}
+    story = [(e["at"], 0, e) for e in seen.events if e["event"] == "assigned"]
+    story += [(line["at"], 1, line) for line in seen.journal]
+    for _, _, told in sorted(story, key=lambda each: each[:2]):
+        if "partitions" in told:
+            next_of.update({(told["worker"], tp): at for tp, at in told["partitions"].items()})
+            continue
+        for topic, partition, start, end, _ in told["ranges"]:
+            key = (told["worker"], f"{topic}-{partition}")
+            if start > next_of.get(key, 0):
+                found.append(f"I7: {key[0]} jumped from {next_of.get(key)} to {start} in {key[1]}")
+            next_of[key] = end
+    return found
+
+
+def grows(seen: Evidence) -> list[str]:
+    """I9: generations only grow."""
+    numbers = [int(r.value["generation"]) for r in seen.records if r.type == 2 and r.value]
+    return [
+        f"I9: generation {after} after {before}"
+        for before, after in itertools.pairwise(numbers)
+        if after < before
+    ]

@@ -1,0 +1,338 @@
+"""One group of real workers that schedules are played on, with what a supervisor would do.
+
+Problem: 200 schedules must fit into minutes, and starting Spark's client is what costs. Choice:
+a lane keeps its workers from schedule to schedule and replaces those that end; several lanes
+share a broker and a Spark server. After a schedule everything is healed and must come to rest
+in bounded time (I11); the evidence is over the whole life of the lane. Cost: a schedule begins
+with whatever workers the last one left, so a seed alone does not give the same run again.
+"""
+
+import os
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+
+from fleet.broker import Broker
+from fleet.slots import Phase
+from tests.faults.invariants import Evidence, Trouble, broken, times
+from tests.faults.schedules import LEASE, SESSION, Act, Kind
+from tests.support.kafka_tools import dump_group_records, generations
+from tests.worker.conftest import Group
+
+HEARTBEAT = 2.0
+REBALANCE = 20.0
+"""Of the group: max_poll_interval."""
+START = 30.0
+"""Seconds that a replacement may need on a busy machine until it is warm."""
+MOST_SLOTS = 3
+BATCH = 20
+JOB = """
+import json, os, random, time
+
+
+def process(df, context):
+    if context.warm:
+        return
+    ranges = [(r.topic, r.partition, r.start, r.end, r.id) for r in context.ranges]
+    line = {"at": time.time(), "worker": context.worker, "ranges": ranges}
+    handle = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(handle, (json.dumps(line) + "\\n").encode())
+    os.close(handle)
+    time.sleep(random.uniform(0, 0.4))
+"""
+
+
+@dataclass
+class Shared:
+    """The broker of all lanes, and when it was away."""
+
+    broker: Broker
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    away: list[Trouble] = field(default_factory=list)
+
+    def bounce(self, seconds: float) -> None:
+        """Kill it and start it again; one lane at a time."""
+        with self.lock:
+            since = time.time()
+            self.broker.kill()
+            time.sleep(seconds)
+            self.broker.start()
+            self.away.append(Trouble(None, since, time.time()))
+
+
+class Lane:
+    """See the module."""
+
+    def __init__(self, group: Group, shared: Shared, assignor: str) -> None:
+        self.group = group
+        self.shared = shared
+        self.assignor = assignor
+        self.troubles: list[Trouble] = []
+        self.allowed = 0
+        """Rebalances that the schedule in hand may cost (I8)."""
+        self.unclean = 0
+        self._count = 0
+        self._asleep: dict[str, tuple[float, float]] = {}
+        """Stopped worker → (since, until)."""
+        self._missing: dict[int, float] = {}
+        """Open slot → since when nobody well holds it."""
+        self._charged: set[int] = set()
+        self._terminated: set[str] = set()
+        (group.folder / "lane_job.py").write_text(JOB)
+
+    # --- what a supervisor does ------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._count += 1
+        self.group.start(
+            f"{self.group.name}-w{self._count}",  # reports are kept by the worker's name alone
+            env={},
+            lease=LEASE,
+            entrypoint="lane_job:process",
+            assignor=self.assignor,
+            session_timeout=f"{SESSION:g}s",
+            heartbeat_interval=f"{HEARTBEAT:g}s",
+            max_poll_interval=f"{REBALANCE:g}s",
+            batch={"max_wait": "100ms", "inline": BATCH},
+        )
+
+    def living(self) -> list[str]:
+        """Workers whose process runs, stopped ones too."""
+        return [n for n, p in self.group.processes.items() if p.poll() is None]
+
+    def tick(self) -> None:
+        """Wake who has slept enough, replace the dead, note who is missing."""
+        now = time.time()
+        for worker, (since, until) in list(self._asleep.items()):
+            if now >= until:
+                self._wake(worker, since)
+        well = set(self.living()) - set(self._asleep)
+        wanted = len(self.group.store.gate(self.group.name).open) + 1
+        for _ in range(wanted - len(self.living())):
+            self._start()
+        slots = {s.number: s for s in self.group.store.slots(self.group.name)}
+        for number in self.group.store.gate(self.group.name).open:
+            slot = slots.get(number)
+            if slot is not None and slot.holder in well and slot.phase is Phase.ACTIVE:
+                self._missing.pop(number, None)
+                self._charged.discard(number)
+                continue
+            away = now - self._missing.setdefault(number, now)
+            if away > SESSION - 3 * HEARTBEAT and number not in self._charged:
+                self._charged.add(number)  # its session may end, and it joins again
+                self.allowed += 4
+
+    def _wake(self, worker: str, since: float) -> None:
+        del self._asleep[worker]
+        self.troubles.append(Trouble(worker, since, time.time() + SESSION))
+        process = self.group.processes[worker]
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+
+    # --- a schedule ------------------------------------------------------------------------
+
+    def play(self, acts: tuple[Act, ...]) -> list[str]:
+        """Play it, heal, and say what is broken."""
+        self._begin()
+        before = self._generation()
+        self.allowed, self.unclean = 0, 0
+        self._charged.clear()
+        journal_before = len(self.group.journal())
+        outages = len(self.shared.away)
+        with self._records():
+            began = time.monotonic()
+            for act in acts:
+                while time.monotonic() - began < act.at:
+                    self.tick()
+                    time.sleep(0.1)
+                self._do(act)
+        self._heal()
+        away = self.shared.away[outages:]
+        self.unclean += len(away) * (MOST_SLOTS + 1)
+        self.allowed += sum(4 * MOST_SLOTS for t in away if t.until - t.since > SESSION / 2)
+        found = broken(self._evidence())
+        cost = self._generation() - before
+        if cost > self.allowed:
+            found.append(f"I8: {cost} rebalances, {self.allowed} are explained")
+        repeated = _repeated(self.group.journal(), journal_before)
+        if repeated > self.unclean * 4 * BATCH:
+            found.append(f"I6: {repeated} records twice after {self.unclean} unclean ends")
+        return found + self._strange_ends()
+
+    def _begin(self) -> None:
+        """Two active slots and a warm standby."""
+        gate = self.group.store.gate(self.group.name)
+        if not gate.open:
+            for _ in range(3):
+                self._start()
+            self.group.warm(*self.living())
+            self.group.open(0, 1)
+        self._wait(self._calm, "two active slots and a standby", START + SESSION + REBALANCE)
+
+    def _calm(self) -> bool:
+        gate = self.group.store.gate(self.group.name)
+        slots = {s.number: s for s in self.group.store.slots(self.group.name)}
+        holders = [slots[n].holder for n in gate.open if n in slots]
+        standbys = {r.worker for r in self.group.store.reports(self.group.name)} - set(holders)
+        warm = {r.worker for r in self.group.store.reports(self.group.name) if r.phase == "standby"}
+        living = set(self.living())
+        return (
+            not gate.leaving
+            and all(n in slots and slots[n].phase is Phase.ACTIVE for n in gate.open)
+            and set(holders) <= living
+            and len(set(holders)) == len(gate.open)
+            and bool(standbys & warm & living)
+        )
+
+    def _do(self, act: Act) -> None:
+        gate = self.group.store.gate(self.group.name)
+        slots = [s for s in self.group.store.slots(self.group.name) if s.number in gate.open]
+        holders = sorted({s.holder for s in slots if s.holder} & set(self.living()))
+        if act.kind is Kind.BOUNCE:
+            self.shared.bounce(act.seconds)
+        elif act.kind is Kind.JOIN and not gate.leaving and len(gate.open) < MOST_SLOTS:
+            number = min(set(range(MOST_SLOTS)) - gate.open)
+            self.allowed += 2
+            self.group.change_gate(
+                lambda g: replace(g, open=g.open | {number}, open_at=time.time() + 0.5)
+            )
+        elif act.kind is Kind.LEAVE and not gate.leaving and len(gate.open) > 1:
+            number = sorted(gate.open)[act.which % len(gate.open)]
+            self.allowed += 3
+            self.group.change_gate(
+                lambda g: replace(g, leaving=frozenset({number}), plan_id="schedule")
+            )
+        elif holders and act.kind in {Kind.DRAIN, Kind.KILL, Kind.STOP}:
+            self._hit(holders[act.which % len(holders)], act)
+
+    def _hit(self, worker: str, act: Act) -> None:
+        process, now = self.group.processes[worker], time.time()
+        if act.kind is Kind.DRAIN:
+            self._terminated.add(worker)
+            process.terminate()
+        elif act.kind is Kind.KILL:
+            self.unclean += 1
+            self.troubles.append(Trouble(worker, now, float("inf")))
+            self._asleep.pop(worker, None)
+            process.kill()
+        elif worker not in self._asleep:
+            self.unclean += 1
+            self._asleep[worker] = (now, now + act.seconds)
+            os.kill(process.pid, signal.SIGSTOP)
+
+    def _heal(self) -> None:
+        """All that is stopped goes on; I11: at rest within session, rebalance and heartbeats."""
+        for worker, (since, _) in list(self._asleep.items()):
+            self._asleep[worker] = (since, 0.0)
+        limit = SESSION + REBALANCE + 2 * HEARTBEAT + START
+        self._wait(lambda: self._calm() and self._drained(), "rest (I11)", limit)
+        time.sleep(0.5)
+
+    def _wait(self, condition, what: str, limit: float) -> None:
+        deadline = time.monotonic() + limit
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"no {what} within {limit:g} s\n{self._picture()}")
+            self.tick()
+            time.sleep(0.2)
+
+    # --- evidence --------------------------------------------------------------------------
+
+    @contextmanager
+    def _records(self):
+        """A steady stream meanwhile; what was acknowledged is in the log once."""
+        stop = threading.Event()
+        options = {"bootstrap.servers": self.group.bootstrap, "enable.idempotence": True}
+
+        def live() -> None:
+            producer, number = Producer({**options, "logger": _silent()}), 0
+            while not stop.wait(0.2):
+                for _ in range(8):
+                    producer.produce(self.group.topic, b"x", partition=number % 4)
+                    number += 1
+                producer.poll(0)
+            producer.flush(60)
+
+        thread = threading.Thread(target=live)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _ends(self) -> dict[int, int]:
+        reader = Consumer(
+            {
+                "bootstrap.servers": self.group.bootstrap,
+                "group.id": f"ends-{os.getpid()}",
+                "logger": _silent(),
+            }
+        )
+        try:
+            return {
+                p: reader.get_watermark_offsets(TopicPartition(self.group.topic, p), 20)[1]
+                for p in range(4)
+            }
+        finally:
+            reader.close()
+
+    def _drained(self) -> bool:
+        asked = [ConsumerGroupTopicPartitions(self.group.name)]
+        (answer,) = self.group.admin.list_consumer_group_offsets(asked).values()
+        committed = {tp.partition: tp.offset for tp in answer.result(20).topic_partitions}
+        return all(committed.get(p, 0) == end for p, end in self._ends().items())
+
+    def _generation(self) -> int:
+        return max(generations(self.shared.broker, self.group.name))
+
+    def _evidence(self) -> Evidence:
+        kinds = ("assigned", "revoked", "lost", "closed", "exit", "committed", "void")
+        events = [e for kind in kinds for e in self.group.events(kind)]
+        return Evidence(
+            topic=self.group.topic,
+            records=dump_group_records(self.shared.broker, self.group.name),
+            events=sorted(events, key=lambda e: e["at"]),
+            journal=self.group.journal(),
+            ends=self._ends(),
+            troubles=[*self.troubles, *self.shared.away],
+        )
+
+    def _strange_ends(self) -> list[str]:
+        """I11: a worker lives, or has ended as asked, or with a sentence."""
+        found = []
+        for name, process in self.group.processes.items():
+            code = process.poll()
+            said = (self.group.folder / f"{name}.log").read_text().splitlines()[-1:]
+            if code is None or code == -signal.SIGKILL:
+                continue
+            if code != 0 and not (said and "ended: " in said[0]):
+                found.append(f"I11: {name} ended with {code} and no sentence: {said}")
+            if code == 0 and name not in self._terminated:
+                found.append(f"I11: {name} ended with 0, and nobody had asked: {said}")
+        return found
+
+    def _picture(self) -> str:
+        store, name = self.group.store, self.group.name
+        told = [str(store.gate(name)), *map(str, store.slots(name)), f"living {self.living()}"]
+        return "\n".join([*told, self.group.logs()])
+
+
+def _repeated(journal: list[dict], before: int) -> int:
+    """Calls of this schedule for records that were called for already."""
+    called = times(journal[before:])
+    again = sum((times(journal[:before]) & called).values())
+    return again + sum(count - 1 for count in called.values())
+
+
+def _silent():
+    import logging
+
+    logger = logging.Logger("silent")  # noqa: LOG001 - nobody else's
+    logger.addHandler(logging.NullHandler())
+    return logger

@@ -1,0 +1,113 @@
+"""The judge itself: a sound life gives nothing, each broken invariant gives its own sentence."""
+
+import base64
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.faults.invariants import Evidence, Trouble, broken
+from tests.support.kafka_tools import Record
+
+FOREVER = float("inf")
+
+
+def generation(offset: int, number: int, **owners: list[int]) -> Record:
+    """A classic group's record: client → partitions of topic t."""
+
+    def blob(partitions: list[int]) -> str:
+        raw = struct.pack(">hi", 3, 1) + struct.pack(">h", 1) + b"t"
+        raw += struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
+        return base64.b64encode(raw + struct.pack(">i", -1)).decode()
+
+    members = [{"clientId": name, "assignment": blob(has)} for name, has in owners.items()]
+    return record(offset, 2, {}, {"generation": number, "members": members})
+
+
+def commit(offset: int, partition: int, to: int) -> Record:
+    return record(offset, 1, {"partition": partition}, {"offset": to})
+
+
+def record(offset: int, kind: int, key: dict[str, Any], value: dict[str, Any]) -> Record:
+    return Record(
+        offset=offset, timestamp=0, type=kind, key={"group": "g", **key}, version=3, value=value
+    )
+
+
+def event(at: float, worker: str, kind: str, **facts: Any) -> dict[str, Any]:
+    return {"at": at, "worker": worker, "event": kind, **facts}
+
+
+def call(at: float, worker: str, partition: int, start: int, end: int) -> dict[str, Any]:
+    return {"at": at, "worker": worker, "ranges": [["t", partition, start, end, "id"]]}
+
+
+SOUND = Evidence(
+    topic="t",
+    records=[
+        generation(0, 1, a=[0, 1]),
+        commit(1, 0, 5),
+        generation(2, 2, a=[0], b=[1]),
+        commit(3, 1, 4),
+        commit(4, 0, 9),
+    ],
+    events=[
+        event(1, "a", "assigned", partitions={"t-0": 0, "t-1": 0}, generation=1),
+        event(2, "a", "committed", offsets={"t-0": 5}, generation=1),
+        event(3, "a", "revoked", partitions=["t-1"]),
+        event(4, "b", "assigned", partitions={"t-1": 0}, generation=2),
+        event(5, "b", "committed", offsets={"t-1": 4}, generation=2),
+        event(6, "a", "committed", offsets={"t-0": 9}, generation=2),
+    ],
+    journal=[call(1.5, "a", 0, 0, 5), call(4.5, "b", 1, 0, 4), call(5.5, "a", 0, 5, 9)],
+    ends={0: 9, 1: 4},
+    troubles=[],
+)
+
+
+def test_a_sound_life():
+    """Nothing to say."""
+    assert broken(SOUND) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        pytest.param(
+            {"records": [*SOUND.records, generation(5, 3, a=[0, 1], b=[1])]}, "I1", id="two owners"
+        ),
+        pytest.param(
+            {"events": [e for e in SOUND.events if e["event"] != "revoked"]}, "I1", id="overlap"
+        ),
+        pytest.param({"records": [*SOUND.records, generation(5, 3, a=[0])]}, "I2", id="nobody's"),
+        pytest.param(
+            {"records": [*SOUND.records, commit(5, 0, 5), commit(6, 0, 9)]}, "I3", id="back"
+        ),
+        pytest.param(
+            {
+                "events": [
+                    *SOUND.events,
+                    event(7, "b", "committed", offsets={"t-0": 9}, generation=2),
+                ]
+            },
+            "I4",
+            id="a stranger's commit",
+        ),
+        pytest.param({"journal": SOUND.journal[:2]}, "I5", id="lost"),
+        pytest.param({"ends": {0: 12, 1: 4}}, "I5", id="behind"),
+        pytest.param({"journal": [*SOUND.journal, call(7, "a", 0, 11, 12)]}, "I7", id="a jump"),
+        pytest.param({"records": [*SOUND.records, generation(5, 1, a=[0, 1])]}, "I9", id="shrinks"),
+    ],
+)
+def test_a_broken_one_is_named(change: dict[str, Any], told: str):
+    """By its number."""
+    assert told in {sentence.partition(":")[0] for sentence in broken(replace(SOUND, **change))}
+
+
+def test_an_overlap_in_processing_is_explained_by_a_stop():
+    """A stopped or killed owner knows nothing of its successor: its commits are what counts."""
+    events = [e for e in SOUND.events if e["event"] != "revoked"]
+    for until in (5.0, FOREVER):
+        stopped = Trouble("a", 2.5, until)
+        assert broken(replace(SOUND, events=events, troubles=[stopped])) == []

@@ -1,0 +1,111 @@
+"""Random schedules of joins, leaves, drains, kills, stops and broker bounces keep the invariants.
+
+FLEET_SCHEDULES=N plays N schedules (default 2, `make faults` 200) from FLEET_SEED on, over
+FLEET_LANES groups in parallel. A failing seed is printed; it becomes a row of NAMED.
+"""
+
+import itertools
+import os
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fleet.broker import Broker
+from tests.faults.lane import Lane, Shared
+from tests.faults.schedules import Kind, schedule
+from tests.worker.conftest import Group
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(7200)]
+
+LONG = bool(os.environ.get("FLEET_LONG"))
+COUNT = int(os.environ.get("FLEET_SCHEDULES") or (200 if LONG else 2))
+SEED = int(os.environ.get("FLEET_SEED") or 1)
+LANES = int(os.environ.get("FLEET_LANES") or (4 if COUNT > 2 else 2))
+ASSIGNORS = ("cooperative-sticky", "range")
+NAMED: dict[str, tuple[int, str]] = {}
+"""What a seed once broke → (seed, assignor)."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A broker that may be killed."""
+    broker = Broker(tmp_path_factory.mktemp("broker"))
+    broker.start()
+    yield Shared(broker)
+    broker.purge()
+
+
+@pytest.mark.unit
+def test_a_schedule_is_its_seed():
+    """The same acts for the same seed; all kinds come up."""
+    assert schedule(7) == schedule(7)
+    assert {act.kind for seed in range(50) for act in schedule(seed)} == set(Kind)
+
+
+def play_all(seeds, assignor: str, shared: Shared, home: Path, folder: Path) -> list[str]:
+    """Play seeds on one lane while there are some; what broke."""
+    failures: list[str] = []
+    lane = None
+    try:
+        for seed in seeds:
+            acts = schedule(seed)
+            lane = lane or new_lane(assignor, shared, home, folder)
+            try:
+                found = lane.play(acts)
+            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - told below
+                found = [f"{type(error).__name__}: {error}"]
+            told = ", ".join(map(str, acts))
+            print(f"seed {seed} {assignor}: {'FAILED' if found else 'ok'} [{told}]", flush=True)
+            if found:
+                what = "\n  ".join(found)
+                failures.append(f"FLEET_SEED={seed} ({assignor}) [{told}]:\n  {what}")
+                print(failures[-1], flush=True)
+                lane.group.end()
+                lane = None
+    finally:
+        if lane is not None:
+            lane.group.end()
+    return failures
+
+
+def new_lane(assignor: str, shared: Shared, home: Path, folder: Path) -> Lane:
+    name = f"lane-{uuid.uuid4().hex[:6]}"
+    own = folder / name
+    own.mkdir()
+    return Lane(Group(home, shared.broker.status().bootstrap_servers, name, own), shared, assignor)
+
+
+def test_random_schedules(shared: Shared, spark_home: Path, tmp_path: Path):
+    """Every invariant after every schedule."""
+    seeds = iter(range(SEED, SEED + COUNT))
+    mine = locked(seeds)
+    with ThreadPoolExecutor(LANES) as pool:
+        played = [
+            pool.submit(play_all, mine, assignor, shared, spark_home, tmp_path)
+            for assignor, _ in zip(itertools.cycle(ASSIGNORS), range(LANES), strict=False)
+        ]
+        failures = [failure for each in played for failure in each.result()]
+    print(f"{COUNT} schedules from seed {SEED} on, {len(failures)} failed")
+    assert not failures, "\n".join(failures)
+
+
+def locked(seeds):
+    """One iterator for several threads."""
+    import threading
+
+    lock = threading.Lock()
+
+    def take():
+        with lock:
+            return next(seeds, None)
+
+    return iter(take, None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "assignor"), NAMED.values(), ids=NAMED.keys())
+def test_named(seed: int, assignor: str, shared: Shared, spark_home: Path, tmp_path: Path):
+    """What a seed once broke."""
+    assert not play_all([seed], assignor, shared, spark_home, tmp_path)
