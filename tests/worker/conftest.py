@@ -74,7 +74,7 @@ class Group:
         topics: Sequence[str] = (),
         **settings_of_worker: Any,
     ) -> None:
-        """Start a worker process."""
+        """Start a worker process; keys of its `worker` section replace the ones here."""
         worker: dict[str, Any] = {
             "protocol": "classic",
             "entrypoint": "worker_job:process",
