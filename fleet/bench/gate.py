@@ -4,9 +4,9 @@ Problem: k workers that join one after another rebalance a group up to k times (
 cooperative-sticky); the gate makes them one change, if all subscribe within one join round.
 Choice: k warm workers go through the gate of a live group and leave again by one batched leave,
 many times, reusing the same processes; rebalances come from the coordinator's records, the
-spread of the joins from the workers' own events. Then k dynamic workers are started beside the
-same base and join each when it is ready, and are ended together, as an autoscaler does it.
-Cost: about 25 s a run.
+spread of the joins from the workers' own events. Then the ordinary way: dynamic workers beside
+the same base join each when it is ready, started at once as a Deployment does it and in turn
+as a StatefulSet does it, and are ended together. Cost: about 20 s a run.
 
 Goals, each over all runs: joins through the gate cost 1 rebalance with range, at most 2 with
 cooperative-sticky and with consumer (assignments); their subscribes are at most 100 ms apart;
@@ -15,11 +15,12 @@ a batched leave costs 1 (cooperative-sticky at most 2 [28]); nothing lost, nothi
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from fleet.bench.figures import Goal, Spread, all_met, spread
 from fleet.bench.ground import Ground
+from fleet.counted import Counted
 from fleet.demo.ordinary import await_settled
 from fleet.errors import FleetError
 from fleet.slots import Phase
@@ -46,25 +47,52 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateRun:
-    """k joins through the gate, and the leave after them."""
+class Round:
+    """One recorded rebalance."""
 
-    k: int
-    joining: int
-    """Rebalances recorded for the joins."""
-    leaving: int
-    spread: float | None
-    """Seconds between the first and the last subscribe; None where it is not known."""
+    joined: int
+    moved: int
+    """Partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrdinaryRun:
-    """k joins as they come, and their ends together."""
+class GateRun:
+    """k joins, together or as they come, and the leave after them."""
 
     k: int
-    joining: int
-    leaving: int
+    joins: tuple[Round, ...]
+    """What was recorded for the joins."""
+    leaves: tuple[Round, ...]
     spread: float | None
+    """Seconds between the first and the last subscribe; None where it is not known."""
+
+    @property
+    def joining(self) -> int:
+        """Rebalances of the joins."""
+        return len(self.joins)
+
+    @property
+    def leaving(self) -> int:
+        """Rebalances of the leave."""
+        return len(self.leaves)
+
+    def sentence(self) -> str:
+        """For people."""
+        apart = "" if self.spread is None else f", subscribes {self.spread * 1000:.0f} ms apart"
+        rounds = "; ".join(f"{r.joined} joined, {r.moved} moved" for r in self.joins)
+        return (
+            f"+{self.k}: {self.joining} rebalance(s) ({rounds}){apart}; "
+            f"-{self.k}: {self.leaving} rebalance(s)"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """One run."""
+        return {
+            "rebalances": self.joining,
+            "rounds": [asdict(each) for each in self.joins],
+            "leave_rebalances": self.leaving,
+            "spread_seconds": None if self.spread is None else round(self.spread, 4),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +102,10 @@ class GateResult:
     protocol: str
     wish: Wish
     runs: tuple[GateRun, ...]
-    ordinary: tuple[OrdinaryRun, ...]
+    at_once: tuple[GateRun, ...]
+    """The ordinary way: k dynamic workers started together, each joins when it is ready."""
+    in_turn: tuple[GateRun, ...]
+    """The ordinary way: each started when the one before it has joined."""
     lost: int
     twice: int
 
@@ -118,23 +149,13 @@ class GateResult:
         }
 
     def _one(self, k: int) -> dict[str, Any]:
-        mine = [run for run in self.runs if run.k == k]
-        theirs = [run for run in self.ordinary if run.k == k]
         spreads = self.spreads(k)
         return {
             "k": k,
-            "runs": len(mine),
-            "rebalances": [run.joining for run in mine],
-            "leave_rebalances": [run.leaving for run in mine],
+            "gate": [run.as_json() for run in of(k, self.runs)],
             "spread_seconds": None if spreads is None else spreads.as_json(),
-            "ordinary": {
-                "runs": len(theirs),
-                "rebalances": [run.joining for run in theirs],
-                "leave_rebalances": [run.leaving for run in theirs],
-                "spread_seconds": [
-                    None if run.spread is None else round(run.spread, 3) for run in theirs
-                ],
-            },
+            "ordinary_at_once": [run.as_json() for run in of(k, self.at_once)],
+            "ordinary_in_turn": [run.as_json() for run in of(k, self.in_turn)],
         }
 
     def spreads(self, k: int) -> Spread | None:
@@ -143,31 +164,34 @@ class GateResult:
 
     def rows(self) -> list[tuple[str, ...]]:
         """For people: a heading and a line per k."""
-        shown: list[tuple[str, ...]] = [
-            ("joins", "runs", "rebalances", "spread p50", "max", "leave", "ordinary: joins", "ends")
-        ]
+        head = ("joins", "gates", "rebalances", "spread p50", "max", "leave")
+        shown: list[tuple[str, ...]] = [(*head, "ordinary: at once", "in turn", "leave")]
         for k in self.wish.joins:
-            mine = [run for run in self.runs if run.k == k]
-            theirs = [run for run in self.ordinary if run.k == k]
-            spreads = self.spreads(k)
-            both = ("-", "-") if spreads is None else _milliseconds(spreads)
+            mine, spreads = of(k, self.runs), self.spreads(k)
+            at_once, in_turn = of(k, self.at_once), of(k, self.in_turn)
             shown.append(
                 (
                     f"+{k}",
                     str(len(mine)),
                     told(run.joining for run in mine),
-                    *both,
+                    *(("-", "-") if spreads is None else _milliseconds(spreads)),
                     told(run.leaving for run in mine),
-                    told(run.joining for run in theirs),
-                    told(run.leaving for run in theirs),
+                    told(run.joining for run in at_once),
+                    told(run.joining for run in in_turn),
+                    told(run.leaving for run in (*at_once, *in_turn)),
                 )
             )
         return shown
 
     def remarks(self) -> list[str]:
         """What the table has no column for."""
-        told = f"2 (x3) = 2 rebalances in 3 runs; lost {self.lost}, twice {self.twice}"
-        return [f"beside {BASE} members; {told}"]
+        how = "2 (x3): 2 rebalances in each of 3 runs"
+        return [f"beside {BASE} members; {how}; lost {self.lost}, twice {self.twice}"]
+
+
+def of(k: int, runs: Sequence[GateRun]) -> list[GateRun]:
+    """The runs of k joins."""
+    return [run for run in runs if run.k == k]
 
 
 def _most(runs: Sequence[GateRun], what: str) -> int | None:
@@ -190,14 +214,21 @@ def told(counts: Any) -> str:
 def run(ground: Ground, protocol: str, wish: Wish) -> GateResult:
     """Both ways on one protocol. Raises FleetError where a change does not end well."""
     runs, (lost, twice) = _gates(ground, protocol, wish)
+    at_once, in_turn = _ordinary(ground, protocol, wish)
     return GateResult(
         protocol=protocol,
         wish=wish,
         runs=runs,
-        ordinary=_as_they_come(ground, protocol, wish),
+        at_once=at_once,
+        in_turn=in_turn,
         lost=lost,
         twice=twice,
     )
+
+
+def _light(ground: Ground, group: str, **keys: Any) -> dict[str, Any]:
+    """Workers whose batches need no Spark query: a dozen of them fit on two cores."""
+    return {"env": {**ground.environment(group), "BENCH_SPARK": "0"}, **keys}
 
 
 def _gates(
@@ -211,15 +242,19 @@ def _gates(
     ground.runtime.start(group, revision, most)
     ground.runtime.keeping = True
     crew = ground.crew(group)
+
+    def warm() -> bool:
+        return len(crew.warm(revision)) == most
+
     ground.say(f"warming {most} workers")
-    ground.wait(lambda: len(crew.warm(revision)) == most, _WARM_SECONDS, f"{most} warm workers")
+    ground.wait(warm, _WARM_SECONDS, f"{most} warm workers")
     ground.steady(group)
     runs = []
     for number in range(wish.runs):
         for k in wish.joins:
             runs.append(_one_gate(ground, group, k))
-            ground.say(f"{protocol}: run {number + 1} of {wish.runs}, {runs[-1]}")
-            ground.wait(lambda: len(crew.warm(revision)) == most, _JOIN_SECONDS, "warm workers")
+            ground.say(f"{protocol}, run {number + 1} of {wish.runs}: {runs[-1].sentence()}")
+            ground.wait(warm, _JOIN_SECONDS, f"{most} warm workers")
     ground.apply(group, wanted=0)
     ground.dismiss(group)
     return tuple(runs), ground.account(group)
@@ -231,60 +266,66 @@ def _one_gate(ground: Ground, group: str, k: int) -> GateRun:
         ground.apply(group, wanted=BASE + k)
     with ground.measured(group) as leaving:
         ground.apply(group, wanted=BASE)
+    return _run_of(ground, group, k, began, (*joining, *leaving))
+
+
+def _run_of(
+    ground: Ground, group: str, k: int, began: float, found: tuple[Counted, ...]
+) -> GateRun:
+    """One run: its joins, then its leave."""
+    joining, leaving = found
+    at = [at for _, event, at in ground.events(group) if event == "subscribed" and at >= began]
     return GateRun(
         k=k,
-        joining=joining[0].rebalances,
-        leaving=leaving[0].rebalances,
-        spread=_spread_since(ground, group, began, k),
+        joins=_rounds(joining),
+        leaves=_rounds(leaving),
+        spread=max(at) - min(at) if len(at) == k else None,
     )
 
 
-def _spread_since(ground: Ground, group: str, since: float, k: int) -> float | None:
-    at = [at for _, event, at in ground.events(group) if event == "subscribed" and at >= since]
-    return max(at) - min(at) if len(at) == k else None
+def _rounds(counted: Counted) -> tuple[Round, ...]:
+    return tuple(Round(joined=len(g.joined), moved=len(g.moved)) for g in counted.generations)
 
 
-def _light(ground: Ground, group: str, **keys: Any) -> dict[str, Any]:
-    """Workers whose batches need no Spark query: a dozen of them fit on two cores."""
-    return {"env": {**ground.environment(group), "BENCH_SPARK": "0"}, **keys}
-
-
-def _as_they_come(ground: Ground, protocol: str, wish: Wish) -> tuple[OrdinaryRun, ...]:
+def _ordinary(
+    ground: Ground, protocol: str, wish: Wish
+) -> tuple[tuple[GateRun, ...], tuple[GateRun, ...]]:
+    """Dynamic workers beside the same base; (started at once, started in turn)."""
     group = f"gate-{protocol}-ordinary"
     worker = _light(ground, group, membership="dynamic")
     ground.declare(group, protocol=protocol, slots=BASE, worker=worker)
     ground.begin(group)
     revision = ground.apply(group).plan.revision
     ground.steady(group)
-    runs = []
+    found: dict[bool, list[GateRun]] = {False: [], True: []}
     for _ in range(wish.ordinary_runs):
         for k in wish.joins:
-            runs.append(_one_after_another(ground, group, revision, k))
-            ground.say(f"{protocol}, the ordinary way: {runs[-1]}")
+            for in_turn in (False, True):
+                one = _as_they_come(ground, group, revision, k, in_turn=in_turn)
+                found[in_turn].append(one)
+                how = "in turn" if in_turn else "at once"
+                ground.say(f"{protocol}, the ordinary way, {how}: {one.sentence()}")
     ground.dismiss(group)
-    return tuple(runs)
+    return tuple(found[False]), tuple(found[True])
 
 
-def _one_after_another(ground: Ground, group: str, revision: str, k: int) -> OrdinaryRun:
-    """Open the slots first, so that each worker joins as soon as it is ready."""
+def _as_they_come(ground: Ground, group: str, revision: str, k: int, *, in_turn: bool) -> GateRun:
+    """Open the slots first, so that each worker joins as soon as it is ready; end all at once."""
     began = ground.clock.now()
-    new = frozenset(range(BASE, BASE + k))
+    base = frozenset(range(BASE))
+    names: list[str] = []
     with ground.measured(group) as joining:
-        _open_only(ground, group, frozenset(range(BASE)) | new)
-        names = ground.runtime.start(group, revision, k)
-        ground.wait(lambda: _active(ground, group, new), _JOIN_SECONDS, f"{k} joins")
+        _open_only(ground, group, base | frozenset(range(BASE, BASE + k)))
+        for count in [1] * k if in_turn else [k]:
+            names += ground.runtime.start(group, revision, count)
+            _await_active(ground, group, BASE + len(names))
         await_settled(ground.fleet, group, clock=ground.clock)
     with ground.measured(group) as leaving:
         ground.runtime.remove(names, grace=20.0)
-        ground.wait(lambda: len(ground.runtime.workers(group)) == BASE, _JOIN_SECONDS, "ends")
-        _open_only(ground, group, frozenset(range(BASE)))
+        ground.wait(lambda: len(ground.runtime.workers(group)) == BASE, _JOIN_SECONDS, "the ends")
+        _open_only(ground, group, base)
         await_settled(ground.fleet, group, clock=ground.clock)
-    return OrdinaryRun(
-        k=k,
-        joining=joining[0].rebalances,
-        leaving=leaving[0].rebalances,
-        spread=_spread_since(ground, group, began, k),
-    )
+    return _run_of(ground, group, k, began, (*joining, *leaving))
 
 
 def _open_only(ground: Ground, group: str, numbers: frozenset[int]) -> None:
@@ -294,6 +335,9 @@ def _open_only(ground: Ground, group: str, numbers: frozenset[int]) -> None:
         raise FleetError(f"somebody else writes the gate of group {group}")
 
 
-def _active(ground: Ground, group: str, numbers: frozenset[int]) -> bool:
-    slots = {slot.number: slot.phase for slot in ground.fleet.slots(group)}
-    return all(slots.get(number) is Phase.ACTIVE for number in numbers)
+def _await_active(ground: Ground, group: str, count: int) -> None:
+    def joined() -> bool:
+        slots = [slot for slot in ground.fleet.slots(group) if slot.holder]
+        return sum(slot.phase is Phase.ACTIVE for slot in slots) == count
+
+    ground.wait(joined, _JOIN_SECONDS, f"{count} members of {group}")

@@ -75,6 +75,8 @@ class Ground:
     """Records per second, over all partitions."""
     clock: Clock
     say: Say
+    keep: bool = False
+    """Leave the home's files, for whoever wants to count again."""
     home: Path = field(init=False)
     _broker: Broker = field(init=False)
     _fleet: Fleet | None = field(default=None, init=False)
@@ -151,7 +153,7 @@ class Ground:
         self.say(f"{self.rate} records a second into {self.partitions} partitions")
 
     def end(self) -> None:
-        """End every process of this ground and delete its home."""
+        """End every process of this ground and delete its home, unless it is kept."""
         steps: list[Callable[[], object]] = []
         if self._stream is not None:
             steps.append(self._stream.end)
@@ -160,10 +162,12 @@ class Ground:
         if self._fleet is not None:
             fleet = self._fleet
             steps += [lambda: fleet.runtime.down(grace=2.0), fleet.close]
-        steps.append(self._broker.purge)
+        steps.append(self._broker.stop if self.keep else self._broker.purge)
         for step in steps:
             with contextlib.suppress(FleetError, OSError):
                 step()
+        if self.keep:
+            return
         shutil.rmtree(self.home, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.home.parent.rmdir()

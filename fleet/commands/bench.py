@@ -12,6 +12,8 @@ import click
 from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fleet.bench.figures import Goal
     from fleet.bench.ground import Ground
 
@@ -73,6 +75,9 @@ rate_option = click.option(
     metavar="N",
     help="Records per second, over all partitions.",
 )
+keep_option = click.option(
+    "--keep", is_flag=True, help="Keep the broker's data and all logs, to count again."
+)
 quick_option = click.option(
     "--quick", is_flag=True, help="A small form that only shows that it works."
 )
@@ -107,6 +112,7 @@ quick_option = click.option(
     help="Another goal for the p95 pause (default: 0.5 s + the median batch).",
 )
 @quick_option
+@keep_option
 @output_option
 @verbose_option
 def roll(
@@ -118,6 +124,7 @@ def roll(
     rate: int,
     max_pause: float | None,
     quick: bool,
+    keep: bool,
     output: str,
 ) -> None:
     """Hand every slot over to new code, again and again.
@@ -141,6 +148,7 @@ def roll(
         protocol=protocol,
         partitions=2 * wish.slots,
         rate=rate,
+        keep=keep,
         output=output,
         run=lambda ground, each: run(ground, each, wish),
     )
@@ -189,6 +197,7 @@ def roll(
     help="The goal for the time between the first and the last subscribe.",
 )
 @quick_option
+@keep_option
 @output_option
 @verbose_option
 def gate(
@@ -201,6 +210,7 @@ def gate(
     max_rebalances: int | None,
     max_spread: float,
     quick: bool,
+    keep: bool,
     output: str,
 ) -> None:
     """Let k warm workers join a live group together, and leave together.
@@ -208,8 +218,8 @@ def gate(
     Goals, each over all runs: k joins cost 1 rebalance with range, at most 2 with
     cooperative-sticky and consumer; their subscribes are at most 100 ms apart; one batched
     leave of k costs 1 (cooperative-sticky: at most 2); no record lost, none processed twice.
-    Beside it k dynamic workers are started together and join as each is ready, then end.
-    About 25 s a gate.
+    Beside it k dynamic workers join as each is ready: started at once, and in turn. About 20 s
+    a gate.
     """
     from fleet.bench.gate import BASE, Wish, run
 
@@ -225,6 +235,7 @@ def gate(
         protocol=protocol,
         partitions=2 * (BASE + max(wish.joins)),
         rate=rate,
+        keep=keep,
         output=output,
         run=lambda ground, each: run(ground, each, wish),
     )
@@ -236,6 +247,7 @@ def measure(
     protocol: str,
     partitions: int,
     rate: int,
+    keep: bool,
     output: str,
     run: "Callable[[Ground, str], Result]",
 ) -> None:
@@ -253,6 +265,7 @@ def measure(
     wanted = PROTOCOLS if protocol == "all" else (protocol,)
     skipped = {each: why for each in wanted if (why := why_skipped(each)) is not None}
     results: list[Result] = []
+    kept: Path | None = None
     with (
         Progress(f"bench {name}") as say,
         interruptible(lambda: say("everything is being ended; one moment")) as ending,
@@ -266,18 +279,28 @@ def measure(
                 rate=rate,
                 clock=SystemClock(),
                 say=say,
+                keep=keep,
             ) as ground:
+                kept = ground.home if keep else None
                 try:
                     results += [run(ground, each) for each in wanted if each not in skipped]
                 finally:
                     ending.begin()
-    met = bool(results) and all(result.met for result in results)
-    _print(name, results, skipped, met=met, output=output)
-    click.get_current_context().exit(0 if met else 1)
+    _print(name, results, skipped, kept, output=output)
+    click.get_current_context().exit(0 if _met(results) else 1)
+
+
+def _met(results: Sequence[Result]) -> bool:
+    return bool(results) and all(result.met for result in results)
 
 
 def _print(
-    name: str, results: Sequence[Result], skipped: dict[str, str], *, met: bool, output: str
+    name: str,
+    results: Sequence[Result],
+    skipped: dict[str, str],
+    kept: "Path | None",
+    *,
+    output: str,
 ) -> None:
     from fleet.commands.answers import print_json, stdout, table
 
@@ -286,9 +309,10 @@ def _print(
             {
                 "schema_version": SCHEMA_VERSION,
                 "bench": name,
-                "met": met,
+                "met": _met(results),
                 "protocols": [result.as_json() for result in results],
                 "skipped": skipped,
+                "home": None if kept is None else str(kept),
             }
         )
         return
@@ -302,5 +326,7 @@ def _print(
         console.print(shown)
         for sentence in (*result.remarks(), *(goal.sentence() for goal in result.goals())):
             console.print(f"  {sentence}", markup=False, soft_wrap=True)
+    if kept is not None:
+        console.print(f"data and logs: {kept}", markup=False, soft_wrap=True)
     for each, why in skipped.items():
         console.print(f"{each}: skipped: {why}", markup=False, soft_wrap=True)
