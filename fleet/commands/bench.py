@@ -294,6 +294,20 @@ def _met(results: Sequence[Result]) -> bool:
     return bool(results) and all(result.met for result in results)
 
 
+def answer(
+    name: str, results: Sequence[Result], skipped: dict[str, str], kept: "Path | None"
+) -> dict[str, Any]:
+    """The JSON answer (docs/json.md)."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "bench": name,
+        "met": _met(results),
+        "protocols": [result.as_json() for result in results],
+        "skipped": [{"protocol": each, "why": why} for each, why in skipped.items()],
+        "home": None if kept is None else str(kept),
+    }
+
+
 def _print(
     name: str,
     results: Sequence[Result],
@@ -305,16 +319,7 @@ def _print(
     from fleet.commands.answers import print_json, stdout, table
 
     if output == "json":
-        print_json(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "bench": name,
-                "met": _met(results),
-                "protocols": [result.as_json() for result in results],
-                "skipped": skipped,
-                "home": None if kept is None else str(kept),
-            }
-        )
+        print_json(answer(name, results, skipped, kept))
         return
     console = stdout()
     for result in results:

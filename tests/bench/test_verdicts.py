@@ -1,5 +1,6 @@
 """What `fleet bench roll` and `gate` make of what was recorded, on values made by hand."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from fleet.bench import gate, roll
 from fleet.bench.figures import spread
 from fleet.bench.ground import why_skipped
+from fleet.commands.bench import answer
 from fleet.counted import Counted, Generation
+from tests.support.json_contract import documented, shape
 
 
 def recorded(*pauses, rebalances=0):
@@ -134,3 +137,11 @@ def test_protocols_that_workers_speak():
     """The classic ones always."""
     assert why_skipped("range") is None
     assert why_skipped("cooperative-sticky") is None
+
+
+@pytest.mark.parametrize("name", ["roll", "gate"])
+def test_json_has_the_documented_shape(name):
+    """Every key that is printed stands in docs/json.md with its kind, and no other."""
+    found = rolled() if name == "roll" else gated(one(2), one(5))
+    told = answer(name, [found], {"consumer": "not yet"}, None)
+    assert shape(json.loads(json.dumps(told))) == shape(documented(f"fleet bench {name} -o json"))
