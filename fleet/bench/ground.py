@@ -157,11 +157,11 @@ class Ground:
         steps: list[Callable[[], object]] = []
         if self._stream is not None:
             steps.append(self._stream.end)
-        if self._log is not None:
-            steps.append(self._log.close)
         if self._fleet is not None:
             fleet = self._fleet
             steps += [lambda: fleet.runtime.down(grace=2.0), fleet.close]
+        if self._log is not None:
+            steps.append(self._log.close)
         steps.append(self._broker.stop if self.keep else self._broker.purge)
         for step in steps:
             with contextlib.suppress(FleetError, OSError):

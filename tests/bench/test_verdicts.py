@@ -145,3 +145,10 @@ def test_json_has_the_documented_shape(name):
     found = rolled() if name == "roll" else gated(one(2), one(5))
     told = answer(name, [found], {"consumer": "not yet"}, None)
     assert shape(json.loads(json.dumps(told))) == shape(documented(f"fleet bench {name} -o json"))
+
+
+def test_the_answer_is_met_only_where_every_protocol_is():
+    """Exit code 0 needs a result; protocols that were all skipped are none."""
+    assert answer("roll", [rolled()], {}, None)["met"] is True
+    assert answer("roll", [rolled(), rolled(lost=1)], {}, None)["met"] is False
+    assert answer("roll", [], {"consumer": "not yet"}, None)["met"] is False
