@@ -44,6 +44,8 @@ class Wish:
     max_rebalances: int | None = None
     """The goal per gate; None: the protocol's."""
     max_spread: float = MOST_SPREAD
+    fresh: bool = False
+    """New processes for every gate, instead of the same ones again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,7 @@ class GateResult:
         return {
             "protocol": self.protocol,
             "base": BASE,
+            "fresh": self.wish.fresh,
             "joins": [self._one(k) for k in self.wish.joins],
             "lost": self.lost,
             "twice": self.twice,
@@ -238,9 +241,9 @@ def _gates(
     ground.declare(group, protocol=protocol, slots=BASE, worker=_light(ground, group))
     ground.begin(group)
     revision = ground.apply(group).plan.revision
-    most = max(wish.joins)
+    most = 0 if wish.fresh else max(wish.joins)
+    ground.runtime.keeping = not wish.fresh
     ground.runtime.start(group, revision, most)
-    ground.runtime.keeping = True
     crew = ground.crew(group)
 
     def warm() -> bool:

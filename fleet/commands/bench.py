@@ -196,6 +196,11 @@ def roll(
     metavar="SECONDS",
     help="The goal for the time between the first and the last subscribe.",
 )
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="New processes for every gate, not the same ones again: truer, and slower.",
+)
 @quick_option
 @keep_option
 @output_option
@@ -209,6 +214,7 @@ def gate(
     rate: int,
     max_rebalances: int | None,
     max_spread: float,
+    fresh: bool,
     quick: bool,
     keep: bool,
     output: str,
@@ -229,6 +235,7 @@ def gate(
         ordinary_runs=1 if quick else ordinary_runs,
         max_rebalances=max_rebalances,
         max_spread=max_spread,
+        fresh=fresh,
     )
     measure(
         "gate",
