@@ -46,6 +46,8 @@ class Counted:
     """Static members that came back under their instance id; no rebalance in itself."""
     pauses: Mapping[TopicPartition, float] = field(default_factory=dict)
     """Longest pause per partition that was handed over, seconds [27]."""
+    every_pause: tuple[float, ...] = ()
+    """The pause of each hand-over of a partition, in order of the log, seconds [27]."""
     from_generation: int | None = None
     """The generation before the stretch; None where there was none or it cannot be known."""
     to_generation: int | None = None

@@ -131,6 +131,7 @@ class _Replay:
         self._commits: dict[TopicPartition, _Commits] = {}
         self._waiting: dict[TopicPartition, tuple[float, float] | None] = {}
         self._pauses: dict[TopicPartition, float] = {}
+        self._every_pause: list[float] = []
         # KIP-848 only: identity by member id, who was there at the last assignment, and what
         # was seen since.
         self._identity: dict[str, str] = {}
@@ -143,7 +144,7 @@ class _Replay:
         """Counting starts here; what came before only made the state."""
         self._first = self._number
         self._rounds, self._replacements, self._undecoded = [], 0, 0
-        self._waiting, self._pauses = {}, {}
+        self._waiting, self._pauses, self._every_pause = {}, {}, []
 
     def run(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -162,6 +163,7 @@ class _Replay:
             generations=tuple(each.frozen() for each in self._rounds),
             replacements=self._replacements,
             pauses=dict(self._pauses),
+            every_pause=tuple(self._every_pause),
             from_generation=self._first,
             to_generation=self._number,
             owners=dict(self._owners),
@@ -183,6 +185,7 @@ class _Replay:
             if start is not None:
                 pause = max(0.0, at - start[0] - start[1])
                 self._pauses[record.tp] = max(pause, self._pauses.get(record.tp, 0.0))
+                self._every_pause.append(pause)
         known.times.append(at)
 
     def _handed_over(self, tp: TopicPartition) -> None:

@@ -34,6 +34,10 @@ _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01
 _STILL: Final = 0.05
 """Seconds to wait for commands where nothing is read."""
+_OTHERS_HEAR: Final = 0.25
+"""Least seconds from a cooperative revocation to the rejoin that it brings. Rejoining within
+milliseconds ends the round for a member that has not synced yet: it is answered 27, joins again
+with all it had, learns only then what to give up, and costs a third round."""
 _OUT_OF_RANGE: Final = -140
 _QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
 """Unknown topic or id, end of partition, unknown partition: nothing to be told as an error."""
@@ -372,6 +376,7 @@ class Membership:
         )
 
     def _on_revoke(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
+        began = self._clock.monotonic()
         tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)
         self._pipeline.drop(tps)
         if self._pipeline.touches(tps) and not self._done:
@@ -379,9 +384,15 @@ class Membership:
         self._pipeline.lose(tps)
         self.standing.partitions -= tps
         self._paused -= tps
+        if self._terms.options.get("partition.assignment.strategy") == "cooperative-sticky":
+            self._wait_in_callback(until=began + _OTHERS_HEAR)
         self._protocol.unassign(consumer, partitions)
         self._events.say(f"revoked {len(tps)} partition(s): {names(sorted(tps))}")
         self._events.tell("revoked", partitions=[str(tp) for tp in sorted(tps)])
+
+    def _wait_in_callback(self, *, until: float) -> None:
+        while not self._done and (left := until - self._clock.monotonic()) > 0:
+            self._serve(min(left, _STILL))
 
     def _finish_in_hand(self) -> None:
         """Serve the queue until the batch in hand is committed, within drain_timeout [6]."""

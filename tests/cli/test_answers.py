@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -48,8 +47,8 @@ from fleet.slots import (
     WorkerProcess,
     WorkerReport,
 )
+from tests.support.json_contract import documented, shape
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "json.md"
 TP = TopicPartition("orders", 0)
 PRICE = Price(rebalances_min=1, rebalances_max=2, moved_min=3, moved_max=6, note="moves [6] of 12")
 PLAN = Plan(
@@ -111,27 +110,6 @@ def printed(show, *args, width=100, **kwargs) -> str:
     out = io.StringIO()
     show(Console(file=out, width=width, highlight=False), *args, **kwargs)
     return out.getvalue()
-
-
-def documented(heading: str) -> dict:
-    """The example under a heading of docs/json.md."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    match = re.search(
-        rf"^## `{re.escape(heading)}`.*?```json\n(.*?)```", text, re.DOTALL | re.MULTILINE
-    )
-    assert match, f"docs/json.md has no example of {heading}"
-    return json.loads(match[1])
-
-
-def shape(value):
-    """Keys and kinds, without values: null goes with everything."""
-    if isinstance(value, dict):
-        return {key: shape(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [shape(value[0])] if value else []
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return type(value).__name__
-    return "number"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""What measured values come to, and whether a goal is met. Pure.
+
+Problem: a mean hides the pause that pages somebody, and a figure without its goal proves
+nothing. Choice: p50, p95 and the maximum by nearest rank, so that every printed figure was
+really measured; a goal that could not be measured counts as missed. Cost: with few values p95
+is the maximum.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Values in short, seconds."""
+
+    measured: int
+    p50: float
+    p95: float
+    max: float
+    total: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Rounded to milliseconds."""
+        figures = {name: round(getattr(self, name), 3) for name in ("p50", "p95", "max", "total")}
+        return {"measured": self.measured, **figures}
+
+
+def spread(values: Iterable[float]) -> Spread | None:
+    """Median, p95 and maximum; None where nothing was measured."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    return Spread(
+        measured=len(ordered),
+        p50=quantile(ordered, 0.5),
+        p95=quantile(ordered, 0.95),
+        max=ordered[-1],
+        total=sum(ordered),
+    )
+
+
+def quantile(ordered: Sequence[float], part: float) -> float:
+    """The smallest measured value that at least this part of them does not exceed."""
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """A figure and the most that it may be."""
+
+    what: str
+    limit: float
+    measured: float | None
+    """None: it could not be measured, so the goal is missed."""
+
+    @property
+    def met(self) -> bool:
+        """Whether the figure keeps the goal."""
+        return self.measured is not None and self.measured <= self.limit
+
+    def sentence(self) -> str:
+        """For people."""
+        found = "nothing was measured" if self.measured is None else f"{self.measured:.4g} measured"
+        return f"{'met' if self.met else 'MISSED'}: {self.what} ≤ {self.limit:.4g}: {found}"
+
+    def as_json(self) -> dict[str, Any]:
+        """An element of `goals`."""
+        known = None if self.measured is None else round(self.measured, 4)
+        return {
+            "goal": self.what,
+            "limit": round(self.limit, 4),
+            "measured": known,
+            "met": self.met,
+        }
+
+
+def all_met(goals: Sequence[Goal]) -> bool:
+    """Every goal is met, and there was one: a benchmark that measured nothing has failed."""
+    return bool(goals) and all(goal.met for goal in goals)
+
+
+def ratio(theirs: float | None, ours: float | None) -> float | None:
+    """How many times more the ordinary way costs; None where that is no number (ours is 0)."""
+    if theirs is None or not ours:
+        return None
+    return round(theirs / ours, 2)
+
+
+def seconds_between(
+    events: Iterable[tuple[str, str, float]], *, begin: str, end: str
+) -> list[float]:
+    """Seconds from each `begin` to the next `end` of the same worker, in order.
+
+    events are (worker, event, time). A second `begin` replaces the first: what it began was
+    given up.
+    """
+    since: dict[str, float] = {}
+    found = []
+    for worker, event, at in events:
+        if event == begin:
+            since[worker] = at
+        elif event == end and worker in since:
+            found.append(at - since.pop(worker))
+    return found

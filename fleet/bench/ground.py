@@ -1,0 +1,342 @@
+"""Where a benchmark runs: a home of its own with a broker, a steady stream, a fleet, a meter.
+
+Problem: figures of two ways compare only on the same broker, topic and cores, and a benchmark
+must leave nothing behind. Choice: one temporary home under `$FLEET_HOME/bench` per run; every
+group begins at the end of the one topic that is written to all the time, and has the machine
+to itself while it is measured; whatever ends the run ends all of its processes and deletes the
+home. Cost: groups one after another, and about 10 s to begin.
+"""
+
+import contextlib
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import yaml
+
+from fleet.act.crew import Crew
+from fleet.act.local import LocalRuntime
+from fleet.bench.figures import seconds_between
+from fleet.broker import Broker
+from fleet.clock import Clock
+from fleet.counted import Counted
+from fleet.cycle import Fleet
+from fleet.demo.backlog import await_lag
+from fleet.demo.journal import FOLDER_VARIABLE, coverage, read
+from fleet.demo.measure import Meter
+from fleet.demo.ordinary import begin_at_the_end
+from fleet.demo.stream import OrderStream
+from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.home import write_whole
+from fleet.model import TopicPartition
+from fleet.observe.group_log import GroupLog
+from fleet.security import client_config
+from fleet.settings import WorkerSettings
+from fleet.slots import Change, ChangeState
+from fleet.spec import Cluster, GroupSpec
+from fleet.worker.events import VARIABLE as EVENTS_VARIABLE
+from fleet.worker.protocols import protocol_of
+
+PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
+ACTOR: Final = "fleet bench"
+TOPIC: Final = "bench"
+_MODULE: Final = "bench_job"
+_STEADY_SECONDS: Final = 6.0
+"""Commits in a steady rhythm, to measure pauses against [27]."""
+_GONE_SECONDS: Final = 60.0
+_GRACE: Final = 20.0
+Say = Callable[[str], None]
+
+
+class KeepingRuntime(LocalRuntime):
+    """A local runtime that can leave workers warm where a change would remove them."""
+
+    keeping = False
+
+    def remove(self, names: Sequence[str], *, grace: float) -> None:
+        """Remove them, or keep them as standbys."""
+        if not self.keeping:
+            super().remove(names, grace=grace)
+
+
+@dataclass(kw_only=True)
+class Ground:
+    """One benchmark's home; a context manager that ends and deletes all of it."""
+
+    parent: Path
+    """`$FLEET_HOME`."""
+    partitions: int
+    rate: int
+    """Records per second, over all partitions."""
+    clock: Clock
+    say: Say
+    keep: bool = False
+    """Leave the home's files, for whoever wants to count again."""
+    home: Path = field(init=False)
+    _broker: Broker = field(init=False)
+    _fleet: Fleet | None = field(default=None, init=False)
+    _stream: OrderStream | None = field(default=None, init=False)
+    _log: GroupLog | None = field(default=None, init=False)
+    _begun: dict[str, dict[TopicPartition, int]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.home = self.parent.absolute() / "bench" / uuid.uuid4().hex[:12]
+        self._broker = Broker(self.home)
+
+    # --- files ------------------------------------------------------------------------------
+
+    @property
+    def control(self) -> Path:
+        """What the producer shall do."""
+        return self.home / "producer-control.json"
+
+    @property
+    def produced(self) -> Path:
+        """What the producer did."""
+        return self.home / "producer-state.json"
+
+    def log(self, name: str) -> Path:
+        """Output of a process."""
+        return self.home / f"{name}.log"
+
+    @property
+    def _code(self) -> Path:
+        return self.home / "code" / f"{_MODULE}.py"
+
+    def _events(self, group: str) -> Path:
+        return self.home / f"{group}.events"
+
+    def _journal(self, group: str) -> Path:
+        return self.home / "journal" / group
+
+    # --- beginning and end ------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def _begin(self) -> None:
+        source = Path(__file__).with_name("job.py").read_text(encoding="utf-8")
+        write_whole(self._code, source)
+        status = self._broker.start(say=self.say)
+        self.declare("bench", protocol=PROTOCOLS[0], slots=1)
+        fleet = self.fleet
+        fleet.create_topics()
+        self._log = GroupLog(
+            client_config(fleet.spec.cluster, fleet.bootstrap, {}), clock=self.clock
+        )
+        self._stream = OrderStream(
+            self,
+            bootstrap=status.bootstrap_servers,
+            clock=self.clock,
+            topic=TOPIC,
+            partitions=self.partitions,
+        )
+        self._stream.start(self.rate)
+        self.say(f"{self.rate} records a second into {self.partitions} partitions")
+
+    def end(self) -> None:
+        """End every process of this ground and delete its home, unless it is kept."""
+        steps: list[Callable[[], object]] = []
+        if self._stream is not None:
+            steps.append(self._stream.end)
+        if self._fleet is not None:
+            fleet = self._fleet
+            steps += [lambda: fleet.runtime.down(grace=2.0), fleet.close]
+        if self._log is not None:
+            steps.append(self._log.close)
+        steps.append(self._broker.stop if self.keep else self._broker.purge)
+        for step in steps:
+            with contextlib.suppress(FleetError, OSError):
+                step()
+        if self.keep:
+            return
+        shutil.rmtree(self.home, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.home.parent.rmdir()
+
+    # --- the fleet --------------------------------------------------------------------------
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet as last declared."""
+        assert self._fleet is not None
+        return self._fleet
+
+    @property
+    def runtime(self) -> KeepingRuntime:
+        """Its runtime."""
+        assert isinstance(self.fleet.runtime, KeepingRuntime)
+        return self.fleet.runtime
+
+    def declare(self, group: str, *, protocol: str, slots: int, **keys: Any) -> None:
+        """Write a fleet.yaml with this one group and open it.
+
+        keys: of the group's declaration; `worker` adds to the worker's.
+        """
+        spec = {
+            "cluster": {"name": "bench", "bootstrap_servers": "embedded"},
+            "mode": "act",
+            "fleets": [self._declaration(group, protocol=protocol, slots=slots, **keys)],
+        }
+        config = self.home / "fleet.yaml"
+        write_whole(config, yaml.safe_dump(spec, sort_keys=False))
+        if self._fleet is not None:
+            self._fleet.close()
+        self._fleet = Fleet.open(config, home=self.home, clock=self.clock)
+        self._fleet.runtime.close()
+        self._fleet.runtime = KeepingRuntime(self.home, cluster="bench", clock=self.clock)
+
+    def _declaration(
+        self,
+        group: str,
+        *,
+        protocol: str,
+        slots: int,
+        worker: Mapping[str, Any] | None = None,
+        **keys: Any,
+    ) -> dict[str, Any]:
+        return {
+            "group": group,
+            "topics": [TOPIC],
+            "create": {"partitions": self.partitions},
+            "worker": {
+                "entrypoint": f"{_MODULE}:process",
+                "python_path": [str(self._code.parent)],
+                "batch": {"max_wait": "500ms"},
+                "env": {**self.environment(group), "BENCH_SPARK": "1"},
+                **_protocol_keys(protocol),
+                **(worker or {}),
+            },
+            "replicas": {"min": 0, "max": max(slots, self.partitions), "standby": 0},
+            "scaling": {"policy": "fixed", "workers": slots, "down_after": "0s"},
+            "rollout": {"warm_timeout": "5m"},
+            "storm": {"rebalances": 100_000},
+            **keys,
+        }
+
+    def environment(self, group: str) -> dict[str, str]:
+        """Where the group's workers keep their journal and tell their events."""
+        return {
+            FOLDER_VARIABLE: str(self._journal(group)),
+            EVENTS_VARIABLE: str(self._events(group)),
+        }
+
+    def new_code(self, version: int) -> None:
+        """Change the entrypoint as its author would."""
+        text = self._code.read_text(encoding="utf-8")
+        lines = [
+            f"VERSION = {version}" if line.startswith("VERSION = ") else line
+            for line in text.splitlines()
+        ]
+        write_whole(self._code, "\n".join(lines) + "\n")
+
+    def begin(self, group: str) -> None:
+        """Let the group begin where the topic ends now; waits for a new broker's coordinator."""
+
+        def begun() -> bool:
+            try:
+                self._begun[group] = begin_at_the_end(self.fleet.bootstrap, group, TOPIC)
+            except Unreachable:
+                return False
+            return True
+
+        self.wait(begun, _GONE_SECONDS, f"the coordinator of {group}")
+
+    def apply(self, group: str, wanted: int | None = None) -> Change:
+        """Make it so; FleetError where the change does not end well."""
+        change = self.fleet.apply(group, wanted=wanted, actor=ACTOR, progress=self.say)
+        if change.state is not ChangeState.DONE:
+            raise FleetError(f"group {group}: the change is {change.state}: {change.sentence}")
+        return change
+
+    def steady(self, group: str) -> None:
+        """Wait until the group keeps up with the stream, and commits in its rhythm."""
+        await_lag(self.fleet, (group,), max(200, 3 * self.rate), clock=self.clock)
+        self.clock.sleep(_STEADY_SECONDS)
+
+    def crew(self, group: str) -> Crew:
+        """The group's workers."""
+        return Crew(self.runtime, self.fleet.store, group)
+
+    def wait(self, predicate: Callable[[], bool], seconds: float, what: str) -> None:
+        """Poll until true; FleetError naming what was awaited."""
+        deadline = self.clock.monotonic() + seconds
+        while not predicate():
+            if self.clock.monotonic() > deadline:
+                raise FleetError(f"waited {seconds:g} s for {what}, in vain; see {self.home}")
+            self.clock.sleep(0.1)
+
+    def dismiss(self, group: str) -> None:
+        """End all workers of the group, and give its slots up; members leave by themselves."""
+        self.runtime.keeping = False
+        self.runtime.remove([w.name for w in self.runtime.workers(group)], grace=_GRACE)
+        self.wait(lambda: not self.runtime.workers(group), _GONE_SECONDS, f"{group} to end")
+
+    # --- measuring --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def measured(self, group: str) -> Iterator[list[Counted]]:
+        """What the coordinator records meanwhile; the list holds it afterwards."""
+        assert self._log is not None
+        meter = Meter(log=self._log, clock=self.clock)
+        stretch = meter.begin("bench", group)
+        found: list[Counted] = []
+        yield found
+        found.append(meter.so_far(stretch))
+
+    def account(self, group: str) -> tuple[int, int]:
+        """(lost, twice) of everything the group has committed, by the journal [34]."""
+        seen = self.fleet.snapshot([group]).groups[group]
+        begun = self._begun[group]
+        due = {p.tp: (begun[p.tp], p.committed or begun[p.tp]) for p in seen.partitions}
+        found = coverage(read(self._journal(group)), group=group, due=due)
+        return sum(s.records for s in found.lost), sum(s.records for s in found.twice)
+
+    def events(self, group: str) -> list[tuple[str, str, float]]:
+        """(worker, event, time) of everything the group's workers told, in order."""
+        path = self._events(group)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        told = [json.loads(line) for line in lines]
+        return [(str(e["worker"]), str(e["event"]), float(e["at"])) for e in told]
+
+    def batch_seconds(self, group: str) -> list[float]:
+        """How long each batch took, from its start to its commit."""
+        return seconds_between(self.events(group), begin="batch", end="committed")
+
+
+def _protocol_keys(protocol: str) -> dict[str, str]:
+    if protocol == "consumer":
+        return {"protocol": "consumer"}
+    return {"protocol": "classic", "assignor": protocol}
+
+
+def why_skipped(protocol: str) -> str | None:
+    """Why this version's workers cannot run a protocol; None where they can."""
+    worker = {"entrypoint": f"{_MODULE}:process", **_protocol_keys(protocol)}
+    spec = GroupSpec.model_validate({"group": "bench", "topics": [TOPIC], "worker": worker})
+    settings = WorkerSettings(
+        cluster=Cluster(), bootstrap_servers="none", group=spec, revision="bench"
+    )
+    try:
+        protocol_of(settings)
+    except ConfigError as error:
+        return str(error)
+    return None
