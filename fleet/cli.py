@@ -50,7 +50,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "roll": Lazy("changing", "roll", "Replace all workers by workers of the new code.", "Change"),
     "drain": Lazy("changing", "drain", "Take slots out of a group together.", "Change"),
     "pause": Lazy("holding", "pause", "Hold all changes of a group, or of all.", "Hold"),
-    "resume": Lazy("holding", "resume", "Lift a pause.", "Hold"),
+    "resume": Lazy("holding", "resume", "Lift a pause, or open a slot that was shut.", "Hold"),
     "worker": Lazy("worker", "worker", "Run one worker in the foreground.", "Parts"),
     "bench": Lazy("bench", "bench", "Measure a promise on this machine.", "Parts"),
     "broker": Lazy("broker", "broker", "Run the embedded Kafka.", "Parts"),

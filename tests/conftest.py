@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import settings
 
 from fleet.broker import Broker
 from tests.support import needs
+
+# A busy machine makes any example slow: no test here is about its own speed.
+settings.register_profile("fleet", deadline=None)
+settings.load_profile("fleet")
 
 _unmet: Counter[str] = Counter()
 

@@ -45,7 +45,7 @@ def pause(invocation: Invocation, group: str | None, *, everything: bool, reason
 def resume(
     invocation: Invocation, group: str | None, *, everything: bool, slot: int | None
 ) -> None:
-    """Lift a pause, or with --slot the closing of one slot because of a foreign holder.
+    """Lift a pause, or open a slot that was shut.
 
     A pause of --all and a group's own are two pauses; each is lifted by its own command.
     """
