@@ -6,9 +6,7 @@ go back, I4 commits by owners, I5 no loss, I6 bounded repetition, I7 no skipping
 within the budget, I9 generations grow; I10 and I11 are in the lane that drives the group.
 """
 
-import base64
 import itertools
-import struct
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,21 +56,15 @@ def assignments(record: Record) -> dict[str, set[tuple[str, int]]]:
     return {m["clientId"]: _assignment(m["assignment"]) for m in record.value["members"] or ()}
 
 
-def _assignment(text: str | None) -> set[tuple[str, int]]:
-    raw = base64.b64decode(text or "")
-    if not raw:
+def _assignment(decoded: Any) -> set[tuple[str, int]]:
+    """The partitions in an assignment as DumpLogSegments decodes it, however deep."""
+    if isinstance(decoded, list):
+        return {tp for each in decoded for tp in _assignment(each)}
+    if not isinstance(decoded, dict):
         return set()
-    at, found = 2, set()
-    (topics,) = struct.unpack_from(">i", raw, at)
-    at += 4
-    for _ in range(topics):
-        (size,) = struct.unpack_from(">h", raw, at)
-        topic = raw[at + 2 : at + 2 + size].decode()
-        at += 2 + size
-        (count,) = struct.unpack_from(">i", raw, at)
-        found |= {(topic, p) for p in struct.unpack_from(f">{count}i", raw, at + 4)}
-        at += 4 + 4 * count
-    return found
+    if "topic" in decoded and "partitions" in decoded:
+        return {(decoded["topic"], p) for p in decoded["partitions"]}
+    return {tp for each in decoded.values() for tp in _assignment(each)}
 
 
 def rounds(seen: Evidence) -> list[Record]:
