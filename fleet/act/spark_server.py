@@ -48,6 +48,8 @@ _SETTINGS: Final = {
     "spark.connect.session.manager.defaultSessionTimeout": "7d",
     # What a killed worker left running is given up, also where nobody interrupts it [3].
     "spark.connect.execute.manager.detachedTimeout": "30s",
+    # An interrupted task's Python function writes on for this long (2s by default) [3].
+    "spark.python.task.killTimeout": "200ms",
     # The status store keeps finished jobs even without a UI, for as long as the server lives.
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",

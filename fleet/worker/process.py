@@ -115,7 +115,7 @@ class _Worker:
     def _warm(self) -> None:
         """Load the user's code, connect Spark, run `setup`, warm."""
         from fleet.worker.entrypoint import load  # noqa: PLC0415 - after worker.env is in place
-        from fleet.worker.spark_link import SparkLink  # noqa: PLC0415
+        from fleet.worker.spark_link import LINGER, LINGER_SHARED, SparkLink  # noqa: PLC0415
 
         worker = self._settings.group.worker
         assert worker is not None
@@ -124,7 +124,12 @@ class _Worker:
         entrypoint = load(worker.entrypoint, worker.python_path)
         drain = self._settings.group.rollout.drain_timeout
         self._runner = BatchRunner(
-            link=SparkLink(where=self._where_spark_is, clock=self._clock, app=self._name),
+            link=SparkLink(
+                where=self._where_spark_is,
+                clock=self._clock,
+                app=self._name,
+                linger=LINGER_SHARED if worker.spark == "shared" else LINGER,
+            ),
             entrypoint=entrypoint,
             identity=Identity(
                 cluster=self._settings.cluster.name,

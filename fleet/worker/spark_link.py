@@ -27,6 +27,10 @@ from fleet.kafka_source.columns import spark_schema
 
 _POLL: Final = 0.2
 _CURE_SECONDS: Final = 5.0
+LINGER: Final = 2.5
+"""Seconds until an interrupted task has ended, for Spark's own killTimeout of 2 s."""
+LINGER_SHARED: Final = 0.5
+"""The same for the shared server, which is started with 0.2 s."""
 _USER: Final = "fleet"
 _GONE: Final = ("INVALID_HANDLE", "SESSION_CLOSED", "SESSION_NOT_FOUND", "OPERATION_CANCELED")
 _GONE_TEXT: Final = (
@@ -46,8 +50,10 @@ class SparkLink:
         where: Callable[[], str | None],
         clock: Clock,
         app: str,
+        linger: float = LINGER,
         settings: dict[str, str] | None = None,
     ) -> None:
+        self._linger = linger
         self._where = where
         self._clock = clock
         self._app = app
@@ -99,8 +105,8 @@ class SparkLink:
     def cure(self, foreign_session: str) -> str | None:
         """Interrupt and release another worker's session, within 5 s; why it failed, or None [3].
 
-        A Python function that runs inside Spark at that moment may go on for up to 2 s more
-        (spark.python.task.killTimeout); it was never told to commit anything.
+        A Python function that runs inside Spark at that moment goes on for up to
+        spark.python.task.killTimeout: `linger` seconds are waited, so that it has ended too.
         """
         if self._url is None or not self._url.startswith("sc://"):
             return None
@@ -116,6 +122,7 @@ class SparkLink:
             client.set_retry_policies([_bounded_retries()])
             client.interrupt_all()
             client.release_session()
+            self._clock.sleep(self._linger)
         except Exception as error:  # noqa: BLE001 - PySpark raises what gRPC gave it
             return first_line(error)
         finally:

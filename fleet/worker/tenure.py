@@ -29,7 +29,7 @@ from fleet.worker.reporting import Reporter
 from fleet.worker.standing import Drain, End, Ended
 
 TICK: Final = 0.05
-_CURE_SECONDS: Final = 5.5
+_CURE_SECONDS: Final = 8.0
 _HARD_EXIT: Final = 1
 _LONGEST_WAIT: Final = 30.0
 """Seconds that a gate may lie ahead."""

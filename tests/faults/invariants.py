@@ -6,9 +6,7 @@ go back, I4 commits by owners, I5 no loss, I6 bounded repetition, I7 no skipping
 within the budget, I9 generations grow; I10 and I11 are in the lane that drives the group.
 """
 
-import base64
 import itertools
-import struct
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,26 +51,24 @@ def broken(seen: Evidence) -> list[str]:
 
 
 def assignments(record: Record) -> dict[str, set[tuple[str, int]]]:
-    """Client id → its partitions, of a classic group's record."""
+    """Instance id → its partitions, of a classic group's record.
+
+    The client id would be the worker's name, but a static replacement keeps its predecessor's.
+    """
     assert record.value is not None
-    return {m["clientId"]: _assignment(m["assignment"]) for m in record.value["members"] or ()}
+    members = record.value["members"] or ()
+    return {m["groupInstanceId"]: _assignment(m["assignment"]) for m in members}
 
 
-def _assignment(text: str | None) -> set[tuple[str, int]]:
-    raw = base64.b64decode(text or "")
-    if not raw:
+def _assignment(decoded: Any) -> set[tuple[str, int]]:
+    """The partitions in an assignment as DumpLogSegments decodes it, however deep."""
+    if isinstance(decoded, list):
+        return {tp for each in decoded for tp in _assignment(each)}
+    if not isinstance(decoded, dict):
         return set()
-    at, found = 2, set()
-    (topics,) = struct.unpack_from(">i", raw, at)
-    at += 4
-    for _ in range(topics):
-        (size,) = struct.unpack_from(">h", raw, at)
-        topic = raw[at + 2 : at + 2 + size].decode()
-        at += 2 + size
-        (count,) = struct.unpack_from(">i", raw, at)
-        found |= {(topic, p) for p in struct.unpack_from(f">{count}i", raw, at + 4)}
-        at += 4 + 4 * count
-    return found
+    if "topic" in decoded and "partitions" in decoded:
+        return {(decoded["topic"], p) for p in decoded["partitions"]}
+    return {tp for each in decoded.values() for tp in _assignment(each)}
 
 
 def rounds(seen: Evidence) -> list[Record]:
@@ -169,14 +165,17 @@ def by_owners(seen: Evidence) -> list[str]:
     owners: dict[tuple[int, int], set[str]] = defaultdict(set)
     for record in rounds(seen):
         assert record.value is not None
-        for client, tps in assignments(record).items():
+        for instance, tps in assignments(record).items():
             for _, partition in tps:
-                owners[int(record.value["generation"]), partition].add(client)
+                owners[int(record.value["generation"]), partition].add(instance.rpartition("-")[2])
     done: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for line in seen.journal:
         done[line["worker"]] |= {(p, end) for _, p, _, end, _ in line["ranges"]}
     found = []
+    slot_of: dict[str, str] = {}
     for event in seen.events:
+        if event["event"] == "slot":
+            slot_of[event["worker"]] = str(event["slot"])
         if event["event"] != "committed":
             continue
         worker, generation = event["worker"], event["generation"]
@@ -186,7 +185,7 @@ def by_owners(seen: Evidence) -> list[str]:
                 found.append(f"I4: {worker} committed {name} at {end}, which it never processed")
             # A cooperative round may have moved the generation on between commit and event.
             near = owners[generation, partition] | owners[generation - 1, partition]
-            if generation is not None and generation > 0 and worker not in near:
+            if generation is not None and generation > 0 and slot_of[worker] not in near:
                 found.append(f"I4: {worker} committed {name} in generation {generation}, not its")
     return found
 

@@ -292,7 +292,7 @@ class Lane:
         return max(generations(self.shared.broker, self.group.name))
 
     def _evidence(self) -> Evidence:
-        kinds = ("assigned", "revoked", "lost", "closed", "exit", "committed", "void")
+        kinds = ("slot", "assigned", "revoked", "lost", "closed", "exit", "committed", "void")
         events = [e for kind in kinds for e in self.group.events(kind)]
         return Evidence(
             topic=self.group.topic,

@@ -1,7 +1,5 @@
 """The judge itself: a sound life gives nothing, each broken invariant gives its own sentence."""
 
-import base64
-import struct
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +13,13 @@ FOREVER = float("inf")
 
 def generation(offset: int, number: int, **owners: list[int]) -> Record:
     """A classic group's record: client → partitions of topic t."""
-
-    def blob(partitions: list[int]) -> str:
-        raw = struct.pack(">hi", 3, 1) + struct.pack(">h", 1) + b"t"
-        raw += struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
-        return base64.b64encode(raw + struct.pack(">i", -1)).decode()
-
-    members = [{"clientId": name, "assignment": blob(has)} for name, has in owners.items()]
+    members = [
+        {
+            "clientId": name,
+            "assignment": {"assignedPartitions": [{"topic": "t", "partitions": has}]},
+        }
+        for name, has in owners.items()
+    ]
     return record(offset, 2, {}, {"generation": number, "members": members})
 
 
