@@ -4,7 +4,7 @@ Everything that librdkafka is told is here and in `protocols.py`, with the reaso
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient
@@ -24,6 +24,7 @@ from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
 from fleet.worker.marks import Marks
 from fleet.worker.membership import Membership
+from fleet.worker.orphans import Orphans
 from fleet.worker.protocols import MemberProtocol
 from fleet.worker.standing import Terms
 from fleet.worker.ways import TwoWays
@@ -89,6 +90,25 @@ def membership_of(
         ),
         marks=marks.on_assign,
         poisoned=marks.poisoned,
+        clock=clock,
+        events=events,
+    )
+
+
+def orphans_of(
+    settings: WorkerSettings, *, rejoin: Callable[[], None], clock: Clock, events: Events
+) -> Orphans:
+    """A holder's watch over partitions without an owner."""
+    options: dict[str, Any] = {
+        **client_config(settings.cluster, settings.bootstrap_servers, os.environ),
+        "logger": events.librdkafka_logger(),
+        "error_cb": lambda _: None,
+    }
+    return Orphans(
+        AdminClient(options),
+        group=settings.group.group,
+        topics=settings.group.topics,
+        rejoin=rejoin,
         clock=clock,
         events=events,
     )

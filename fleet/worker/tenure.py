@@ -17,7 +17,7 @@ from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Phase, Slot, SlotStore
-from fleet.worker.building import membership_of, session_timeout
+from fleet.worker.building import membership_of, orphans_of, session_timeout
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
 from fleet.worker.holding import Holding, Looker
@@ -91,6 +91,9 @@ class Tenure:
             revision=tools.settings.revision,
             clock=tools.clock,
             events=tools.events,
+        )
+        self._orphans = orphans_of(
+            tools.settings, rejoin=self._ask_for_rebalance, clock=tools.clock, events=tools.events
         )
         self._told: tuple[Any, ...] = ()
         self._told_batches = 0
@@ -213,6 +216,7 @@ class Tenure:
         if told != self._told or (standing.batches < 10 and standing.batches != self._told_batches):
             self._told, self._told_batches = told, standing.batches
             self._holding.changed()
+        self._orphans.step(self._number, tools.looker.gate, tools.looker.slots)
         if tools.see():
             lifted = self._marks.lifted(membership.standing.quarantined)
             if lifted:
@@ -257,6 +261,16 @@ class Tenure:
         if gate.rejoin.get(n) == token:
             return ("rejoin", token)
         return None
+
+    def _ask_for_rebalance(self) -> None:
+        tools, token = self._tools, self._holding.slot.token
+
+        def with_us(gate: Gate) -> Gate:
+            return replace(gate, rejoin={**gate.rejoin, self._number: token})
+
+        with contextlib.suppress(Unreachable):
+            _write_gate(tools.store, tools.settings.group.group, with_us)
+        tools.looker.forget()
 
     def _take_back_rejoin(self) -> None:
         tools = self._tools

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 
 from fleet.broker import Broker
 from fleet.slots import Phase
+from fleet.worker.orphans import LOOK, PATIENCE
 from tests.faults.invariants import Evidence, Trouble, broken, times
 from tests.faults.schedules import LEASE, SESSION, Act, Kind
 from tests.support.kafka_tools import dump_group_records, generations
@@ -144,6 +145,7 @@ class Lane:
         self._charged.clear()
         journal_before = len(self.group.journal())
         outages = len(self.shared.away)
+        orphaned = len(self.group.events("orphans"))
         with self._records():
             began = time.monotonic()
             for act in acts:
@@ -152,6 +154,7 @@ class Lane:
                     time.sleep(0.1)
                 self._do(act)
         self._heal()
+        self.allowed += 4 * (len(self.group.events("orphans")) - orphaned)
         away = self.shared.away[outages:]
         self.unclean += len(away) * (MOST_SLOTS + 1)
         self.allowed += sum(4 * MOST_SLOTS for t in away if t.until - t.since > SESSION / 2)
@@ -226,10 +229,10 @@ class Lane:
             os.kill(process.pid, signal.SIGSTOP)
 
     def _heal(self) -> None:
-        """All that is stopped goes on; I11: at rest within session, rebalance and heartbeats."""
+        """All that is stopped goes on; I11: at rest in bounded time."""
         for worker, (since, _) in list(self._asleep.items()):
             self._asleep[worker] = (since, 0.0)
-        limit = SESSION + REBALANCE + 2 * HEARTBEAT + START
+        limit = SESSION + REBALANCE + 2 * HEARTBEAT + START + PATIENCE + 2 * LOOK
         self._wait(lambda: self._calm() and self._drained(), "rest (I11)", limit)
         time.sleep(0.5)
 

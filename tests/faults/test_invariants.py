@@ -12,10 +12,10 @@ FOREVER = float("inf")
 
 
 def generation(offset: int, number: int, **owners: list[int]) -> Record:
-    """A classic group's record: client → partitions of topic t."""
+    """A classic group's record: worker → partitions of topic t."""
     members = [
         {
-            "clientId": name,
+            "groupInstanceId": f"g-{'ab'.index(name)}",
             "assignment": {"assignedPartitions": [{"topic": "t", "partitions": has}]},
         }
         for name, has in owners.items()
@@ -51,6 +51,8 @@ SOUND = Evidence(
         commit(4, 0, 9),
     ],
     events=[
+        event(0, "a", "slot", slot=0),
+        event(0, "b", "slot", slot=1),
         event(1, "a", "assigned", partitions={"t-0": 0, "t-1": 0}, generation=1),
         event(2, "a", "committed", offsets={"t-0": 5}, generation=1),
         event(3, "a", "revoked", partitions=["t-1"]),

@@ -24,7 +24,12 @@ COUNT = int(os.environ.get("FLEET_SCHEDULES") or (200 if LONG else 2))
 SEED = int(os.environ.get("FLEET_SEED") or 1)
 LANES = int(os.environ.get("FLEET_LANES") or (4 if COUNT > 2 else 2))
 ASSIGNORS = ("cooperative-sticky", "range")
-NAMED: dict[str, tuple[int, str]] = {}
+NAMED = {
+    "a broker that dies between the two rounds of a cooperative join leaves no orphan": (
+        3,
+        "cooperative-sticky",
+    ),
+}
 """What a seed once broke → (seed, assignor)."""
 
 

@@ -1,0 +1,102 @@
+"""When a holder asks for a rebalance because nobody owns a partition, and when it does not."""
+
+import os
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.clock import SystemClock
+from fleet.slots import Gate, Phase, Slot
+from fleet.worker.events import Events
+from fleet.worker.orphans import LOOK, PATIENCE, Orphans
+
+
+class Hands:
+    """A clock that the test moves."""
+
+    at = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self.at
+
+    def now(self) -> float:
+        """The same."""
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        """Moves it."""
+        self.at += seconds
+
+
+class Kafka:
+    """Answers at once about a group that owns these partitions of four."""
+
+    def __init__(self, *owned: int, state: str = "STABLE") -> None:
+        self.owned, self.state, self.asked = owned, state, 0
+
+    def describe_consumer_groups(self, groups: list[str]) -> dict[str, Any]:
+        """One member has all that is owned."""
+        self.asked += 1
+        parts = [SimpleNamespace(topic="t", partition=p) for p in self.owned]
+        member = SimpleNamespace(assignment=SimpleNamespace(topic_partitions=parts))
+        return {
+            groups[0]: done(
+                SimpleNamespace(state=SimpleNamespace(name=self.state), members=[member])
+            )
+        }
+
+    def describe_topics(self, topics: object) -> dict[str, Any]:
+        """Four partitions."""
+        parts = [SimpleNamespace(id=p) for p in range(4)]
+        return {"t": done(SimpleNamespace(name="t", partitions=parts))}
+
+
+def done(value: Any) -> "Future[Any]":
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def asks(kafka: Kafka, gate: Gate, *, number: int = 0, seconds: float = 2 * PATIENCE) -> int:
+    """How often a rebalance is asked for in so many seconds."""
+    clock, asked = Hands(), []
+    watch = Orphans(
+        kafka,
+        group="g",
+        topics=["t"],
+        rejoin=lambda: asked.append(clock.at),
+        clock=clock,
+        events=Events(worker="w", clock=SystemClock(), environ=os.environ),
+    )
+    slots = [Slot(group="g", number=n, holder=f"w{n}", phase=Phase.ACTIVE) for n in (0, 1)]
+    while clock.at < seconds:
+        watch.step(number, gate, slots)
+        clock.at += 0.5
+    return len(asked)
+
+
+GATE = Gate(group="g", open=frozenset({0, 1}))
+
+
+def test_an_orphan_is_given_an_owner_once_patience_ends():
+    """Once, and not before: members find an added partition themselves."""
+    assert asks(Kafka(0, 1, 2), GATE, seconds=PATIENCE) == 0
+    assert asks(Kafka(0, 1, 2), GATE, seconds=PATIENCE + 3 * LOOK) == 1
+
+
+@pytest.mark.parametrize(
+    ("kafka", "gate", "number"),
+    [
+        pytest.param(Kafka(0, 1, 2, 3), GATE, 0, id="all owned"),
+        pytest.param(Kafka(0, state="PREPARING_REBALANCING"), GATE, 0, id="rebalancing"),
+        pytest.param(Kafka(0), GATE, 1, id="another holder looks"),
+        pytest.param(Kafka(0), Gate(group="g", leaving=frozenset({1})), 0, id="a change runs"),
+    ],
+)
+def test_otherwise_nothing_is_asked(kafka: Kafka, gate: Gate, number: int):
+    """Nor is Kafka asked for nothing."""
+    assert asks(kafka, gate, number=number) == 0
+    assert kafka.asked <= 2 * PATIENCE / LOOK
