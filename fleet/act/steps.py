@@ -39,6 +39,8 @@ class StepWork:
     wait: Wait
     clock: Clock
     progress: Callable[[str], None]
+    widen: Callable[[], str | None]
+    """Called before several slots open: makes their joins one assignment; why not, or None."""
     _watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,12 +81,14 @@ class StepWork:
     def _open(self, step: Step) -> tuple[str, ...]:
         missing = set(step.slots) - self.store.gate(self.spec.group).open
         standby = self.spec.replicas.standby
+        apart: str | None = None
         if missing:
             count = len(missing) + standby
             self.crew.ensure(step.revision, count)
             self.progress(f"  warming {count} standby(s) of revision {step.revision}")
             limit = self.spec.rollout.warm_timeout
             self.crew.await_warm(step.revision, count, timeout=limit, wait=self.wait)
+            apart = self.widen() if len(missing) > 1 else None
             self._write_gate(
                 lambda gate: replace(
                     gate,
@@ -99,7 +103,7 @@ class StepWork:
             JOIN_LIMIT + self.spec.rollout.drain_timeout,
             f"slot(s) {_numbers(step.slots)} to be active",
         )
-        return self._spread(step.slots)
+        return (*self._spread(step.slots), *([apart] if apart else ()))
 
     def _all_active(self, numbers: Sequence[int]) -> bool:
         self.crew.raise_if_ill(self.lease.change.plan.revision)

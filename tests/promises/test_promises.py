@@ -11,12 +11,17 @@ import pytest
 from fleet.act.local import find_orphans
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change, ChangeState
-from tests.support.kafka_tools import generations
+from tests.support.kafka_tools import assignment_epochs, generations
 from tests.support.workshop import Workshop
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
-MOST = {"range": {"up": 1, "down": 1}, "cooperative-sticky": {"up": 2, "down": 2}}
+MOST = {
+    "range": {"first": 1, "up": 1, "down": 1},
+    "cooperative-sticky": {"first": 1, "up": 2, "down": 2},
+    "consumer": {"first": 2, "up": 2, "down": 1},
+}
+"""Assignor of the classic protocol, or KIP-848 → most rebalances that a change may cost."""
 
 
 @pytest.fixture(scope="module")
@@ -30,26 +35,27 @@ def shops(tmp_path_factory) -> Iterator[list[Workshop]]:
         assert not list(find_orphans(shop.home))
 
 
-@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_up_roll_down(assignor, broker, unique, shops, tmp_path_factory):
+@pytest.mark.parametrize("kind", MOST)
+def test_up_roll_down(kind, broker, unique, shops, tmp_path_factory):
     """Growing is one episode, a roll costs nothing, shrinking is one; nothing lost or twice."""
     home = shops[0].home if shops else tmp_path_factory.mktemp("home")
-    shop = Workshop(home, broker.bootstrap_servers, f"promise-{unique}", assignor=assignor)
+    worker = {"protocol": kind} if kind == "consumer" else {"assignor": kind}
+    shop = Workshop(home, broker.bootstrap_servers, f"promise-{unique}", **worker)
     shops.append(shop)
     shop.create_topic(8)
     with shop.stream(rate=200):
-        assert _apply(shop, broker) == 1, "from nothing, all slots in the initial delay"
+        assert 1 <= _apply(shop, broker) <= MOST[kind]["first"], "from nothing, all together"
 
         shop.declare(scaling={"policy": "fixed", "workers": 4})
         grown = _apply(shop, broker)
-        assert 1 <= grown <= MOST[assignor]["up"]
+        assert 1 <= grown <= MOST[kind]["up"]
 
         shop.edit_job("VERSION = 1", "VERSION = 2")
         assert _apply(shop, broker) == 0
 
         shop.declare(scaling={"policy": "fixed", "workers": 2, "down_after": "0s"})
         shrunk = _shrink(shop, broker)
-        assert 1 <= shrunk <= MOST[assignor]["down"]
+        assert 1 <= shrunk <= MOST[kind]["down"]
     shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)
     assert {e.revision for e in shop.entries()} == _revisions(shop)
@@ -76,8 +82,9 @@ def _shrink(shop: Workshop, broker) -> int:
 
 
 def _recorded(broker, group: str) -> int:
-    """Completed generations of the group: the distinct numbers above 0 in its records."""
-    return len({g for g in generations(broker.broker, group) if g > 0})
+    """Completed generations (distinct, above 0), or the assignment epochs of a KIP-848 group."""
+    completed = {g for g in generations(broker.broker, group) if g > 0}
+    return len(completed) or len(set(assignment_epochs(broker.broker, group)))
 
 
 def _check_receipts(change: Change, recorded: int) -> None:

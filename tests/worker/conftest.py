@@ -58,13 +58,20 @@ class Group:
         self.produced: Counter[int] = Counter()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._home = home
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
         made = self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])
         made[self.topic].result(20)
         (folder / "worker_job.py").write_text(JOB)
 
-    def start(self, name: str, *, revision: str = "r1", env: dict[str, str] | None = None) -> None:
+    def start(
+        self,
+        name: str,
+        *,
+        revision: str = "r1",
+        env: dict[str, str] | None = None,
+        **settings_of_worker: Any,
+    ) -> None:
         """Start a worker process."""
         worker: dict[str, Any] = {
             "protocol": "classic",
@@ -76,7 +83,10 @@ class Group:
                 "FLEET_EVENTS": str(self.folder / "events"),
                 **(env or {}),
             },
+            **settings_of_worker,
         }
+        if worker["protocol"] == "consumer":
+            del worker["session_timeout"]  # the group's own, under KIP-848
         spec = GroupSpec.model_validate(
             {
                 "group": self.name,
@@ -86,8 +96,8 @@ class Group:
             }
         )
         settings = WorkerSettings(
-            cluster=Cluster(bootstrap_servers=self._bootstrap),
-            bootstrap_servers=self._bootstrap,
+            cluster=Cluster(bootstrap_servers=self.bootstrap),
+            bootstrap_servers=self.bootstrap,
             group=spec,
             revision=revision,
         )
