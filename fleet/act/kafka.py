@@ -160,10 +160,17 @@ class GroupAdmin:
         """Set a KIP-848 group's own setting (broker 3.7+); None takes it back [19]."""
         resource = ConfigResource(ConfigResourceType.GROUP, group, {name: value})
 
-        def send(client: KafkaAdminClient) -> Any:
-            return (client.reset_configs if value is None else client.alter_configs)([resource])
+        def send(client: KafkaAdminClient) -> str:
+            change = client.reset_configs if value is None else client.alter_configs
+            return str(change([resource])["group"][group])  # "OK", or the error in words
 
-        self._ask(f"set {name} of group {group}", send)
+        answer = self._ask(f"set {name} of group {group}", send)
+        if answer != "OK":
+            raise FleetError(
+                f"{name} of group {group} was not set to {value or 'the default'}: {answer}; this "
+                "principal needs ALTER_CONFIGS on the group, and the value must be in the "
+                "broker's bounds"
+            )
 
     def _ask(self, what: str, request: Callable[[KafkaAdminClient], Result]) -> Result:
         """Send until the cluster answers something that does not pass by itself, at most 10 s."""

@@ -116,6 +116,7 @@ class Performer:
             except LostLease:
                 raise
             except RolledBack as error:
+                self.window.restore()
                 return self._end(lease, ChangeState.ROLLED_BACK, str(error))
             except FleetError as error:
                 self.window.restore()
@@ -158,12 +159,11 @@ class Performer:
             wait=self._wait,
             clock=self.clock,
             progress=self.progress,
-            widen=self.window.widen if consumer else _nothing,
+            window=self.window if consumer else None,
         )
         notes: tuple[str, ...] = ()
         try:
             notes = work.perform(step)
-            self.window.restore()  # also one that a dead manager left open
         except RolledBack as error:
             receipt = self._receipt(lease, step, index, (str(error),))
             lease.update(receipts=(*lease.change.receipts, receipt))
@@ -263,7 +263,3 @@ class Performer:
     def _end(self, lease: ChangeLease, state: ChangeState, sentence: str) -> Change:
         self.progress(f"{state}: {sentence}")
         return lease.update(state=state, sentence=sentence, ended_at=self.clock.now())
-
-
-def _nothing() -> None:
-    """Classic groups join in one generation by themselves."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.act.crew import Crew, Wait
+from fleet.act.join_window import JoinWindow
 from fleet.act.lease import ChangeLease
 from fleet.clock import Clock
 from fleet.errors import FleetError, LostLease
@@ -39,8 +40,8 @@ class StepWork:
     wait: Wait
     clock: Clock
     progress: Callable[[str], None]
-    widen: Callable[[], str | None]
-    """Called before several slots open: makes their joins one assignment; why not, or None."""
+    window: JoinWindow | None
+    """Of a KIP-848 group: raised while several slots open, so that their joins are one."""
     _watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,7 +89,8 @@ class StepWork:
             self.progress(f"  warming {count} standby(s) of revision {step.revision}")
             limit = self.spec.rollout.warm_timeout
             self.crew.await_warm(step.revision, count, timeout=limit, wait=self.wait)
-            apart = self.widen() if len(missing) > 1 else None
+            if self.window is not None and len(missing) > 1:
+                apart = self.window.widen()
             self._write_gate(
                 lambda gate: replace(
                     gate,
@@ -103,6 +105,8 @@ class StepWork:
             JOIN_LIMIT + self.spec.rollout.drain_timeout,
             f"slot(s) {_numbers(step.slots)} to be active",
         )
+        if self.window is not None:  # also one that a dead manager left raised
+            self.window.restore()
         return (*self._spread(step.slots), *([apart] if apart else ()))
 
     def _all_active(self, numbers: Sequence[int]) -> bool:

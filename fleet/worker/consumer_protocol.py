@@ -17,6 +17,8 @@ class ConsumerGroup:
     """A member by ConsumerGroupHeartbeat, static or dynamic."""
 
     exclusive = True
+    idle_after = 15.0
+    """The longest assignment interval that we set, and two heartbeats to hear of it."""
 
     def __init__(self, worker: ConsumerWorker) -> None:
         self._worker = worker

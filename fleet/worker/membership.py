@@ -246,11 +246,19 @@ class Membership:
 
     def _note_active(self) -> None:
         standing = self.standing
+        standing.assigned = standing.assigned or self._idles()
         if standing.phase is Phase.JOINING and standing.assigned:
             empty = not self._pipeline.busy and self._reading.seen_all_ends()
             if standing.batches or empty:
                 standing.phase = Phase.ACTIVE
                 self._events.tell("phase", phase="active")
+
+    def _idles(self) -> bool:
+        """Whether a member has been left without partitions, which KIP-848 clients are not told."""
+        joined, patience = self.standing.joined_at, self._protocol.idle_after
+        if joined is None or patience is None or self._clock.now() - joined < patience:
+            return False
+        return (self._pipeline.generation() or 0) > 0
 
     # --- draining --------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from fleet.worker.standing import End
 
 FENCED: Final = 82
 UNRELEASED: Final = 111
+_WRAPPED: Final = -150
+"""librdkafka's own fatal error; what poll() returns of it does not say fatal()."""
 FATAL: Final = {
     23: "no assignor in common with the group's other members (23): all of them must leave before "
     "one of another assignor joins",
@@ -54,6 +56,11 @@ class MemberProtocol(Protocol):
         """Whether a newcomer is refused while a member with its instance id is known [17]."""
         ...
 
+    @property
+    def idle_after(self) -> float | None:
+        """Seconds after which a member without partitions has none; None: it is told so."""
+        ...
+
     def options(self, instance_id: str | None) -> dict[str, Any]:
         """Librdkafka's options for membership."""
         ...
@@ -75,6 +82,7 @@ class Classic:
     """JoinGroup and SyncGroup, range or cooperative-sticky, static or dynamic."""
 
     exclusive = False
+    idle_after = None
 
     def __init__(self, worker: ClassicWorker) -> None:
         self._worker = worker
@@ -133,14 +141,17 @@ def is_fenced(error: Any) -> bool:
     """
     if error.code() in {FENCED, -144}:
         return True
-    return bool(error.code() == -150 and "fenced" in error.str().lower())
+    return bool(error.code() == _WRAPPED and "fenced" in error.str().lower())
 
 
 def is_unreleased(error: Any) -> bool:
-    """Whether a KafkaError says that our instance id has another owner yet (111)."""
+    """Whether a KafkaError says that our instance id has another owner yet (111).
+
+    Wrapped into -150 as well, with the broker's words for UNRELEASED_INSTANCE_ID.
+    """
     if error.code() == UNRELEASED:
         return True
-    return bool(error.code() == -150 and "unreleased" in error.str().lower())
+    return bool(error.code() == _WRAPPED and "still used by another member" in error.str().lower())
 
 
 def verdict(error: Any) -> FleetError | None:
@@ -149,7 +160,7 @@ def verdict(error: Any) -> FleetError | None:
         return Fenced(error.str())
     if is_unreleased(error):
         return Unreleased(error.str())
-    if error.fatal() or error.code() in FATAL:
+    if error.fatal() or error.code() in {_WRAPPED, *FATAL}:
         return FleetError(FATAL.get(error.code(), f"{error.str()} ({error.code()})"))
     return None
 

@@ -10,7 +10,7 @@ from tests.faults.test_kills import all_active, spawn_manager, watch_and_kill
 from tests.support.kafka_tools import assignment_epochs
 from tests.support.workshop import Workshop, until
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def test_manager_killed_in_the_gate(broker, unique, tmp_path):

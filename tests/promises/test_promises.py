@@ -11,7 +11,7 @@ import pytest
 from fleet.act.local import find_orphans
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change, ChangeState
-from tests.support.kafka_tools import assignment_epochs, generations
+from tests.support.kafka_tools import dump_group_records
 from tests.support.workshop import Workshop
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -22,6 +22,8 @@ MOST = {
     "consumer": {"first": 2, "up": 2, "down": 1},
 }
 """Assignor of the classic protocol, or KIP-848 → most rebalances that a change may cost."""
+COUNTED: dict[str, int] = {}
+"""Group → rebalances recorded up to the last change."""
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +69,14 @@ def _revisions(shop: Workshop) -> set[str]:
 
 
 def _apply(shop: Workshop, broker, wanted: int | None = None) -> int:
-    """Apply what fleet.yaml says; recorded generations, by DumpLogSegments."""
-    before = _recorded(broker, shop.group)
+    """Apply what fleet.yaml says; what was recorded since the last one, by DumpLogSegments."""
     with shop.fleet() as fleet:
         change = fleet.apply(shop.group, wanted=wanted, actor="test", progress=shop.say)
-    after = _recorded(broker, shop.group)
-    _check_receipts(change, after - before)
-    return after - before
+    recorded = _recorded(broker, shop.group)
+    cost = recorded - COUNTED.get(shop.group, 0)
+    COUNTED[shop.group] = recorded
+    _check_receipts(change, cost)
+    return cost
 
 
 def _shrink(shop: Workshop, broker) -> int:
@@ -82,9 +85,13 @@ def _shrink(shop: Workshop, broker) -> int:
 
 
 def _recorded(broker, group: str) -> int:
-    """Completed generations (distinct, above 0), or the assignment epochs of a KIP-848 group."""
-    completed = {g for g in generations(broker.broker, group) if g > 0}
-    return len(completed) or len(set(assignment_epochs(broker.broker, group)))
+    """Completed generations, or under KIP-848 assignment epochs: the distinct ones above 0."""
+    found = {
+        record.value["generation" if record.type == 2 else "assignmentEpoch"]
+        for record in dump_group_records(broker.broker, group)
+        if record.type in {2, 6} and record.value is not None
+    }
+    return len(found - {0})
 
 
 def _check_receipts(change: Change, recorded: int) -> None:

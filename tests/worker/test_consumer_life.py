@@ -3,12 +3,18 @@
 Assignments are counted by Kafka's own tool in `__consumer_offsets` (type 6).
 """
 
+import signal
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from confluent_kafka import Consumer
 
+from fleet.clock import SystemClock
+from fleet.history.records import OffsetCommit
+from fleet.observe.counting import count
+from fleet.observe.group_log import GroupLog
 from fleet.slots import Phase
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import assignment_epochs, group_epochs
@@ -26,9 +32,15 @@ def start(group: Group, *names: str, revision: str = "r1") -> None:
 
 
 def partitions_of(group: Group, worker: str) -> set[str]:
-    """What this worker was assigned last."""
-    told = [e for e in group.events("assigned") if e["worker"] == worker]
-    return set(told[-1]["partitions"]) if told else set()
+    """What this worker has: assignments come as increments, an empty one too."""
+    has: set[str] = set()
+    told = [e for kind in ("assigned", "revoked", "lost") for e in group.events(kind)]
+    for event in sorted((e for e in told if e["worker"] == worker), key=lambda e: e["at"]):
+        if event["event"] == "assigned":
+            has |= set(event["partitions"])
+        else:
+            has -= set(event["partitions"])
+    return has
 
 
 def test_death_handover_and_leave(group: Group, broker: RunningBroker):
@@ -37,11 +49,12 @@ def test_death_handover_and_leave(group: Group, broker: RunningBroker):
     group.open(0, 1)
     group.produce(200)
     group.drained()
+    group.until(lambda: len(partitions_of(group, group.slot(1).holder)) == 2, "an even share")
 
     before = assignment_epochs(broker.broker, group.name)
     victim = group.slot(0).holder
-    theirs = {tp for tp in partitions_of(group, victim) if tp}
-    assert theirs, "two members share four partitions"
+    theirs = partitions_of(group, victim)
+    assert len(theirs) == 2, "two members share four partitions"
     group.produce(80)
     group.until(lambda: len(group.journal()) > 0, "batches")
     group.processes[victim].kill()
@@ -75,6 +88,38 @@ def test_death_handover_and_leave(group: Group, broker: RunningBroker):
     group.drained()
     assert len(assignment_epochs(broker.broker, group.name)) == len(after) + 1
     assert sum(n - 1 for n in group.times_called().values()) <= 80, "the batch in hand, no more"
+    with GroupLog({"bootstrap.servers": group.bootstrap}, clock=SystemClock()) as log:
+        counted = count(log.read(group.name, 0))
+    assert counted.rebalances == len(after) + 1, "our count of all this is Kafka's"
+
+
+def test_a_stopped_holder_is_out(group: Group):
+    """SIGSTOP beyond the lease, SIGCONT: no offset goes back, the stopped one ends [2, 16]."""
+    start(group, "w1")
+    group.open(0)
+    start(group, "w2")
+    group.produce(80)
+    group.until(lambda: bool(group.journal()), "a batch to begin")
+    group.processes["w1"].send_signal(signal.SIGSTOP)
+    group.until(lambda: group.slot(0).holder == "w2", "the standby to take the slot")
+    group.produce(200)
+    group.drained()
+    group.processes["w1"].send_signal(signal.SIGCONT)
+    assert group.processes["w1"].wait(20) == 1
+    group.produce(40)
+    group.drained()
+    offsets = committed_in_order(group)
+    assert all(a <= b for of in offsets.values() for a, b in pairwise(of)), offsets
+
+
+def committed_in_order(group: Group) -> dict[str, list[int]]:
+    """Partition → every offset that was committed for it, by the coordinator's own records."""
+    found: dict[str, list[int]] = {}
+    with GroupLog({"bootstrap.servers": group.bootstrap}, clock=SystemClock()) as log:
+        for record in log.read(group.name, 0):
+            if isinstance(record, OffsetCommit):
+                found.setdefault(str(record.tp), []).append(record.committed)
+    return found
 
 
 def test_a_foreign_holder_is_not_evicted(group: Group):

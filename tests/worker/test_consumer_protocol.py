@@ -55,7 +55,7 @@ def test_only_consumer_groups_refuse_a_newcomer():
     [
         (82, "fenced", End.FENCED),
         (111, "still there", End.UNRELEASED),
-        (-150, "Broker: The instance ID is still used by another member: Unreleased", None),
+        (-150, "Broker: The instance ID is still used by another member in the group", None),
         (112, "no such assignor", End.FATAL),
         (69, "no such group", End.FATAL),
     ],
