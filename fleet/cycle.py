@@ -13,6 +13,7 @@ from dataclasses import replace
 from fleet.act.changing import Changing
 from fleet.act.crew import Crew
 from fleet.act.farewell import leave_for_good
+from fleet.act.join_window import JoinWindow
 from fleet.act.kafka import GroupAdmin
 from fleet.act.local import LocalRuntime
 from fleet.act.performer import BatchedLeave, Performer
@@ -261,6 +262,7 @@ class Fleet(OpenFleet):
                 runtime=self.runtime,
                 ledger=self._ledger,
                 leaver=BatchedLeave(admin),
+                window=JoinWindow(group, self.store, admin, say=progress),
                 judge=judge,
                 clock=self.clock,
                 progress=progress,
@@ -287,11 +289,21 @@ class Fleet(OpenFleet):
 
         Raises Refused where its actor is alive.
         """
-        return self._changing(group).resume(actor=actor, progress=progress)
+        resumed = self._changing(group).resume(actor=actor, progress=progress)
+        self._close_window(group, progress)
+        return resumed
+
+    def _close_window(self, group: str, progress: Progress) -> None:
+        """Put a group's setting back that a dead manager changed for a gate [19]."""
+        with self._admin() as admin:  # connects only where there is something to put back
+            JoinWindow(group, self.store, admin, say=progress).restore()
 
     def abort_change(self, group: str, *, actor: str) -> Change | None:
         """End an unfinished change of a dead actor where it stands; asks are taken back."""
-        return self._changing(group).abort(actor=actor)
+        aborted = self._changing(group).abort(actor=actor)
+        if aborted is not None:
+            self._close_window(group, silent)
+        return aborted
 
     def pause(self, group: str | None, *, reason: str, by: str) -> None:
         """Hold everything that acts on the group (None: on all groups)."""
@@ -356,6 +368,7 @@ class Fleet(OpenFleet):
         self.runtime.down(grace=grace)
         with self._admin() as admin:
             for fleet in self.spec.fleets:
+                JoinWindow(fleet.group, self.store, admin, say=progress).restore()
                 if self.store.slots(fleet.group):
                     leave_for_good(
                         self.store,

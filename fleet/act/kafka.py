@@ -172,13 +172,21 @@ class GroupAdmin:
         """Set a KIP-848 group's own setting (broker 3.7+); None takes it back [19]."""
         resource = ConfigResource(ConfigResourceType.GROUP, group, {name: value})
 
-        def send(client: KafkaAdminClient) -> Any:
+        def send(client: KafkaAdminClient) -> str:
+            change = client.reset_configs if value is None else client.alter_configs
             try:
-                return (client.reset_configs if value is None else client.alter_configs)([resource])
+                return str(change([resource])["group"][group])  # "OK", or the error in words
             except ValueError as error:  # it reads the settings there are first, and finds none
                 raise errors.GroupAuthorizationFailedError(str(error)) from error
 
-        self._ask(f"set {name} of group {group}", send, needs=f"AlterConfigs on group {group}")
+        needs = f"AlterConfigs on group {group}"
+        answer = self._ask(f"set {name} of group {group}", send, needs=needs)
+        if answer != "OK":
+            raise FleetError(
+                f"{name} of group {group} was not set to {value or 'the default'}: {answer}; this "
+                "principal needs ALTER_CONFIGS on the group, and the value must be in the "
+                "broker's bounds"
+            )
 
     def _ask(
         self, what: str, request: Callable[[KafkaAdminClient], Result], *, needs: str

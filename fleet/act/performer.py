@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet.act.crew import Crew
+from fleet.act.join_window import JoinWindow
 from fleet.act.kafka import GroupAdmin, LeavingMember
 from fleet.act.lease import ChangeLease
 from fleet.act.runtime import Runtime
@@ -22,9 +23,11 @@ from fleet.counted import Counted
 from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import GroupState, Plan, Receipt, Step, StepKind, Verdict
 from fleet.slots import Change, ChangeState, SlotStore
-from fleet.spec import ClassicWorker, GroupSpec
+from fleet.spec import ClassicWorker, ConsumerWorker, GroupSpec
 
 Progress = Callable[[str], None]
+CONSUMER_HEARTBEAT = 5.0
+"""Seconds: `group.consumer.heartbeat.interval.ms` as Kafka 4 ships it."""
 
 
 class Ledger(Protocol):
@@ -100,6 +103,7 @@ class Performer:
     runtime: Runtime
     ledger: Ledger
     leaver: Leaver
+    window: JoinWindow
     judge: Judge
     clock: Clock
     progress: Progress
@@ -119,8 +123,10 @@ class Performer:
             except LostLease:
                 raise
             except RolledBack as error:
+                self.window.restore()
                 return self._end(lease, ChangeState.ROLLED_BACK, str(error))
             except FleetError as error:
+                self.window.restore()
                 return self._end(lease, ChangeState.FAILED, str(error))
 
     def _all_steps(self, lease: ChangeLease) -> Change:
@@ -150,6 +156,7 @@ class Performer:
                 position=self.ledger.position(self.spec.group),
                 members=sorted(self._member_ids(step)),
             )
+        consumer = isinstance(self.spec.worker, ConsumerWorker)
         work = StepWork(
             spec=self.spec,
             store=self.store,
@@ -160,6 +167,7 @@ class Performer:
             settle=lambda: self._settle(self._since(lease)),
             clock=self.clock,
             progress=self.progress,
+            window=self.window if consumer else None,
         )
         notes: tuple[str, ...] = ()
         try:
@@ -214,10 +222,16 @@ class Performer:
         return {s.member_id for s in slots if s.number in step.slots and s.member_id}
 
     def _settle(self, since: int | None) -> None:
-        """Wait for Stable (or Empty) with no new generation for heartbeat + 2 s [25]."""
+        """Wait for Stable (or Empty) with no new generation for heartbeat + 2 s [25].
+
+        A KIP-848 group is Stable when its group epoch, its assignment epoch and every member's
+        epoch are one; two heartbeat intervals, since each member hears and answers in its own.
+        """
         worker = self.spec.worker
-        beat = worker.heartbeat_interval if isinstance(worker, ClassicWorker) else 5.0
-        quiet = beat + 2.0
+        if isinstance(worker, ClassicWorker):
+            quiet = worker.heartbeat_interval + 2.0
+        else:
+            quiet = 2 * CONSUMER_HEARTBEAT
         seen: object = None
         since_when = self.clock.monotonic()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.act.crew import Crew, Wait
+from fleet.act.join_window import JoinWindow
 from fleet.act.lease import ChangeLease
 from fleet.act.waves import numbers_of as _numbers
 from fleet.act.waves import roll_wave
@@ -39,6 +40,8 @@ class StepWork:
     """Waits until the group is Stable and stays so [25]."""
     clock: Clock
     progress: Callable[[str], None]
+    window: JoinWindow | None
+    """Of a KIP-848 group: raised while several slots open, so that their joins are one."""
     _watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,6 +97,7 @@ class StepWork:
         """
         missing = set(numbers) - self.store.gate(self.spec.group).open
         standby = self.spec.replicas.standby
+        apart: str | None = None
         if missing:
             count = len(missing) + standby
             self.crew.ensure(revision, count)
@@ -103,6 +107,8 @@ class StepWork:
             slots = self._slots()
             tokens = {n: slots[n].token if n in slots else 0 for n in missing if pinned}
             pins = {n: Handover(token=token, revision=revision) for n, token in tokens.items()}
+            if self.window is not None and len(missing) > 1:
+                apart = self.window.widen()
             self._write_gate(
                 lambda gate: replace(
                     gate,
@@ -126,7 +132,9 @@ class StepWork:
                     else None
                 )
             )
-        return self._spread(numbers)
+        if self.window is not None:  # also one that a dead manager left raised
+            self.window.restore()
+        return (*self._spread(numbers), *([apart] if apart else ()))
 
     def _all_active(self, numbers: Sequence[int], *, trial: str | None = None) -> bool:
         self.crew.raise_if_ill(self.lease.change.plan.revision)

@@ -13,7 +13,7 @@ from fleet.decide.capacity import missing_topics, unmatched
 from fleet.decide.world import GroupWorld
 from fleet.model import GroupState, Step, StepKind
 from fleet.slots import ChangeState
-from fleet.spec import ClassicWorker, GroupSpec
+from fleet.spec import CONSUMER_SESSION, ClassicWorker, GroupSpec
 
 STALE_AFTER = 60.0
 """Seconds after which a snapshot says too little about now."""
@@ -224,10 +224,13 @@ def _away(world: GroupWorld, steps: Sequence[Step]) -> str:
     if not away:
         return ""
     names = ", ".join(f"{world.spec.group}-{n}" for n in sorted(away))
-    wait = worker.session_timeout if isinstance(worker, ClassicWorker) else 45.0
+    if isinstance(worker, ClassicWorker):
+        wait, why = worker.session_timeout, "would block the rebalance"
+    else:  # nothing waits for it under KIP-848
+        wait, why = CONSUMER_SESSION, "would be removed by an assignment of its own meanwhile"
     return (
-        f"the static member {names} is away (no worker holds its slot) and would block the "
-        f"rebalance; it ends when a worker takes the slot, or {wait:g} s after its last heartbeat"
+        f"the static member {names} is away (no worker holds its slot) and {why}; it ends when a "
+        f"worker takes the slot, or {wait:g} s after its last heartbeat"
     )
 
 

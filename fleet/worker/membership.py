@@ -25,7 +25,7 @@ from fleet.worker.events import Events, names
 from fleet.worker.executor import BatchRunner
 from fleet.worker.losses import Losses
 from fleet.worker.pipeline import Pipeline
-from fleet.worker.protocols import Fenced, MemberProtocol, is_fenced, verdict
+from fleet.worker.protocols import MemberProtocol, end_of, verdict
 from fleet.worker.reading import Reading
 from fleet.worker.standing import Drain, End, Ended, Standing, Terms
 from fleet.worker.topics import TopicWatch
@@ -122,13 +122,10 @@ class Membership:
                 self._subscribe()
             while not self._done:
                 self._turn()
-        except Fenced as error:
-            how, sentence = End.FENCED, str(error)
         except FleetError as error:
-            how, sentence = End.FATAL, str(error)
+            how, sentence = end_of(error), str(error)
         except KafkaException as error:
-            how = End.FENCED if is_fenced(error.args[0]) else End.FATAL
-            sentence = error.args[0].str()
+            how, sentence = end_of(verdict(error.args[0])), error.args[0].str()
         except Exception as error:  # noqa: BLE001 - a bug of ours must end the worker, not idle it
             how, sentence = End.FATAL, f"{type(error).__name__}: {error}"
         finally:
@@ -268,11 +265,19 @@ class Membership:
 
     def _note_active(self) -> None:
         standing = self.standing
+        standing.assigned = standing.assigned or self._idles()
         if standing.phase is Phase.JOINING and standing.assigned:
             empty = not self._pipeline.busy and self._reading.seen_all_ends()
             if standing.batches or empty:
                 standing.phase = Phase.ACTIVE
                 self._events.tell("phase", phase="active")
+
+    def _idles(self) -> bool:
+        """Whether a member has been left without partitions, which KIP-848 clients are not told."""
+        joined, patience = self.standing.joined_at, self._protocol.idle_after
+        if joined is None or patience is None or self._clock.now() - joined < patience:
+            return False
+        return (self._pipeline.generation() or 0) > 0
 
     # --- draining --------------------------------------------------------------------------
 

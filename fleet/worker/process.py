@@ -27,6 +27,7 @@ from fleet.worker.holding import Looker
 from fleet.worker.leaving import Completer
 from fleet.worker.protocols import protocol_of
 from fleet.worker.reporting import Reporter
+from fleet.worker.takeover import Takeover, holder_of
 from fleet.worker.tenure import Tenure, Tools
 
 TICK: Final = 0.05
@@ -203,11 +204,22 @@ class _Worker:
             looker=looker,
             completer=completer,
             leave=self._send_leave,
+            takeover=self._takeover(),
             protocol=self._protocol,
             runner=self._runner,
             reporter=self._reporter,
             stop=self._stop,
             clock=self._clock,
+            events=self._events,
+        )
+
+    def _takeover(self) -> Takeover:
+        settings = self._settings
+        config = client_config(settings.cluster, settings.bootstrap_servers, os.environ)
+        return Takeover(
+            group=settings.group.group,
+            leave=self._send_leave,
+            holder_of=holder_of(config, settings.group.group),
             events=self._events,
         )
 
@@ -219,7 +231,7 @@ class _Worker:
         config = kafka_python_config(self._settings.cluster, bootstrap, os.environ)
         with GroupAdmin(bootstrap=bootstrap, kafka_python_config=config) as admin:
             leaving = [LeavingMember(instance_id=i, member_id=m) for i, m in members]
-            return admin.leave(group, leaving, reason="fleet: completed by a worker").refusal
+            return admin.leave(group, leaving, reason="fleet: sent by a worker").refusal
 
     def _look_for_a_slot(self, looker: Looker, tools: Tools) -> tuple[int, str] | None:
         """One look of a standby; what a tenure ended the worker with, or None."""

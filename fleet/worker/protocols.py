@@ -1,17 +1,22 @@
 """How a member speaks to its coordinator: the options and answers that differ by protocol.
 
-The classic protocol is here; KIP-848 (`protocol: consumer`) fills the same seam later and is
-refused until then, clearly, instead of joining with options that librdkafka would reject.
+The classic protocol is here, KIP-848 (`protocol: consumer`) in `consumer_protocol`. What the
+codes mean is one table for both: each code has one meaning, and only one protocol knows some.
 """
 
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from fleet.errors import ConfigError, FleetError
+from fleet.errors import FleetError
 from fleet.settings import WorkerSettings
-from fleet.spec import ClassicWorker
+from fleet.spec import ClassicWorker, ConsumerWorker
+from fleet.worker.consumer_protocol import ConsumerGroup
+from fleet.worker.standing import End
 
 FENCED: Final = 82
+UNRELEASED: Final = 111
+_WRAPPED: Final = -150
+"""librdkafka's own fatal error; what poll() returns of it does not say fatal()."""
 FATAL: Final = {
     23: "no assignor in common with the group's other members (23): all of them must leave before "
     "one of another assignor joins",
@@ -19,7 +24,9 @@ FATAL: Final = {
     26: "worker.session_timeout is outside the broker's group.min/max.session.timeout.ms (26)",
     29: "not authorised to read the topics (29): give this principal READ on them",
     30: "not authorised for the group (30): give this principal READ on it",
+    69: "the coordinator does not know the group any more (69)",
     81: "the group has reached the broker's group.max.size (81)",
+    112: "the broker does not have the assignor that the group asks for (112)",
 }
 """Codes after which a member never works by waiting, with what to do [10]."""
 RETRIED: Final = frozenset({22, 27, 113, 7, 14, 15, 16, 19, 88, -185, -195, -187, -180, -166})
@@ -37,8 +44,22 @@ class Fenced(FleetError):
     """Another process uses our instance id (82)."""
 
 
+class Unreleased(FleetError):
+    """The coordinator believes that another member still has our instance id (111)."""
+
+
 class MemberProtocol(Protocol):
     """What a protocol decides."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether a newcomer is refused while a member with its instance id is known [17]."""
+        ...
+
+    @property
+    def idle_after(self) -> float | None:
+        """Seconds after which a member without partitions has none; None: it is told so."""
+        ...
 
     def options(self, instance_id: str | None) -> dict[str, Any]:
         """Librdkafka's options for membership."""
@@ -59,6 +80,9 @@ class MemberProtocol(Protocol):
 
 class Classic:
     """JoinGroup and SyncGroup, range or cooperative-sticky, static or dynamic."""
+
+    exclusive = False
+    idle_after = None
 
     def __init__(self, worker: ClassicWorker) -> None:
         self._worker = worker
@@ -101,15 +125,13 @@ class Classic:
         return True
 
 
-def protocol_of(settings: WorkerSettings) -> Classic:
-    """The protocol of these settings; ConfigError for one that is not there yet."""
+def protocol_of(settings: WorkerSettings) -> MemberProtocol:
+    """The protocol of these settings, which declare a worker."""
     worker = settings.group.worker
-    if isinstance(worker, ClassicWorker):
-        return Classic(worker)
-    raise ConfigError(
-        f"group {settings.group.group}: this version's worker does not speak worker.protocol "
-        "consumer (KIP-848); write protocol: classic"
-    )
+    if isinstance(worker, ConsumerWorker):
+        return ConsumerGroup(worker)
+    assert isinstance(worker, ClassicWorker)
+    return Classic(worker)
 
 
 def is_fenced(error: Any) -> bool:
@@ -119,13 +141,32 @@ def is_fenced(error: Any) -> bool:
     """
     if error.code() in {FENCED, -144}:
         return True
-    return bool(error.code() == -150 and "fenced" in error.str().lower())
+    return bool(error.code() == _WRAPPED and "fenced" in error.str().lower())
+
+
+def is_unreleased(error: Any) -> bool:
+    """Whether a KafkaError says that our instance id has another owner yet (111).
+
+    Wrapped into -150 as well, with the broker's words for UNRELEASED_INSTANCE_ID.
+    """
+    if error.code() == UNRELEASED:
+        return True
+    return bool(error.code() == _WRAPPED and "still used by another member" in error.str().lower())
 
 
 def verdict(error: Any) -> FleetError | None:
     """What a KafkaError outside a commit means: Fenced, fatal in words, or None for weather."""
     if is_fenced(error):
         return Fenced(error.str())
-    if error.fatal() or error.code() in FATAL:
+    if is_unreleased(error):
+        return Unreleased(error.str())
+    if error.fatal() or error.code() in {_WRAPPED, *FATAL}:
         return FleetError(FATAL.get(error.code(), f"{error.str()} ({error.code()})"))
     return None
+
+
+def end_of(error: FleetError | None) -> End:
+    """How a membership ends that ran into this."""
+    if isinstance(error, Fenced):
+        return End.FENCED
+    return End.UNRELEASED if isinstance(error, Unreleased) else End.FATAL

@@ -56,6 +56,8 @@ class End(StrEnum):
 
     CLOSED = "closed"
     FENCED = "fenced"
+    UNRELEASED = "unreleased"
+    """Refused (111): the coordinator believes that the instance id has another owner."""
     FATAL = "fatal"
 
 

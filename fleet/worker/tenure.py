@@ -27,6 +27,7 @@ from fleet.worker.membership import Membership
 from fleet.worker.protocols import MemberProtocol
 from fleet.worker.reporting import Reporter
 from fleet.worker.standing import Drain, End, Ended
+from fleet.worker.takeover import ForeignHolder, Former, Takeover
 
 TICK: Final = 0.05
 _CURE_SECONDS: Final = 8.0
@@ -45,6 +46,7 @@ class Tools:
     looker: Looker
     completer: Completer
     leave: Leave
+    takeover: Takeover
     protocol: MemberProtocol
     runner: BatchRunner
     reporter: Reporter
@@ -79,9 +81,11 @@ class Tools:
 class Tenure:
     """One slot from `take` to its end."""
 
-    def __init__(self, tools: Tools, slot: Slot) -> None:
+    def __init__(self, tools: Tools, slot: Slot, *, former: Slot | None = None) -> None:
         self._tools = tools
         self._number = slot.number
+        self._former = former
+        self._freed_at: float | None = None
         self._membership: Membership | None = None
         self._began: tuple[str, object] | None = None
         self._fenced_at: float | None = None
@@ -124,10 +128,12 @@ class Tenure:
         whose = "" if seen.holder is None else f" from {seen.holder}, whose lease expired"
         tools.events.say(f"took slot {slot.number}{whose}")
         tools.events.tell("slot", slot=slot.number, token=slot.token, former=seen.holder)
-        tenure = cls(tools, slot)
+        tenure = cls(tools, slot, former=seen)
         tenure._cure(seen, session)
         if seen.member_id is not None and not tools.is_static:
             tenure._evict(seen.member_id)
+        if tools.protocol.exclusive and seen.holder is not None:
+            tenure._free_before_joining()
         return tenure
 
     def _cure(self, seen: Slot, ours: str | None) -> None:
@@ -156,6 +162,35 @@ class Tenure:
         result = "has left" if why is None else f"stays until its session ends ({why})"
         tools.events.say(f"the former holder's member {member_id} {result}")
 
+    def _free_before_joining(self) -> None:
+        """KIP-848: let the dead holder leave, else the join is refused [17].
+
+        One that released the slot closed its consumer before, clean or not: no leave, no price.
+        """
+        try:
+            why = self._free()
+        except ForeignHolder as error:
+            why = str(error)
+        if why is not None:  # the join will tell: it is refused, and this is tried once more
+            self._tools.events.say(f"the former member could not leave: {why}")
+
+    def _free(self) -> str | None:
+        worker = self._tools.settings.group.worker
+        if worker is None or worker.membership != "static":
+            return None
+        return self._tools.takeover.free(self._who_was())
+
+    def _who_was(self) -> Former:
+        seen, ours = self._former, self._membership
+        ids = [ours.standing.member_id if ours is not None else None]
+        ids.append(seen.member_id if seen is not None else None)
+        names = {self._tools.name, seen.holder if seen is not None else None}
+        return Former(
+            instance_id=self._holding.slot.instance_id(),
+            member_ids=tuple(i for i in ids if i is not None),
+            workers=frozenset(n for n in names if n is not None),
+        )
+
     def still_ours(self) -> bool:
         """For the batch thread, before it runs a batch again."""
         return self._holding.still_ours()
@@ -167,9 +202,12 @@ class Tenure:
         try:
             while True:
                 ended = self._one_membership()
-                if ended.how is not End.FENCED:
+                if ended.how is End.FENCED:
+                    verdict = self._after_fencing(ended)
+                elif ended.how is End.UNRELEASED:
+                    verdict = self._after_refusal(ended)
+                else:
                     return self._after(ended)
-                verdict = self._after_fencing(ended)
                 if verdict is not None:
                     return verdict
         finally:
@@ -316,10 +354,38 @@ class Tenure:
             f"another process uses the instance id {self._holding.slot.instance_id()} (82 twice "
             f"within {window:g} s): slot {self._number} is closed; find that process, then open it"
         )
+        return self._shut(sentence, ended)
+
+    def _after_refusal(self, ended: Ended) -> tuple[int, str] | None:
+        """111: free the instance id and join once more; refused again, the worker ends [10]."""
+        tools, now = self._tools, self._tools.clock.monotonic()
+        if not self._holding.renew():
+            self._holding.abandon()
+            return 1, f"slot {self._number} has another holder (111): stopped"
+        window = session_timeout(tools.settings)
+        again = self._freed_at is not None and now - self._freed_at <= window
+        self._freed_at = now
+        try:
+            why = self._free()
+        except ForeignHolder as error:
+            return self._shut(str(error), ended)
+        if why is None and not again:
+            tools.events.say(f"refused (111) while slot {self._number} is ours: joining once more")
+            return None
+        sentence = (
+            f"the coordinator refuses {self._holding.slot.instance_id()} (111), since it believes "
+            f"that its former member lives, for {window:g} s at most: {why or ended.sentence}"
+        )
+        self._error(sentence)
+        self._holding.release(clean=False)  # the next taker has to free it as well
+        return 1, sentence
+
+    def _shut(self, sentence: str, ended: Ended) -> tuple[int, str]:
+        """A foreign process has our instance id: close the slot, say so, end [15]."""
         self._error(sentence)
         _write_gate(
-            tools.store,
-            tools.settings.group.group,
+            self._tools.store,
+            self._tools.settings.group.group,
             lambda gate: replace(gate, quarantined=gate.quarantined | {self._number}),
         )
         self._holding.release(clean=ended.clean)

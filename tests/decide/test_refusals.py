@@ -118,6 +118,12 @@ JOINS = {StepKind.OPEN}
             id="topic-missing",
         ),
         pytest.param(without_holder(world(held=3), 1), "orders-1 is away", JOINS, id="away"),
+        pytest.param(
+            without_holder(world(spec(worker={"protocol": "consumer"}), held=3), 1),
+            "orders-1 is away (no worker holds its slot) and would be removed by an assignment",
+            JOINS,
+            id="away-848",
+        ),
         pytest.param(_ended(), "orders-0 is away", JOINS, id="holder-ended"),
         pytest.param(_with_member("orders-9"), "orders-9 is away", JOINS, id="ghost"),
         pytest.param(_joining(), "orders-0 is joining", JOINS, id="joining"),

@@ -11,12 +11,19 @@ import pytest
 from fleet.act.local import find_orphans
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change, ChangeState
-from tests.support.kafka_tools import generations
+from tests.support.kafka_tools import dump_group_records
 from tests.support.workshop import Workshop
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
-MOST = {"range": {"up": 1, "down": 1}, "cooperative-sticky": {"up": 2, "down": 2}}
+MOST = {
+    "range": {"first": 1, "up": 1, "down": 1},
+    "cooperative-sticky": {"first": 1, "up": 2, "down": 2},
+    "consumer": {"first": 2, "up": 2, "down": 1},
+}
+"""Assignor of the classic protocol, or KIP-848 → most rebalances that a change may cost."""
+COUNTED: dict[str, int] = {}
+"""Group → rebalances recorded up to the last change."""
 
 
 @pytest.fixture(scope="module")
@@ -30,26 +37,27 @@ def shops(tmp_path_factory) -> Iterator[list[Workshop]]:
         assert not list(find_orphans(shop.home))
 
 
-@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
-def test_up_roll_down(assignor, broker, unique, shops, tmp_path_factory):
+@pytest.mark.parametrize("kind", MOST)
+def test_up_roll_down(kind, broker, unique, shops, tmp_path_factory):
     """Growing is one episode, a roll costs nothing, shrinking is one; nothing lost or twice."""
     home = shops[0].home if shops else tmp_path_factory.mktemp("home")
-    shop = Workshop(home, broker.bootstrap_servers, f"promise-{unique}", assignor=assignor)
+    worker = {"protocol": kind} if kind == "consumer" else {"assignor": kind}
+    shop = Workshop(home, broker.bootstrap_servers, f"promise-{unique}", **worker)
     shops.append(shop)
     shop.create_topic(8)
     with shop.stream(rate=200):
-        assert _apply(shop, broker) == 1, "from nothing, all slots in the initial delay"
+        assert 1 <= _apply(shop, broker) <= MOST[kind]["first"], "from nothing, all together"
 
         shop.declare(scaling={"policy": "fixed", "workers": 4})
         grown = _apply(shop, broker)
-        assert 1 <= grown <= MOST[assignor]["up"]
+        assert 1 <= grown <= MOST[kind]["up"]
 
         shop.edit_job("VERSION = 1", "VERSION = 2")
         assert _apply(shop, broker) == 0
 
         shop.declare(scaling={"policy": "fixed", "workers": 2, "down_after": "0s"})
         shrunk = _shrink(shop, broker)
-        assert 1 <= shrunk <= MOST[assignor]["down"]
+        assert 1 <= shrunk <= MOST[kind]["down"]
     shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)
     assert {e.revision for e in shop.entries()} == _revisions(shop)
@@ -61,13 +69,14 @@ def _revisions(shop: Workshop) -> set[str]:
 
 
 def _apply(shop: Workshop, broker, wanted: int | None = None) -> int:
-    """Apply what fleet.yaml says; recorded generations, by DumpLogSegments."""
-    before = _recorded(broker, shop.group)
+    """Apply what fleet.yaml says; what was recorded since the last one, by DumpLogSegments."""
     with shop.fleet() as fleet:
         change = fleet.apply(shop.group, wanted=wanted, actor="test", progress=shop.say)
-    after = _recorded(broker, shop.group)
-    _check_receipts(change, after - before)
-    return after - before
+    recorded = _recorded(broker, shop.group)
+    cost = recorded - COUNTED.get(shop.group, 0)
+    COUNTED[shop.group] = recorded
+    _check_receipts(change, cost)
+    return cost
 
 
 def _shrink(shop: Workshop, broker) -> int:
@@ -76,8 +85,13 @@ def _shrink(shop: Workshop, broker) -> int:
 
 
 def _recorded(broker, group: str) -> int:
-    """Completed generations of the group: the distinct numbers above 0 in its records."""
-    return len({g for g in generations(broker.broker, group) if g > 0})
+    """Completed generations, or under KIP-848 assignment epochs: the distinct ones above 0."""
+    found = {
+        record.value["generation" if record.type == 2 else "assignmentEpoch"]
+        for record in dump_group_records(broker.broker, group)
+        if record.type in {2, 6} and record.value is not None
+    }
+    return len(found - {0})
 
 
 def _check_receipts(change: Change, recorded: int) -> None:

@@ -87,6 +87,8 @@ class Group:
             },
             **settings_of_worker,
         }
+        if worker["protocol"] == "consumer":
+            del worker["session_timeout"]  # the group's own, under KIP-848
         spec = GroupSpec.model_validate(
             {
                 "group": self.name,

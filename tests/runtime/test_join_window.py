@@ -1,0 +1,81 @@
+"""A consumer group's assignment interval around a gate [19], on a real broker."""
+
+from pathlib import Path
+
+import pytest
+
+from fleet.act.join_window import SETTING, JoinWindow
+from fleet.act.kafka import GroupAdmin
+from fleet.act.store import SqliteStore
+from fleet.clock import SystemClock
+from fleet.errors import FleetError
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def admin(broker):
+    with GroupAdmin(bootstrap=broker.bootstrap_servers, kafka_python_config={}) as admin:
+        yield admin
+
+
+@pytest.fixture
+def window(admin, unique, tmp_path: Path):
+    """Makes the window of one group anew, as another manager process would."""
+    store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=SystemClock())
+    return lambda: JoinWindow(f"window-{unique}", store, admin, say=print)
+
+
+def test_widened_and_put_back(admin, unique, window):
+    """The default is put back as no value at all; a second time there is nothing to do."""
+    group = f"window-{unique}"
+    assert window().widen() is None
+    assert admin.group_setting(group, SETTING) == "5000"
+    assert window().restore()
+    assert admin.group_setting(group, SETTING) is None
+    assert not window().restore()
+
+
+def test_a_killed_managers_window_is_closed_by_the_next(admin, unique, window):
+    """Even if the next one widens first, what is put back is what stood before the first."""
+    group = f"window-{unique}"
+    admin.set_group_setting(group, SETTING, "250")
+    window().widen()
+    window().widen()
+    assert window().restore()
+    assert admin.group_setting(group, SETTING) == "250"
+
+
+def test_an_owners_wider_interval_is_kept(admin, unique, window):
+    """Who wants assignments further apart than we do has it so."""
+    group = f"window-{unique}"
+    admin.set_group_setting(group, SETTING, "9000")
+    assert window().widen() is None
+    assert admin.group_setting(group, SETTING) == "9000"
+    assert not window().restore()
+
+
+def test_the_bounds_are_the_brokers(admin, unique):
+    """4.3.1: 0 to group.consumer.max.assignment.interval.ms."""
+    for value in ("0", "15000"):
+        admin.set_group_setting(f"bounds-{unique}", SETTING, value)
+    for value in ("-1", "15001"):
+        with pytest.raises(FleetError, match="was not set"):
+            admin.set_group_setting(f"bounds-{unique}", SETTING, value)
+
+
+def test_a_cluster_that_refuses_is_told_and_not_forgotten(window, tmp_path, monkeypatch):
+    """The note stays until the setting is back."""
+
+    class Refusing:
+        def group_setting(self, group: str, name: str) -> str | None:
+            return None
+
+        def set_group_setting(self, group: str, name: str, value: str | None) -> None:
+            raise FleetError("not authorised")
+
+    store = SqliteStore(tmp_path / "other.db", cluster="main", clock=SystemClock())
+    refused = JoinWindow("g", store, Refusing(), say=print)
+    assert "not authorised" in (refused.widen() or "")
+    assert refused.restore()
+    assert refused.restore()
