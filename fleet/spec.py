@@ -146,6 +146,8 @@ class _WorkerBase(Strict):
     """Environment of the worker; part of the revision."""
     membership: Literal["static", "dynamic"] = "static"
     batch: Batch = Batch()
+    reading: Literal["auto", "inline", "ranges"] = "auto"
+    """How records reach Spark [8]: auto names ranges from three times batch.inline on."""
     max_poll_interval: Annotated[Duration, Field(ge=10.0, le=86400.0)] = 300.0
     batch_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] | None = None
     """Seconds one batch may take; default max_poll_interval - drain_timeout."""

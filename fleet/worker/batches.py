@@ -17,52 +17,12 @@ import pyarrow as pa
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from fleet.kafka_source.columns import SCHEMA, table_of
 from fleet.model import TopicPartition
 from fleet.worker.context import BatchRange
 
 MAX_BYTES: Final = 64 << 20
 """Bytes of values that close a batch."""
-SCHEMA: Final = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
-"""Columns of Spark's own Kafka source."""
-
-
-def table_of(messages: Sequence[Any]) -> pa.Table:
-    """Messages of confluent-kafka as columns; timestampType as in Spark: 0 create, 1 append."""
-    stamps = [m.timestamp() for m in messages]
-    headers = [m.headers() for m in messages]
-    columns = [
-        pa.array([m.key() for m in messages], pa.binary()),
-        pa.array([m.value() for m in messages], pa.binary()),
-        pa.array([m.topic() for m in messages], pa.string()),
-        pa.array([m.partition() for m in messages], pa.int32()),
-        pa.array([m.offset() for m in messages], pa.int64()),
-        pa.array([at * 1000 if kind else None for kind, at in stamps], pa.int64()).cast(
-            pa.timestamp("us", "UTC")
-        ),
-        pa.array([kind - 1 for kind, _ in stamps], pa.int32()),  # confluent: 0 none, 1, 2
-        pa.array(
-            [[{"key": k, "value": _bytes(v)} for k, v in h] if h else None for h in headers]
-            if any(headers)
-            else [None] * len(messages),
-            SCHEMA.field("headers").type,
-        ),
-    ]
-    return pa.table(columns, schema=SCHEMA)
-
-
-def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +184,14 @@ class Buffer:
             self.limit = max(1, min(self.limit, int(records * target / seconds)))
         elif seconds < target / 2 and records >= self.limit:
             self.limit = min(self.most, self.limit * 2)
+
+    def starts(self) -> tuple[tuple[TopicPartition, str, int, int | None], ...]:
+        """(partition, topic id, first offset in no batch yet, planned end) of each."""
+        return tuple((tp, p.topic_id, p.start, p.replay_to) for tp, p in self._parts.items())
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """Next offset to be read of each."""
+        return {tp: part.position for tp, part in self._parts.items()}
 
     def _replaying(self) -> dict[TopicPartition, _Part]:
         return {tp: part for tp, part in self._parts.items() if part.replay_to is not None}

@@ -4,24 +4,28 @@ Everything that librdkafka is told is here and in `protocols.py`, with the reaso
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
 from fleet.clock import Clock
+from fleet.kafka_source.login import references
+from fleet.kafka_source.pieces import OffsetRange
 from fleet.security import client_config
 from fleet.settings import WorkerSettings
 from fleet.slots import Slot
 from fleet.spec import ClassicWorker
 from fleet.worker.assigning import Assigner
 from fleet.worker.batches import InlineReading
+from fleet.worker.ends import Ends
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
 from fleet.worker.marks import Marks
 from fleet.worker.membership import Membership
 from fleet.worker.protocols import MemberProtocol
 from fleet.worker.standing import Terms
+from fleet.worker.ways import TwoWays
 
 
 def session_timeout(settings: WorkerSettings) -> float:
@@ -50,6 +54,7 @@ def membership_of(
     log: dict[str, Any] = {"logger": events.librdkafka_logger(), "log_level": 2}
     instance = slot.instance_id() if worker.membership == "static" else None
     quiet: dict[str, Any] = {**base, **log, "error_cb": lambda _: None}
+    admin = AdminClient(quiet)
     return Membership(
         terms=Terms(
             options={
@@ -68,15 +73,10 @@ def membership_of(
             revision=settings.revision,
         ),
         protocol=protocol,
-        reading=InlineReading(
-            limit=worker.batch.inline,
-            max_wait=worker.batch.max_wait,
-            max_seconds=worker.batch.max_seconds,
-            clock=clock,
-        ),
+        reading=_reading(settings, admin, clock, events),
         runner=runner,
         assigner=Assigner(
-            admin=AdminClient(quiet),
+            admin=admin,
             start_from=worker.start_from,
             isolation=worker.isolation,
             patience=session_timeout(settings),
@@ -86,6 +86,38 @@ def membership_of(
         poisoned=marks.poisoned,
         clock=clock,
         events=events,
+    )
+
+
+def _reading(settings: WorkerSettings, admin: Any, clock: Clock, events: Events) -> TwoWays:
+    worker = settings.group.worker
+    assert worker is not None
+    login = references(settings.cluster, settings.bootstrap_servers)
+
+    def read(spark: Any, ranges: Sequence[OffsetRange]) -> Any:
+        from fleet.kafka_source.source import frame_of_ranges  # noqa: PLC0415 - loads PySpark
+
+        return frame_of_ranges(
+            spark, ranges, login=login, group=settings.group.group, isolation=worker.isolation
+        )
+
+    def tell(way: str, waiting: int) -> None:
+        events.say(f"reading {'by ranges' if way == 'ranges' else way}: {waiting} records wait")
+        events.tell("reading", way=way, waiting=waiting)
+
+    return TwoWays(
+        mode=worker.reading,
+        batch=worker.batch,
+        inline=InlineReading(
+            limit=worker.batch.inline,
+            max_wait=worker.batch.max_wait,
+            max_seconds=worker.batch.max_seconds,
+            clock=clock,
+        ),
+        ends=Ends(admin=admin, isolation=worker.isolation),
+        read=read,
+        clock=clock,
+        tell=tell,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
+from fleet.kafka_source.failures import TRUNCATED, told_by
 from fleet.model import TopicPartition
 from fleet.worker.context import BatchContext
 from fleet.worker.entrypoint import Entrypoint
@@ -219,7 +220,7 @@ class BatchRunner:
 
     def _warm(self, spark: Any) -> None:
         """What a first batch pays, paid before the worker is ready: code, JIT, Python."""
-        from fleet.worker.batches import SCHEMA  # noqa: PLC0415 - the inline reading's
+        from fleet.kafka_source.columns import SCHEMA  # noqa: PLC0415 - loads pyarrow
 
         frame_of(spark, SCHEMA.empty_table()).collect()
         context = self._context((), attempt=1, warm=True)
@@ -305,6 +306,9 @@ class BatchRunner:
                 elif is_spark_failure(error):
                     spark_failures += 1
                     self._recover(error, spark_failures, running)
+                elif (unread := told_by(error)) is not None:
+                    spark_failures += 1
+                    self._read_again(*unread, spark_failures, running)
                 elif not pauses_left:
                     return _told(error)
                 else:
@@ -349,6 +353,17 @@ class BatchRunner:
                 raise _Void from error
             raise
         self._events.say("Spark is connected again; the same ranges run again")
+
+    def _read_again(self, condition: str, sentence: str, failures: int, running: _Running) -> None:
+        """A range that its tasks could not read is no attempt, and nobody's poison [7]."""
+        self._events.say(f"the batch's records could not be read: {sentence}")
+        if condition == TRUNCATED:
+            raise _Void  # read again from what is committed, which names the loss
+        if failures > MOST_SPARK_FAILURES:
+            raise FleetError(f"Spark's tasks cannot read the batch's ranges: {sentence}")
+        self._wake.wait(min(10.0, 2.0 ** (failures - 1)))
+        if running.void:
+            raise _Void
 
     def _context(
         self, ranges: Any, *, attempt: int, warm: bool = False, batch_id: int = 0

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
+from fleet.kafka_source.columns import spark_schema
 
 _POLL: Final = 0.2
 _CURE_SECONDS: Final = 5.0
@@ -174,28 +175,7 @@ class SparkLink:
 
 def frame_of(spark: Any, table: pa.Table) -> Any:
     """An Arrow table with the columns of Spark's Kafka source as a DataFrame."""
-    return spark.createDataFrame(table, kafka_schema())
-
-
-def kafka_schema() -> Any:
-    """The schema of Spark's Kafka source."""
-    from pyspark.sql import types as t  # noqa: PLC0415
-
-    header = t.StructType(
-        [t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())]
-    )
-    return t.StructType(
-        [
-            t.StructField("key", t.BinaryType()),
-            t.StructField("value", t.BinaryType()),
-            t.StructField("topic", t.StringType()),
-            t.StructField("partition", t.IntegerType()),
-            t.StructField("offset", t.LongType()),
-            t.StructField("timestamp", t.TimestampType()),
-            t.StructField("timestampType", t.IntegerType()),
-            t.StructField("headers", t.ArrayType(header)),
-        ]
-    )
+    return spark.createDataFrame(table, spark_schema())
 
 
 def is_spark_failure(error: BaseException | None) -> bool:

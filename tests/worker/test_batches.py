@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from fleet.kafka_source.columns import table_of
 from fleet.model import TopicPartition
-from fleet.worker.batches import Buffer, table_of
+from fleet.worker.batches import Buffer
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -12,8 +12,9 @@ import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from fleet.clock import SystemClock
+from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
-from fleet.worker.batches import SCHEMA, InlineBatch
+from fleet.worker.batches import InlineBatch
 from fleet.worker.context import BatchContext, BatchRange
 from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events

@@ -1,0 +1,1 @@
+"""Offset ranges of Kafka as a DataFrame, read by Spark's tasks through our Python data source."""

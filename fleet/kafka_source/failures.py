@@ -1,0 +1,41 @@
+"""What a task may find wrong with a range, told so that the driver's side knows it again.
+
+Problem: between task and caller an exception becomes the text of another one. Choice: each
+failure has a condition in brackets, as Spark's own errors have, and is recognised by it. Both are
+no fault of the records or of the user's code: a batch that meets one is read again [7].
+"""
+
+import re
+from typing import Final
+
+TRUNCATED: Final = "FLEET_RANGE_TRUNCATED"
+UNREAD: Final = "FLEET_RANGE_UNREAD"
+_TOLD: Final = re.compile(rf"\[({TRUNCATED}|{UNREAD})\] ([^\n]*)")
+
+
+class RangeTruncated(RuntimeError):
+    """Records of the range are gone, or the log ends before it."""
+
+    def __init__(self, topic: str, partition: int, wanted: int, first: int, after: int) -> None:
+        super().__init__(
+            f"[{TRUNCATED}] {topic}-{partition}: offset {wanted} was wanted, "
+            f"the log holds {first} to {after - 1}"
+        )
+
+
+class RangeUnread(RuntimeError):
+    """Nothing arrived for as long as read_timeout, or the brokers refuse."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(f"[{UNREAD}] {sentence}")
+
+
+def told_by(error: BaseException | None) -> tuple[str, str] | None:
+    """(condition, sentence) of a range's failure inside what Spark made of it; None: another."""
+    seen = 0
+    while error is not None and seen < 10:
+        match = _TOLD.search(str(error))
+        if match is not None:
+            return match[1], match[2].strip()
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return None

@@ -1,0 +1,50 @@
+"""Offset ranges, and how they are cut into tasks.
+
+Problem: a batch's ranges are as uneven as its topic, and a Spark job lasts as long as its
+longest task. Choice: the ranges are laid end to end and cut into equal shares, one per core, so
+that a large range is read by several tasks and small ones share a task. Cost: sizes are counted
+in offsets, so a compacted stretch makes its share light; rows of one partition may come from
+several tasks, in offset order within each.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+LEAST: Final = 10_000
+"""Offsets that a task is worth starting for: a consumer's start costs about as much time."""
+
+
+class OffsetRange(NamedTuple):
+    """Offsets [start, end) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def shares(
+    ranges: Iterable[OffsetRange], tasks: int, *, least: int = LEAST
+) -> tuple[tuple[OffsetRange, ...], ...]:
+    """At most `tasks` shares of about equal size that together are exactly the ranges."""
+    given = [each for each in ranges if each.end > each.start]
+    total = sum(each.end - each.start for each in given)
+    if not total:
+        return ()
+    size = max(least, -(-total // max(1, tasks)))
+    made: list[tuple[OffsetRange, ...]] = []
+    share: list[OffsetRange] = []
+    room = size
+    for each in given:
+        start = each.start
+        while start < each.end:
+            end = min(each.end, start + room)
+            share.append(each._replace(start=start, end=end))
+            room -= end - start
+            start = end
+            if room == 0:
+                made.append(tuple(share))
+                share, room = [], size
+    if share:
+        made.append(tuple(share))
+    return tuple(made)

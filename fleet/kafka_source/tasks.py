@@ -1,0 +1,149 @@
+"""What one Spark task does: read its ranges to their ends with a consumer of its own.
+
+Problem: a range's last offset may be a transaction marker or compacted away, a start may be
+gone, and a broker may fall silent; a loop that waits for "the last record" never ends. Choice: a
+range is done at a record or an end of partition at or behind its end [7]; reset is an error; no
+progress for `read_timeout` fails the task with a sentence. `assign` makes no group member: the
+group's name is only the one that the principal may read with. Cost: a consumer's start (30 ms)
+per task, and up to a fetch of records behind a range's end that are thrown away.
+"""
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from fleet.kafka_source.columns import batch_of
+from fleet.kafka_source.failures import RangeTruncated, RangeUnread
+from fleet.kafka_source.pieces import OffsetRange
+
+CHUNK: Final = 10_000
+"""Records of one Arrow batch, as Spark's own default."""
+_POLL: Final = 0.05
+_REFUSED: Final = frozenset({29, 30, 31})
+"""Not authorised: for the topic, the group, the cluster. Waiting helps nothing."""
+_OUT_OF_RANGE: Final = -140
+_END: Final = -191
+_Where = tuple[str, int]
+
+
+def options_of(login: Mapping[str, str], *, group: str, isolation: str) -> dict[str, Any]:
+    """Librdkafka's options for reading ranges."""
+    return {
+        **login,
+        "group.id": group,
+        "client.id": "fleet-ranges",
+        "isolation.level": isolation,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "allow.auto.create.topics": False,
+        "fetch.wait.max.ms": 5,
+        "queued.max.messages.kbytes": 32768,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+        "log_level": 2,
+    }
+
+
+def read_ranges(
+    consumer: Any, ranges: Sequence[OffsetRange], *, read_timeout: float
+) -> Iterator[pa.RecordBatch]:
+    """The records of the ranges, at most one per partition; closes the consumer at the end.
+
+    Raises RangeTruncated or RangeUnread.
+    """
+    from confluent_kafka import TopicPartition  # noqa: PLC0415 - only where the task runs
+
+    todo = {(each.topic, each.partition): each for each in ranges}
+    try:
+        consumer.assign([TopicPartition(r.topic, r.partition, r.start) for r in ranges])
+        moved, last_error = time.monotonic(), ""
+        while todo:
+            room = sum(each.end - each.start for each in todo.values())
+            messages = consumer.consume(min(CHUNK, room), _POLL)
+            before = dict(todo)
+            records, ends, errors = _sorted_out(messages)
+            kept = [m for where, group in records.items() for m in _wanted(group, where, todo)]
+            for where, position in ends:
+                _move(todo, where, position)
+            for error, where in errors:
+                last_error = _judge(consumer, error, where, todo)
+            done = before.keys() - todo.keys()
+            if done and todo:
+                consumer.pause([TopicPartition(topic, partition) for topic, partition in done])
+            if kept:
+                yield batch_of(kept)
+            if kept or todo != before:
+                moved = time.monotonic()  # after the yield: Spark may take its time
+            elif time.monotonic() - moved > read_timeout:
+                raise RangeUnread(_stalled(todo, read_timeout, last_error))
+    finally:
+        consumer.close()
+
+
+def _sorted_out(
+    messages: Sequence[Any],
+) -> tuple[dict[_Where, list[Any]], list[tuple[_Where, int]], list[tuple[Any, _Where]]]:
+    """Records by partition, ends of partitions with their positions, errors."""
+    records: dict[_Where, list[Any]] = {}
+    ends: list[tuple[_Where, int]] = []
+    errors: list[tuple[Any, _Where]] = []
+    for message in messages:
+        error = message.error()
+        where = (message.topic(), message.partition())
+        if error is None:
+            records.setdefault(where, []).append(message)
+        elif error.code() == _END:
+            ends.append((where, message.offset()))
+        else:
+            errors.append((error, where))
+    return records, ends, errors
+
+
+def _wanted(messages: list[Any], where: _Where, todo: dict[_Where, OffsetRange]) -> list[Any]:
+    """The records of one partition that are in its range; moves or ends the range."""
+    left = todo.get(where)
+    if left is None:
+        return []
+    offsets = [m.offset() for m in messages]
+    _move(todo, where, offsets[-1] + 1)
+    return messages[bisect_left(offsets, left.start) : bisect_left(offsets, left.end)]
+
+
+def _move(todo: dict[_Where, OffsetRange], where: _Where, position: int) -> None:
+    left = todo.get(where)
+    if left is None:
+        return
+    if position >= left.end:
+        del todo[where]
+    elif position > left.start:
+        todo[where] = left._replace(start=position)
+
+
+def _judge(consumer: Any, error: Any, where: _Where, todo: Mapping[_Where, OffsetRange]) -> str:
+    """Raise what cannot get better; else its words, for a stall's sentence."""
+    from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415
+
+    if error.code() == _OUT_OF_RANGE and where in todo:
+        try:
+            first, after = consumer.get_watermark_offsets(TopicPartition(*where), timeout=5.0)
+        except KafkaException as unknown:
+            raise RangeUnread(f"{where[0]}-{where[1]}: {unknown.args[0].str()}") from unknown
+        raise RangeTruncated(*where, todo[where].start, first, after)
+    if error.fatal() or error.code() in _REFUSED:
+        raise RangeUnread(f"the brokers refuse: {error.str()} ({error.code()})")
+    return str(error.str())
+
+
+def _stalled(todo: Mapping[_Where, OffsetRange], read_timeout: float, last_error: str) -> str:
+    left = next(iter(todo.values()))
+    more = f" and {len(todo) - 1} more" if len(todo) > 1 else ""
+    why = f" (last error: {last_error})" if last_error else ""
+    return (
+        f"no progress within {read_timeout:g} s at offset {left.start} of "
+        f"{left.topic}-{left.partition}, wanted up to {left.end}{more}{why}"
+    )

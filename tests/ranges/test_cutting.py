@@ -1,0 +1,193 @@
+"""How ranges are named, cut into tasks, and when they are named at all."""
+
+from itertools import pairwise
+
+import pytest
+
+from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread, told_by
+from fleet.kafka_source.login import references, resolved
+from fleet.kafka_source.pieces import OffsetRange, shares
+from fleet.model import TopicPartition
+from fleet.spec import Cluster
+from fleet.worker.ranges import Look, NamedBatch, Ranges, fair
+from fleet.worker.ways import ranges_pay
+
+P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
+
+
+def ranges(**waiting: int) -> Ranges:
+    """p0=5: partition 0 stands at 0 and five offsets wait."""
+    made = Ranges()
+    for name, size in waiting.items():
+        tp = TopicPartition("orders", int(name[1:]))
+        made.begin(tp, topic_id="T", start=0, replay_to=None)
+        made.learn({tp: Look(0, size, size)})
+    return made
+
+
+def ids(made: Ranges, limit: int) -> list[str]:
+    return [each.id for each in made.cut(limit)]
+
+
+def test_a_batch_ends_at_the_known_ends():
+    """All that waits, once; behind it nothing is named again."""
+    made = ranges(p0=5, p1=3)
+    assert made.waiting == 8
+    assert ids(made, 100) == ["T-0-0-5", "T-1-0-3"]
+    assert ids(made, 100) == []
+
+
+def test_more_than_a_batch_is_shared_fairly():
+    """Small partitions are finished, large ones share what is left."""
+    assert fair({P0: 100, P1: 3, P2: 100}, 53) == {P1: 3, P0: 25, P2: 25}
+    assert sum(fair({P0: 7, P1: 7, P2: 7}, 10).values()) == 10
+    made = ranges(p0=100, p1=3)
+    assert ids(made, 13) == ["T-0-0-10", "T-1-0-3"]
+    assert ids(made, 13) == ["T-0-10-23"]
+
+
+def test_a_partition_not_looked_at_is_not_named():
+    """Nothing is guessed of a partition whose leader has not answered."""
+    made = ranges(p0=5)
+    made.begin(P1, topic_id="T", start=7, replay_to=None)
+    assert not made.known
+    assert ids(made, 100) == ["T-0-0-5"]
+
+
+def test_a_replay_is_named_exactly_and_alone():
+    """A successor's first range is its predecessor's, whatever else waits [4]."""
+    made = ranges(p0=500)
+    made.begin(P1, topic_id="T", start=10, replay_to=20)
+    assert ids(made, 5) == [], "its log may be shorter than the plan: looked at first"
+    made.learn({P1: Look(0, 90, 90)})
+    assert ids(made, 5) == ["T-1-10-20"], "no limit cuts it short"
+    assert not made.replaying
+    assert ids(made, 600) == ["T-0-0-500", "T-1-20-90"]
+
+
+@pytest.mark.parametrize(
+    ("high", "expected"),
+    [
+        pytest.param(20, ["T-0-10-20"], id="ends at the plan"),
+        pytest.param(15, ["T-0-10-15"], id="log shorter than the plan"),
+        pytest.param(10, [], id="nothing left of it"),
+    ],
+)
+def test_a_plan_beyond_the_log_ends_with_it(high: int, expected: list[str]):
+    """After an unclean election there is no more to repeat than there is."""
+    made = Ranges()
+    made.begin(P0, topic_id="T", start=10, replay_to=20)
+    made.learn({P0: Look(0, high, high)})
+    assert ids(made, 100) == expected
+
+
+@pytest.mark.parametrize(
+    ("look", "outside"),
+    [
+        pytest.param(Look(0, 100, 100), False, id="inside"),
+        pytest.param(Look(51, 100, 100), True, id="start is gone"),
+        pytest.param(Look(0, 49, 49), True, id="log ends before"),
+        pytest.param(Look(0, 40, 60), False, id="an open transaction is before it"),
+    ],
+)
+def test_outside_of_the_log(look: Look, outside: bool):
+    """A position that the log does not hold is told, and not named until it is decided [7]."""
+    made = Ranges()
+    made.begin(P0, topic_id="T", start=50, replay_to=None)
+    assert made.learn({P0: look}) == (((P0, 50),) if outside else ())
+    assert made.known is not outside
+    assert bool(made.cut(1000)) is (not outside and look.end > 50)
+
+
+def test_dropped_partition_leaves_nothing():
+    """What goes takes its position along; an answer that comes late is for nobody."""
+    made = ranges(p0=5, p1=3)
+    made.drop([P0])
+    made.learn({P0: Look(0, 9, 9)})
+    assert ids(made, 100) == ["T-1-0-3"]
+
+
+def test_only_keeps_some_ranges():
+    """A batch reduced to some partitions names just those."""
+    batch = NamedBatch(ranges=ranges(p0=5, p1=3).cut(100), read=lambda _, wanted: wanted)
+    assert batch.records == 8
+    assert batch.only([P1]).frame(None) == [OffsetRange("orders", 1, 0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "now", "slow", "expected"),
+    [
+        pytest.param(149_999, False, False, False, id="inline below three batches"),
+        pytest.param(150_000, False, False, True, id="ranges from three batches"),
+        pytest.param(50_001, True, False, True, id="ranges as long as more than one waits"),
+        pytest.param(50_000, True, False, False, id="inline again"),
+        pytest.param(9_000_000, False, True, False, id="a slow job gains nothing by ranges"),
+        pytest.param(9_000_000, True, True, False, id="nor by going on with them"),
+    ],
+)
+def test_what_waits_decides(waiting: int, now: bool, slow: bool, expected: bool):
+    """With hysteresis, so that a wavering backlog does not switch at every look [8]."""
+    assert ranges_pay(waiting, inline=50_000, slow_job=slow, now=now) is expected
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 8])
+def test_shares_tile_the_ranges(tasks: int):
+    """Equal shares, at most one per task, that together are the ranges; a hot one is split."""
+    given = [
+        OffsetRange("t", 0, 7, 1_000_007),
+        OffsetRange("t", 1, 0, 10),
+        OffsetRange("t", 2, 5, 5),
+    ]
+    made = shares(given, tasks)
+    assert len(made) == tasks
+    sizes = [sum(r.end - r.start for r in share) for share in made]
+    assert sum(sizes) == 1_000_010
+    assert max(sizes) - min(sizes) < tasks
+    flat = [each for share in made for each in share if each.partition == 0]
+    assert (flat[0].start, flat[-1].end) == (7, 1_000_007)
+    assert all(a.end == b.start for a, b in pairwise(flat))
+
+
+def test_small_ranges_share_a_task():
+    """A task is not started for a handful of records."""
+    given = [OffsetRange("t", n, 0, 100) for n in range(12)]
+    assert [len(share) for share in shares(given, 4)] == [12]
+    assert shares([], 4) == ()
+
+
+def test_failures_are_known_again_inside_sparks():
+    """The condition survives the text that Spark makes of an exception, and its causes."""
+    gone = RangeTruncated("orders", 3, 50, 100, 200)
+    spark = RuntimeError(f"Job aborted:\nTraceback …\nRangeTruncated: {gone}\n SQLSTATE: 38000")
+    users = ValueError("my job failed")
+    users.__cause__ = spark
+    assert told_by(users) == (
+        TRUNCATED,
+        "orders-3: offset 50 was wanted, the log holds 100 to 199",
+    )
+    assert told_by(RangeUnread("no progress")) is not None
+    assert told_by(ValueError("FLEET_RANGE_UNREAD")) is None
+
+
+def test_credentials_travel_as_references(tmp_path):
+    """An option names where a secret is; the task reads it, or says what is missing [11]."""
+    secret = tmp_path / "password"
+    secret.write_text("s3cret\n")
+    security = {
+        "protocol": "SASL_PLAINTEXT",
+        "sasl": {
+            "mechanism": "SCRAM-SHA-512",
+            "username_env": "KAFKA_USER",
+            "password_file": str(secret),
+        },
+    }
+    cluster = Cluster.model_validate({"bootstrap_servers": "b:9092", "security": security})
+    travels = references(cluster, "b:9092")
+    assert "s3cret" not in str(travels)
+    found = resolved(travels, {"KAFKA_USER": "alice"})
+    assert (found["sasl.username"], found["sasl.password"]) == ("alice", "s3cret")
+    with pytest.raises(ValueError, match="KAFKA_USER is not set for this Spark task"):
+        resolved(travels, {})
+    secret.unlink()
+    with pytest.raises(ValueError, match="cannot be read by this Spark task"):
+        resolved(travels, {"KAFKA_USER": "alice"})
