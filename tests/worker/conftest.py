@@ -58,14 +58,16 @@ class Group:
         self.produced: Counter[int] = Counter()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._home = home
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
         made = self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])
         made[self.topic].result(20)
         (folder / "worker_job.py").write_text(JOB)
 
-    def start(self, name: str, *, revision: str = "r1", env: dict[str, str] | None = None) -> None:
-        """Start a worker process."""
+    def start(
+        self, name: str, *, revision: str = "r1", env: dict[str, str] | None = None, **keys: Any
+    ) -> None:
+        """Start a worker process; keys of its `worker` section replace the ones here."""
         worker: dict[str, Any] = {
             "protocol": "classic",
             "entrypoint": "worker_job:process",
@@ -76,6 +78,7 @@ class Group:
                 "FLEET_EVENTS": str(self.folder / "events"),
                 **(env or {}),
             },
+            **keys,
         }
         spec = GroupSpec.model_validate(
             {
@@ -86,8 +89,8 @@ class Group:
             }
         )
         settings = WorkerSettings(
-            cluster=Cluster(bootstrap_servers=self._bootstrap),
-            bootstrap_servers=self._bootstrap,
+            cluster=Cluster(bootstrap_servers=self.bootstrap),
+            bootstrap_servers=self.bootstrap,
             group=spec,
             revision=revision,
         )

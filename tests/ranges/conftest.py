@@ -1,0 +1,82 @@
+"""Workers and a Spark server as in tests/worker, and Kafka topics with gaps in them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.kafka_source.pieces import OffsetRange
+from fleet.model import TopicPartition
+from fleet.worker.ends import Ends
+from fleet.worker.ranges import Look
+from tests.conftest import RunningBroker
+from tests.worker.conftest import group, spark_home
+
+__all__ = ["group", "spark_home"]
+
+
+@dataclass
+class Topic:
+    """A topic of one partition, what its leader says of it, and ways to make gaps."""
+
+    name: str
+    bootstrap: str
+
+    def __post_init__(self) -> None:
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+
+    @property
+    def tp(self) -> TopicPartition:
+        """Its partition."""
+        return TopicPartition(self.name, 0)
+
+    def create(self, **config: str) -> None:
+        """Make it."""
+        made = self.admin.create_topics([NewTopic(self.name, 1, 1, config=config)])
+        made[self.name].result(20)
+
+    def producer(self, **options: str) -> Producer:
+        """A client."""
+        return Producer({"bootstrap.servers": self.bootstrap, **options})
+
+    def truncate(self, before: int) -> None:
+        """Delete records as retention would."""
+        asked = self.admin.delete_records([KafkaPartition(self.name, 0, before)])
+        for future in asked.values():
+            future.result(20)
+
+    def look(self, isolation: str) -> Look:
+        """What Fleet's own question is answered with."""
+        ends = Ends(admin=self.admin, isolation=isolation)
+        found: dict[TopicPartition, Look] = {}
+
+        def answered() -> bool:
+            if not ends.pending:
+                ends.ask([self.tp])
+            found.update(ends.answer() or {})
+            return self.tp in found
+
+        wait_for(answered, "an answer to ListOffsets")
+        return found[self.tp]
+
+    def range(self, start: int, end: int) -> OffsetRange:
+        """A range of it."""
+        return OffsetRange(self.name, 0, start, end)
+
+
+@pytest.fixture
+def topic(broker: RunningBroker, unique: str) -> Topic:
+    """A topic, not yet made."""
+    return Topic(f"ranges-{unique}", broker.bootstrap_servers)
+
+
+def wait_for(what: Callable[[], bool], name: str, *, timeout: float = 30.0) -> None:
+    """Poll until true."""
+    deadline = time.monotonic() + timeout
+    while not what():
+        assert time.monotonic() < deadline, f"waited {timeout:g} s for {name}"
+        time.sleep(0.05)
