@@ -52,6 +52,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "pause": Lazy("holding", "pause", "Hold all changes of a group, or of all.", "Hold"),
     "resume": Lazy("holding", "resume", "Lift a pause.", "Hold"),
     "worker": Lazy("worker", "worker", "Run one worker in the foreground.", "Parts"),
+    "bench": Lazy("bench", "bench", "Measure a promise on this machine.", "Parts"),
     "broker": Lazy("broker", "broker", "Run the embedded Kafka.", "Parts"),
     "supervise": Lazy("supervise", "supervise", "Keep this machine's workers alive.", ""),
 }

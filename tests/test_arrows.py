@@ -89,7 +89,13 @@ CLIENTS: dict[str, tuple[str, ...]] = {
         "fleet.bench",
     ),
     "kafka": ("fleet.act.kafka",),
-    "pyspark": ("fleet.kafka_source", "fleet.history", "fleet.worker", "fleet.demo"),
+    "pyspark": (
+        "fleet.kafka_source",
+        "fleet.history",
+        "fleet.worker",
+        "fleet.demo",
+        "fleet.bench.streaming",
+    ),
     "prometheus_client": ("fleet.report", "fleet.worker"),
 }
 

@@ -50,7 +50,7 @@ def _empty_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", NEEDS_FILE)
 def test_without_a_file_a_command_names_init(command, capsys, tmp_path):
-    """Every command but demo, broker, init and doctor exits 2 and names `fleet init`."""
+    """Every command but demo, bench, broker, init and doctor exits 2 and names `fleet init`."""
     assert cli.run([command, *NEEDS_FILE[command]]) == 2
     said = capsys.readouterr().err
     assert "there is no fleet.yaml" in said
@@ -60,7 +60,7 @@ def test_without_a_file_a_command_names_init(command, capsys, tmp_path):
 
 def test_every_command_is_covered():
     """A new command is either tried without a file or named here."""
-    assert set(cli.COMMANDS) - set(NEEDS_FILE) == {"demo", "broker", "init", "doctor"}
+    assert set(cli.COMMANDS) - set(NEEDS_FILE) == {"demo", "bench", "broker", "init", "doctor"}
 
 
 @pytest.mark.parametrize(

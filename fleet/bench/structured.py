@@ -1,0 +1,105 @@
+"""Spark's own Structured Streaming with its Kafka source, in an environment of its own.
+
+Problem: the connector resolves completely only up to Spark 4.0.0, and Fleet runs on a newer one.
+Choice: a second virtual environment under `~/.cache/fleet`, made by pip the first time (450 MB),
+the connector by Spark's own Ivy; it runs `streaming.py` as a script. Cost: two versions of
+Spark are compared, the only two there are for this.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from fleet.bench import streaming
+from fleet.errors import FleetError
+
+VERSION: Final = "4.0.0"
+CONNECTOR: Final = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{VERSION}"
+_INSTALL_SECONDS: Final = 1200.0
+
+
+def environment(cache: Path, say: Callable[[str], None]) -> Path:
+    """The other environment's Python, installed where it is missing; FleetError where it cannot."""
+    folder = cache / f"spark-{VERSION}"
+    python = folder / "bin" / "python"
+    ready = folder / ".ready"
+    if ready.exists():
+        return python
+    say(f"installing Spark {VERSION} into {folder} (once, 450 MB)")
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", str(folder)],
+        [str(python), "-m", "pip", "install", "--quiet", f"pyspark=={VERSION}", "setuptools<81"],
+    ):
+        try:
+            subprocess.run(
+                command, check=True, capture_output=True, text=True, timeout=_INSTALL_SECONDS
+            )
+        except (subprocess.SubprocessError, OSError) as error:
+            told = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]
+            raise FleetError(
+                f"Spark {VERSION} for the comparison could not be installed: {''.join(told)}; "
+                "`fleet bench worker --alone` measures without it"
+            ) from error
+    ready.touch()
+    return python
+
+
+@contextmanager
+def queries(
+    python: Path,
+    *,
+    cache: Path,
+    bootstrap: str,
+    topic: str,
+    wanted: Sequence[Mapping[str, Any]],
+    log: Path,
+) -> Iterator[Iterator[dict[str, Any]]]:
+    """Run queries in turn; yields what the script tells, line by line. Ended on leaving."""
+    conf = {
+        "spark.jars.packages": CONNECTOR,
+        "spark.jars.ivy": str(cache / f"spark-{VERSION}" / "ivy"),
+        "spark.driver.memory": os.environ.get("FLEET_SPARK_MEMORY") or "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "4",
+    }
+    plan = {"conf": conf, "bootstrap": bootstrap, "topic": topic, "queries": list(wanted)}
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("SPARK_", "PYSPARK_")) and key not in {"PYTHONPATH", "VIRTUAL_ENV"}
+    }
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [str(python), streaming.__file__, json.dumps(plan)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**env, "PYSPARK_PYTHON": str(python)},
+            text=True,
+        )
+    try:
+        yield _lines(process, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(5)
+
+
+def _lines(process: "subprocess.Popen[str]", log: Path) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):
+            yield json.loads(line)
+    if process.wait(60):
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        raise FleetError(f"Structured Streaming ended with {process.returncode}: {''.join(last)}")
