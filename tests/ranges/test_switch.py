@@ -1,0 +1,156 @@
+"""The switch between the two ways, seen from the seam: what is paused, asked, named, sought.
+
+Kafka is a stand-in here: what it answers, and when, is the point.
+"""
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from fleet.clock import SystemClock
+from fleet.model import TopicPartition
+from fleet.spec import Batch
+from fleet.worker.batches import InlineReading
+from fleet.worker.ends import Ends
+from fleet.worker.ways import TwoWays
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Clock(SystemClock):
+    """Moves by hand."""
+
+    at = 100.0
+
+    def monotonic(self) -> float:
+        """As set."""
+        return self.at
+
+
+class Kafka:
+    """Both clients: one partition's (first, end), and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.log: dict[TopicPartition, tuple[int, int]] = {P0: (0, 0), P1: (0, 0)}
+        self.sought: dict[TopicPartition, int] = {}
+        self.looks = 0
+
+    def consume(self, count: int, timeout: float) -> list[Any]:
+        """No record: these tests are about offsets."""
+        return []
+
+    def seek(self, at: Any) -> None:
+        """Remember."""
+        self.sought[TopicPartition(at.topic, at.partition)] = at.offset
+
+    def get_watermark_offsets(self, tp: Any, *, cached: bool) -> tuple[int, int]:
+        """As the last fetch told."""
+        assert cached
+        return self.log[TopicPartition(tp.topic, tp.partition)]
+
+    def list_offsets(self, asked: Any, **_: Any) -> dict[Any, Any]:
+        """Answered at once: (first), then (stable end), then (end)."""
+        self.looks += 1
+        answers = {}
+        for tp in asked:
+            future: Future[Any] = Future()
+            offset = self.log[TopicPartition(tp.topic, tp.partition)][self.looks % 3 != 1]
+            future.set_result(type("Result", (), {"offset": offset}))
+            answers[tp] = future
+        return answers
+
+
+class Bench:
+    """A reading of two partitions with batches of 100 inline and 1000 by ranges."""
+
+    def __init__(self, mode: str = "auto", *, ranges: int = 1000) -> None:
+        self.clock, self.kafka = Clock(), Kafka()
+        self.told: list[str] = []
+        self.reading = TwoWays(
+            mode=mode,
+            batch=Batch(inline=100, ranges=ranges, max_wait=0.2, max_seconds=10.0),
+            inline=InlineReading(limit=100, max_wait=0.2, max_seconds=10.0, clock=self.clock),
+            ends=Ends(admin=self.kafka, isolation="read_committed"),
+            read=lambda _, wanted: wanted,
+            clock=self.clock,
+            tell=lambda way, _: self.told.append(way),
+        )
+        for tp in (P0, P1):
+            self.reading.begin(tp, topic_id="T", start=0, replay_to=None)
+
+    def turns(self, count: int = 4) -> tuple[list[str], list[Any]]:
+        """Some turns of the consumer thread: ranges of the batches closed, errors."""
+        closed: list[str] = []
+        errors: list[Any] = []
+        for _ in range(count):
+            self.clock.at += 0.3
+            errors += self.reading.take(self.kafka, timeout=0.0)
+            batch = self.reading.close(self.clock.at)
+            if batch is not None:
+                closed += [each.id for each in batch.ranges]
+        return closed, errors
+
+
+def test_there_and_back():
+    """A backlog pauses all and is named; once little waits the member seeks behind it."""
+    bench = Bench()
+    bench.kafka.log = {P0: (0, 250), P1: (0, 49)}
+    assert bench.turns() == ([], [])
+    assert not bench.reading.to_pause(), "299 records wait: inline"
+    bench.kafka.log[P1] = (0, 50)
+    closed, _ = bench.turns(3)
+    assert bench.told == ["ranges"]
+    assert bench.reading.to_pause() == {P0, P1}
+    assert closed == ["T-0-0-250", "T-1-0-50"]
+    bench.kafka.log = {P0: (0, 350), P1: (0, 51)}
+    assert bench.turns()[0] == ["T-0-250-350", "T-1-50-51"], "101 wait: still by ranges"
+    bench.kafka.log[P0] = (0, 450)
+    assert bench.turns() == ([], [])
+    assert bench.told == ["ranges", "inline"]
+    assert bench.kafka.sought == {P0: 350, P1: 51}
+    assert not bench.reading.to_pause()
+
+
+def test_a_planned_range_too_large_for_memory():
+    """A predecessor's range is repeated as it was read, whatever waits."""
+    bench = Bench()
+    bench.kafka.log = {P0: (0, 700), P1: (0, 0)}
+    bench.reading.begin(P0, topic_id="T", start=10, replay_to=610)
+    assert bench.told == ["ranges"]
+    assert bench.turns(2)[0] == ["T-0-10-610"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "ranges"])
+def test_records_that_are_gone(mode: str):
+    """A look finds it before a task does; nothing of the batch is named before it is decided."""
+    bench = Bench(mode)
+    bench.kafka.log = {P0: (0, 900), P1: (0, 900)}
+    bench.turns(1)
+    bench.kafka.log[P1] = (600, 900)
+    closed, errors = bench.turns(2)
+    assert closed == []
+    assert [(error.code(), tp, offset) for error, tp, offset in errors] == [(-140, P1, 0)]
+
+
+def test_a_batch_is_as_large_as_the_job_is_fast():
+    """It begins with three inline batches, grows while quick, shrinks where it is too slow."""
+    bench = Bench("ranges")
+    bench.kafka.log = {P0: (0, 9000), P1: (0, 0)}
+    sizes = []
+    for seconds in (0.5, 3.0, 20.0, 1.0):
+        while not (closed := bench.turns(1)[0]):
+            pass
+        start, end = closed[0].split("-")[2:]
+        sizes.append(int(end) - int(start))
+        bench.reading.took(sizes[-1], seconds)
+    assert sizes == [300, 1000, 1000, 500]
+
+
+def test_a_slow_job_stays_inline():
+    """Where an inline batch is over its time, reading is not what holds the job up."""
+    bench = Bench()
+    bench.reading.took(100, 60.0)
+    bench.kafka.log = {P0: (0, 9000), P1: (0, 0)}
+    bench.turns()
+    assert bench.told == []
