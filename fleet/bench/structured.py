@@ -33,7 +33,7 @@ def environment(cache: Path, say: Callable[[str], None]) -> Path:
     say(f"installing Spark {VERSION} into {folder} (once, 450 MB)")
     for command in (
         [sys.executable, "-m", "venv", "--clear", str(folder)],
-        [str(python), "-m", "pip", "install", "--quiet", f"pyspark=={VERSION}", "setuptools<81"],
+        [str(python), "-m", "pip", "install", "--quiet", f"pyspark=={VERSION}"],
     ):
         try:
             subprocess.run(

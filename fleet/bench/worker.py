@@ -241,8 +241,8 @@ class _Worker:
         return _json_lines(self._journal)
 
     def last(self, event: str) -> float:
-        """When the worker last told of it."""
-        return float([e["at"] for e in _json_lines(self._events) if e["event"] == event][-1])
+        """When the worker last told of it; 0 where it never did."""
+        return max((e["at"] for e in _json_lines(self._events) if e["event"] == event), default=0.0)
 
     def await_standby(self) -> None:
         """Warm, without a slot."""

@@ -14,6 +14,7 @@ import pytest
 
 from fleet.act import spark_server
 from fleet.clock import SystemClock
+from fleet.kafka_source.failures import TRUNCATED, told_by
 from fleet.kafka_source.source import frame_of_ranges
 from fleet.worker.spark_link import SparkLink
 from tests.conftest import RunningBroker
@@ -141,6 +142,10 @@ def test_standalone_cluster(
         spark_server.wait_ready(home, timeout=90.0, clock=SystemClock())
         session = link.connect(timeout=90.0, given_up=lambda: False)
         assert _executors(session, topic) == (2, [False], 40_000)
+        topic.truncate(100)
+        with pytest.raises(Exception, match=TRUNCATED) as gone:
+            read(session, topic, topic.range(50, 200))
+        assert told_by(gone.value) is not None, "also where Spark tries a task four times"
         group = Group(home, broker.bootstrap_servers, f"cluster-{unique}", tmp_path)
         table = tmp_path / "table"
         group.produce(3000)
