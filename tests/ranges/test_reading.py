@@ -121,51 +121,38 @@ def test_records_that_are_gone_are_named(spark: Any, topic: Topic):
     assert len(read(spark, topic, topic.range(60, 100))) == 40
 
 
-def test_backlog_by_ranges_then_inline_again(group: Group, tmp_path: Path):
-    """A backlog goes by ranges, a trickle inline, a backlog by ranges: all once, none lost."""
+def test_backlog_killed_holder_and_inline_again(group: Group, tmp_path: Path):
+    """A backlog goes by ranges, what follows inline; kill -9 in between repeats one batch [4]."""
     table = tmp_path / "table"
-    group.produce(3000)
-    group.start("w1", env={"PARQUET": str(table)}, batch=SMALL)
-    group.warm("w1")
-    group.open(0)
-    group.drained()
-    group.until(lambda: ways(group)[-1:] == ["inline"], "the way back inline")
-    group.produce(60)
-    group.drained()
-    group.produce(3000)
-    group.drained()
-    group.until(lambda: len(ways(group)) >= 4, "ranges and inline again")
-    group.produce(20)
-    group.drained()
-    assert ways(group)[:4] == ["ranges", "inline", "ranges", "inline"]
-    assert set(group.times_called().values()) == {1}
-    assert sum(group.times_called().values()) == 6080
-    assert rows(table) == sorted((p, at) for p, n in group.produced.items() for at in range(n))
-    assert group.end() == {"w1": 0}
-
-
-def test_killed_in_a_range_batch(group: Group, tmp_path: Path):
-    """Kill -9 of a holder: its successor's first batch has the very same range ids [4]."""
-    table = tmp_path / "table"
-    settings = {"PARQUET": str(table), "SECONDS_EACH": "1.5"}
+    env = {"PARQUET": str(table), "SECONDS_EACH": "1"}
     group.produce(3000)
     for name in ("w1", "w2"):
-        group.start(name, env=settings, batch=SMALL)
+        group.start(name, env=env, batch=SMALL)
     group.warm("w1", "w2")
     group.open(0)
     group.until(lambda: any(size(line) > 250 for line in group.journal()), "a batch by ranges")
-    holder = group.slot(0).holder
+    holder, last = group.slot(0).holder, group.journal()[-1]["ranges"]
     assert holder is not None
-    last = group.journal()[-1]["ranges"]
     group.processes[holder].kill()
+    group.until(lambda: ways(group)[-1:] == ["inline"], "the way back inline")
+    group.produce(60)
+    group.drained()
+    group.produce(900)
+    group.drained()
+    group.until(lambda: ways(group)[-2:] == ["ranges", "inline"], "there and back once more")
+    group.produce(20)
     group.drained()
     repeated = next(line for line in group.journal() if line["worker"] != holder)
     assert size(repeated) > 250
-    assert repeated["ranges"] == last
+    assert repeated["ranges"] == last, "the successor's first batch is its predecessor's last"
+    again = {(p, at) for _, p, start, end, _ in last for at in range(start, end)}
+    called = group.times_called()
+    assert {where for where, times in called.items() if times > 1} == again
+    assert sum(called.values()) == 3980 + len(again)
     assert rows(table) == sorted((p, at) for p, n in group.produced.items() for at in range(n))
 
 
-@pytest.mark.parametrize("on_truncated", ["stop", "skip"])
+@pytest.mark.parametrize("on_truncated", ["stop", pytest.param("skip", marks=pytest.mark.long)])
 def test_truncated_under_a_worker(group: Group, on_truncated: str):
     """Records that vanish before their batch is run are a named loss; stop or skip [7]."""
     gone = TopicPartition(group.topic, 0)
