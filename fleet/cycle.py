@@ -203,7 +203,7 @@ class Fleet(OpenFleet):
         """Keep what the plan's revision is, before any worker of it starts."""
         runtime = self.runtime
         if runtime.published(group, plan.revision) is not None:
-            self._refresh_bootstrap(group, plan.revision)
+            self._refresh(group, plan.revision)
             return
         spec = self.group(group)
         digest = code_digest(spec)
@@ -220,14 +220,21 @@ class Fleet(OpenFleet):
             group=spec,
             revision=revision,
             code_digest=digest,
+            published_at=self.clock.now(),
         ).model_dump_json(indent=1)
 
-    def _refresh_bootstrap(self, group: str, revision: str) -> None:
-        """The address is no part of a revision: keep a published one current."""
+    def _refresh(self, group: str, revision: str) -> None:
+        """Address and time are no part of a revision: keep a published one current.
+
+        A revision that is wanted again (A, B, A) is the newest again.
+        """
         text = self.runtime.published(group, revision)
         known = WorkerSettings.model_validate_json(text or "{}")
-        if known.bootstrap_servers != self.bootstrap:
-            fresh = known.model_copy(update={"bootstrap_servers": self.bootstrap})
+        others = {s.revision for s in self.store.slots(group) if s.revision} - {revision}
+        fresh = known.model_copy(update={"bootstrap_servers": self.bootstrap})
+        if others:
+            fresh = fresh.model_copy(update={"published_at": self.clock.now()})
+        if fresh != known:
             self.runtime.publish(group, revision, fresh.model_dump_json(indent=1))
 
     def _perform(self, group: str, change: Change, progress: Progress) -> Change:

@@ -31,6 +31,9 @@ class WorkerSettings(BaseModel):
     revision: str
     code_digest: str = ""
     """Digest of the entrypoint's source, or the image."""
+    published_at: float | None = None
+    """Wall time since when this is the revision wanted; not part of it. None: the process's
+    start stands in. The newest one has the first right to a free slot [22]."""
 
 
 def membership_part(group: GroupSpec) -> dict[str, Any]:

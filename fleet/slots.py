@@ -157,6 +157,8 @@ class WorkerReport:
     error: str | None = None
     unclean: bool = False
     """A drain ran into drain_timeout."""
+    since: float | None = None
+    """Wall time since when its revision is wanted: who is newest [22]; None = not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

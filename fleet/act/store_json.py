@@ -222,6 +222,7 @@ def report_as_json(report: WorkerReport) -> dict[str, Any]:
         "last_commit_at": report.last_commit_at,
         "error": report.error,
         "unclean": report.unclean,
+        "since": report.since,
     }
 
 
@@ -242,4 +243,5 @@ def report_from_json(value: Mapping[str, Any]) -> WorkerReport:
         last_commit_at=value["last_commit_at"],
         error=value["error"],
         unclean=value["unclean"],
+        since=value.get("since"),
     )

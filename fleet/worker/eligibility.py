@@ -2,16 +2,17 @@
 
 A slot is for the taking where it is open, not leaving, not quarantined, and free or held by a
 worker whose lease has expired [13]; a handover pins it to one revision. Without a pin, rule 22:
-a slot goes to any standby of its last holder's revision (or to anybody where it never had one);
-a standby of another revision waits one lease, and takes a second slot only after the first of
-its revision is active, so that a bad revision takes one slot, not all. Standbys that race for
-several slots begin at different ones, by their names.
+a free slot goes to the standby whose revision was published last, older ones wait one lease; a
+revision takes a second slot of another one only after its first is active, so that a bad one
+takes one slot, not all. While a managed roll has pins in the gate, its other slots stay with
+the revision they have: the canary is not proven yet. Standbys that race for several slots
+begin at different ones, by their names.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from fleet.slots import Gate, Phase, Slot
+from fleet.slots import Gate, Phase, Slot, WorkerReport
 
 
 def candidates(
@@ -22,18 +23,20 @@ def candidates(
     revision: str,
     dead: frozenset[int],
     waited: frozenset[int],
+    newest: bool,
 ) -> tuple[Slot, ...]:
     """Slots that this standby may take now, best first.
 
     dead: slots whose holder this worker has watched expire. waited: slots that this worker has
-    seen takeable for one lease.
+    seen takeable for one lease. newest: no standby of a later revision waits.
     """
     known = {slot.number: slot for slot in slots}
     numbers = sorted(gate.open - gate.leaving - gate.quarantined)
     found = [
         slot
         for slot in (known.get(n, Slot(group=gate.group, number=n)) for n in numbers)
-        if takeable(slot, dead) and _admits(gate, slot, known, revision, waited)
+        if takeable(slot, dead)
+        and _admits(gate, slot, known, revision, newest=newest, waited=slot.number in waited)
     ]
     if not found:
         return ()
@@ -51,14 +54,33 @@ def _admits(
     slot: Slot,
     known: Mapping[int, Slot],
     revision: str,
-    waited: frozenset[int],
+    *,
+    newest: bool,
+    waited: bool,
 ) -> bool:
     pin = gate.handover.get(slot.number)
     if pin is not None:
         return pin.revision == revision
-    if slot.revision is None or slot.revision == revision:
-        return True
-    return slot.number in waited and not _unproven(known, revision)
+    same = slot.revision in {None, revision}
+    rolling = bool(gate.handover) and slot.revision is not None
+    first = same if rolling else newest
+    return (first or waited) and (same or not _unproven(known, revision))
+
+
+def outranked(
+    reports: Iterable[WorkerReport], *, revision: str, since: float
+) -> WorkerReport | None:
+    """A standby of another revision that was published after ours, None where there is none."""
+    return next(
+        (
+            report
+            for report in reports
+            if report.phase == "standby"
+            and report.revision != revision
+            and (report.since or 0.0) > since
+        ),
+        None,
+    )
 
 
 def _unproven(known: Mapping[int, Slot], revision: str) -> bool:

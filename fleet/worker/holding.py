@@ -14,7 +14,7 @@ from typing import Any
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.slots import Gate, Phase, Slot, SlotStore, Watch
-from fleet.worker.eligibility import candidates, takeable
+from fleet.worker.eligibility import candidates, outranked, takeable
 from fleet.worker.events import Events
 
 
@@ -67,15 +67,31 @@ class Looker:
         self._version = None
         self._read_at = 0.0
 
-    def takeable(self, *, worker: str, revision: str) -> tuple[Slot, ...]:
-        """What this standby may take now, best first."""
+    def takeable(self, *, worker: str, revision: str, since: float) -> tuple[Slot, ...]:
+        """What this standby may take now, best first. since: when its revision was published."""
         dead, now = self.dead(), self._clock.monotonic()
         free = {s.number for s in self.slots if takeable(s, dead)} & self.gate.open
         self._free_since = {n: self._free_since.get(n, now) for n in free}
         waited = frozenset(n for n, at in self._free_since.items() if now - at >= self._lease)
         return candidates(
-            self.gate, self.slots, worker=worker, revision=revision, dead=dead, waited=waited
+            self.gate,
+            self.slots,
+            worker=worker,
+            revision=revision,
+            dead=dead,
+            waited=waited,
+            newest=not free or self._is_newest(revision, since),
         )
+
+    def _is_newest(self, revision: str, since: float) -> bool:
+        """No standby of a revision that was published later waits; a dead one's report may
+        hold us up for one lease.
+        """
+        try:
+            reports = self._store.reports(self._group)
+        except Unreachable:
+            return True
+        return outranked(reports, revision=revision, since=since) is None
 
 
 class Holding:

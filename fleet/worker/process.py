@@ -194,7 +194,9 @@ class _Worker:
     def _look_for_a_slot(self, looker: Looker, tools: Tools) -> tuple[int, str] | None:
         """One look of a standby; what a tenure ended the worker with, or None."""
         tools.see()
-        for seen in looker.takeable(worker=self._name, revision=self._settings.revision):
+        for seen in looker.takeable(
+            worker=self._name, revision=self._settings.revision, since=self._reporter.since
+        ):
             self._tenure = Tenure.take(tools, seen)
             if self._tenure is not None:
                 ended = self._tenure.serve()

@@ -31,6 +31,7 @@ class Reporter:
     ) -> None:
         assert settings.group.worker is not None
         self._settings = settings
+        self._since = settings.published_at or clock.now()
         self._name = name
         self._store = store
         self._clock = clock
@@ -45,6 +46,11 @@ class Reporter:
         self._patience = settings.group.worker.max_poll_interval
         self._phase = "starting"
         self._http = StatusServer(settings.group.worker.http, self.status)
+
+    @property
+    def since(self) -> float:
+        """Since when our revision is wanted."""
+        return self._since
 
     @property
     def phase(self) -> str:
@@ -103,6 +109,7 @@ class Reporter:
                     last_commit_at=facts["last_commit_timestamp_seconds"],
                     error=facts["error"],
                     unclean=standing.unclean,
+                    since=self._since,
                 )
             )
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.slots import Gate, Handover, Phase, Slot
-from fleet.worker.eligibility import candidates
+from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
+from fleet.worker.eligibility import candidates, outranked
 
 GATE = Gate(group="g", version=1, open=frozenset({0, 1}))
 FREE = [Slot(group="g", number=0), Slot(group="g", number=1)]
@@ -24,6 +24,7 @@ def numbers(
     revision: str = "r1",
     dead: set[int] | None = None,
     waited: set[int] | None = None,
+    newest: bool = True,
 ) -> set[int]:
     found = candidates(
         gate,
@@ -32,6 +33,7 @@ def numbers(
         revision=revision,
         dead=frozenset(dead or ()),
         waited=frozenset(waited or ()),
+        newest=newest,
     )
     return {slot.number for slot in found}
 
@@ -75,12 +77,42 @@ def test_held_slots_are_taken_only_from_the_dead():
     assert numbers(GATE, [held(0), held(1)], dead={1}) == {1}
 
 
-def test_another_revision_waits_one_lease():
-    """Unpinned, a standby of the former revision has the first right."""
+@pytest.mark.parametrize("was", ["r1", "r2", None], ids=["theirs", "another's", "nobody's"])
+def test_the_newest_revision_has_the_first_right(was: str | None):
+    """Unpinned, a free slot is the newest revision's at once, an older one's after one lease."""
+    slots = [replace(held(0), holder=None, revision=was), held(1)]
+    assert numbers(GATE, slots, revision="r2", newest=True) == {0}
+    assert numbers(GATE, slots, revision="r1", newest=False) == set()
+    assert numbers(GATE, slots, revision="r1", newest=False, waited={0}) == {0}
+
+
+def test_a_managed_roll_keeps_its_other_slots_to_their_revision():
+    """While slot 1 is pinned to r2, a crash on slot 0 is r1's to mend; r2 is not proven yet."""
+    gate = replace(GATE, handover={1: Handover(token=1, revision="r2")})
     slots = [replace(held(0), holder=None), held(1)]
-    assert numbers(GATE, slots, revision="r1") == {0}
-    assert numbers(GATE, slots, revision="r2") == set()
-    assert numbers(GATE, slots, revision="r2", waited={0}) == {0}
+    assert numbers(gate, slots, revision="r1", newest=False) == {0}
+    assert numbers(gate, slots, revision="r2", newest=True) == set()
+    assert numbers(gate, slots, revision="r2", newest=True, waited={0}) == {0}
+
+
+def test_who_is_newest_is_told_by_the_standbys_reports():
+    """Holders do not count, nor standbys of ours, nor of an earlier revision."""
+    report = WorkerReport(
+        worker="w2",
+        group="g",
+        revision="r2",
+        phase="standby",
+        slot=None,
+        counter=1,
+        http_port=None,
+        since=20.0,
+    )
+    mine = {"revision": "r1", "since": 10.0}
+    assert outranked([report], **mine) is report
+    assert outranked([replace(report, phase="active", slot=0)], **mine) is None
+    assert outranked([replace(report, revision="r1")], **mine) is None
+    assert outranked([replace(report, since=5.0)], **mine) is None
+    assert outranked([replace(report, since=None)], **mine) is None
 
 
 @pytest.mark.parametrize(
@@ -96,9 +128,15 @@ def test_racers_begin_at_different_slots():
     """Standbys that race for many slots do not all reach for the same one first."""
     gate = replace(GATE, open=frozenset(range(8)))
     firsts = {
-        candidates(gate, [], worker=f"w{n}", revision="r1", dead=frozenset(), waited=frozenset())[
-            0
-        ].number
+        candidates(
+            gate,
+            [],
+            worker=f"w{n}",
+            revision="r1",
+            dead=frozenset(),
+            waited=frozenset(),
+            newest=True,
+        )[0].number
         for n in range(20)
     }
     assert len(firsts) > 3
