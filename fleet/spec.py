@@ -151,6 +151,8 @@ class _WorkerBase(Strict):
     """Seconds one batch may take; default max_poll_interval - drain_timeout."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     on_truncated: Literal["stop", "skip"] = "stop"
+    metadata_refresh: Annotated[Duration, Field(ge=1.0, le=300.0)] = 30.0
+    """How soon new partitions, new topics of a pattern and topics made again are seen."""
     start_from: Literal["earliest", "latest"] = "earliest"
     """Where a partition without a committed offset begins."""
     spark: Annotated[str, Field(pattern=r"^(shared|sc://.+|local\[(\d+|\*)\])$")] = "shared"

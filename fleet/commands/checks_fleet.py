@@ -62,6 +62,7 @@ def _cluster(fleet: "Fleet") -> list[Finding]:
     seen: list[Snapshot] = []
     found = guarded("broker", lambda: groups_readable(fleet, seen))
     if seen:
+        found += guarded("topics", lambda: topics(fleet, seen[0]))
         found += guarded("offsets log", lambda: receipts_verifiable(fleet, seen[0]))
         found += guarded("batched leave", lambda: leave_possible(fleet))
     found += guarded("workers", lambda: workers(fleet))
@@ -81,6 +82,32 @@ def groups_readable(fleet: "Fleet", seen: "list[Snapshot]") -> Iterator[Finding]
     )
     for problem in snapshot.problems:
         yield warn("groups", problem, "check the ACLs: Describe on groups and topics")
+
+
+def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
+    """Every fleet with a worker has something to read."""
+    from fleet.decide.capacity import missing_topics, subscribed, unmatched
+
+    for spec in (each for each in fleet.spec.fleets if each.worker is not None):
+        there = subscribed(snapshot.topics, spec)
+        missing = missing_topics(snapshot.topics, spec)
+        if missing and spec.create is None:
+            yield warn(
+                "topics",
+                f"{', '.join(missing)} of {spec.group} does not exist",
+                "create it, or write create: {partitions: 12} under the fleet",
+            )
+        elif missing:
+            yield ok("topics", f"{spec.group}: `fleet up` creates {', '.join(missing)}")
+        elif unmatched(snapshot.topics, spec):
+            yield warn(
+                "topics",
+                f"no topic matches {' or '.join(spec.topics)} of {spec.group} yet",
+                "its slots open with the first plan after one is created",
+            )
+        else:
+            count = f"{len(there)} topic(s) with {sum(there.values())} partition(s)"
+            yield ok("topics", f"{spec.group} reads {count}")
 
 
 def receipts_verifiable(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:

@@ -36,6 +36,11 @@ def missing_topics(topics: Mapping[str, int], group: GroupSpec) -> tuple[str, ..
     return tuple(t for t in group.topics if not is_pattern(t) and not topics.get(t))
 
 
+def unmatched(topics: Mapping[str, int], group: GroupSpec) -> tuple[str, ...]:
+    """The entries of `topics` where none of them is there yet; empty where anything is."""
+    return () if subscribed(expected_topics(topics, group), group) else group.topics
+
+
 def expected_topics(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:
     """The topics as they will be once `create:` has made the missing ones."""
     if group.create is None:

@@ -4,7 +4,13 @@ Where a promise cannot be kept (dynamic members, other people's consumers, stand
 plan says so before it acts; these notes hold nothing up, unlike refusals.
 """
 
-from fleet.decide.capacity import expected_topics, missing_topics, ownable, ownable_reason
+from fleet.decide.capacity import (
+    expected_topics,
+    missing_topics,
+    ownable,
+    ownable_reason,
+    unmatched,
+)
 from fleet.decide.words import few, plural
 from fleet.decide.world import GroupWorld
 from fleet.model import Step, StepKind
@@ -95,6 +101,9 @@ def why_nothing(world: GroupWorld, wanted: int) -> tuple[str, ...]:
         names = ", ".join(missing)
         lift = "create it, or write create: {partitions: 12} under the fleet"
         return (f"nothing to do: {names} does not exist; {lift}",)
+    nothing = unmatched(world.topics, world.spec)
+    if nothing:
+        return (f"nothing to do: no topic matches {' or '.join(nothing)} yet; it is waited for",)
     be = "is" if wanted == 1 else "are"
     what = f"{plural(wanted, 'slot')} of revision {world.revision}"
     return (f"nothing to do: {what} {be} wanted and there",)

@@ -9,7 +9,7 @@ hold a roll or standbys.
 
 from collections.abc import Sequence
 
-from fleet.decide.capacity import missing_topics
+from fleet.decide.capacity import missing_topics, unmatched
 from fleet.decide.world import GroupWorld
 from fleet.model import GroupState, Step, StepKind
 from fleet.slots import ChangeState
@@ -66,7 +66,7 @@ def refusals(
             _wrong_type(world, kinds),
             _wrong_assignor(world),
             _storm(world, recent_rebalances),
-            _no_topic(world),
+            _no_topic(world, kinds),
             "" if forced else _rolled_back(world),
         ]
     if kinds & _MEMBERSHIP:
@@ -177,8 +177,17 @@ def _storm(world: GroupWorld, recent: int | None) -> str:
     )
 
 
-def _no_topic(world: GroupWorld) -> str:
+def _no_topic(world: GroupWorld, kinds: set[StepKind]) -> str:
+    """Who leaves needs no topic; who subscribes to nothing never joins (librdkafka)."""
+    if not kinds - {StepKind.WARM, StepKind.LEAVE}:
+        return ""
     missing = missing_topics(world.topics, world.spec)
+    nothing = unmatched(world.topics, world.spec)
+    if nothing and not missing:
+        return (
+            f"no topic matches {' or '.join(nothing)} of {world.spec.group} yet, and a member that "
+            "subscribes to nothing does not join; the next plan after one is created goes on"
+        )
     if not missing or world.spec.create is not None:
         return ""
     names = ", ".join(missing)

@@ -7,7 +7,8 @@ Cost: two or three round trips (a few milliseconds) per assignment.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,11 +19,17 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # no
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.model import TopicPartition
+from fleet.spec import is_pattern
 from fleet.worker.events import Events
-from fleet.worker.plans import decode_plan
+from fleet.worker.plans import decode_plan, decode_topic
+from fleet.worker.topics import id_of
 
 _TIMEOUT: Final = 5.0
 _PAUSE: Final = 0.25
+_ABSENT_AFTER: Final = 5.0
+"""Seconds after which a topic without metadata is taken for deleted."""
+_UNKNOWN: Final = frozenset({3, -188, -190})
+"""Unknown topic or partition, by the broker and by librdkafka."""
 _EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -32,7 +39,9 @@ class Start:
     """One partition's beginning.
 
     committed is None where nothing was ever committed. lost is (first, next after) of offsets
-    that are gone and were never read; position is already behind them.
+    that are gone and were never read; position is already behind them. gone: there is no such
+    topic now, so nothing is read. anew: the topic was deleted and made again under its name;
+    former: the deleted one's offset, which is not believed.
     """
 
     tp: TopicPartition
@@ -41,6 +50,14 @@ class Start:
     committed: int | None
     replay_to: int | None
     lost: tuple[int, int] | None = None
+    gone: bool = False
+    anew: bool = False
+    former: int | None = None
+
+    @property
+    def known_id(self) -> str | None:
+        """The topic's id; None where the name stands in for it."""
+        return None if self.topic_id == self.tp.topic else self.topic_id
 
 
 class Assigner:
@@ -66,12 +83,41 @@ class Assigner:
             return ()
         asked = [KafkaPartition(tp.topic, tp.partition) for tp in tps]
         committed = self._insist(lambda: _raise_errors(consumer.committed(asked, _TIMEOUT)), ())
-        first = self._insist(lambda: self._offsets(tps, _EARLIEST), tps)
+        first = self._there(tps, _EARLIEST)
         known = {TopicPartition(each.topic, each.partition): each for each in committed}
-        new = [tp for tp in tps if known[tp].offset < 0]
-        latest = self._insist(lambda: self._offsets(new, _LATEST), new) if new else {}
+        new = [tp for tp in tps if known[tp].offset < 0 and tp in first]
+        latest = self._there(new, _LATEST) if new else {}
+        before = dict(self._ids)
         self._learn_ids({tp.topic for tp in tps})
-        return tuple(self._start(tp, known[tp], first[tp], latest.get(tp)) for tp in tps)
+        return tuple(
+            self._start(tp, known[tp], first[tp], latest.get(tp), before.get(tp.topic))
+            if tp in first
+            else _absent(tp)
+            for tp in tps
+        )
+
+    def anew(self, tp: TopicPartition, former: Start | None) -> Start:
+        """The beginning of a topic that was made again, whatever is committed under its name."""
+        first = self._there([tp], _EARLIEST)
+        if tp not in first:
+            return _absent(tp)
+        self._learn_ids({tp.topic})
+        return Start(
+            tp=tp,
+            topic_id=self._ids.get(tp.topic, tp.topic),
+            position=first[tp],
+            committed=None,
+            replay_to=None,
+            anew=True,
+            former=former.position if former is not None else None,
+        )
+
+    def ask_ids(self, topics: Collection[str]) -> Mapping[str, Any]:
+        """Start to ask for topics' descriptions; futures by topic."""
+        futures: Mapping[str, Any] = self._admin.describe_topics(
+            TopicCollection(sorted(topics)), request_timeout=_TIMEOUT
+        )
+        return futures
 
     def end(self, tp: TopicPartition) -> int:
         """The partition's end as this isolation level sees it."""
@@ -81,12 +127,37 @@ class Assigner:
         """The partition's log start."""
         return int(self._insist(lambda: self._offsets([tp], _EARLIEST), [tp])[tp])
 
-    def _start(self, tp: TopicPartition, stored: Any, first: int, latest: int | None) -> Start:
+    def _start(
+        self,
+        tp: TopicPartition,
+        stored: Any,
+        first: int,
+        latest: int | None,
+        before: str | None,
+    ) -> Start:
+        """`before`: the topic's id as it was known until now."""
         topic_id = self._ids.get(tp.topic, tp.topic)
         if stored.offset < 0:
-            position = latest if self._latest and latest is not None else first
+            anew = before not in {None, topic_id}  # its offsets went with the topic
+            position = latest if self._latest and latest is not None and not anew else first
             return Start(
-                tp=tp, topic_id=topic_id, position=position, committed=None, replay_to=None
+                tp=tp,
+                topic_id=topic_id,
+                position=position,
+                committed=None,
+                replay_to=None,
+                anew=anew,
+            )
+        told = decode_topic(stored.metadata)
+        if told is not None and topic_id not in {told, tp.topic}:
+            return Start(
+                tp=tp,
+                topic_id=topic_id,
+                position=first,
+                committed=None,
+                replay_to=None,
+                anew=True,
+                former=stored.offset,
             )
         lost = (stored.offset, first) if stored.offset < first else None
         return Start(
@@ -98,25 +169,41 @@ class Assigner:
             lost=lost,
         )
 
-    def _offsets(self, tps: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+    def _there(self, tps: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+        """Offsets of those that exist; a leader that is new, or not elected yet, is waited for."""
+        absent_after = self._clock.monotonic() + _ABSENT_AFTER
+        found: dict[TopicPartition, int] = {}
+
+        def ask() -> bool:
+            patient = self._clock.monotonic() < absent_after
+            found.update(self._offsets(tps, spec, patient=patient))
+            return True
+
+        self._insist(ask, tps)
+        return found
+
+    def _offsets(
+        self, tps: Sequence[TopicPartition], spec: Any, *, patient: bool = True
+    ) -> dict[TopicPartition, int]:
+        """Offsets by partition; one that does not exist raises, or is left out if not `patient`."""
         asked = {KafkaPartition(tp.topic, tp.partition): spec for tp in tps}
         futures = self._admin.list_offsets(
             asked, isolation_level=self._isolation, request_timeout=_TIMEOUT
         )
-        return {
-            TopicPartition(each.topic, each.partition): future.result().offset
-            for each, future in futures.items()
-        }
+        found = {}
+        for each, future in futures.items():
+            try:
+                found[TopicPartition(each.topic, each.partition)] = int(future.result().offset)
+            except KafkaException as error:
+                if patient or error.args[0].code() not in _UNKNOWN:
+                    raise
+        return found
 
     def _learn_ids(self, topics: set[str]) -> None:
         """Kafka's topic ids, asked anew each time: a recreated topic has another."""
         try:
-            futures = self._admin.describe_topics(
-                TopicCollection(sorted(topics)), request_timeout=_TIMEOUT
-            )
-            for topic, future in futures.items():
-                # Java's Uuid.toString is URL-safe; librdkafka's is not, and ids become file names.
-                self._ids[topic] = str(future.result().topic_id).replace("+", "-").replace("/", "_")
+            for topic, future in self.ask_ids(topics).items():
+                self._ids[topic] = id_of(future.result())
         except KafkaException:
             return  # ids stay as known, or the topic's name stands in: never worth a failure
 
@@ -144,6 +231,11 @@ class Assigner:
                         self._admin.list_topics(topic, timeout=_TIMEOUT)
 
 
+def _absent(tp: TopicPartition) -> Start:
+    """A partition that was assigned, but whose topic is deleted by now."""
+    return Start(tp=tp, topic_id=tp.topic, position=0, committed=None, replay_to=None, gone=True)
+
+
 def _raise_errors(partitions: Sequence[Any]) -> Sequence[Any]:
     for each in partitions:
         if each.error is not None:
@@ -159,8 +251,12 @@ def look_around(consumer: Any, topics: Sequence[str], events: Events) -> None:
     """
     known = []
     for topic in topics:
-        if topic.startswith("^"):
-            consumer.list_topics(timeout=_TIMEOUT)
+        if is_pattern(topic):
+            there = consumer.list_topics(timeout=_TIMEOUT).topics
+            matching = [name for name in there if re.match(topic, name)]
+            known += matching[:1]
+            if not matching:
+                events.say_rarely(f"no topic matches {topic} yet; waiting for one")
             continue
         told = consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
         if told.error is None:

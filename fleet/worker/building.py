@@ -65,6 +65,7 @@ def membership_of(
             drain_timeout=settings.group.rollout.drain_timeout,
             patience=session_timeout(settings),
             skip_truncated=worker.on_truncated == "skip",
+            metadata_refresh=worker.metadata_refresh,
             revision=settings.revision,
         ),
         protocol=protocol,
@@ -106,7 +107,8 @@ def _reading_options(settings: WorkerSettings) -> Mapping[str, Any]:
         "fetch.wait.max.ms": 100,
         "fetch.queue.backoff.ms": 20,
         "fetch.error.backoff.ms": 100,
-        "topic.metadata.refresh.interval.ms": 30_000,  # a new partition is seen within 30 s
+        # New partitions and topics are seen within it; librdkafka's own 5 min is too long.
+        "topic.metadata.refresh.interval.ms": int(worker.metadata_refresh * 1000),
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
     }

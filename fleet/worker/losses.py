@@ -8,6 +8,7 @@ begins the other partitions again at their committed offsets, too (their prepare
 twice, never processed twice).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -46,7 +47,11 @@ class Losses:
         """The next record is gone while it was being read."""
         if tp not in self._standing.partitions:
             return
+        before = self._pipeline.start_of(tp)
         (start,) = self._assigner.starts(self._consumer, [tp])
+        if before is not None and before.known_id and start.known_id not in {None, before.known_id}:
+            self._begin_anew(tp)
+            return
         if start.lost is None and start.position > self._assigner.end(tp):
             first = self._assigner.first(tp)
             start = Start(
@@ -62,6 +67,39 @@ class Losses:
         self._pipeline.stopped.add(tp)
         if start.lost is not None:
             self.report(start)
+
+    def recreated(self, ids: Mapping[str, str]) -> None:
+        """Begin topics anew whose id is another than the one we began; ids by topic."""
+        for tp in sorted(self._standing.partitions):
+            start, now = self._pipeline.start_of(tp), ids.get(tp.topic)
+            if start is None or now is None:
+                continue
+            if tp in self._pipeline.gone or start.known_id not in {None, now}:
+                self._begin_anew(tp)
+
+    def _begin_anew(self, tp: TopicPartition) -> None:
+        """Read a topic that was made again from its beginning, once no batch is in hand."""
+        start = self._assigner.anew(tp, self._pipeline.start_of(tp))
+        self._pipeline.drop([tp])
+        self._pipeline.begin(start, reads=False)  # what the old fetch still brings is not its own
+        if not start.gone:
+            self._pipeline.stopped.add(tp)
+            self.made_again(start)
+
+    def made_again(self, start: Start) -> None:
+        """Name it; nothing is lost."""
+        told = "" if start.former is None else f"; the old topic's offset {start.former} is void"
+        self._events.say(
+            f"topic {start.tp.topic} was deleted and made again, its id is {start.topic_id} now: "
+            f"{start.tp} is read from its beginning, {start.position}{told}"
+        )
+        self._events.tell(
+            "topic_made_again",
+            partition=str(start.tp),
+            topic_id=start.topic_id,
+            position=start.position,
+            former=start.former,
+        )
 
     def report(self, start: Start) -> None:
         """Name what was lost; stop the partition, or go on behind the loss."""
@@ -95,7 +133,8 @@ class Losses:
     def restart(self) -> None:
         """Assign partitions again whose fetch stopped, once no batch is in hand."""
         pipeline = self._pipeline
-        stopped = self._standing.partitions & pipeline.stopped - pipeline.quarantined
+        stopped = self._standing.partitions & pipeline.stopped
+        stopped -= pipeline.quarantined | pipeline.gone
         if not stopped or pipeline.busy:
             return
         others = self._standing.partitions - stopped

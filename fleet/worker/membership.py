@@ -28,14 +28,17 @@ from fleet.worker.pipeline import Pipeline
 from fleet.worker.protocols import Fenced, MemberProtocol, is_fenced, verdict
 from fleet.worker.reading import Reading
 from fleet.worker.standing import Drain, End, Ended, Standing, Terms
+from fleet.worker.topics import TopicWatch
 
 _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01
 _STILL: Final = 0.05
 """Seconds to wait for commands where nothing is read."""
 _OUT_OF_RANGE: Final = -140
-_QUIET: Final = frozenset({3, -191, -190})
-"""Unknown topic, end of partition, unknown partition: nothing to be told as an error."""
+_QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
+"""Unknown topic or id, end of partition, unknown partition: nothing to be told as an error."""
+_PERHAPS_GONE: Final = frozenset({3, 100, 103, -188, -190})
+"""After these a topic may have been deleted, or made again."""
 _UNCLEAN_SECONDS: Final = 5.0
 
 
@@ -152,6 +155,9 @@ class Membership:
             skip=self._terms.skip_truncated,
             events=self._events,
         )
+        self._topics = TopicWatch(
+            self._assigner.ask_ids, every=self._terms.metadata_refresh, clock=self._clock
+        )
         deadline = self._clock.monotonic() + self._terms.patience
         while not self._done:
             try:
@@ -204,6 +210,7 @@ class Membership:
             self._serve(_STILL)
             return
         self._losses.lift(self._lifts)
+        self._losses.recreated(self._topics.look({tp.topic for tp in self.standing.partitions}))
         self._losses.restart()
         still = self._pause_and_resume()
         timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
@@ -345,6 +352,8 @@ class Membership:
             self._pipeline.begin(start, reads=reads)
             if start.lost is not None:
                 self._losses.report(start)
+            if start.anew:
+                self._losses.made_again(start)
         self.standing.member_id = consumer.memberid() or self.standing.member_id
         self.standing.assigned = True
         # librdkafka keeps a pause over a rebalance: say for each partition what shall be, now,
@@ -400,6 +409,8 @@ class Membership:
             self._events.say_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
 
     def _on_message_error(self, error: Any, tp: TopicPartition | None) -> None:
+        if error.code() in _PERHAPS_GONE:
+            self._topics.soon()
         if error.code() == _OUT_OF_RANGE and tp is not None:
             self._losses.out_of_range(tp)
         elif error.code() not in _QUIET:

@@ -34,6 +34,7 @@ from fleet.worker.reading import Prepared, Reading
 from fleet.worker.standing import Standing
 
 _RETRY_PAUSE: Final = 0.1
+_UNKNOWN_TOPIC: Final = 3
 
 
 class Committed(StrEnum):
@@ -88,6 +89,8 @@ class Pipeline:
         self.quarantined: set[TopicPartition] = set()
         self.stopped: set[TopicPartition] = set()
         """Partitions that librdkafka fetches no more (it gave up after an error): assign again."""
+        self.gone: set[TopicPartition] = set()
+        """Partitions whose topic was deleted under us; not read until it is made again."""
         self._starts: dict[TopicPartition, Start] = {}
         self._in_hand: _InHand | None = None
         self._prepared: Prepared | None = None
@@ -115,7 +118,8 @@ class Pipeline:
         """A partition is ours (again): a new token, read from its start unless quarantined."""
         self.owned.gain(start.tp)
         self._starts[start.tp] = start
-        if reads:
+        (self.gone.add if start.gone else self.gone.discard)(start.tp)
+        if reads and not start.gone:
             self._reading.begin(
                 start.tp,
                 topic_id=start.topic_id,
@@ -138,6 +142,7 @@ class Pipeline:
         self.owned.lose(gone)
         self.quarantined -= gone
         self.stopped -= gone
+        self.gone -= gone
         for tp in gone:
             self._starts.pop(tp, None)
 
@@ -145,7 +150,7 @@ class Pipeline:
         """Read owned partitions again from what is committed, with a new token."""
         for tp in tps:
             start = self._starts.get(tp)
-            if start is None or tp in self.quarantined:
+            if start is None or tp in self.quarantined or tp in self.gone:
                 continue
             self.drop([tp])
             self.begin(start, reads=True)
@@ -195,9 +200,10 @@ class Pipeline:
             outcome = Committed.VOID
         self._in_hand = None
         if outcome is Committed.DONE:
+            allowed = tuple(each for each in allowed if each.tp not in self.gone)
             self._note_commit(hand, allowed)
             again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
-            again -= {each.tp for each in allowed} | self.quarantined
+            again -= {each.tp for each in allowed} | self.quarantined | self.gone
         else:
             if done.void or finished:
                 self._events.say(f"batch of {done.batch.records} records is void: not committed")
@@ -272,7 +278,7 @@ class Pipeline:
         outcome = self._write(self._entries(()))
         if outcome is Committed.VOID and self._prepared is not None:
             self.rewind([each.tp for each in self._prepared.ranges])
-        return outcome is Committed.DONE
+        return outcome is Committed.DONE and self._prepared is not None
 
     def _entries(self, finished: Iterable[Finished]) -> list[KafkaPartition]:
         """Offsets with plans: the finished ends, and unchanged ones of the prepared batch."""
@@ -284,7 +290,7 @@ class Pipeline:
                 tp.topic,
                 tp.partition,
                 offset,
-                metadata=encode_plan(plans.get(tp), self._revision),
+                metadata=encode_plan(plans.get(tp), self._revision, self._starts[tp].known_id),
             )
             for tp, offset in sorted(offsets.items())
         ]
@@ -298,7 +304,12 @@ class Pipeline:
         if not gaps:
             return
         entries = [
-            KafkaPartition(tp.topic, tp.partition, end, metadata=encode_plan(None, self._revision))
+            KafkaPartition(
+                tp.topic,
+                tp.partition,
+                end,
+                metadata=encode_plan(None, self._revision, self._starts[tp].known_id),
+            )
             for tp, (_, end) in sorted(gaps.items())
         ]
         for tp, (_, end) in gaps.items():
@@ -312,11 +323,15 @@ class Pipeline:
         self._standing.committing_since = self._clock.monotonic()
         try:
             answers = self._consumer.commit(offsets=entries, asynchronous=False) or []
-            errors = [each.error for each in answers if each.error is not None]
-        except KafkaException as error:
-            errors = [error.args[0]]
+            told = [(each, each.error) for each in answers if each.error is not None]
+        except KafkaException as error:  # none of them was written
+            told = [(each, error.args[0]) for each in entries]
         finally:
             self._standing.committing_since = None
+        deleted = [each for each, error in told if error.code() == _UNKNOWN_TOPIC]
+        if deleted:
+            self._forsake(deleted)
+        errors = [error for _, error in told if error.code() != _UNKNOWN_TOPIC]
         if not errors:
             self._standing.last_commit_at = self._clock.now()
             self._planned = self._prepared is not None
@@ -330,6 +345,15 @@ class Pipeline:
         if worst.code() in RETRIED or worst.retriable():
             return Committed.RETRY
         raise FleetError(f"the coordinator refuses the commit: {worst.str()} ({worst.code()})")
+
+    def _forsake(self, deleted: Iterable[KafkaPartition]) -> None:
+        """Their topic was deleted: nothing of it is read or committed until it is made again."""
+        tps = {TopicPartition(each.topic, each.partition) for each in deleted}
+        self.gone |= tps & self._starts.keys()
+        self.drop(tps)
+        for topic in sorted({tp.topic for tp in tps}):
+            self._events.say(f"topic {topic} was deleted: what was read of it is not committed")
+            self._events.tell("topic_deleted", topic=topic)
 
     def _note_commit(self, hand: _InHand, allowed: tuple[Finished, ...]) -> None:
         standing = self._standing

@@ -79,4 +79,6 @@ class Terms:
     patience: float
     """Seconds it waits for brokers before a batch is void: the session timeout [32]."""
     skip_truncated: bool
+    metadata_refresh: float
+    """Seconds between two looks at topics: new partitions, topics made again."""
     revision: str

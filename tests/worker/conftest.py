@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
@@ -64,7 +64,16 @@ class Group:
         made[self.topic].result(20)
         (folder / "worker_job.py").write_text(JOB)
 
-    def start(self, name: str, *, revision: str = "r1", env: dict[str, str] | None = None) -> None:
+    def start(
+        self,
+        name: str,
+        *,
+        revision: str = "r1",
+        env: dict[str, str] | None = None,
+        lease: float = LEASE,
+        topics: Sequence[str] = (),
+        **settings_of_worker: Any,
+    ) -> None:
         """Start a worker process."""
         worker: dict[str, Any] = {
             "protocol": "classic",
@@ -76,13 +85,14 @@ class Group:
                 "FLEET_EVENTS": str(self.folder / "events"),
                 **(env or {}),
             },
+            **settings_of_worker,
         }
         spec = GroupSpec.model_validate(
             {
                 "group": self.name,
-                "topics": [self.topic],
+                "topics": list(topics) or [self.topic],
                 "worker": worker,
-                "runtime": {"kind": "local", "lease": LEASE},
+                "runtime": {"kind": "local", "lease": lease},
             }
         )
         settings = WorkerSettings(
@@ -110,6 +120,20 @@ class Group:
             ),
             f"{names} to be warm",
         )
+
+    def make(self, topic: str, partitions: int) -> None:
+        """Create a topic; one of that name that is being deleted is waited for."""
+
+        def made() -> bool:
+            try:
+                self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
+            except KafkaException as error:
+                if error.args[0].code() != 36:  # it exists
+                    raise
+                return False
+            return True
+
+        self.until(made, f"topic {topic} to be made")
 
     def produce(self, count: int, value: bytes = b"x", partition: int | None = None) -> None:
         """Records over all partitions in turn, or to one."""

@@ -1,0 +1,58 @@
+"""Notices topics that were deleted and made again under the same name while we read them.
+
+Problem: Kafka's consumers go by names. *Seen* (4.3.1, librdkafka 2.16.1): after a topic was
+deleted and made again between two metadata refreshes no rebalance comes; a commit that was on
+its way is accepted for the new topic; and where that is the longer one, the member reads on at
+its old position without an error: everything before it is never read. Choice: topic ids are
+asked for at every metadata refresh, and at once after an error that may mean it, without
+waiting for the answer; a topic with another id than the one that was begun is begun anew.
+Cost: one small DescribeTopics per member and refresh.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from fleet.clock import Clock
+
+Ask = Callable[[Collection[str]], Mapping[str, Any]]
+"""Starts one DescribeTopics; topic → future of its description."""
+
+
+def id_of(description: Any) -> str:
+    """A topic's id as Java writes it: librdkafka's is not URL-safe, and ids become file names."""
+    return str(description.topic_id).replace("+", "-").replace("/", "_")
+
+
+class TopicWatch:
+    """Looks at one membership's topics, on the consumer thread."""
+
+    def __init__(self, ask: Ask, *, every: float, clock: Clock) -> None:
+        self._ask = ask
+        self._every = every
+        self._clock = clock
+        self._due = clock.monotonic() + every
+        self._asked: Mapping[str, Any] = {}
+
+    def soon(self) -> None:
+        """Something looked as if a topic were gone: ask at the next look."""
+        self._due = min(self._due, self._clock.monotonic())
+
+    def look(self, topics: Collection[str]) -> dict[str, str]:
+        """The ids that have arrived since the last look; asks again where it is time."""
+        arrived = {topic: each for topic, each in self._asked.items() if each.done()}
+        if arrived:
+            self._asked = {t: each for t, each in self._asked.items() if t not in arrived}
+        now = self._clock.monotonic()
+        if not self._asked and topics and now >= self._due:
+            self._due = now + self._every
+            self._asked = self._ask(sorted(topics))
+        found = {}
+        for topic, each in arrived.items():
+            error = each.exception()
+            if error is None:
+                found[topic] = id_of(each.result())
+            elif not isinstance(error, KafkaException):
+                raise error
+        return found
