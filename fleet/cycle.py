@@ -10,6 +10,7 @@ the call; workers, their supervisor and the broker do.
 from collections.abc import Callable, Sequence
 
 from fleet.act.changing import Changing
+from fleet.act.crew import Crew
 from fleet.act.farewell import leave_for_good
 from fleet.act.kafka import GroupAdmin
 from fleet.act.local import LocalRuntime
@@ -30,6 +31,7 @@ from fleet.slots import (
     Change,
     ChangeState,
     Pause,
+    Slot,
 )
 from fleet.spec import GroupSpec
 
@@ -277,6 +279,12 @@ class Fleet(OpenFleet):
         """Lift a pause; False where there was none."""
         return self.store.resume(group)
 
+    def _is_static(self, fleet: GroupSpec) -> Callable[[Slot], bool]:
+        """Whether a slot's last member had an instance id: by what it ran, else by the file."""
+        crew = Crew(self.runtime, self.store, fleet.group)
+        wanted = fleet.worker is not None and fleet.worker.membership == "static"
+        return lambda slot: crew.is_static(slot.revision, otherwise=wanted)
+
     # --- life -------------------------------------------------------------------------------
 
     def create_topics(self, *, progress: Progress = silent) -> None:
@@ -327,7 +335,13 @@ class Fleet(OpenFleet):
         with self._admin() as admin:
             for fleet in self.spec.fleets:
                 if self.store.slots(fleet.group):
-                    leave_for_good(self.store, admin, fleet.group, say=progress)
+                    leave_for_good(
+                        self.store,
+                        admin,
+                        fleet.group,
+                        is_static=self._is_static(fleet),
+                        say=progress,
+                    )
         if purge:
             self.runtime.purge()
         if self.spec.cluster.bootstrap_servers == EMBEDDED:

@@ -12,16 +12,24 @@ from dataclasses import replace
 from fleet.act.kafka import GroupAdmin
 from fleet.act.leaving import LeavingMember
 from fleet.errors import FleetError
-from fleet.slots import SlotStore
+from fleet.slots import Slot, SlotStore
 
 
 def leave_for_good(
-    store: SlotStore, admin: GroupAdmin, group: str, *, say: Callable[[str], None]
+    store: SlotStore,
+    admin: GroupAdmin,
+    group: str,
+    *,
+    is_static: Callable[[Slot], bool],
+    say: Callable[[str], None],
 ) -> bool:
-    """Leave with all members and close all slots of a group that runs no worker any more."""
+    """Leave with all members and close all slots of a group that runs no worker any more.
+
+    A dynamic member left when it closed; of one that was killed the member id is still kept.
+    """
     slots = store.slots(group)
     members = [
-        LeavingMember(instance_id=s.instance_id(), member_id=s.member_id)
+        LeavingMember(instance_id=s.instance_id() if is_static(s) else None, member_id=s.member_id)
         for s in slots
         if s.member_id
     ]

@@ -49,8 +49,13 @@ class Losses:
             return
         before = self._pipeline.start_of(tp)
         (start,) = self._assigner.starts(self._consumer, [tp])
-        if before is not None and before.known_id and start.known_id not in {None, before.known_id}:
+        former_id = before.known_id if before is not None else None
+        if start.anew or (former_id is not None and start.known_id not in {None, former_id}):
             self._begin_anew(tp)
+            return
+        if start.gone:
+            self._pipeline.drop([tp])
+            self._pipeline.begin(start, reads=False)
             return
         if start.lost is None and start.position > self._assigner.end(tp):
             first = self._assigner.first(tp)
@@ -74,8 +79,19 @@ class Losses:
             start, now = self._pipeline.start_of(tp), ids.get(tp.topic)
             if start is None or now is None:
                 continue
-            if tp in self._pipeline.gone or start.known_id not in {None, now}:
+            if start.known_id not in {None, now}:
                 self._begin_anew(tp)
+            elif tp in self._pipeline.gone:
+                self._begin_again(tp, start)
+
+    def _begin_again(self, tp: TopicPartition, start: Start) -> None:
+        """It is there after all: a broker that did not know it yet said otherwise."""
+        if start.gone:
+            (start,) = self._assigner.starts(self._consumer, [tp])
+        self._pipeline.drop([tp])
+        self._pipeline.begin(start, reads=False)
+        if not start.gone:
+            self._pipeline.stopped.add(tp)
 
     def _begin_anew(self, tp: TopicPartition) -> None:
         """Read a topic that was made again from its beginning, once no batch is in hand."""

@@ -210,6 +210,8 @@ class Membership:
             self._serve(_STILL)
             return
         self._losses.lift(self._lifts)
+        if self._pipeline.gone:
+            self._topics.soon()
         self._losses.recreated(self._topics.look({tp.topic for tp in self.standing.partitions}))
         self._losses.restart()
         still = self._pause_and_resume()

@@ -201,7 +201,8 @@ class Pipeline:
         self._in_hand = None
         if outcome is Committed.DONE:
             allowed = tuple(each for each in allowed if each.tp not in self.gone)
-            self._note_commit(hand, allowed)
+            if allowed:
+                self._note_commit(hand, allowed)
             again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
             again -= {each.tp for each in allowed} | self.quarantined | self.gone
         else:

@@ -10,12 +10,13 @@ Cost: one small DescribeTopics per member and refresh.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
 from fleet.clock import Clock
 
+_SOON: Final = 1.0
 Ask = Callable[[Collection[str]], Mapping[str, Any]]
 """Starts one DescribeTopics; topic → future of its description."""
 
@@ -32,12 +33,13 @@ class TopicWatch:
         self._ask = ask
         self._every = every
         self._clock = clock
-        self._due = clock.monotonic() + every
+        self._asked_at = clock.monotonic()
+        self._due = self._asked_at + every
         self._asked: Mapping[str, Any] = {}
 
     def soon(self) -> None:
-        """Something looked as if a topic were gone: ask at the next look."""
-        self._due = min(self._due, self._clock.monotonic())
+        """Something looks as if a topic were gone: ask at the next look, at most once a second."""
+        self._due = min(self._due, self._asked_at + _SOON)
 
     def look(self, topics: Collection[str]) -> dict[str, str]:
         """The ids that have arrived since the last look; asks again where it is time."""
@@ -46,7 +48,7 @@ class TopicWatch:
             self._asked = {t: each for t, each in self._asked.items() if t not in arrived}
         now = self._clock.monotonic()
         if not self._asked and topics and now >= self._due:
-            self._due = now + self._every
+            self._asked_at, self._due = now, now + self._every
             self._asked = self._ask(sorted(topics))
         found = {}
         for topic, each in arrived.items():
