@@ -4,36 +4,143 @@ DESIGN section 3: all N rolled with room for N more: 2 (range), at most 3 (coope
 less room that per wave. Counted by Kafka's own tool.
 """
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from fleet.model import StepKind
+from fleet.slots import ChangeState, Phase
+from tests.support.workshop import kill, until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
-ROOM = {"canary_batches": 1, "bake": "5s", "warm_timeout": "5m"}
+HOW = {"canary_batches": 1, "bake": "5s", "warm_timeout": "5m"}
 MOST = {"range": 1, "cooperative-sticky": 2}
 
 
-@pytest.mark.parametrize(
-    "assignor",
-    ["range", pytest.param("cooperative-sticky", marks=pytest.mark.long)],
-)
-def test_up_roll_down(assignor, unique, open_shop, counting):
-    """From nothing 1, up one episode, a roll of all 2 (or 3), down one; nothing lost or twice."""
-    shop = open_shop(f"dynamic-{unique}", assignor=assignor, membership="dynamic")
-    shop.declare(rollout={**ROOM, "max_parallel": 3})
-    shop.create_topic(6)
+@pytest.fixture
+def fleet_of(unique, open_shop):
+    """A workshop of dynamic members with eight partitions, rolled so many at once."""
+
+    def made(assignor: str, width: int):
+        shop = open_shop(
+            f"dynamic-{unique}", assignor=assignor, membership="dynamic", heartbeat_interval="1s"
+        )
+        shop.declare(rollout={**HOW, "max_parallel": width})
+        shop.create_topic(8)
+        return shop
+
+    return made
+
+
+def test_roll_and_down(fleet_of, counting):
+    """With room for all: a roll is 2 under range, k fewer are 1; nothing lost or twice."""
+    shop = fleet_of("range", 2)
     count = counting(shop)
     with shop.stream(rate=100):
         assert count.apply() == {StepKind.OPEN: [1]}
-        (up,) = count.apply(wanted=3)[StepKind.OPEN]
-        assert 1 <= up <= MOST[assignor]
-
         shop.edit_job("VERSION = 1", "VERSION = 2")
-        (rolled,) = count.apply(wanted=3)[StepKind.ROLL]
-        assert 2 <= rolled <= 1 + MOST[assignor]
+        assert count.apply() == {StepKind.ROLL: [2]}
+        assert count.apply(wanted=1) == {StepKind.LEAVE: [1]}
+    shop.await_drained()
+    assert shop.lost_and_twice() == (0, 0)
 
-        (down,) = count.apply(wanted=1)[StepKind.LEAVE]
+
+@pytest.mark.long
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("width", [2, 4])
+def test_four_rolled_with_more_and_less_room(assignor, width, fleet_of, counting):
+    """Four members in one wave or in two; then up by two and down by four, one episode each."""
+    shop = fleet_of(assignor, width)
+    count = counting(shop)
+    with shop.stream(rate=100):
+        count.apply()
+        (up,) = count.apply(wanted=4)[StepKind.OPEN]
+        assert 1 <= up <= MOST[assignor]
+        shop.edit_job("VERSION = 1", "VERSION = 2")
+        waves = count.apply(wanted=4)[StepKind.ROLL]
+        assert len(waves) == 4 // width
+        assert all(2 <= cost <= 1 + MOST[assignor] for cost in waves)
+        (up,) = count.apply(wanted=6)[StepKind.OPEN]
+        assert 1 <= up <= MOST[assignor]
+        (down,) = count.apply(wanted=2)[StepKind.LEAVE]
         assert 1 <= down <= MOST[assignor]
+    shop.await_drained()
+    assert shop.lost_and_twice() == (0, 0)
+
+
+@pytest.mark.long
+def test_a_bad_first_wave_leaves_again(fleet_of, counting):
+    """The old members never stopped being there; the plan ends rolled back with the error."""
+    shop = fleet_of("range", 2)
+    count = counting(shop)
+    with shop.stream(rate=100):
+        count.apply()
+        shop.edit_job("VERSION = 1", "VERSION = 2\nBROKEN = {}['missing']")
+        before = count.recorded()
+        with shop.fleet() as fleet:
+            held = fleet.gate(shop.group).open
+            change = fleet.apply(shop.group, actor="test", progress=shop.say)
+            assert change.state in {ChangeState.ROLLED_BACK, ChangeState.FAILED}
+            assert "KeyError" in change.sentence
+            assert fleet.gate(shop.group).open == held
+            assert not fleet.gate(shop.group).handover
+        assert count.recorded() - before in {0, 2}
+    shop.await_drained()
+    assert shop.lost_and_twice() == (0, 0)
+
+
+@pytest.mark.long
+def test_a_killed_member_is_evicted_by_its_taker(fleet_of, counting):
+    """Kill -9: the standby sends the dead member's leave, and does not wait for its session."""
+    shop = fleet_of("range", 2)
+    count = counting(shop)
+    with shop.stream(rate=100):
+        count.apply()
+        before = count.recorded()
+        with shop.fleet() as fleet:
+            victim = next(s for s in fleet.slots(shop.group) if s.holder)
+            pid = next(w.pid for w in fleet.workers(shop.group) if w.name == victim.holder)
+            assert pid is not None
+            kill(pid)
+            killed = time.monotonic()
+
+            def taken() -> bool:
+                now = next(s for s in fleet.slots(shop.group) if s.number == victim.number)
+                return now.token > victim.token and now.phase is Phase.ACTIVE
+
+            until(taken, 60, "the slot to be taken")
+            assert time.monotonic() - killed < 40, "not the session timeout of 180 s"
+        assert count.recorded() - before <= 2
+    shop.await_drained()
+    lost, _ = shop.lost_and_twice()
+    assert lost == 0
+
+
+@pytest.mark.long
+def test_the_workers_complete_a_leave(fleet_of, counting):
+    """The actor dies after asking: members that poll no more are left by whoever is alive [21]."""
+    shop = fleet_of("range", 2)
+    count = counting(shop)
+    with shop.stream(rate=100):
+        count.apply(wanted=3)
+        before = count.recorded()
+        with shop.fleet() as fleet:
+            gate = fleet.store.gate(shop.group)
+            assert fleet.store.write_gate(replace(gate, leaving=frozenset({1, 2}))) is not None
+            until(lambda: fleet.gate(shop.group).open == {0}, 60, "the leave to be completed")
+
+            def alone() -> bool:
+                group = fleet.snapshot([shop.group]).groups[shop.group]
+                return len(group.members) == 1 and group.state == "Stable"
+
+            until(alone, 30, "one member to be left")
+            until(
+                lambda: all(not s.holder for s in fleet.slots(shop.group) if s.number),
+                30,
+                "the members to close",
+            )
+        assert count.recorded() - before == 1
     shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)

@@ -34,7 +34,13 @@ def _whole(partitions: int, each: int) -> dict[int, set[int]]:
     return {partition: set(range(each)) for partition in range(partitions)}
 
 
-@pytest.mark.parametrize("records", [4 * 250, 4 * 20], ids=["longer", "shorter"])
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(4 * 250, id="longer"),
+        pytest.param(4 * 20, id="shorter", marks=pytest.mark.long),
+    ],
+)
 def test_a_topic_made_again_is_read_from_its_beginning(
     records: int, group: Group, broker: RunningBroker
 ):
@@ -68,6 +74,7 @@ def test_a_topic_made_again_is_read_from_its_beginning(
     assert group.end() == {"w1": 0}
 
 
+@pytest.mark.long
 def test_offsets_of_a_deleted_topic_are_not_believed(group: Group):
     """Made again while nobody reads, and committed under its name: the successor begins anew."""
     group.start("w1", **SOON)
@@ -87,6 +94,7 @@ def test_offsets_of_a_deleted_topic_are_not_believed(group: Group):
     assert group.end()["w2"] == 0
 
 
+@pytest.mark.long
 def test_a_deleted_topic_stops_nothing(group: Group):
     """Of two topics one is deleted in mid-batch: the other goes on, and so does the worker."""
     other = f"{group.name}-other"
