@@ -1,0 +1,79 @@
+"""A topic's id: in the commit's metadata, and asked for while the topic is read."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from fleet.clock import ManualClock
+from fleet.worker.plans import decode_plan, decode_topic, encode_plan
+from fleet.worker.topics import TopicWatch
+
+
+@pytest.mark.parametrize(("end", "topic"), [(7, "a_b-c"), (None, "a_b-c"), (7, None), (None, None)])
+def test_commit_metadata_names_plan_and_topic(end, topic):
+    """Each is read back alone, whatever the other is."""
+    text = encode_plan(end, "r1", topic)
+    assert (decode_plan(text), decode_topic(text)) == (end, topic)
+
+
+@pytest.mark.parametrize("text", [None, "", "x", "[1]", '{"v":2,"topic":"a"}', '{"v":1,"topic":3}'])
+def test_metadata_that_is_not_ours_names_no_topic(text):
+    """An offset without a topic id is believed: other tools commit, too."""
+    assert decode_topic(text) is None
+
+
+class Broker:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Future]] = []
+
+    def ask(self, topics) -> dict[str, Future]:
+        """As Assigner.ask_ids."""
+        self.asked.append({topic: Future() for topic in topics})
+        return self.asked[-1]
+
+
+def test_ids_are_asked_for_without_waiting():
+    """One question at a time, at every refresh; what cannot be answered is left out."""
+    broker, clock = Broker(), ManualClock()
+    watch = TopicWatch(broker.ask, every=30.0, clock=clock)
+    assert watch.look({"a"}) == {}
+    assert broker.asked == []
+    clock.sleep(30)
+    assert watch.look({"b", "a"}) == {}
+    clock.sleep(30)
+    assert watch.look({"b", "a"}) == {}
+    assert [list(each) for each in broker.asked] == [["a", "b"]]
+    broker.asked[0]["a"].set_result(SimpleNamespace(topic_id="x/y+z"))
+    broker.asked[0]["b"].set_exception(KafkaException(KafkaError(3)))
+    assert watch.look({"a", "b"}) == {"a": "x_y-z"}
+    assert len(broker.asked) == 2, "the refresh is over by now"
+
+
+def test_an_error_that_may_mean_it_asks_at_once():
+    """But never more than once a second."""
+    broker, clock = Broker(), ManualClock()
+    watch = TopicWatch(broker.ask, every=30.0, clock=clock)
+    clock.sleep(5)
+    watch.soon()
+    watch.look({"a"})
+    assert len(broker.asked) == 1
+    broker.asked[0]["a"].set_result(SimpleNamespace(topic_id="x"))
+    watch.soon()
+    watch.look({"a"})
+    assert len(broker.asked) == 1
+    clock.sleep(1)
+    watch.look({"a"})
+    assert len(broker.asked) == 2
+
+
+def test_nothing_owned_nothing_asked():
+    """An idle member asks nothing."""
+    broker, clock = Broker(), ManualClock()
+    watch = TopicWatch(broker.ask, every=1.0, clock=clock)
+    clock.sleep(10)
+    assert watch.look(set()) == {}
+    assert broker.asked == []
