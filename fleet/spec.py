@@ -154,7 +154,7 @@ class _WorkerBase(Strict):
     metadata_refresh: Annotated[Duration, Field(ge=1.0, le=300.0)] = 30.0
     """How soon new partitions, new topics of a pattern and topics made again are seen."""
     start_from: Literal["earliest", "latest"] = "earliest"
-    """Where a partition without a committed offset begins."""
+    """Where a topic begins that the group never committed; partitions added later: earliest."""
     spark: Annotated[str, Field(pattern=r"^(shared|sc://.+|local\[(\d+|\*)\])$")] = "shared"
     http: str = "127.0.0.1:0"
     """Address of health, readiness and metrics; port 0 = a free one."""

@@ -86,7 +86,10 @@ class Assigner:
         first = self._there(tps, _EARLIEST)
         known = {TopicPartition(each.topic, each.partition): each for each in committed}
         new = [tp for tp in tps if known[tp].offset < 0 and tp in first]
-        latest = self._there(new, _LATEST) if new else {}
+        if self._latest:  # a partition added to a topic that is read begins at its start
+            read = self._read_before(consumer, {tp.topic for tp in new})
+            new = [tp for tp in new if tp.topic not in read]
+        latest = self._there(new, _LATEST) if new and self._latest else {}
         before = dict(self._ids)
         self._learn_ids({tp.topic for tp in tps})
         return tuple(
@@ -95,6 +98,24 @@ class Assigner:
             else _absent(tp)
             for tp in tps
         )
+
+    def _read_before(self, consumer: Any, topics: Collection[str]) -> frozenset[str]:
+        """Topics of which the group has committed anything, in any partition."""
+        if not topics:
+            return frozenset()
+
+        def ask() -> list[Any]:
+            there = consumer.list_topics(timeout=_TIMEOUT).topics
+            asked = [
+                KafkaPartition(topic, number)
+                for topic in topics
+                if topic in there
+                for number in there[topic].partitions
+            ]
+            found: list[Any] = _raise_errors(consumer.committed(asked, _TIMEOUT)) if asked else []
+            return found
+
+        return frozenset(each.topic for each in self._insist(ask, ()) if each.offset >= 0)
 
     def anew(self, tp: TopicPartition, former: Start | None) -> Start:
         """The beginning of a topic that was made again, whatever is committed under its name."""
@@ -236,7 +257,7 @@ def _absent(tp: TopicPartition) -> Start:
     return Start(tp=tp, topic_id=tp.topic, position=0, committed=None, replay_to=None, gone=True)
 
 
-def _raise_errors(partitions: Sequence[Any]) -> Sequence[Any]:
+def _raise_errors(partitions: list[Any]) -> list[Any]:
     for each in partitions:
         if each.error is not None:
             raise KafkaException(each.error)

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from confluent_kafka import TopicCollection
+from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import NewPartitions
 
 from fleet.worker.topics import id_of
@@ -119,21 +119,25 @@ def test_a_deleted_topic_stops_nothing(group: Group):
 
 def test_new_partitions_and_topics_of_a_pattern_are_picked_up(group: Group, broker: RunningBroker):
     """Within the metadata refresh; each is one rebalance, nothing of them is left out."""
-    group.start("w1", topics=[f"^{group.name}-.*"], **SOON)
+    group.start("w1", topics=[f"^{group.name}-.*"], start_from="latest", **SOON)
     group.warm("w1")
     group.open(0)
     group.produce(40)
     group.drained()
     before = max(generations(broker.broker, group.name))
     group.admin.create_partitions([NewPartitions(group.topic, 6)])[group.topic].result(20)
-    group.partitions = 6
+    group.until(
+        lambda: len(group.admin.list_topics(group.topic).topics[group.topic].partitions) == 6,
+        "the new partitions to be there",
+    )
+    group.partitions, group._producer = 6, Producer({"bootstrap.servers": broker.bootstrap_servers})
+    group.produce(60)  # before anybody has them: start_from is no reason to leave these out
     group.until(
         lambda: any(f"{group.topic}-5" in e["partitions"] for e in group.events("assigned")),
         "the new partitions to be assigned",
     )
-    assert max(generations(broker.broker, group.name)) == before + 1
-    group.produce(60)
     group.drained()
+    assert max(generations(broker.broker, group.name)) == before + 1
     late = f"{group.name}-late"
     group.make(late, 2)
     group.until(
