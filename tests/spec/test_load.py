@@ -88,7 +88,7 @@ GOLDEN = [
         "fleet.yaml:4: fleets[0].worker.session_timeout: 'session_timeout' does not exist under "
         "protocol consumer, only under protocol classic (allowed: entrypoint, python_path, env, "
         "membership, batch, max_poll_interval, batch_timeout, isolation, on_truncated, "
-        "start_from, spark, http, protocol)",
+        "metadata_refresh, start_from, spark, http, protocol)",
         id="classic-key-under-848",
     ),
     pytest.param(
