@@ -80,11 +80,17 @@ class StepWork:
         return self.open_together(step.slots, step.revision)
 
     def open_together(
-        self, numbers: Sequence[int], revision: str, *, pinned: bool = False
+        self,
+        numbers: Sequence[int],
+        revision: str,
+        *,
+        pinned: bool = False,
+        on_trial: bool = False,
     ) -> tuple[str, ...]:
         """Open slots in one write and wait until all are active; the spread of their joins.
 
         pinned: standbys of other revisions, which are kept for a rollback, may not take them.
+        on_trial: the first error of a taker ends the wait, with that error.
         """
         missing = set(numbers) - self.store.gate(self.spec.group).open
         standby = self.spec.replicas.standby
@@ -108,7 +114,7 @@ class StepWork:
             )
             self.progress(f"  opened slot(s) {_numbers(numbers)} together")
         self.wait(
-            lambda: self._all_active(numbers),
+            lambda: self._all_active(numbers, trial=revision if on_trial else None),
             JOIN_LIMIT + self.spec.rollout.drain_timeout,
             f"slot(s) {_numbers(numbers)} to be active",
         )
@@ -122,9 +128,12 @@ class StepWork:
             )
         return self._spread(numbers)
 
-    def _all_active(self, numbers: Sequence[int]) -> bool:
+    def _all_active(self, numbers: Sequence[int], *, trial: str | None = None) -> bool:
         self.crew.raise_if_ill(self.lease.change.plan.revision)
         slots = self._slots()
+        for number in numbers if trial is not None else ():
+            if number in slots:
+                self._raise_on_error(slots[number], str(trial))
         return all(n in slots and slots[n].phase is Phase.ACTIVE for n in numbers)
 
     def _spread(self, numbers: Sequence[int]) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def roll_wave(work: "StepWork", step: Step) -> tuple[str, ...]:
     if failure is not None:
         _roll_back(work, step, fresh, str(failure))
     try:
-        spread = work.open_together(fresh, step.revision, pinned=True)
+        spread = work.open_together(fresh, step.revision, pinned=True, on_trial=is_first)
         work.settle()
         _remember_members(work, step)
         if is_first:

@@ -274,13 +274,13 @@ class Tenure:
         if self._holding.lost:
             self._holding.abandon()
             return 1, f"slot {self._number} has another holder or token: stopped, batch void"
-        if ended.how is End.FATAL:
-            self._error(ended.sentence)
-            self._holding.release(clean=ended.clean)
-            return 1, ended.sentence
-        closed = self._began is not None and self._began[0] == "leave"
         # A dynamic member id is nobody's after its close: no leave shall be sent for it.
         gone = not tools.is_static
+        if ended.how is End.FATAL:
+            self._error(ended.sentence)
+            self._holding.release(clean=ended.clean, gone=gone)
+            return 1, ended.sentence
+        closed = self._began is not None and self._began[0] == "leave"
         if not self._holding.release(clean=ended.clean, closed=closed, gone=gone):
             return 1, f"slot {self._number} was taken while it was drained: stopped"
         tools.events.say(f"released slot {self._number}{'' if ended.clean else ', not clean'}")
