@@ -89,7 +89,8 @@ class StepWork:
     ) -> tuple[str, ...]:
         """Open slots in one write and wait until all are active; the spread of their joins.
 
-        pinned: standbys of other revisions, which are kept for a rollback, may not take them.
+        pinned: standbys of other revisions, which are kept for a rollback, may not take them
+        until `unpin`.
         on_trial: the first error of a taker ends the wait, with that error.
         """
         missing = set(numbers) - self.store.gate(self.spec.group).open
@@ -118,22 +119,23 @@ class StepWork:
             JOIN_LIMIT + self.spec.rollout.drain_timeout,
             f"slot(s) {_numbers(numbers)} to be active",
         )
-        if pinned:
-            self._write_gate(
-                lambda gate: (
-                    replace(gate, handover=_without(gate.handover, numbers))
-                    if set(numbers) & gate.handover.keys()
-                    else None
-                )
-            )
         return self._spread(numbers)
+
+    def unpin(self, numbers: Sequence[int]) -> None:
+        """Let anybody take these again."""
+        self._write_gate(
+            lambda gate: (
+                replace(gate, handover=_without(gate.handover, numbers))
+                if set(numbers) & gate.handover.keys()
+                else None
+            )
+        )
 
     def _all_active(self, numbers: Sequence[int], *, trial: str | None = None) -> bool:
         self.crew.raise_if_ill(self.lease.change.plan.revision)
         slots = self._slots()
-        for number in numbers if trial is not None else ():
-            if number in slots:
-                self._raise_on_error(slots[number], str(trial))
+        if trial is not None:
+            self._raise_on_trial([slots[n] for n in numbers if n in slots], trial)
         return all(n in slots and slots[n].phase is Phase.ACTIVE for n in numbers)
 
     def _spread(self, numbers: Sequence[int]) -> tuple[str, ...]:
@@ -330,6 +332,14 @@ class StepWork:
         if slot.revision == revision and slot.holder and self._dead(slot):
             raise FleetError(f"worker {slot.holder} died while it was the canary")
 
+    def _raise_on_trial(self, slots: Sequence[Slot], revision: str) -> None:
+        """The first error of a revision: a slot that is taken again keeps none, its report does."""
+        for slot in slots:
+            self._raise_on_error(slot, revision)
+        for report in self.store.reports(self.spec.group):
+            if report.revision == revision and report.phase == "failed" and report.error:
+                raise FleetError(report.error)
+
     def prove(self, numbers: Sequence[int], revision: str) -> None:
         """Wait for `canary_batches` commits, or for `bake` without data and without error.
 
@@ -340,8 +350,8 @@ class StepWork:
 
         def proven() -> bool:
             slots = [self._slots()[n] for n in numbers]
+            self._raise_on_trial(slots, revision)
             for slot in slots:
-                self._raise_on_error(slot, revision)
                 if slot.revision != revision or slot.phase is not Phase.ACTIVE:
                     raise FleetError(
                         f"slot {slot.number} is {slot.phase} and no longer runs {revision}"

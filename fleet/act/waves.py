@@ -2,8 +2,8 @@
 
 Problem: a dynamic member has no name that a successor could take over, so that new code for it
 is a join and a leave; done one by one that is 2N rebalances. Choice: a wave of k warm workers
-of the new revision joins through the gate beside the k that it replaces; once the group is
-settled and the first wave has proven itself, the k old ones drain, poll no more, and leave in
+of the new revision joins through the gate beside the k that it replaces; once the first wave
+has proven itself and the group is settled, the k old ones drain, poll no more, and leave in
 one request before they close. With room for all of them that is one join and one leave for the
 whole fleet. Cost: k more workers (and members) while a wave lasts, and everything moves.
 """
@@ -34,10 +34,12 @@ def roll_wave(work: "StepWork", step: Step) -> tuple[str, ...]:
         _roll_back(work, step, fresh, str(failure))
     try:
         spread = work.open_together(fresh, step.revision, pinned=True, on_trial=is_first)
+        _remember_members(work, step)
+        if is_first:  # before it is settled: code that fails may never let it settle
+            work.prove(fresh, step.revision)
         work.settle()
         _remember_members(work, step)
-        if is_first:
-            work.prove(fresh, step.revision)
+        work.unpin(fresh)
     except LostLease:
         raise
     except FleetError as error:
@@ -58,6 +60,7 @@ def _roll_back(work: "StepWork", step: Step, fresh: Sequence[int], error: str) -
     """The new wave leaves; the old members never stopped being there."""
     work.progress(f"  the first wave failed ({error}); it leaves again")
     work.leave_together(fresh)
+    work.unpin(fresh)
     failed = [w.name for w in work.crew.wanted() if w.revision == step.revision]
     work.crew.remove(failed, grace=work.spec.rollout.drain_timeout)
     raise RolledBack(f"the first wave failed: {error}; its workers left, the old ones go on")

@@ -11,7 +11,7 @@ from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.worker.conftest import Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180), pytest.mark.long]
 
 SOON = {"metadata_refresh": "1s", "heartbeat_interval": "1s"}
 
@@ -38,7 +38,7 @@ def _whole(partitions: int, each: int) -> dict[int, set[int]]:
     "records",
     [
         pytest.param(4 * 250, id="longer"),
-        pytest.param(4 * 20, id="shorter", marks=pytest.mark.long),
+        pytest.param(4 * 20, id="shorter"),
     ],
 )
 def test_a_topic_made_again_is_read_from_its_beginning(
@@ -74,7 +74,6 @@ def test_a_topic_made_again_is_read_from_its_beginning(
     assert group.end() == {"w1": 0}
 
 
-@pytest.mark.long
 def test_offsets_of_a_deleted_topic_are_not_believed(group: Group):
     """A batch was in hand when its topic was made again: Kafka accepts its commit for the new one.
 
@@ -100,7 +99,6 @@ def test_offsets_of_a_deleted_topic_are_not_believed(group: Group):
     assert group.end()["w2"] == 0
 
 
-@pytest.mark.long
 def test_a_deleted_topic_stops_nothing(group: Group):
     """Of two topics one is deleted in mid-batch: the other goes on, and so does the worker."""
     other = f"{group.name}-other"
