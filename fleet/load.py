@@ -19,8 +19,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from fleet.errors import ConfigError
+from fleet.references import only_reference
 from fleet.spec import FleetSpec, GroupSpec
-from fleet.spec_problems import is_secret_key, nearest, problems_of
+from fleet.spec_problems import is_secret_key, nearest, never_inline, problems_of
 from fleet.yaml_tree import Node, Problem, join, read_tree
 
 MAX_PROBLEMS = 20
@@ -206,6 +207,7 @@ def _with_tags(fleet: Node) -> Node:
 
 
 def _judged(root: Node, problems: list[Problem]) -> FleetSpec | None:
+    _refer(root)
     secrets = _inline_secrets(root)
     problems.extend(secrets)
     known_lines = {problem.line for problem in secrets}
@@ -224,6 +226,19 @@ def _judged(root: Node, problems: list[Problem]) -> FleetSpec | None:
         return None
 
 
+def _refer(root: Node) -> None:
+    """`password: ${NAME}` is another way to write `password_env: NAME`; username likewise."""
+    sasl, rest = root.at(("cluster", "security", "sasl"))
+    if rest or not isinstance(sasl.value, dict):
+        return
+    for part in ("username", "password"):
+        node = sasl.value.get(part)
+        name = only_reference(node.value) if node and isinstance(node.value, str) else None
+        if node is not None and name is not None and f"{part}_env" not in sasl.value:
+            del sasl.value[part]
+            sasl.value[f"{part}_env"] = replace(node, value=name)
+
+
 def _inline_secrets(root: Node) -> list[Problem]:
     """Secrets written under cluster.security, at any depth: refused before anything else reads."""
     security, rest = root.at(("cluster", "security"))
@@ -235,10 +250,7 @@ def _inline_secrets(root: Node) -> list[Problem]:
         node = waiting.pop()
         for key, child in node.value.items() if isinstance(node.value, dict) else ():
             if is_secret_key(key):
-                text = (
-                    f"a secret is never written in the file; write {key}_env with the name of an "
-                    f"environment variable, or {key}_file with a path"
-                )
+                text = never_inline(key)
                 found.append(Problem(line=child.line, path=child.path, text=text))
             else:
                 waiting.append(child)

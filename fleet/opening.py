@@ -24,7 +24,7 @@ from fleet.observe.ledger import CoordinatorLedger
 from fleet.observe.samples import EndOffsetSamples
 from fleet.security import client_config
 from fleet.slots import Change, Gate, Pause, Slot, SlotStore, WorkerProcess, WorkerReport
-from fleet.spec import FleetSpec, GroupSpec
+from fleet.spec import FleetSpec, GroupSpec, Security
 
 EMBEDDED = "embedded"
 
@@ -90,6 +90,7 @@ class OpenFleet:
                     "`fleet broker start`, or everything with `fleet up`"
                 )
             bootstrap = found
+            spec = _with_login(spec, Broker(where))
         return cls(
             spec=spec,
             config=path,
@@ -163,3 +164,14 @@ class OpenFleet:
     def changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
         """The group's changes, latest first."""
         return self.store.changes(group, limit=limit)
+
+
+def _with_login(spec: FleetSpec, broker: Broker) -> FleetSpec:
+    """A file that says only `embedded` logs in to a secure embedded broker as its super user.
+
+    What the file says of security itself is taken as it is, so that lesser users can be tried.
+    """
+    if spec.cluster.security != Security() or not broker.status().secure:
+        return spec
+    cluster = spec.cluster.model_copy(update={"security": broker.security()})
+    return spec.model_copy(update={"cluster": cluster})

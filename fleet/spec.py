@@ -64,9 +64,11 @@ class Strict(BaseModel):
 
 
 class Sasl(Strict):
-    """Where the SASL credentials are: environment variables or files, never values."""
+    """Where the SASL credentials are: environment variables or files; a name may be written."""
 
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    username: str | None = None
+    """The name itself: it is no secret. `${NAME}` is read as username_env."""
     username_env: str | None = None
     username_file: str | None = None
     password_env: str | None = None
@@ -74,10 +76,13 @@ class Sasl(Strict):
 
     @model_validator(mode="after")
     def _one_source(self) -> "Sasl":
-        for part in ("username", "password"):
-            given = [k for k in (f"{part}_env", f"{part}_file") if getattr(self, k)]
-            if len(given) != 1:
-                raise ValueError(f"needs exactly one of {part}_env and {part}_file")
+        for part, keys in (
+            ("username", ("username", "username_env", "username_file")),
+            ("password", ("password_env", "password_file")),
+        ):
+            if len([key for key in keys if getattr(self, key)]) != 1:
+                allowed = f"{', '.join(keys[:-1])} and {keys[-1]}"
+                raise ValueError(f"needs exactly one of {allowed} for the {part}")
         return self
 
 
@@ -143,7 +148,8 @@ class _WorkerBase(Strict):
     python_path: tuple[str, ...] = ()
     """Folders put on the worker's module path; their entrypoint module is copied per revision."""
     env: dict[str, str] = {}
-    """Environment of the worker; part of the revision."""
+    """Environment of the worker; part of the revision as written. `${NAME}` is looked up by the
+    worker in its own environment, so that no secret is frozen into a revision."""
     membership: Literal["static", "dynamic"] = "static"
     batch: Batch = Batch()
     max_poll_interval: Annotated[Duration, Field(ge=10.0, le=86400.0)] = 300.0

@@ -55,6 +55,14 @@ def is_secret_key(key: str) -> bool:
     return bool(_SECRET.search(key)) and not key.endswith(("_env", "_file"))
 
 
+def never_inline(key: str) -> str:
+    """What to do with a secret instead of writing it down."""
+    return (
+        f"a secret is never written in the file; write {key}_env with the name of an "
+        f"environment variable, or {key}_file with a path"
+    )
+
+
 def _problem(each: dict[str, Any], root: Node) -> Problem:
     place = _Place.of(each["loc"])
     node, rest = root.at(place.steps)
@@ -198,10 +206,7 @@ def _unknown_key(place: _Place) -> str:
     key = str(place.steps[-1])
     allowed = list(place.model.model_fields)
     if is_secret_key(key):
-        return (
-            f"a secret is never written in the file; write {key}_env with the name of an "
-            f"environment variable, or {key}_file with a path"
-        )
+        return never_inline(key)
     if place.union is not None and place.tag is not None:
         for other in _models(place.union):
             if key in other.model_fields and place.tag != _tag_of(other):

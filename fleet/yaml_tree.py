@@ -6,16 +6,16 @@ with line and path, so that merging moves a value together with its origin. Cost
 expanded (bounded), merge keys (`<<`) are refused in favour of `defaults:`.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from fleet.references import expand, looked_up_late, malformed
+
 MAX_NODES = 200_000
 """Values in one file, aliases expanded: an alias bomb ends here."""
-_REFERENCE = re.compile(r"\$\$\{|\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}|\$\{")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,30 +143,10 @@ class Reading:
         return self._expanded(value, path, line)
 
     def _expanded(self, text: str, path: str, line: int) -> Node:
-        missing: list[str] = []
-
-        def replace(match: re.Match[str]) -> str:
-            name, default = match[1], match[2]
-            if match[0] == "$${":
-                return "${"
-            if name is None:
-                missing.append(
-                    f"{text!r} holds ${{ without a name; write ${{NAME}}, ${{NAME:-default}}, "
-                    "or $${ for the characters themselves"
-                )
-                return match[0]
-            held = self.environ.get(name)
-            if held is not None and (held or default is None):
-                return held
-            if default is not None:
-                return default
-            missing.append(
-                f"the environment variable {name} is not set; set it, or write a default: "
-                f"${{{name}:-value}}"
-            )
-            return ""
-
-        value = _REFERENCE.sub(replace, text)
+        if looked_up_late(path, text):
+            value, missing = text, malformed(text)
+        else:
+            value, missing = expand(text, self.environ)
         self.problems.extend(Problem(line=line, path=path, text=each) for each in missing)
         return Node(value=value, line=line, path=path, shown=text if value != text else None)
 

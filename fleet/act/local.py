@@ -31,6 +31,7 @@ from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError, Refused
 from fleet.home import write_whole
 from fleet.processes import ProcessId, alive, end, spawn, wait_gone
+from fleet.references import plain_environment
 from fleet.settings import WorkerSettings
 from fleet.slots import WorkerProcess
 
@@ -160,8 +161,10 @@ class LocalRuntime:
             raise Refused(f"group {group} declares no worker: its consumers are other people's")
         paths = [str(self.code_dir(group, revision))]
         paths += [str(Path(path).absolute()) for path in worker.python_path]
-        paths += [path for path in (worker.env.get("PYTHONPATH"),) if path]
-        env = {**worker.env, "PYTHONPATH": os.pathsep.join(paths)}
+        # What refers to the environment the worker takes itself: nothing of it is written down.
+        plain = plain_environment(worker.env)
+        paths += [path for path in (plain.get("PYTHONPATH"),) if path]
+        env = {**plain, "PYTHONPATH": os.pathsep.join(paths)}
         settings = self._settings_file(group, revision)
         readable = _readable(group)
         rows = []

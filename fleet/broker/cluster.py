@@ -26,9 +26,12 @@ from fleet import processes
 from fleet.broker import node as nodes_
 from fleet.broker.config import HOST, Node, check_overrides, tool_logging
 from fleet.broker.jars import Kafka, find_kafka
+from fleet.broker.secrets import Secrets
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.home import read_state, write_state
 from fleet.processes import ProcessId
+from fleet.security import client_config
+from fleet.spec import Cluster, Security
 
 SCHEMA: Final = 1
 LEAST_FREE_BYTES: Final = 1024**3
@@ -58,12 +61,14 @@ class BrokerStatus:
     """The embedded broker as it is now.
 
     running: at least one node's process lives. bootstrap_servers names all nodes, running or
-    not, and is "" where none was ever started.
+    not, and is "" where none was ever started. secure: clients log in by SCRAM over TLS and an
+    authorizer denies what no ACL allows.
     """
 
     running: bool
     bootstrap_servers: str
     nodes: tuple[NodeStatus, ...]
+    secure: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,7 @@ class _State:
 
     cluster_id: str
     nodes: tuple[Node, ...]
+    secure: bool = False
     overrides: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[int, ProcessId] = field(default_factory=dict)
 
@@ -91,12 +97,19 @@ class _State:
 class Broker:
     """The embedded broker under `home`/broker; any number of these may look at the same one.
 
-    `brokers` (1 or 3) counts where none exists yet: an existing one keeps its size. `overrides`
-    are settings of server.properties, kept with the broker and applied when a node starts.
+    `brokers` (1 or 3) and `secure` count where none exists yet: an existing one keeps its size,
+    and whether it is secure (None: whatever it is; other data, so another answer is refused).
+    `overrides` are settings of server.properties, kept with the broker and applied when a node
+    starts.
     """
 
     def __init__(
-        self, home: Path, *, brokers: int = 1, overrides: Mapping[str, str] | None = None
+        self,
+        home: Path,
+        *,
+        brokers: int = 1,
+        overrides: Mapping[str, str] | None = None,
+        secure: bool | None = None,
     ) -> None:
         if brokers not in {1, 3}:
             raise ConfigError(f"{brokers} brokers: the embedded broker has 1 or 3 nodes")
@@ -105,6 +118,8 @@ class Broker:
         self._file = self._folder / "state.json"
         self._brokers = brokers
         self._overrides = dict(overrides or {})
+        self._secure = secure
+        self.secrets = Secrets(self._folder / "secrets")
         self._kafka: Kafka | None = None
 
     def start(self, *, wait: float = 60.0, say: Say | None = None) -> BrokerStatus:
@@ -121,11 +136,20 @@ class Broker:
                     f"the broker in {self._folder} has {len(state.nodes)} node(s), not "
                     f"{self._brokers}: `fleet broker stop --purge` first (deletes its data)"
                 )
+            if self._secure not in {None, state.secure}:
+                raise Refused(
+                    f"the broker in {self._folder} is a {_kind(state.secure)} one, and its data "
+                    f"stays so: for a {_kind(not state.secure)} one `fleet broker stop --purge` "
+                    "first (deletes its data), or set FLEET_HOME to another folder"
+                )
             state = self._adopt(state)
             dead = [node for node in state.nodes if state.process(node) is None]
             if dead:
                 state = replace(state, overrides={**state.overrides, **self._overrides})
                 kafka = self._check(dead, say)
+                if state.secure:
+                    formatted = any((n.data / "meta.properties").exists() for n in state.nodes)
+                    self.secrets.ensure(kafka.java, data=formatted)
                 for each in dead:
                     nodes_.prepare(
                         kafka,
@@ -133,6 +157,7 @@ class Broker:
                         state.nodes,
                         cluster_id=state.cluster_id,
                         overrides=state.overrides,
+                        secrets=self.secrets if state.secure else None,
                     )
                 self._save(state)
                 for each in dead:
@@ -178,12 +203,20 @@ class Broker:
             return BrokerStatus(running=False, bootstrap_servers="", nodes=())
         return _status(state)
 
+    def security(self) -> Security:
+        """How clients log in, as its super user where it is secure: references, no values."""
+        return self._login(self.status().secure)
+
+    def _login(self, secure: bool) -> Security:
+        return self.secrets.security() if secure else Security()
+
     def tool(
         self, main_class: str, *args: str, timeout: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Run one of Kafka's command-line classes on the same jars, logging only errors.
 
-        The exit code is the caller's to judge. Addresses are not added: pass --bootstrap-server.
+        The exit code is the caller's to judge. Addresses are not added: pass --bootstrap-server,
+        and `secrets.admin_properties` as --command-config where the broker is secure.
         """
         kafka = self._found(None)
         with tempfile.NamedTemporaryFile("w", suffix=".xml", encoding="utf-8") as file:
@@ -245,10 +278,11 @@ class Broker:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
 
         deadline = time.monotonic() + wait
+        login = self._login(state.secure)
         for each in state.nodes:
             client = AdminClient(
                 {
-                    "bootstrap.servers": each.address,
+                    **client_config(Cluster(security=login), each.address, {}),
                     "reconnect.backoff.max.ms": 200,
                     "log_level": 0,  # nodes refuse connections at first, as they should
                 }
@@ -274,7 +308,7 @@ class Broker:
             )
             for number in range(self._brokers)
         )
-        return _State(cluster_id=_cluster_id(), nodes=nodes)
+        return _State(cluster_id=_cluster_id(), nodes=nodes, secure=bool(self._secure))
 
     def _load(self) -> _State | None:
         kept = read_state(self._file, schema=SCHEMA)
@@ -339,12 +373,18 @@ def _status(state: _State) -> BrokerStatus:
         running=any(node.pid is not None for node in nodes),
         bootstrap_servers=state.bootstrap_servers,
         nodes=nodes,
+        secure=state.secure,
     )
+
+
+def _kind(secure: bool) -> str:
+    return "secure" if secure else "plain"
 
 
 def _as_json(state: _State) -> dict[str, Any]:
     return {
         "cluster_id": state.cluster_id,
+        "secure": state.secure,
         "overrides": dict(state.overrides),
         "nodes": [
             {
@@ -371,6 +411,7 @@ def _from_json(kept: Mapping[str, Any], folder: Path) -> _State:
     return _State(
         cluster_id=str(kept["cluster_id"]),
         nodes=nodes,
+        secure=bool(kept.get("secure", False)),
         overrides={str(key): str(value) for key, value in kept["overrides"].items()},
         processes={
             int(each["id"]): ProcessId.from_json(each["process"])

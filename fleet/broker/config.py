@@ -76,12 +76,17 @@ FIXED: Final = frozenset(
         "metadata.log.dir",
     }
 )
+# Decided by `fleet broker start --secure`; half of a login would be an open door.
+_SECURITY: Final = ("ssl.", "sasl.", "super.users", "authorizer.", "allow.everyone", "config.prov")
 
 
 def server_properties(
-    node: Node, nodes: Sequence[Node], overrides: Mapping[str, str] | None = None
+    node: Node,
+    nodes: Sequence[Node],
+    overrides: Mapping[str, str] | None = None,
+    security: Mapping[str, str] | None = None,
 ) -> str:
-    """The server.properties of `node`, one of `nodes`.
+    """The server.properties of `node`, one of `nodes`; `security` is fleet.broker.secrets'.
 
     Raises ConfigError where an override names a setting that the layout fixes.
     """
@@ -125,12 +130,15 @@ def server_properties(
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     }
     settings.update(given)
+    settings.update(security or {})
     return "".join(f"{key}={_escaped(value)}\n" for key, value in settings.items())
 
 
 def check_overrides(overrides: Mapping[str, str]) -> None:
     """ConfigError where an override names a setting that the layout fixes, or spans lines."""
-    fixed = sorted(FIXED & set(overrides))
+    fixed = sorted(
+        key for key in overrides if key in FIXED or key.startswith((*_SECURITY, "listener.name."))
+    )
     if fixed:
         raise ConfigError(f"the embedded broker decides {', '.join(fixed)} itself: leave it out")
     for key, value in overrides.items():

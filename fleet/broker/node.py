@@ -5,6 +5,7 @@ time and boot id, and by the path of its server.properties among its arguments, 
 that was killed between the start and writing it down.
 """
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from typing import Final
 from fleet import processes
 from fleet.broker.config import HOST, Node, server_logging, server_properties
 from fleet.broker.jars import Kafka
+from fleet.broker.secrets import Secrets
 from fleet.errors import FleetError
 from fleet.home import write_whole
 from fleet.processes import ProcessId
@@ -30,17 +32,26 @@ def prepare(
     *,
     cluster_id: str,
     overrides: Mapping[str, str],
+    secrets: Secrets | None = None,
 ) -> None:
-    """Write the node's configuration; format its storage where that was never done."""
+    """Write the node's configuration; format its storage where that was never done.
+
+    With `secrets` the node is a secure one, and formatting makes the first two users.
+    """
     node.home.mkdir(parents=True, exist_ok=True)
-    write_whole(node.properties, server_properties(node, nodes, overrides))
+    security = secrets.settings() if secrets else {}
+    write_whole(node.properties, server_properties(node, nodes, overrides, security))
     write_whole(node.home / "log4j2.xml", server_logging())
     if (node.data / "meta.properties").exists():
         return
+    with secrets.format_arguments() if secrets else contextlib.nullcontext(()) as arguments:
+        _format(kafka, node, ["-t", cluster_id, "-c", str(node.properties), *arguments])
+
+
+def _format(kafka: Kafka, node: Node, arguments: Sequence[str]) -> None:
     argv = [
         str(kafka.java), *_QUICK_JVM, "-Xmx128m", "-cp", kafka.classpath,
-        "kafka.tools.StorageTool", "format", "--ignore-formatted",
-        "-t", cluster_id, "-c", str(node.properties),
+        "kafka.tools.StorageTool", "format", "--ignore-formatted", *arguments,
     ]  # fmt: skip
     try:
         done = subprocess.run(

@@ -5,12 +5,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from fleet.errors import FleetError
 from fleet.home import fleet_home
+
+if TYPE_CHECKING:
+    from fleet.broker import Broker
 
 _FOLLOW_SECONDS: Final = 0.25
 
@@ -49,21 +52,51 @@ def broker() -> None:
     metavar="SECONDS",
     help="How long the nodes may take until they answer.",
 )
-def start(brokers: str, settings: tuple[str, ...], wait: float) -> None:
+@click.option(
+    "--secure/--plain",
+    default=None,
+    help="Whether a broker that does not exist yet is secure (default: plain); "
+    "an existing one keeps what it is.",
+)
+def start(*, brokers: str, settings: tuple[str, ...], wait: float, secure: bool | None) -> None:
     """Start the nodes that do not run, and print their address.
 
     Starting a running broker changes nothing. Exit 1 with the reason where a port is taken,
     Java or the jars are missing, the disk is full or a node does not come up.
+
+    With --secure clients log in by SCRAM-SHA-512 over TLS, and an authorizer denies what no
+    ACL allows. The secrets of its super user are files that only you can read; printed are the
+    lines of fleet.yaml that refer to them.
     """
     from fleet.broker import Broker
     from fleet.commands.progress import Progress
 
     overrides = dict(_setting(text) for text in settings)
     with Progress("starting the broker") as say:
-        status = Broker(fleet_home(), brokers=int(brokers), overrides=overrides).start(
-            wait=wait, say=say
-        )
+        embedded = Broker(fleet_home(), brokers=int(brokers), overrides=overrides, secure=secure)
+        status = embedded.start(wait=wait, say=say)
     click.echo(status.bootstrap_servers)
+    if status.secure:
+        click.echo(_how_to_log_in(embedded))
+
+
+def _how_to_log_in(embedded: "Broker") -> str:
+    """Lines for fleet.yaml and for Kafka's own tools: paths and names, no secret."""
+    login, kept = embedded.security(), embedded.secrets
+    assert login.sasl is not None
+    return f"""
+cluster:
+  bootstrap_servers: embedded    # from other homes the address above
+  security:                      # from here and with `embedded` it is found without these lines
+    protocol: {login.protocol}
+    sasl:
+      mechanism: {login.sasl.mechanism}
+      username: {login.sasl.username}
+      password_file: {json.dumps(login.sasl.password_file)}
+    tls:
+      ca_file: {json.dumps(login.tls.ca_file)}
+
+For Kafka's own tools: --command-config {kept.admin_properties}"""
 
 
 @broker.command()
@@ -111,6 +144,8 @@ def status(output: str) -> None:
     console = Console()
     # In a pipe no line may be cut at 80 columns.
     console.print(table, width=None if console.is_terminal else 1000)
+    if now.secure:
+        console.print("secure: SASL_SSL, SCRAM-SHA-512, denied is what no ACL allows")
 
 
 @broker.command()

@@ -141,7 +141,7 @@ class Play:
             self._ui.start()
             ready = self._aside.submit(self._ui.wait_ready)  # stops its schedules before they act
             say(f"Dagster starts at {self._ui.url}")
-        broker = Broker(self.stage.home).start(say=say)
+        broker = Broker(self.stage.home, secure=False).start(say=say)
         say(f"Kafka listens at {broker.bootstrap_servers}")
         fleet = self._open()
         fleet.create_topics(progress=say)

@@ -16,6 +16,7 @@ from typing import Final
 
 from fleet.clock import Clock, SystemClock
 from fleet.errors import ConfigError, FleetError
+from fleet.references import worker_environment
 from fleet.settings import WorkerSettings
 from fleet.slots import SlotStore
 from fleet.worker.events import Events
@@ -33,13 +34,19 @@ TICK: Final = 0.05
 def run(settings: WorkerSettings, *, name: str, home: Path, clock: Clock | None = None) -> int:
     """Be one worker until it is asked to end or cannot go on; the exit code."""
     clock = clock or SystemClock()
-    if settings.group.worker is not None:
-        os.environ.update(settings.group.worker.env)  # a runtime may have done so already
+    unset: ConfigError | None = None
+    try:
+        if settings.group.worker is not None:  # a runtime may have done so already
+            os.environ.update(worker_environment(settings.group.worker.env, os.environ))
+    except ConfigError as error:
+        unset = error
     events = Events(worker=name, clock=clock, environ=os.environ)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
+        if unset is not None:
+            raise unset
         worker = _Worker(
             settings=settings, name=name, home=home, stop=stop, clock=clock, events=events
         )
