@@ -112,6 +112,8 @@ class Fleet(OpenFleet):
                 f"write fleets[].worker in {self.config} to run it"
             )
         seen = snapshot or self.snapshot([group])
+        if hidden := self.hidden([spec], seen):
+            raise Refused("; ".join(hidden))
         sentence = ""
         if wanted is None:
             decision = self.wanted(group, seen)
@@ -185,8 +187,18 @@ class Fleet(OpenFleet):
         if why is not None:
             raise Refused(why)
 
+    def _may_by_acl(self, group: str) -> None:
+        """Refused before anything is started that the cluster would refuse half-way."""
+        lacking = self.lacking([self.group(group)])
+        if lacking:
+            raise Refused(
+                f"this login lacks what mode act of group {group} needs: allow it "
+                f"{', '.join(map(str, lacking))} (docs/security.md)"
+            )
+
     def _begin(self, group: str, plan: Plan, *, actor: str, progress: Progress) -> Change:
         if not plan.refusals:
+            self._may_by_acl(group)
             self._publish(group, plan)
         return self._changing(group).begin(plan, actor=actor, progress=progress)
 

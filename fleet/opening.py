@@ -5,11 +5,13 @@ answers what people and decisions ask of the present. It changes nothing.
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fleet.acls import Grant, allows, needed
 from fleet.act.local import LocalRuntime
 from fleet.act.runtime import Runtime
 from fleet.broker import Broker, embedded_bootstrap
@@ -24,7 +26,7 @@ from fleet.observe.ledger import CoordinatorLedger
 from fleet.observe.samples import EndOffsetSamples
 from fleet.security import client_config
 from fleet.slots import Change, Gate, Pause, Slot, SlotStore, WorkerProcess, WorkerReport
-from fleet.spec import FleetSpec, GroupSpec, Security
+from fleet.spec import FleetSpec, GroupSpec, Security, is_pattern
 
 EMBEDDED = "embedded"
 
@@ -134,8 +136,47 @@ class OpenFleet:
 
     def snapshot(self, groups: Collection[str] | None = None) -> Snapshot:
         """One batched look at all groups of the cluster (or at those named)."""
-        self._previous = self._observer.snapshot(groups, self._previous)
+        seen = self._observer.snapshot(groups, self._previous)
+        declared = [f for f in self.spec.fleets if groups is None or f.group in groups]
+        hidden = self.hidden(declared, seen)
+        self._previous = replace(seen, problems=(*seen.problems, *hidden))
         return self._previous
+
+    def hidden(self, fleets: Sequence[GroupSpec], snapshot: Snapshot) -> tuple[str, ...]:
+        """Declared groups and topics that are not seen because this login may not describe them.
+
+        Asked only about what is missing: to whom it is hidden, a broker says it does not exist.
+        """
+        seen = snapshot.groups
+        groups = {f.group for f in fleets if f.group not in seen or not seen[f.group].exists}
+        topics = {t for f in fleets for t in f.topics if not is_pattern(t)} - set(snapshot.topics)
+        if not groups and not topics:
+            return ()
+        return tuple(
+            f"{kind} {name} may not be described by this login: allow Describe on {kind} {name} "
+            "(docs/security.md has the least ACLs of every mode)"
+            for (kind, name), operations in sorted(self._observer.allowed(groups, topics).items())
+            if not operations
+        )
+
+    def lacking(self, fleets: Sequence[GroupSpec]) -> tuple[Grant, ...]:
+        """Of what these groups need in their modes, what this login may not do (KIP-430).
+
+        Not what is hidden altogether: the look at groups tells that.
+        """
+        wanted = [grant for each in fleets for grant in needed(each, self.spec.mode_of(each))]
+        if not wanted:
+            return ()
+        allowed = self._observer.allowed(
+            {grant.name for grant in wanted if grant.resource == "group"},
+            {grant.name for grant in wanted if grant.resource == "topic"},
+        )
+        return tuple(
+            grant
+            for grant in wanted
+            if (held := allowed.get((grant.resource, grant.name)))
+            and not allows(held, grant.operation)
+        )
 
     def rebalances(self, group: str, *, window: float) -> int | None:
         """Rebalances recorded in the last `window` seconds; None where unreadable."""

@@ -6,7 +6,6 @@ and Spark's executors must get references, not values [11]. Choice: the referenc
 Errors name the variable or file, never what it holds.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,20 +58,6 @@ def kafka_python_config(
         if file is not None:
             options[option] = _readable(file, option)
     return options
-
-
-def reference(cluster: Cluster, bootstrap: str) -> str:
-    """How to reach the cluster, as text without a secret: for Spark's tasks and stored options."""
-    return cluster.model_copy(update={"bootstrap_servers": bootstrap}).model_dump_json()
-
-
-def config_from(reference: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Options of librdkafka from a `reference`, looked up where this runs: in the task [11].
-
-    Raises ConfigError as client_config does: files and variables must be there on executors too.
-    """
-    cluster = Cluster.model_validate_json(reference)
-    return client_config(cluster, cluster.bootstrap_servers, environ)
 
 
 def _login(sasl: Sasl, environ: Mapping[str, str]) -> tuple[str, str]:

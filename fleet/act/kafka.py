@@ -33,6 +33,12 @@ _RETRY_SECONDS: Final = 0.2
 
 # What passes by itself: the coordinator moves or loads (14, 15, 16), a broken connection.
 _PASSING: Final = (errors.RetriableError, OSError)
+# What only another ACL mends.
+_DENIED: Final = (
+    errors.TopicAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.ClusterAuthorizationFailedError,
+)
 
 
 class GroupAdmin:
@@ -94,7 +100,9 @@ class GroupAdmin:
             for member in members
         ]
         answers = self._ask(
-            f"leave group {group}", lambda client: client.remove_group_members(group, asked)
+            f"leave group {group}",
+            lambda client: client.remove_group_members(group, asked),
+            needs=f"Read on group {group}",
         )
         gone, superseded, failed = [], [], {}
         for member in members:
@@ -114,6 +122,7 @@ class GroupAdmin:
             self._ask(
                 f"create topic {name}",
                 lambda client: client.create_topics(wanted, timeout_ms=_ONE_REQUEST_MS),
+                needs=f"Create on topic {name}",
             )
         except _Refusal as refusal:
             if not isinstance(refusal.__cause__, errors.TopicAlreadyExistsError):
@@ -122,6 +131,7 @@ class GroupAdmin:
         self._ask(
             f"see topic {name}",
             lambda client: client.wait_for_topics([name], timeout_ms=_ONE_REQUEST_MS),
+            needs=f"Describe on topic {name}",
         )
         return True
 
@@ -131,11 +141,11 @@ class GroupAdmin:
         def send(client: KafkaAdminClient) -> str:
             answer = str(client.delete_groups([group])[group])  # "OK" or an error class's name
             error = getattr(errors, answer, errors.NoError)
-            if issubclass(error, _PASSING):
+            if issubclass(error, (*_PASSING, *_DENIED)):
                 raise error
             return answer
 
-        answer = self._ask(f"delete group {group}", send)
+        answer = self._ask(f"delete group {group}", send, needs=f"Delete on group {group}")
         if answer == errors.GroupIdNotFoundError.__name__:
             return False
         if answer != "OK":
@@ -152,6 +162,7 @@ class GroupAdmin:
             lambda client: client.describe_configs(
                 [ConfigResource(ConfigResourceType.GROUP, group)]
             ),
+            needs=f"DescribeConfigs on group {group}",
         )
         entry = found.get("group", {}).get(group, {}).get(name)
         return None if entry is None else str(entry["value"])
@@ -161,11 +172,16 @@ class GroupAdmin:
         resource = ConfigResource(ConfigResourceType.GROUP, group, {name: value})
 
         def send(client: KafkaAdminClient) -> Any:
-            return (client.reset_configs if value is None else client.alter_configs)([resource])
+            try:
+                return (client.reset_configs if value is None else client.alter_configs)([resource])
+            except ValueError as error:  # it reads the settings there are first, and finds none
+                raise errors.GroupAuthorizationFailedError(str(error)) from error
 
-        self._ask(f"set {name} of group {group}", send)
+        self._ask(f"set {name} of group {group}", send, needs=f"AlterConfigs on group {group}")
 
-    def _ask(self, what: str, request: Callable[[KafkaAdminClient], Result]) -> Result:
+    def _ask(
+        self, what: str, request: Callable[[KafkaAdminClient], Result], *, needs: str
+    ) -> Result:
         """Send until the cluster answers something that does not pass by itself, at most 10 s."""
         deadline = self._clock.monotonic() + LONGEST_WAIT
         while True:
@@ -177,9 +193,14 @@ class GroupAdmin:
                     raise Unreachable(
                         f"could not {what}: {self._bootstrap} did not answer within "
                         f"{LONGEST_WAIT:g} s ({_name(type(error))}); check that the brokers run "
-                        "and can be reached from here"
+                        "and can be reached from here, and cluster.security"
                     ) from error
                 self._clock.sleep(_RETRY_SECONDS)
+            except _DENIED as error:
+                raise _Refusal(
+                    f"could not {what}: {self._bootstrap} does not allow it to this login "
+                    f"({_name(type(error))}); allow {needs}"
+                ) from error
             except errors.KafkaError as error:
                 raise _Refusal(
                     f"could not {what}: {self._bootstrap} answered {_name(type(error))}"

@@ -64,6 +64,7 @@ def _cluster(fleet: "Fleet") -> list[Finding]:
     if seen:
         found += guarded("offsets log", lambda: receipts_verifiable(fleet, seen[0]))
         found += guarded("batched leave", lambda: leave_possible(fleet))
+        found += guarded("acls", lambda: missing_acls(fleet))
     found += guarded("workers", lambda: workers(fleet))
     found += guarded("slots", lambda: slots(fleet))
     found += guarded("changes", lambda: changes(fleet))
@@ -119,6 +120,21 @@ def leave_possible(fleet: "Fleet") -> Iterator[Finding]:
                 )
                 return
     yield ok("batched leave", "kafka-python can log in")
+
+
+def missing_acls(fleet: "Fleet") -> Iterator[Finding]:
+    """Of the least ACLs of each group's mode, those that this login does not have (KIP-430)."""
+    declared = fleet.spec.fleets
+    lacking = fleet.lacking(declared)
+    for grant in lacking:
+        yield warn(
+            "acls",
+            f"this login lacks {grant}: {grant.acl.without}",
+            f"kafka-acls --add --allow-principal User:NAME --operation {grant.operation} "
+            f"--{grant.resource} {grant.name}",
+        )
+    if declared and not lacking:
+        yield ok("acls", f"nothing is refused that the modes of {len(declared)} group(s) need")
 
 
 def workers(fleet: "Fleet") -> Iterator[Finding]:

@@ -19,7 +19,9 @@ coordinator" (librdkafka #5040, open). So offsets are asked for only of groups w
 coordinator answered the describe right before, and `state` does without them.
 """
 
+import re
 import warnings
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -40,6 +42,7 @@ from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.model import GroupState, Snapshot, TopicPartition
 from fleet.observe.lag import Sample
+from fleet.observe.permissions import Asked, allowed_operations
 from fleet.observe.samples import EndOffsetSamples
 from fleet.observe.seen import Seen, is_dead, unlisted_group, with_rates
 
@@ -54,6 +57,7 @@ _OTHERS_KEPT: Final = 60.0
 _NAMED: Final = 5
 """Groups or topics named in one sentence about a failure."""
 _LEAST: Final = 0.1
+_REFUSED_SOON: Final = 2.0
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _LOADING: Final = frozenset(
@@ -82,8 +86,12 @@ class Observer:
         self._clock = clock
         self._samples = samples
         self._timeout = timeout
-        # What matters is raised or told in a sentence; librdkafka's own lines go nowhere.
-        self._admin = AdminClient({**config, "log_level": 0})
+        # What matters is raised or told in a sentence; librdkafka's own lines go nowhere. Why no
+        # connection comes about only the callback says.
+        self._refused: deque[KafkaError] = deque(maxlen=20)
+        self._login = str(config.get("sasl.username", ""))
+        quiet: dict[str, Any] = {**config, "log_level": 0, "error_cb": self._refused.append}
+        self._admin = AdminClient(quiet)
         self._others: tuple[float, frozenset[str]] | None = None
 
     def snapshot(
@@ -153,6 +161,14 @@ class Observer:
         found = self._topics(self._look())
         return {t: n for t, n in found.items() if topics is None or t in topics}
 
+    def allowed(
+        self, groups: Collection[str], topics: Collection[str]
+    ) -> dict[Asked, frozenset[str]]:
+        """What this login may do to each (fleet.observe.permissions); unknown is left out."""
+        return allowed_operations(
+            self._admin, groups=groups, topics=topics, timeout=self._look().left()
+        )
+
     def log_starts(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """First offset still there, per partition; those that cannot be read are left out."""
         look = self._look()
@@ -175,13 +191,24 @@ class Observer:
 
     def _topics(self, look: "_Look") -> dict[str, int]:
         try:
-            metadata = self._admin.list_topics(timeout=look.left())
+            metadata = self._metadata(look)
         except KafkaException as error:
             raise self._unreachable(error.args[0]) from error
         for name, topic in metadata.topics.items():
             if topic.error is not None:
                 look.problems.append(f"topic {name} cannot be read: {topic.error.str()}")
         return {n: len(t.partitions) for n, t in metadata.topics.items() if t.error is None}
+
+    def _metadata(self, look: "_Look") -> Any:
+        """A refused login is told after 2 s: waiting longer would not mend it."""
+        self._admin.poll(0)  # what was refused before this look is no reason now
+        self._refused.clear()
+        try:
+            return self._admin.list_topics(timeout=min(_REFUSED_SOON, look.left()))
+        except KafkaException:
+            if self._refusal() is not None or look.left() <= _LEAST:
+                raise
+            return self._admin.list_topics(timeout=look.left())
 
     def _listed(self, listing: "Future[Any]", look: "_Look") -> dict[str, Any]:
         result = self._answer(listing, look)
@@ -289,7 +316,26 @@ class Observer:
             by_tp, "partition(s) have unreadable offsets", lambda info: int(info.offset)
         )
 
+    def _refusal(self) -> str | None:
+        """Why the last connections came to nothing, where that is the login's or the CA's doing."""
+        self._admin.poll(0)
+        for error in reversed(self._refused):
+            if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001 - librdkafka's own code
+                return (
+                    f"refuses the login of {self._login or 'this client'} ({_short(error)}); check "
+                    "cluster.security.sasl: mechanism, username and where the password comes from"
+                )
+            if error.code() == KafkaError._SSL:  # noqa: SLF001
+                return (
+                    f"cannot be reached by TLS ({_short(error)}); check cluster.security.tls: "
+                    "ca_file must hold the authority that signed the brokers' certificates"
+                )
+        return None
+
     def _unreachable(self, error: object) -> Unreachable:
+        refusal = self._refusal()
+        if refusal is not None:
+            return Unreachable(f"cluster {self._cluster} at {self._address} {refusal}")
         text = error.str() if isinstance(error, KafkaError) else str(error)
         return Unreachable(
             f"cluster {self._cluster} at {self._address} does not answer within "
@@ -340,6 +386,12 @@ class _Look:
             named = ", ".join(sorted(keys)[:_NAMED]) + (", ..." if len(keys) > _NAMED else "")
             self.problems.append(f"{len(keys)} {what} ({reason}): {named}")
         return found
+
+
+def _short(error: KafkaError) -> str:
+    """Librdkafka's reason without the address before and the time after it."""
+    text = re.sub(r"^\w+://\S+: |\s*\(after .*$|error:[0-9A-F]+:", "", str(error.str()))
+    return text.split(", verify that")[0].split(": broker certificate")[0]
 
 
 def _reason(error: BaseException) -> str:

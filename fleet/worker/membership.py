@@ -158,6 +158,7 @@ class Membership:
                 look_around(self._consumer, self._terms.topics, self._events)
                 return
             except KafkaException as error:
+                self._on_error(error.args[0])  # what waiting does not mend ends it below
                 if self._clock.monotonic() >= deadline:
                     raise Unreachable(
                         f"no broker answers at {self._terms.options['bootstrap.servers']} "

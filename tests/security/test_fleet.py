@@ -1,0 +1,202 @@
+"""A fleet over SASL_SSL with just its ACLs: the same promises, and its secrets in no other place."""
+
+import contextlib
+import hashlib
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from dagster import DagsterInstance, materialize
+
+from assets.groups import plan_asset
+from assets.resources import FleetResource, declared
+from fleet import cli
+from fleet.acls import grants
+from fleet.act.local import find_orphans
+from fleet.model import Verdict
+from fleet.slots import Change, ChangeState
+from tests.security.conftest import Guarded, secrets_of
+from tests.support.kafka_tools import generations
+from tests.support.workshop import JOB, Workshop, until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+PASSWORD = "the-database-password-of-this-test"
+KNOWS = f'''
+    import hashlib
+    held = hashlib.sha256(os.environ["DB_PASSWORD"].encode()).hexdigest()
+    assert held == "{hashlib.sha256(PASSWORD.encode()).hexdigest()}"
+'''
+
+
+class Vault(Workshop):
+    """A workshop whose group logs in, and whose job wants a password of its own."""
+
+    def __init__(self, home: Path, guarded: Guarded, group: str, **worker: Any) -> None:
+        self.guarded = guarded
+        topic = f"{group}-topic"
+        both = [g for part in ("act", "worker") for g in _grants(part, group, topic)]
+        self.user = f"user-{group}"
+        self.security = guarded.user(self.user, both)
+        super().__init__(home, guarded.bootstrap, group, **worker)
+        self.write_job(JOB.replace("    write_journal", f"{KNOWS}\n    write_journal"))
+
+    def declare(self, **keys: Any) -> None:
+        """As a workshop does, with a login, and a password that the workers' environment has."""
+        super().declare(**keys)
+        spec = yaml.safe_load(self.config.read_text())
+        spec["cluster"]["security"] = self.security.model_dump(mode="json", exclude_none=True)
+        env = spec["fleets"][0]["worker"]["env"]
+        env["FLEET_EVENTS"] = str(self.home / "events")
+        env["DB_PASSWORD"] = "${DB_PASSWORD}"
+        self.config.write_text(yaml.safe_dump(spec))
+
+    def create_topic(self, partitions: int) -> None:
+        """Make the group's topic, as the super user."""
+        self.guarded.topic(self.topic, partitions)
+        self.partitions = partitions
+
+    def _produce(self, stop: threading.Event, rate: int) -> None:
+        producer = Producer({**self.guarded.config, "acks": "all"})
+        number = 0
+        while not stop.wait(0.2):
+            for _ in range(max(1, rate // 5)):
+                producer.produce(self.topic, b"x", partition=number % self.partitions)
+                number += 1
+            producer.poll(0)
+        producer.flush(20)
+
+    def secrets(self) -> list[str]:
+        """All that must not be found."""
+        home = self.guarded.broker.secrets.folder.parents[1]
+        return [PASSWORD, *self.guarded.secrets, *secrets_of(home)]
+
+
+def _grants(part: str, group: str, topic: str):
+    return grants(part, groups=[group], topics=[topic])
+
+
+@pytest.fixture
+def vault(guarded, unique, tmp_path_factory, monkeypatch) -> Iterator[Vault]:
+    """One workshop; at its end nothing of it runs."""
+    monkeypatch.setenv("DB_PASSWORD", PASSWORD)
+    made = Vault(tmp_path_factory.mktemp("vault"), guarded, f"vault-{unique}", assignor="range")
+    monkeypatch.setenv("FLEET_HOME", str(made.home))
+    yield made
+    with made.fleet() as fleet:
+        fleet.down()
+    assert not list(find_orphans(made.home))
+
+
+def test_a_fleet_with_logins(vault, capsys):
+    """Up, roll and down cost what they cost without security; no secret is left anywhere."""
+    vault.create_topic(4)
+    with vault.stream(rate=100):
+        assert _apply(vault) == 1
+        vault.edit_job("VERSION = 1", "VERSION = 2")
+        assert _apply(vault) == 0
+        _search(vault, capsys)
+        assert _apply(vault, wanted=1) == 1
+    vault.await_drained()
+    assert vault.lost_and_twice() == (0, 0)
+
+    # One step beyond: what a worker may not do any more ends it with that sentence [10].
+    (read,) = [g for g in _grants("worker", vault.group, vault.topic) if g.name == vault.topic]
+    vault.guarded.deny(vault.user, read)
+    with vault.fleet() as fleet, vault.stream(rate=100):
+        until(
+            lambda: any(
+                "not authorised to read the topics (29)" in (worker.exit_reason or "")
+                for worker in fleet.workers()
+            ),
+            60,
+            "a worker to say what it lacks",
+        )
+
+
+def _apply(vault: Vault, wanted: int | None = None) -> int:
+    """Carry out what fleet.yaml says; recorded generations, by DumpLogSegments [33]."""
+    before = _recorded(vault)
+    with vault.fleet() as fleet:
+        change: Change = fleet.apply(vault.group, wanted=wanted, actor="test", progress=vault.say)
+    assert change.state is ChangeState.DONE, change.sentence
+    assert [r.verdict for r in change.receipts] == [Verdict.EQUAL] * len(change.receipts)
+    return _recorded(vault) - before
+
+
+def _recorded(vault: Vault) -> int:
+    return len({g for g in generations(vault.guarded.broker, vault.group) if g > 0})
+
+
+# --- secrets ---------------------------------------------------------------------------------
+
+
+def _search(vault: Vault, capsys) -> None:
+    """Look for every secret wherever something is written, printed, shown or kept."""
+    found = {name: text for name, text in _told(vault, capsys).items() if _holds(vault, text)}
+    assert not found, sorted(found)
+
+
+def _told(vault: Vault, capsys) -> dict[str, bytes]:
+    told: dict[str, bytes] = {}
+    for arguments in (("status",), ("status", vault.group), ("plan",), ("doctor",)):
+        capsys.readouterr()
+        config = ("--config", str(vault.config))
+        cli.run([*arguments, *config, "-o", "json"])
+        out, err = capsys.readouterr()
+        assert json.loads(out)
+        told[f"fleet {' '.join(arguments)}"] = (out + err).encode()
+    for worker, port in _ports(vault).items():
+        for page in ("metrics", "status", "livez", "readyz"):
+            told[f"{worker} /{page}"] = _page(f"http://127.0.0.1:{port}/{page}")
+    told |= _dagster(vault)
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            told[str(process)] = process.read_bytes()
+    files = [file for file in vault.home.rglob("*") if file.is_file()]
+    assert {"fleet.db", "events", "settings.json"} <= {file.name for file in files}
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            told[str(file)] = file.read_bytes()
+    return told
+
+
+def _holds(vault: Vault, text: bytes) -> bool:
+    return any(secret.encode() in text for secret in vault.secrets())
+
+
+def _ports(vault: Vault) -> dict[str, int]:
+    with vault.fleet() as fleet:
+        found = {r.worker: r.http_port for r in fleet.reports(vault.group) if r.http_port}
+    assert found
+    return found
+
+
+def _page(url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.read()
+    except OSError:  # a worker that has just gone, or is not ready
+        return b""
+
+
+def _dagster(vault: Vault) -> dict[str, bytes]:
+    """The plan asset, materialised for real; all that Dagster keeps of it."""
+    spec = declared({"FLEET_CONFIG": str(vault.config)})
+    folder = vault.home / "dagster-of-test"
+    folder.mkdir()
+    resource = FleetResource(config=str(vault.config), home=str(vault.home))
+    with DagsterInstance.local_temp(str(folder)) as instance:
+        made = materialize(
+            [plan_asset(spec, spec.fleets[0])], instance=instance, resources={"fleet": resource}
+        )
+        assert made.success
+        kept = {f"event {e.event_type_value}": str(e).encode() for e in made.all_events}
+    assert any(folder.rglob("*.db"))
+    return kept  # the files are in the home, which is searched whole
