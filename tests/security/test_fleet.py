@@ -1,4 +1,4 @@
-"""A fleet over SASL_SSL with just its ACLs: the same promises, and its secrets in no other place."""
+"""A fleet over SASL_SSL with just its ACLs: the same promises, its secrets in no other place."""
 
 import contextlib
 import hashlib
