@@ -4,7 +4,8 @@ A revision is the hash of everything that makes a worker what it is. It has two 
 23): `membership` (topics, assignor, protocol, session timeout, static or dynamic), whose
 change needs a step of its own, and `code`, whose change rolls without a rebalance. The
 settings file is frozen per revision, so that a restarted worker is the same worker. It
-holds no secret: security settings name environment variables or files.
+holds no secret: security settings name environment variables or files, and `${NAME}` in
+`worker.env` stays as written until the worker starts (fleet.references).
 """
 
 import hashlib
