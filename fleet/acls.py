@@ -128,9 +128,11 @@ class Grant:
         return f"{self.operation} on {self.resource} {self.name}"
 
 
-def grants(part: Part, *, groups: Iterable[str], topics: Iterable[str]) -> tuple[Grant, ...]:
+def grants(
+    part: Part, *, groups: Iterable[str], topics: Iterable[str], dead_letters: Iterable[str] = ()
+) -> tuple[Grant, ...]:
     """What a principal of that part needs for these groups and topics, without repetition."""
-    named = {_GROUP: tuple(groups), _TOPIC: tuple(topics)}
+    named = {_GROUP: tuple(groups), _TOPIC: tuple(topics), _LETTERS: tuple(dead_letters)}
     found = {
         (acl.resource, name, acl.operation): Grant(acl.resource, name, acl.operation, acl)
         for acl in TABLE[part]
