@@ -368,7 +368,7 @@ class _Look:
         try:
             return future.exception(self.left())
         except FutureTimeout as error:
-            return error
+            return error.with_traceback(None)  # kept by a caller it would keep that caller's frame
 
     def gather(
         self, futures: Mapping[K, "Future[Any]"], what: str, take: Callable[[Any], T]
