@@ -77,8 +77,8 @@ endef
 bench: $(READY) ## benchmarks, long form
 	$(long)
 
-faults: faults = tests/dagster_ui/test_power_cut.py tests/worker/test_dead_letters.py \
-  tests/worker/test_hangs.py
+faults: faults = tests/membership tests/ranges tests/security tests/worker \
+  tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)
 

@@ -88,6 +88,7 @@ def test_kafkas_own_tools_make_users(guarded, unique, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_it_stays_secure(guarded, home):
     """Killed and started again with nothing said, it is what it was; the other kind is refused."""
     guarded.topic("kept")

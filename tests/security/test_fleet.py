@@ -94,6 +94,7 @@ def vault(guarded, unique, tmp_path_factory, monkeypatch) -> Iterator[Vault]:
     assert not list(find_orphans(made.home))
 
 
+@pytest.mark.long
 def test_a_fleet_with_logins(vault, capsys):
     """Up, roll and down cost what they cost without security; no secret is left anywhere."""
     vault.create_topic(4)
