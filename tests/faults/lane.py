@@ -15,12 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 
 from fleet.broker import Broker
 from fleet.slots import Phase
 from fleet.worker.orphans import LOOK, PATIENCE
-from tests.faults.invariants import Evidence, Trouble, broken, times
+from tests.faults.invariants import Evidence, Trouble, all_assigned, broken, times
 from tests.faults.schedules import LEASE, SESSION, Act, Kind
 from tests.support.kafka_tools import dump_group_records, generations
 from tests.worker.conftest import Group
@@ -234,7 +240,8 @@ class Lane:
             self._asleep[worker] = (since, 0.0)
         limit = SESSION + REBALANCE + 2 * HEARTBEAT + START + PATIENCE + 2 * LOOK
         self._wait(lambda: self._calm() and self._drained(), "rest (I11)", limit)
-        time.sleep(0.5)
+        # The second round of a cooperative rebalance may be to come.
+        self._wait(lambda: not all_assigned(self._evidence()), "owner of every partition", limit)
 
     def _wait(self, condition, what: str, limit: float) -> None:
         deadline = time.monotonic() + limit
@@ -287,22 +294,28 @@ class Lane:
 
     def _drained(self) -> bool:
         asked = [ConsumerGroupTopicPartitions(self.group.name)]
-        (answer,) = self.group.admin.list_consumer_group_offsets(asked).values()
-        committed = {tp.partition: tp.offset for tp in answer.result(20).topic_partitions}
-        return all(committed.get(p, 0) == end for p, end in self._ends().items())
+        try:
+            (answer,) = self.group.admin.list_consumer_group_offsets(asked).values()
+            committed = {tp.partition: tp.offset for tp in answer.result(20).topic_partitions}
+            return all(committed.get(p, 0) == end for p, end in self._ends().items())
+        except KafkaException:  # another lane has taken the broker away
+            return False
 
     def _generation(self) -> int:
         return max(generations(self.shared.broker, self.group.name))
 
     def _evidence(self) -> Evidence:
+        with self.shared.lock:  # nobody takes the broker away meanwhile
+            ends = self._ends()
+            records = dump_group_records(self.shared.broker, self.group.name)
         kinds = ("slot", "assigned", "revoked", "lost", "closed", "exit", "committed", "void")
         events = [e for kind in kinds for e in self.group.events(kind)]
         return Evidence(
             topic=self.group.topic,
-            records=dump_group_records(self.shared.broker, self.group.name),
+            records=records,
             events=sorted(events, key=lambda e: e["at"]),
             journal=self.group.journal(),
-            ends=self._ends(),
+            ends=ends,
             troubles=[*self.troubles, *self.shared.away],
         )
 
