@@ -10,6 +10,8 @@ PySpark, pyarrow and confluent-kafka. Cost: 20 KB per session and job.
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -17,13 +19,19 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from fleet.kafka_source import columns, failures, login, pieces, tasks
+from fleet.kafka_source.columns import spark_schema
+from fleet.kafka_source.failures import RangeUnread
+from fleet.kafka_source.login import References, resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
+from fleet.kafka_source.tasks import options_of, read_ranges
 
 FORMAT: Final = "fleet_kafka"
 READ_TIMEOUT: Final = 20.0
 """Seconds without progress after which a task gives up."""
 _REGISTERED: Final = "_fleet_kafka_cores"
+_SENT: Final = ("columns", "failures", "login", "pieces", "source", "tasks")
+"""Modules of this room that a task runs. None of them may be named as a module by another: a
+function takes along what it uses, a module everything that stands in it."""
 
 
 class Share(InputPartition):
@@ -55,12 +63,12 @@ class RangesReader(DataSourceReader):
         if not isinstance(partition, Share):  # Spark's own, where there is no share at all
             return
         try:
-            found = login.resolved(self._login, os.environ)
+            found = resolved(self._login, os.environ)
         except ValueError as error:
-            raise failures.RangeUnread(str(error)) from None
-        options = tasks.options_of(found, group=self._group, isolation=self._isolation)
+            raise RangeUnread(str(error)) from None
+        options = options_of(found, group=self._group, isolation=self._isolation)
         wanted = [OffsetRange(*each) for each in partition.ranges]
-        yield from tasks.read_ranges(Consumer(options), wanted, read_timeout=self._read_timeout)
+        yield from read_ranges(Consumer(options), wanted, read_timeout=self._read_timeout)
 
 
 class FleetKafka(DataSource):
@@ -73,7 +81,7 @@ class FleetKafka(DataSource):
 
     def schema(self) -> StructType:
         """Columns of Spark's own Kafka source."""
-        return cast("StructType", columns.spark_schema())
+        return cast("StructType", spark_schema())
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - PySpark's signature
         """See RangesReader."""
@@ -84,7 +92,7 @@ def frame_of_ranges(
     spark: Any,
     ranges: Sequence[OffsetRange],
     *,
-    login: login.References,
+    login: References,
     group: str,
     isolation: str = "read_committed",
     read_timeout: float = READ_TIMEOUT,
@@ -107,16 +115,23 @@ def _prepared(spark: Any) -> int:
     """Register the source, once per session; how many tasks Spark runs at once."""
     cores = getattr(spark, _REGISTERED, None)
     if cores is None:
-        sent = (columns, failures, login, pieces, tasks, __import__(__name__, fromlist=["_"]))
-        for module in sent:
-            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-        try:
+        with by_value():
             spark.dataSource.register(FleetKafka)
-        finally:
-            for module in sent:
-                cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
         # A leaf of a plan has as many partitions as there are cores, on every kind of Spark.
         rows = spark.range(0, 100_000).selectExpr("spark_partition_id() AS p").distinct().count()
         cores = max(1, int(rows))
         setattr(spark, _REGISTERED, cores)
     return int(cores)
+
+
+@contextmanager
+def by_value() -> Iterator[None]:
+    """Meanwhile cloudpickle sends this room's code itself, not its name."""
+    modules = [import_module(f"{__package__}.{name}") for name in _SENT]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]

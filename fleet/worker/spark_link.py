@@ -13,6 +13,7 @@ dies with it, so nothing is left to cure.
 
 import contextlib
 import os
+import sys
 import threading
 import uuid
 import warnings
@@ -159,6 +160,8 @@ class SparkLink:
     def _open_local(self, master: str) -> Any:
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
+        # Spark would take the first python3 of PATH, which need not be this environment's.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(master).appName(self._app)
         builder = builder.config("spark.ui.enabled", "false")
         builder = builder.config("spark.ui.showConsoleProgress", "false")

@@ -1,12 +1,16 @@
 """How ranges are named, cut into tasks, and when they are named at all."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
+from pyspark import cloudpickle
 
 from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread, told_by
 from fleet.kafka_source.login import references, resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
+from fleet.kafka_source.source import FleetKafka, by_value
 from fleet.model import TopicPartition
 from fleet.spec import Cluster
 from fleet.worker.ranges import Look, NamedBatch, Ranges, fair
@@ -167,6 +171,35 @@ def test_failures_are_known_again_inside_sparks():
     )
     assert told_by(RangeUnread("no progress")) is not None
     assert told_by(ValueError("FLEET_RANGE_UNREAD")) is None
+
+
+NO_FLEET = """
+import sys
+sys.modules["fleet"] = None  # whoever imports it now gets an ImportError
+from pyspark import cloudpickle
+source = cloudpickle.loads(sys.stdin.buffer.read())
+options = {"shares": '[[["t", 0, 0, 5]]]', "login": "{}", "group": "g"}
+reader = source({**options, "isolation": "read_committed", "read_timeout": "1"}).reader(None)
+(share,) = reader.partitions()
+reader, share = cloudpickle.loads(cloudpickle.dumps((reader, share)))  # driver to executor
+try:
+    list(reader.read(share))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_task_needs_no_fleet():
+    """The source is sent with all that it uses, twice, to where there is no Fleet."""
+    with by_value():
+        sent = cloudpickle.dumps(FleetKafka)
+    done = subprocess.run(
+        [sys.executable, "-c", NO_FLEET], input=sent, capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    # It came as far as the records: only the brokers' address is missing here.
+    assert b"FLEET_RANGE_UNREAD" in done.stdout
+    assert len(sent) < 50_000
 
 
 def test_credentials_travel_as_references(tmp_path):

@@ -92,9 +92,11 @@ def test_columns_and_tasks(spark: Any, topic: Topic):
     assert frame.columns == [
         *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
     ]
-    counted = frame.selectExpr(
-        "count(*)", "min(offset)", "count(DISTINCT value)", "count(DISTINCT spark_partition_id())"
-    ).collect()[0]
+    counted = (
+        frame.selectExpr("offset", "value", "spark_partition_id() AS task")
+        .selectExpr("count(*)", "min(offset)", "count(DISTINCT value)", "count(DISTINCT task)")
+        .collect()[0]
+    )
     cores = spark.range(0, 10_000).selectExpr("spark_partition_id() p").distinct().count()
     assert tuple(counted) == (39_995, 5, 39_995, min(cores, 4))
     row = frame.orderBy("offset").first()
@@ -166,11 +168,13 @@ def test_truncated_under_a_worker(group: Group, on_truncated: str):
     Topic(group.topic, group.bootstrap).truncate(150)
     group.until(lambda: bool(group.events("lost_records")), "the loss to be named")
     (loss,) = group.events("lost_records")
-    assert (loss["partition"], loss["first"], loss["after"]) == (str(gone), 100, 150)
+    first = loss["first"]
+    assert (loss["partition"], loss["after"]) == (str(gone), 150)
+    assert first in {0, 100}, "the first batch may not have read its records yet"
     if on_truncated == "stop":
         (mark,) = group.store.quarantines(group.name)
-        assert (mark.tp, mark.offset) == (gone, 100)
-        assert "records 100 to 149" in mark.error
+        assert (mark.tp, mark.offset) == (gone, first)
+        assert f"records {first} to 149" in mark.error
         return
     group.drained()
     assert [(r[2], r[3]) for r in group.journal()[-1]["ranges"]] == [(150, 200)]
