@@ -121,12 +121,11 @@ class SparkLink:
                 _with_session(self._url, foreign_session), rpc_deadlines=deadlines
             )
             client.set_retry_policies([_bounded_retries()])
-            # Seen: the server refuses an interrupt in the moment in which the session's task
-            # begins or ends. Releasing ends what runs, too.
-            with contextlib.suppress(Exception):
-                client.interrupt_all()
-            client.release_session()
+            client.interrupt_all()
             self._clock.sleep(self._linger)
+            # Seen: released right behind the interrupt, the session is refused as one whose
+            # operation has not ended yet (an illegal state transition).
+            self._released(client)
         except Exception as error:  # noqa: BLE001 - PySpark raises what gRPC gave it
             return first_line(error)
         finally:
@@ -134,6 +133,14 @@ class SparkLink:
                 with contextlib.suppress(Exception):
                     client.close()
         return None
+
+    def _released(self, client: Any) -> None:
+        for _ in range(3):
+            with contextlib.suppress(Exception):
+                client.release_session()
+                return
+            self._clock.sleep(_POLL)
+        client.release_session()
 
     def close(self) -> None:
         """Release the session; a server that is gone is no error."""
