@@ -328,12 +328,12 @@ class BatchRunner:
                             f"a batch took longer than batch_timeout ({self._timeout:g} s) twice"
                         ) from error
                     self._events.say("the interrupted batch is run once more")
-                elif is_spark_failure(error):
-                    spark_failures += 1
-                    self._recover(error, spark_failures, running)
                 elif (unread := told_by(error)) is not None:
                     spark_failures += 1
                     self._read_again(*unread, spark_failures, running)
+                elif is_spark_failure(error):
+                    spark_failures += 1
+                    self._recover(error, spark_failures, running)
                 elif not pauses_left:
                     return _told(error)
                 else:

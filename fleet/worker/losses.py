@@ -42,11 +42,20 @@ class Losses:
         self._standing = standing
         self._skip = skip
         self._events = events
+        self._later: set[TopicPartition] = set()
 
     def out_of_range(self, tp: TopicPartition) -> None:
-        """The next record is gone while it was being read."""
+        """The next record is gone while it was being read.
+
+        A batch in hand may have read its own records before they went: its commit comes first,
+        else they would be called lost, too.
+        """
         if tp not in self._standing.partitions:
             return
+        if self._pipeline.touches([tp]):
+            self._later.add(tp)
+            return
+        self._later.discard(tp)
         before = self._pipeline.start_of(tp)
         (start,) = self._assigner.starts(self._consumer, [tp])
         former_id = before.known_id if before is not None else None
@@ -149,6 +158,10 @@ class Losses:
     def restart(self) -> None:
         """Assign partitions again whose fetch stopped, once no batch is in hand."""
         pipeline = self._pipeline
+        for tp in sorted(self._later):
+            if not pipeline.touches([tp]):
+                self._later.discard(tp)  # also where it is not ours any more
+                self.out_of_range(tp)
         stopped = self._standing.partitions & pipeline.stopped
         stopped -= pipeline.quarantined | pipeline.gone
         if not stopped or pipeline.busy:

@@ -204,6 +204,8 @@ def is_spark_failure(error: BaseException | None) -> bool:
     while error is not None and seen < 10:
         if _names_spark_failure(error):
             return True
+        if type(error).__module__.startswith("pyspark") and _condition(error):
+            return False  # Spark's answer, even though gRPC brought it and stands in its context
         error, seen = error.__cause__ or error.__context__, seen + 1
     return False
 

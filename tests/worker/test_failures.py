@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
 import pytest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from fleet.clock import SystemClock
 from fleet.kafka_source.columns import SCHEMA
+from fleet.kafka_source.failures import TRUNCATED, UNREAD
 from fleet.model import TopicPartition
 from fleet.worker.batches import InlineBatch
 from fleet.worker.context import BatchContext, BatchRange
@@ -111,6 +113,25 @@ def unavailable() -> Exception:
     return SparkConnectGrpcException(message="StatusCode.UNAVAILABLE: connection refused")
 
 
+def brought_by_grpc() -> Exception:
+    """As PySpark's Connect client raises every failure of a query."""
+    try:
+        try:
+            raise grpc.RpcError
+        except grpc.RpcError:
+            raise SparkConnectGrpcException(
+                message="cast", errorClass="CAST_INVALID_INPUT"
+            ) from None
+    except SparkConnectGrpcException as error:
+        return error
+
+
+def unread(condition: str) -> Exception:
+    return SparkConnectGrpcException(
+        message=f"Traceback …\nRangeUnread: [{condition}] why", errorClass="PYTHON_EXCEPTION"
+    )
+
+
 @pytest.fixture
 def bench() -> Iterator[Bench]:
     made = Bench()
@@ -170,6 +191,16 @@ def test_a_spark_failure_is_no_attempt(bench: Bench):
     failing(bench, 3, unavailable)
     done = bench.run(0)
     assert (done.failed, done.fatal, bench.link.connected) == ({}, None, 4)
+
+
+def test_ranges_that_cannot_be_read_are_no_poison(bench: Bench):
+    """Records that are gone void the batch; a silent broker is waited for [7]."""
+    failing(bench, 1, lambda: unread(UNREAD))
+    done = bench.run(0)
+    assert (done.failed, done.fatal, done.void, len(bench.calls)) == ({}, None, False, 2)
+    failing(bench, 99, lambda: unread(TRUNCATED))
+    done = bench.run(0)
+    assert (done.failed, done.fatal, done.void, len(bench.calls)) == ({}, None, True, 3)
 
 
 def test_spark_that_keeps_failing_ends_the_worker(bench: Bench):
@@ -245,6 +276,7 @@ def test_batch_timeout_interrupts_once_more_then_ends(bench: Bench):
             False,
             id="a wrong query",
         ),
+        pytest.param(brought_by_grpc(), False, id="a query's failure that gRPC brought"),
     ],
 )
 def test_whose_failure(error: Exception, expected: bool):
