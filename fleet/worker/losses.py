@@ -43,6 +43,7 @@ class Losses:
         self._skip = skip
         self._events = events
         self._later: set[TopicPartition] = set()
+        self._told: dict[TopicPartition, tuple[int, int]] = {}
 
     def out_of_range(self, tp: TopicPartition) -> None:
         """The next record is gone while it was being read.
@@ -50,7 +51,7 @@ class Losses:
         A batch in hand may have read its own records before they went: its commit comes first,
         else they would be called lost, too.
         """
-        if tp not in self._standing.partitions:
+        if tp not in self._standing.partitions or tp in self._pipeline.quarantined:
             return
         if self._pipeline.touches([tp]):
             self._later.add(tp)
@@ -127,8 +128,11 @@ class Losses:
         )
 
     def report(self, start: Start) -> None:
-        """Name what was lost; stop the partition, or go on behind the loss."""
+        """Name what was lost, once; stop the partition, or go on behind the loss."""
         assert start.lost is not None
+        if self._skip and self._told.get(start.tp) == start.lost:
+            return  # librdkafka and a look of our own may both have seen it
+        self._told[start.tp] = start.lost
         first, after = start.lost
         if after > first:
             self._standing.lost_records += after - first
