@@ -9,6 +9,7 @@ from fleet.act.kafka import GroupAdmin
 from fleet.act.store import SqliteStore
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
+from tests.support.workshop import until
 
 pytestmark = pytest.mark.broker
 
@@ -26,13 +27,18 @@ def window(admin, unique, tmp_path: Path):
     return lambda: JoinWindow(f"window-{unique}", store, admin, say=print)
 
 
+def is_set(admin, group: str, value: str | None) -> None:
+    """A broker reads a setting a moment after it was taken."""
+    until(lambda: admin.group_setting(group, SETTING) == value, 10, f"{SETTING} to be {value}")
+
+
 def test_widened_and_put_back(admin, unique, window):
     """The default is put back as no value at all; a second time there is nothing to do."""
     group = f"window-{unique}"
     assert window().widen() is None
-    assert admin.group_setting(group, SETTING) == "5000"
+    is_set(admin, group, "5000")
     assert window().restore()
-    assert admin.group_setting(group, SETTING) is None
+    is_set(admin, group, None)
     assert not window().restore()
 
 
@@ -40,18 +46,20 @@ def test_a_killed_managers_window_is_closed_by_the_next(admin, unique, window):
     """Even if the next one widens first, what is put back is what stood before the first."""
     group = f"window-{unique}"
     admin.set_group_setting(group, SETTING, "250")
+    is_set(admin, group, "250")
     window().widen()
     window().widen()
     assert window().restore()
-    assert admin.group_setting(group, SETTING) == "250"
+    is_set(admin, group, "250")
 
 
 def test_an_owners_wider_interval_is_kept(admin, unique, window):
     """Who wants assignments further apart than we do has it so."""
     group = f"window-{unique}"
     admin.set_group_setting(group, SETTING, "9000")
+    is_set(admin, group, "9000")
     assert window().widen() is None
-    assert admin.group_setting(group, SETTING) == "9000"
+    is_set(admin, group, "9000")
     assert not window().restore()
 
 
