@@ -11,6 +11,7 @@ from confluent_kafka import Consumer
 from fleet.act.kafka import GroupAdmin, LeaveResult, LeavingMember
 from fleet.errors import FleetError, Unreachable
 from tests.support.kafka_tools import generations
+from tests.support.workshop import until
 
 PARTITIONS = 6
 
@@ -178,9 +179,9 @@ def test_a_groups_own_setting_is_set_and_taken_back(admin, unique):
     group, name = f"settings-{unique}", "consumer.assignment.interval.ms"
     assert admin.group_setting(group, name) is None
     admin.set_group_setting(group, name, "5000")
-    assert admin.group_setting(group, name) == "5000"
+    until(lambda: admin.group_setting(group, name) == "5000", 10, "the setting to be read")
     admin.set_group_setting(group, name, None)
-    assert admin.group_setting(group, name) is None
+    until(lambda: admin.group_setting(group, name) is None, 10, "the default to be back")
 
 
 def test_no_broker_is_said_within_bounds(monkeypatch):

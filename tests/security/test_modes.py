@@ -175,7 +175,7 @@ def test_admin_writes_are_refused_in_words(desk, guarded, unique):
         guarded.allow(f"leaver-{unique}", asked)
         until(lambda: _allowed(admin, desk.group, setting), 10, "ACLs to be there")
         assert admin.leave(desk.group, nobody, reason="test").gone == ("i",)
-        assert admin.group_setting(desk.group, setting) == "5000"
+        until(lambda: admin.group_setting(desk.group, setting) == "5000", 10, "it to be read")
         admin.set_group_setting(desk.group, setting, None)
 
 
