@@ -154,7 +154,8 @@ def test_backlog_killed_holder_and_inline_again(group: Group, tmp_path: Path):
     assert rows(table) == sorted((p, at) for p, n in group.produced.items() for at in range(n))
 
 
-@pytest.mark.parametrize("on_truncated", ["stop", pytest.param("skip", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("on_truncated", ["stop", "skip"])
 def test_truncated_under_a_worker(group: Group, on_truncated: str):
     """Records that vanish before their batch is run are a named loss; stop or skip [7]."""
     gone = TopicPartition(group.topic, 0)
