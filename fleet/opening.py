@@ -8,7 +8,6 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from fleet.acls import Grant, allows, needed
@@ -16,6 +15,7 @@ from fleet.act.local import LocalRuntime
 from fleet.act.runtime import Runtime
 from fleet.broker import Broker, embedded_bootstrap
 from fleet.clock import Clock, SystemClock
+from fleet.closing import Closing
 from fleet.errors import ConfigError, Unreachable
 from fleet.home import fleet_home
 from fleet.load import load
@@ -31,7 +31,7 @@ from fleet.spec import FleetSpec, GroupSpec, Security, is_pattern
 EMBEDDED = "embedded"
 
 
-class OpenFleet:
+class OpenFleet(Closing):
     """One fleet.yaml and its cluster; a context manager."""
 
     def __init__(
@@ -101,17 +101,6 @@ class OpenFleet:
             environ=environ,
             clock=clock or SystemClock(),
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of connections."""

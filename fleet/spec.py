@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+CONSUMER_HEARTBEAT = 5.0
+"""Seconds: `group.consumer.heartbeat.interval.ms` as Kafka 4 ships it."""
 CONSUMER_SESSION = 45.0
 """Seconds: `group.consumer.session.timeout.ms` as Kafka 4 ships it; a group config may raise it."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -12,7 +12,6 @@ fleet.act.leaving.
 import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from kafka import errors
@@ -20,6 +19,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, Me
 
 from fleet.act.leaving import LeaveResult, LeavingMember
 from fleet.clock import Clock, SystemClock
+from fleet.closing import Closing
 from fleet.errors import FleetError, Unreachable
 
 __all__ = ["GroupAdmin", "LeaveResult", "LeavingMember"]
@@ -41,7 +41,7 @@ _DENIED: Final = (
 )
 
 
-class GroupAdmin:
+class GroupAdmin(Closing):
     """Admin writes to one cluster; a context manager. Connects at the first request.
 
     `kafka_python_config` are options of kafka-python (fleet.security.kafka_python_config).
@@ -60,17 +60,6 @@ class GroupAdmin:
         self._config = dict(kafka_python_config)
         self._clock = clock or SystemClock()
         self._client: KafkaAdminClient | None = None
-
-    def __enter__(self) -> "GroupAdmin":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection; the next request opens another one."""

@@ -23,11 +23,9 @@ from fleet.counted import Counted
 from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import GroupState, Plan, Receipt, Step, StepKind, Verdict
 from fleet.slots import Change, ChangeState, SlotStore
-from fleet.spec import ClassicWorker, ConsumerWorker, GroupSpec
+from fleet.spec import CONSUMER_HEARTBEAT, ClassicWorker, ConsumerWorker, GroupSpec
 
 Progress = Callable[[str], None]
-CONSUMER_HEARTBEAT = 5.0
-"""Seconds: `group.consumer.heartbeat.interval.ms` as Kafka 4 ships it."""
 
 
 class Ledger(Protocol):

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import yaml
@@ -24,6 +23,7 @@ from fleet.act.local import LocalRuntime
 from fleet.bench.figures import seconds_between
 from fleet.broker import Broker
 from fleet.clock import Clock
+from fleet.closing import Closing
 from fleet.counted import Counted
 from fleet.cycle import Fleet
 from fleet.demo.backlog import await_lag
@@ -42,7 +42,6 @@ from fleet.spec import Cluster, GroupSpec
 from fleet.worker.events import VARIABLE as EVENTS_VARIABLE
 from fleet.worker.protocols import protocol_of
 
-PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
 ACTOR: Final = "fleet bench"
 TOPIC: Final = "bench"
 _MODULE: Final = "bench_job"
@@ -65,7 +64,7 @@ class KeepingRuntime(LocalRuntime):
 
 
 @dataclass(kw_only=True)
-class Ground:
+class Ground(Closing):
     """One benchmark's home; a context manager that ends and deletes all of it."""
 
     parent: Path
@@ -120,23 +119,15 @@ class Ground:
         try:
             self._begin()
         except BaseException:
-            self.end()
+            self.close()
             raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end()
 
     def _begin(self) -> None:
         source = Path(__file__).with_name("job.py").read_text(encoding="utf-8")
         write_whole(self._code, source)
         status = self._broker.start(say=self.say)
-        self.declare("bench", protocol=PROTOCOLS[0], slots=1)
+        self.declare("bench", protocol="range", slots=1)
         fleet = self.fleet
         fleet.create_topics()
         self._log = GroupLog(
@@ -152,7 +143,7 @@ class Ground:
         self._stream.start(self.rate)
         self.say(f"{self.rate} records a second into {self.partitions} partitions")
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End every process of this ground and delete its home, unless it is kept."""
         steps: list[Callable[[], object]] = []
         if self._stream is not None:

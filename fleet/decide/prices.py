@@ -15,10 +15,8 @@ from fleet.decide.moves import least_moved, moved, owners_now, range_owners
 from fleet.decide.words import plural
 from fleet.decide.world import GroupWorld
 from fleet.model import Price
-from fleet.spec import ClassicWorker, ConsumerWorker
+from fleet.spec import CONSUMER_HEARTBEAT, ClassicWorker, ConsumerWorker
 
-CONSUMER_HEARTBEAT = 5.0
-"""Seconds: `group.consumer.heartbeat.interval.ms` as Kafka 4 ships it."""
 HANDOVER = 0.5
 """Seconds from the old holder's last commit to the new one's first fetch, goal at p95."""
 SMALL_BATCH = 0.25

@@ -13,12 +13,12 @@ whole partition (some 300,000 records a second).
 
 import struct
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from fleet.clock import Clock
+from fleet.closing import Closing
 from fleet.errors import FleetError, Unreachable
 from fleet.history.records import (
     AssignmentEpoch,
@@ -83,7 +83,7 @@ def partition_for(group: str, partitions: int) -> int:
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions
 
 
-class GroupLog:
+class GroupLog(Closing):
     """Reads one group at a time. Not for several threads at once.
 
     `config` is librdkafka's, with bootstrap.servers and security; `timeout` bounds each call,
@@ -99,17 +99,6 @@ class GroupLog:
         self._consumer: Consumer | None = None
         self._partitions = 0
         self._seen: tuple[str, int, int, tuple[Record, ...]] | None = None
-
-    def __enter__(self) -> "GroupLog":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of the connection; the next call makes a new one."""
