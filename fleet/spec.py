@@ -56,7 +56,18 @@ def topic_entry(value: Any) -> Any:
     return value
 
 
+def regular_expression(value: Any) -> Any:
+    """A pattern that Python's `re` reads."""
+    if isinstance(value, str):
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+    return value
+
+
 Duration = Annotated[float, BeforeValidator(seconds)]
+Pattern = Annotated[str, BeforeValidator(regular_expression)]
 
 
 class Strict(BaseModel):
@@ -250,6 +261,35 @@ class Storm(Strict):
     window: Annotated[Duration, Field(ge=10.0, le=604_800.0)] = 600.0
 
 
+class Selection(Strict):
+    """Which groups: those that match a pattern of `allow` and none of `deny` (whole id)."""
+
+    allow: tuple[Pattern, ...] = (".*",)
+    deny: tuple[Pattern, ...] = ()
+
+
+class History(Strict):
+    """Where the history of every group is kept, and for how long."""
+
+    path: str | None = None
+    """Any path that Spark writes; None: `history` in FLEET_HOME."""
+    retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
+    every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
+    """Between two batches of `fleet history tail`."""
+    groups: Selection = Selection()
+
+
+class Exporter(Strict):
+    """Prometheus metrics of every group."""
+
+    listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9308"
+    every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 15.0
+    """Between two looks at the cluster."""
+    partitions: bool = False
+    """Lag per partition too: as many series as partitions times groups."""
+    groups: Selection = Selection()
+
+
 class LocalRuntimeSpec(Strict):
     """Workers are processes of this machine."""
 
@@ -357,6 +397,10 @@ class FleetSpec(Strict):
     cluster: Cluster = Cluster()
     mode: Literal["observe", "plan", "act"] | None = None
     """None: plan, but act for the embedded cluster."""
+    storm: Storm = Storm()
+    """Of groups that declare none, and of those that no fleet declares."""
+    history: History = History()
+    exporter: Exporter = Exporter()
     fleets: tuple[GroupSpec, ...] = ()
 
     @model_validator(mode="after")
