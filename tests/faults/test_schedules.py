@@ -1,7 +1,8 @@
 """Random schedules of joins, leaves, drains, kills, stops and broker bounces keep the invariants.
 
 FLEET_SCHEDULES=N plays N schedules (default 2, `make faults` 200) from FLEET_SEED on, over
-FLEET_LANES groups in parallel. A failing seed is printed; it becomes a row of NAMED.
+FLEET_LANES groups in parallel, classic and KIP-848. A failing seed is printed; where Fleet was at
+fault it becomes a row of NAMED.
 """
 
 import itertools
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fleet.broker import Broker
-from tests.faults.lane import Lane, Shared
+from tests.faults.lane import CONSUMER, Lane, Shared
 from tests.faults.schedules import Kind, schedule
 from tests.worker.conftest import Group
 
@@ -22,8 +23,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(7200)]
 LONG = bool(os.environ.get("FLEET_LONG"))
 COUNT = int(os.environ.get("FLEET_SCHEDULES") or (200 if LONG else 2))
 SEED = int(os.environ.get("FLEET_SEED") or 1)
-LANES = int(os.environ.get("FLEET_LANES") or (4 if COUNT > 2 else 2))
-ASSIGNORS = ("cooperative-sticky", "range")
+LANES = int(os.environ.get("FLEET_LANES") or (6 if COUNT > 2 else 2))
+ASSIGNORS = ("cooperative-sticky", "range", CONSUMER)
 NAMED = {
     "a broker that dies between the two rounds of a cooperative join leaves no orphan": (
         3,
@@ -62,7 +63,9 @@ def play_all(seeds, assignor: str, shared: Shared, home: Path, folder: Path) -> 
             except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - told below
                 found = [f"{type(error).__name__}: {error}"]
             told = ", ".join(map(str, acts))
-            print(f"seed {seed} {assignor}: {'FAILED' if found else 'ok'} [{told}]", flush=True)
+            took = ", ".join(f"{what} {seconds:.1f}" for what, seconds in lane.took.items())
+            verdict = "FAILED" if found else "ok"
+            print(f"seed {seed} {assignor}: {verdict} ({took} s) [{told}]", flush=True)
             if found:
                 what = "\n  ".join(found)
                 failures.append(f"FLEET_SEED={seed} ({assignor}) [{told}]:\n  {what}")
