@@ -7,7 +7,6 @@ the records that Kafka's own tool reads from the log, which costs a JVM.
 import json
 import time
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any
 
 from confluent_kafka import (
@@ -29,10 +28,9 @@ KINDS = frozenset({"slot", "assigned", "revoked", "lost", "closed", "exit", "com
 class Collector:
     """Of one group."""
 
-    def __init__(self, group: Group, broker: Broker, lock: Lock, *, protocol: str) -> None:
+    def __init__(self, group: Group, broker: Broker, *, protocol: str) -> None:
         self._group = group
         self._broker = broker
-        self._lock = lock
         self._protocol = protocol
         self._partitions = [TopicPartition(group.topic, p) for p in range(group.partitions)]
 
@@ -43,7 +41,7 @@ class Collector:
             (answer,) = self._group.admin.list_consumer_group_offsets(asked).values()
             committed = {tp.partition: tp.offset for tp in answer.result(20).topic_partitions}
             return all(committed.get(p, 0) == end for p, end in self._ends().items())
-        except (KafkaException, TimeoutError):  # another lane has taken the broker away
+        except (KafkaException, TimeoutError):  # the broker has just come back
             return False
 
     def settled(self) -> bool:
@@ -63,17 +61,14 @@ class Collector:
 
     def evidence(self, troubles: Sequence[Trouble]) -> Evidence:
         """All of it, over the whole life of the group."""
-        with self._lock:  # nobody takes the broker away meanwhile
-            ends = self._ends_surely()
-            records = dump_group_records(self._broker, self._group.name)
         events = [e for e in self._told() if e["event"] in KINDS]
         return Evidence(
             topic=self._group.topic,
             protocol=self._protocol,
-            records=records,
+            records=dump_group_records(self._broker, self._group.name),
             events=sorted(events, key=lambda e: e["at"]),
             journal=self._group.journal(),
-            ends=ends,
+            ends=self._ends_surely(),
             troubles=troubles,
         )
 
@@ -82,8 +77,13 @@ class Collector:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def _ends(self) -> dict[int, int]:
-        asked = self._group.admin.list_offsets({tp: OffsetSpec.latest() for tp in self._partitions})
-        return {tp.partition: future.result(20).offset for tp, future in asked.items()}
+        admin = self._group.admin
+        asked = admin.list_offsets({tp: OffsetSpec.latest() for tp in self._partitions})
+        try:
+            return {tp.partition: future.result(20).offset for tp, future in asked.items()}
+        except KafkaException:  # it goes by leaders and epochs that it never learns anew itself
+            admin.list_topics(self._group.topic, timeout=10)
+            raise
 
     def _ends_surely(self) -> dict[int, int]:
         for _ in range(30):  # a broker that has just come back leads nothing for a moment

@@ -88,7 +88,8 @@ def unowned(records: Sequence[Record], partitions: Sequence[int]) -> list[int]:
 def strange_commits(records: Sequence[Record], events: Sequence[dict[str, Any]]) -> list[str]:
     """I4: a commit that a worker told of stands where the log has it as the owner.
 
-    A worker may die between its commit and telling of it: such a commit is nobody's here.
+    A worker may die between its commit and telling of it: such a commit is nobody's here. One
+    that does not go ahead names the next planned end in its metadata [4], and is told by nobody.
     """
     tellers: dict[tuple[int, int], set[str]] = defaultdict(set)
     for event in events:
@@ -96,10 +97,15 @@ def strange_commits(records: Sequence[Record], events: Sequence[dict[str, Any]])
             for name, end in event["offsets"].items():
                 tellers[int(name.rpartition("-")[2]), int(end)].add(event["worker"])
     found = []
+    latest: dict[int, int] = {}
     for record, owners in replay(records):
         if record.type not in {0, 1} or record.value is None:
             continue
         partition, offset = int(record.key["partition"]), int(record.value["offset"])
+        ahead = offset > latest.get(partition, -1)
+        latest[partition] = offset
+        if not ahead:
+            continue
         told, had = tellers[partition, offset], owners.owners(partition)
         if told and not told & had:
             found.append(

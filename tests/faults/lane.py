@@ -2,10 +2,10 @@
 
 Problem: 200 schedules must fit into an hour, and starting Spark's client is what costs. Choice:
 a lane keeps its workers from schedule to schedule and replaces those that end; several lanes
-share a broker and a Spark server; Kafka's own dump runs once per schedule. After a schedule
-everything is healed and must come to rest in bounded time (I11); the evidence is over the whole
-life of the lane. Cost: a schedule begins with whatever workers the last one left, so a seed alone
-does not give the same run again.
+share a Spark server, but each has its own broker, so that one that is taken away is away for one
+lane; Kafka's own dump runs once per schedule. After a schedule everything is healed and must come
+to rest in bounded time (I11); the evidence is over the whole life of the lane. Cost: a schedule
+begins with whatever workers the last one left, so a seed alone does not give the same run again.
 """
 
 import os
@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -52,38 +52,22 @@ CONSUMER = "consumer"
 """In the place of an assignor: KIP-848."""
 
 
-@dataclass
-class Shared:
-    """The broker of all lanes, and when it was away."""
-
-    broker: Broker
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    away: list[Trouble] = field(default_factory=list)
-
-    def bounce(self, seconds: float) -> None:
-        """Kill it and start it again; one lane at a time."""
-        with self.lock:
-            since = time.time()
-            self.broker.kill()
-            time.sleep(seconds)
-            self.broker.start()
-            self.away.append(Trouble(None, since, time.time()))
-
-
 class Lane:
     """See the module."""
 
-    def __init__(self, group: Group, shared: Shared, assignor: str) -> None:
+    def __init__(self, group: Group, broker: Broker, assignor: str) -> None:
         self.group = group
-        self.shared = shared
+        self.broker = broker
         self.assignor = assignor
         self.troubles: list[Trouble] = []
+        self.away: list[Trouble] = []
+        """When the broker was not there."""
         self.allowed = 0
         """Rebalances that the schedule in hand may cost (I8)."""
         self.unclean = 0
         self.took: dict[str, float] = {}
         """What the last schedule's seconds were spent on."""
-        self._collector = Collector(group, shared.broker, shared.lock, protocol=self.protocol)
+        self._collector = Collector(group, broker, protocol=self.protocol)
         self._before: int | None = None
         """Rebalances recorded up to the last schedule."""
         self._outages = self._orphaned = 0
@@ -188,11 +172,11 @@ class Lane:
 
     def _judge(self, journal_before: int) -> list[str]:
         assert self._before is not None
-        seen = self._collector.evidence([*self.troubles, *self.shared.away])
+        seen = self._collector.evidence([*self.troubles, *self.away])
         found = broken(seen)
         orphaned = len(self.group.events("orphans"))
         self.allowed += 4 * (orphaned - self._orphaned)
-        away = self.shared.away[self._outages :]
+        away = self.away[self._outages :]
         self.unclean += len(away) * (MOST_SLOTS + 1)
         self.allowed += sum(4 * MOST_SLOTS for t in away if t.until - t.since > SESSION / 2)
         cost = rebalances(seen) - self._before
@@ -248,7 +232,7 @@ class Lane:
         slots = [s for s in self.group.store.slots(self.group.name) if s.number in gate.open]
         holders = sorted({s.holder for s in slots if s.holder} & set(self.living()))
         if act.kind is Kind.BOUNCE:
-            self.shared.bounce(act.seconds)
+            self._bounce(act.seconds)
         elif act.kind is Kind.JOIN and not gate.leaving and len(gate.open) < MOST_SLOTS:
             number = min(set(range(MOST_SLOTS)) - gate.open)
             self.allowed += 2
@@ -263,6 +247,13 @@ class Lane:
             )
         elif holders and act.kind in {Kind.DRAIN, Kind.KILL, Kind.STOP}:
             self._hit(holders[act.which % len(holders)], act)
+
+    def _bounce(self, seconds: float) -> None:
+        since = time.time()
+        self.broker.kill()
+        time.sleep(seconds)
+        self.broker.start()
+        self.away.append(Trouble(None, since, time.time()))
 
     def _hit(self, worker: str, act: Act) -> None:
         process, now = self.group.processes[worker], time.time()

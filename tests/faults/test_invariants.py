@@ -155,9 +155,6 @@ def test_a_sound_life_under_the_consumer_protocol():
         pytest.param([has(11, "a", [])], "I2", id="nobody's"),
         pytest.param([gone(11, "a")], "I2", id="its owner has left"),
         pytest.param([commit(11, 0, 5), commit(12, 0, 9)], "I3", id="back"),
-        pytest.param(
-            [has(11, "a", []), has(12, "b", [0, 1]), commit(13, 0, 9)], "I4", id="a late commit"
-        ),
         pytest.param([epoch(11, 1)], "I9", id="shrinks"),
     ],
 )
@@ -165,6 +162,14 @@ def test_broken_under_the_consumer_protocol(records: list[Record], told: str):
     """By its number, from the coordinator's own records of who has what."""
     seen = replace(CONSUMER, records=[*CONSUMER.records, *records])
     assert told in {sentence.partition(":")[0] for sentence in broken(seen)}
+
+
+def test_a_strangers_commit_under_the_consumer_protocol():
+    """By the owner at its place in the log; a plan, which does not go ahead, is no such commit."""
+    moved = [has(10, "a", []), has(11, "b", [0, 1]), commit(12, 0, 9)]
+    late = replace(CONSUMER, records=[*CONSUMER.records[:-1], *moved])
+    assert [each.partition(":")[0] for each in broken(late)] == ["I4"]
+    assert broken(replace(CONSUMER, records=[*CONSUMER.records, *moved])) == []
 
 
 def test_an_overlap_in_processing_is_explained_by_a_stop():

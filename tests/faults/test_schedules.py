@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fleet.broker import Broker
-from tests.faults.lane import CONSUMER, Lane, Shared
+from tests.faults.lane import CONSUMER, Lane
 from tests.faults.schedules import Kind, schedule
 from tests.worker.conftest import Group
 
@@ -34,13 +34,20 @@ NAMED = {
 """What a seed once broke → (seed, assignor)."""
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """A broker that may be killed."""
-    broker = Broker(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield Shared(broker)
-    broker.purge()
+QUICK = {
+    "offsets.topic.num.partitions": "4",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+"""Of a broker that is killed often: little to load, and soon let in again."""
+QUICK_JVM = "-XX:TieredStopAtLevel=1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where lanes live; their brokers are started often, and live shortly."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JVM)
+    return tmp_path
 
 
 @pytest.mark.unit
@@ -50,14 +57,25 @@ def test_a_schedule_is_its_seed():
     assert {act.kind for seed in range(50) for act in schedule(seed)} == set(Kind)
 
 
-def play_all(seeds, assignor: str, shared: Shared, home: Path, folder: Path) -> list[str]:
+def play_all(seeds, assignor: str, home: Path, folder: Path) -> list[str]:
     """Play seeds on one lane while there are some; what broke."""
+    name = f"lane-{uuid.uuid4().hex[:6]}"
+    broker = Broker(folder / name, overrides=QUICK)
+    broker.start()
+    try:
+        return play_on(broker, seeds, assignor, home, folder / name)
+    finally:
+        broker.purge()
+
+
+def play_on(broker: Broker, seeds, assignor: str, home: Path, folder: Path) -> list[str]:
+    """The same, on this broker; what broke is played on no more."""
     failures: list[str] = []
     lane = None
     try:
         for seed in seeds:
             acts = schedule(seed)
-            lane = lane or new_lane(assignor, shared, home, folder)
+            lane = lane or new_lane(assignor, broker, home, folder)
             try:
                 found = lane.play(acts)
             except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - told below
@@ -78,20 +96,20 @@ def play_all(seeds, assignor: str, shared: Shared, home: Path, folder: Path) -> 
     return failures
 
 
-def new_lane(assignor: str, shared: Shared, home: Path, folder: Path) -> Lane:
+def new_lane(assignor: str, broker: Broker, home: Path, folder: Path) -> Lane:
     name = f"lane-{uuid.uuid4().hex[:6]}"
     own = folder / name
     own.mkdir()
-    return Lane(Group(home, shared.broker.status().bootstrap_servers, name, own), shared, assignor)
+    return Lane(Group(home, broker.status().bootstrap_servers, name, own), broker, assignor)
 
 
-def test_random_schedules(shared: Shared, spark_home: Path, tmp_path: Path):
+def test_random_schedules(spark_home: Path, folder: Path):
     """Every invariant after every schedule."""
     seeds = iter(range(SEED, SEED + COUNT))
     mine = locked(seeds)
     with ThreadPoolExecutor(LANES) as pool:
         played = [
-            pool.submit(play_all, mine, assignor, shared, spark_home, tmp_path)
+            pool.submit(play_all, mine, assignor, spark_home, folder)
             for assignor, _ in zip(itertools.cycle(ASSIGNORS), range(LANES), strict=False)
         ]
         failures = [failure for each in played for failure in each.result()]
@@ -114,6 +132,6 @@ def locked(seeds):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("seed", "assignor"), NAMED.values(), ids=NAMED.keys())
-def test_named(seed: int, assignor: str, shared: Shared, spark_home: Path, tmp_path: Path):
+def test_named(seed: int, assignor: str, spark_home: Path, folder: Path):
     """What a seed once broke."""
-    assert not play_all([seed], assignor, shared, spark_home, tmp_path)
+    assert not play_all([seed], assignor, spark_home, folder)
