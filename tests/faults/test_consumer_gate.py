@@ -54,7 +54,7 @@ def test_manager_killed_in_the_gate(broker, unique, tmp_path):
 
 
 def test_its_change_is_aborted(broker, unique, tmp_path):
-    """Aborting leaves the slots open and puts the setting back; what comes next costs nothing."""
+    """Aborting leaves the slots open for their takers, and puts the setting back."""
     with killed_in_the_gate(broker, unique, tmp_path) as (shop, admin):
         with shop.fleet() as fleet:
             change = fleet.abort_change(shop.group, actor="second")
@@ -62,8 +62,6 @@ def test_its_change_is_aborted(broker, unique, tmp_path):
             assert change.state is ChangeState.ABORTED
             assert is_theirs(admin, shop)
         until(lambda: all_active(shop, 2), 60, "two active slots")
-        with shop.fleet() as fleet:
-            assert not fleet.plan(shop.group, wanted=2).steps, "the slots were opened"
         assert is_theirs(admin, shop)
 
 
