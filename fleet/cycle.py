@@ -262,7 +262,7 @@ class Fleet(OpenFleet):
                 runtime=self.runtime,
                 ledger=self._ledger,
                 leaver=BatchedLeave(admin),
-                window=JoinWindow(group, self.store, admin, say=progress),
+                window=JoinWindow(group, self.store, admin, clock=self.clock, say=progress),
                 judge=judge,
                 clock=self.clock,
                 progress=progress,
@@ -296,7 +296,7 @@ class Fleet(OpenFleet):
     def _close_window(self, group: str, progress: Progress) -> None:
         """Put a group's setting back that a dead manager changed for a gate [19]."""
         with self._admin() as admin:  # connects only where there is something to put back
-            JoinWindow(group, self.store, admin, say=progress).restore()
+            JoinWindow(group, self.store, admin, clock=self.clock, say=progress).restore()
 
     def abort_change(self, group: str, *, actor: str) -> Change | None:
         """End an unfinished change of a dead actor where it stands; asks are taken back."""
@@ -368,7 +368,7 @@ class Fleet(OpenFleet):
         self.runtime.down(grace=grace)
         with self._admin() as admin:
             for fleet in self.spec.fleets:
-                JoinWindow(fleet.group, self.store, admin, say=progress).restore()
+                JoinWindow(fleet.group, self.store, admin, clock=self.clock, say=progress).restore()
                 if self.store.slots(fleet.group):
                     leave_for_good(
                         self.store,

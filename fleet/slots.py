@@ -13,7 +13,7 @@ counter) has not changed for the lease duration on the observer's own monotonic 
 SQLite file (`fleet.act.store`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -223,8 +223,10 @@ class SlotStore(Protocol):
     ) -> Slot | None:
         """Take the slot if it is open, not leaving, not quarantined and (holder, token, counter)
         are still as seen (a free slot, or one whose lease the caller has watched expire).
-        Enforces a Handover's revision. Token + 1, phase joining, clean False, batches 0, no error.
-        member_id and the former holder's session stay readable in `seen`. None = lost the race.
+        Enforces a Handover's revision and, where there is none, `on_trial`, over the slots as
+        stored at that moment: two standbys that both saw their revision hold nothing do not
+        both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
+        error. member_id and the former holder's session stay readable in `seen`. None: lost.
         """
         ...
 
@@ -315,6 +317,16 @@ class SlotStore(Protocol):
     def lift(self, group: str, tp: TopicPartition | None) -> int:
         """Remove marks (all of the group where tp is None); how many."""
         ...
+
+
+def on_trial(slots: Iterable[Slot], wanted: Slot, revision: str) -> bool:
+    """Whether `revision` may not have this slot yet: it was another revision's, and of those
+    that the revision holds none is active (its first has not committed a batch) [22].
+    """
+    if wanted.revision in {None, revision}:
+        return False
+    held = [s for s in slots if s.holder is not None and s.revision == revision]
+    return bool(held) and not any(s.phase is Phase.ACTIVE for s in held)
 
 
 @dataclass(slots=True)

@@ -86,11 +86,8 @@ class Changing:
         adopted = self._adopt(actor)
         if adopted is None:
             return None
-        gate = self.store.gate(self.group)
-        slots = self.store.slots(self.group)
-        closed = {slot.number for slot in slots if slot.phase is Phase.CLOSED}
-        kept = replace(gate, leaving=gate.leaving & closed, handover={}, rejoin={})
-        self.store.write_gate(kept)
+        while not self._take_back():  # workers write the gate as well
+            pass
         return self.store.advance(
             replace(
                 adopted,
@@ -113,6 +110,13 @@ class Changing:
             raise Refused(self._busy())
         sign(self.store, adopted)
         return adopted
+
+    def _take_back(self) -> bool:
+        gate = self.store.gate(self.group)
+        slots = self.store.slots(self.group)
+        closed = {slot.number for slot in slots if slot.phase is Phase.CLOSED}
+        kept = replace(gate, leaving=gate.leaving & closed, handover={}, rejoin={})
+        return self.store.write_gate(kept) is not None
 
     def _busy(self) -> str:
         change = self.store.change(self.group)

@@ -34,6 +34,7 @@ from fleet.slots import (
     Phase,
     Slot,
     WorkerReport,
+    on_trial,
 )
 
 KEPT_CHANGES: Final = 200
@@ -87,11 +88,7 @@ class SqliteStore(Marks):
     def slots(self, group: str) -> tuple[Slot, ...]:
         """All slots that were ever opened, by number."""
         with self._db.read() as db:
-            rows = db.execute(
-                f"SELECT {_SLOT} FROM slots WHERE cluster = ? AND grp = ? ORDER BY number",  # noqa: S608
-                (self.cluster, group),
-            ).fetchall()
-        return tuple(_slot(group, row) for row in rows)
+            return self._slots(db, group)
 
     def take(
         self, seen: Slot, *, worker: str, revision: str, spark_session: str | None
@@ -101,10 +98,13 @@ class SqliteStore(Marks):
             gate = self._gate(db, seen.group)
             if seen.number not in gate.open - gate.leaving - gate.quarantined:
                 return None
+            self._create(db, seen.group, seen.number)
             pinned = gate.handover.get(seen.number)
             if pinned is not None and pinned.revision != revision:
                 return None
-            self._create(db, seen.group, seen.number)
+            slots = self._slots(db, seen.group)
+            if pinned is None and on_trial(slots, self._slot(db, seen), revision):
+                return None
             changed = db.execute(
                 "UPDATE slots SET holder = ?, token = token + 1, phase = ?, clean = 0, batches = 0,"
                 " error = NULL, revision = ?,"
@@ -283,6 +283,13 @@ class SqliteStore(Marks):
             " batches) VALUES (?, ?, ?, 0, 0, ?, 1, 0)",
             (self.cluster, group, number, Phase.FREE),
         )
+
+    def _slots(self, db: sqlite3.Connection, group: str) -> tuple[Slot, ...]:
+        rows = db.execute(
+            f"SELECT {_SLOT} FROM slots WHERE cluster = ? AND grp = ? ORDER BY number",  # noqa: S608
+            (self.cluster, group),
+        ).fetchall()
+        return tuple(_slot(group, row) for row in rows)
 
     def _slot(self, db: sqlite3.Connection, slot: Slot) -> Slot:
         row = db.execute(

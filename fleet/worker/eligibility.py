@@ -4,15 +4,16 @@ A slot is for the taking where it is open, not leaving, not quarantined, and fre
 worker whose lease has expired [13]; a handover pins it to one revision. Without a pin, rule 22:
 a free slot goes to the standby whose revision was published last, older ones wait one lease; a
 revision takes a second slot of another one only after its first is active, so that a bad one
-takes one slot, not all. While a managed roll has pins in the gate, its other slots stay with
+takes one slot, not all (a preference here, on what was last read; the store says so again in the
+transaction of the take). While a managed roll has pins in the gate, its other slots stay with
 the revision they have: the canary is not proven yet. Standbys that race for several slots
 begin at different ones, by their names.
 """
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from fleet.slots import Gate, Phase, Slot, WorkerReport
+from fleet.slots import Gate, Slot, WorkerReport, on_trial
 
 
 def candidates(
@@ -36,7 +37,7 @@ def candidates(
         slot
         for slot in (known.get(n, Slot(group=gate.group, number=n)) for n in numbers)
         if takeable(slot, dead)
-        and _admits(gate, slot, known, revision, newest=newest, waited=slot.number in waited)
+        and _admits(gate, slot, slots, revision, newest=newest, waited=slot.number in waited)
     ]
     if not found:
         return ()
@@ -52,7 +53,7 @@ def takeable(slot: Slot, dead: frozenset[int]) -> bool:
 def _admits(
     gate: Gate,
     slot: Slot,
-    known: Mapping[int, Slot],
+    slots: Sequence[Slot],
     revision: str,
     *,
     newest: bool,
@@ -61,10 +62,9 @@ def _admits(
     pin = gate.handover.get(slot.number)
     if pin is not None:
         return pin.revision == revision
-    same = slot.revision in {None, revision}
     rolling = bool(gate.handover) and slot.revision is not None
-    first = same if rolling else newest
-    return (first or waited) and (same or not _unproven(known, revision))
+    first = slot.revision == revision if rolling else newest
+    return (first or waited) and not on_trial(slots, slot, revision)
 
 
 def outranked(
@@ -81,9 +81,3 @@ def outranked(
         ),
         None,
     )
-
-
-def _unproven(known: Mapping[int, Slot], revision: str) -> bool:
-    """A slot of this revision is held, and none of them is active yet."""
-    held = [s for s in known.values() if s.holder is not None and s.revision == revision]
-    return bool(held) and not any(s.phase is Phase.ACTIVE for s in held)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.faults import consumer_invariants as consumer
 from tests.support.kafka_tools import Record
 
 
@@ -35,6 +36,13 @@ class Evidence:
     ends: dict[int, int]
     troubles: Sequence[Trouble]
     """Kills, stops, outages."""
+    protocol: str = "classic"
+    """Or consumer: KIP-848."""
+
+    @property
+    def is_consumer(self) -> bool:
+        """Whether members and assignments are in KIP-848's records."""
+        return self.protocol == "consumer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,14 @@ def broken(seen: Evidence) -> list[str]:
     """All that is broken, in sentences."""
     checks = (one_owner, all_assigned, never_back, by_owners, none_lost, none_skipped, grows)
     return [f"{sentence}" for check in checks for sentence in check(seen)]
+
+
+def rebalances(seen: Evidence) -> int:
+    """Completed generations, or under KIP-848 computed assignments, all that were recorded."""
+    if seen.is_consumer:
+        return consumer.assignments(seen.records)
+    numbers = {r.value["generation"] for r in seen.records if r.type == 2 and r.value}
+    return len(numbers - {0})
 
 
 def assignments(record: Record) -> dict[str, set[tuple[str, int]]]:
@@ -78,7 +94,7 @@ def rounds(seen: Evidence) -> list[Record]:
 
 def one_owner(seen: Evidence) -> list[str]:
     """I1, by the coordinator's records and by what the workers lived."""
-    found = []
+    found = consumer.shared_partitions(seen.records) if seen.is_consumer else []
     for record in rounds(seen):
         assert record.value is not None
         owners = Counter(tp for each in assignments(record).values() for tp in each)
@@ -135,6 +151,9 @@ def _intervals(seen: Evidence) -> dict[str, list[_Owned]]:
 
 def all_assigned(seen: Evidence) -> list[str]:
     """I2: at rest every partition has an owner."""
+    if seen.is_consumer:
+        left = consumer.unowned(seen.records, list(seen.ends))
+        return [f"I2: at rest nobody has {left} of {seen.topic}"] if left else []
     last = rounds(seen)[-1]
     owned = {tp for each in assignments(last).values() for tp in each}
     missing = {(seen.topic, p) for p in seen.ends} - owned
@@ -171,7 +190,7 @@ def by_owners(seen: Evidence) -> list[str]:
     done: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for line in seen.journal:
         done[line["worker"]] |= {(p, end) for _, p, _, end, _ in line["ranges"]}
-    found = []
+    found = consumer.strange_commits(seen.records, seen.events) if seen.is_consumer else []
     slot_of: dict[str, str] = {}
     for event in seen.events:
         if event["event"] == "slot":
@@ -185,7 +204,9 @@ def by_owners(seen: Evidence) -> list[str]:
                 found.append(f"I4: {worker} committed {name} at {end}, which it never processed")
             # A cooperative round may have moved the generation on between commit and event.
             near = owners[generation, partition] | owners[generation - 1, partition]
-            if generation is not None and generation > 0 and slot_of[worker] not in near:
+            if seen.is_consumer or generation is None or generation <= 0:
+                continue
+            if slot_of[worker] not in near:
                 found.append(f"I4: {worker} committed {name} in generation {generation}, not its")
     return found
 
@@ -232,6 +253,8 @@ def none_skipped(seen: Evidence) -> list[str]:
 
 def grows(seen: Evidence) -> list[str]:
     """I9: generations only grow."""
+    if seen.is_consumer:
+        return consumer.shrinking(seen.records)
     numbers = [int(r.value["generation"]) for r in seen.records if r.type == 2 and r.value]
     return [
         f"I9: generation {after} after {before}"

@@ -1,35 +1,30 @@
 """One group of real workers that schedules are played on, with what a supervisor would do.
 
-Problem: 200 schedules must fit into minutes, and starting Spark's client is what costs. Choice:
+Problem: 200 schedules must fit into an hour, and starting Spark's client is what costs. Choice:
 a lane keeps its workers from schedule to schedule and replaces those that end; several lanes
-share a broker and a Spark server. After a schedule everything is healed and must come to rest
-in bounded time (I11); the evidence is over the whole life of the lane. Cost: a schedule begins
-with whatever workers the last one left, so a seed alone does not give the same run again.
+share a Spark server, but each has its own broker, so that one that is taken away is away for one
+lane; Kafka's own dump runs once per schedule. After a schedule everything is healed and must come
+to rest in bounded time (I11); the evidence is over the whole life of the lane. Cost: a schedule
+begins with whatever workers the last one left, so a seed alone does not give the same run again.
 """
 
-import contextlib
 import os
 import signal
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Producer
 
+from fleet.act.kafka import GroupAdmin
 from fleet.broker import Broker
 from fleet.slots import Phase
 from fleet.worker.orphans import LOOK, PATIENCE
-from tests.faults.invariants import Evidence, Trouble, all_assigned, broken, times
+from tests.faults.collecting import Collector
+from tests.faults.invariants import Trouble, broken, rebalances, times
 from tests.faults.schedules import LEASE, SESSION, Act, Kind
-from tests.support.kafka_tools import dump_group_records, generations
 from tests.worker.conftest import Group
 
 HEARTBEAT = 2.0
@@ -53,37 +48,30 @@ def process(df, context):
     os.close(handle)
     time.sleep(random.uniform(0, 0.4))
 """
-
-
-@dataclass
-class Shared:
-    """The broker of all lanes, and when it was away."""
-
-    broker: Broker
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    away: list[Trouble] = field(default_factory=list)
-
-    def bounce(self, seconds: float) -> None:
-        """Kill it and start it again; one lane at a time."""
-        with self.lock:
-            since = time.time()
-            self.broker.kill()
-            time.sleep(seconds)
-            self.broker.start()
-            self.away.append(Trouble(None, since, time.time()))
+CONSUMER = "consumer"
+"""In the place of an assignor: KIP-848."""
 
 
 class Lane:
     """See the module."""
 
-    def __init__(self, group: Group, shared: Shared, assignor: str) -> None:
+    def __init__(self, group: Group, broker: Broker, assignor: str) -> None:
         self.group = group
-        self.shared = shared
+        self.broker = broker
         self.assignor = assignor
         self.troubles: list[Trouble] = []
+        self.away: list[Trouble] = []
+        """When the broker was not there."""
         self.allowed = 0
         """Rebalances that the schedule in hand may cost (I8)."""
         self.unclean = 0
+        self.took: dict[str, float] = {}
+        """What the last schedule's seconds were spent on."""
+        self._collector = Collector(group, broker, protocol=self.protocol)
+        self._before: int | None = None
+        """Rebalances recorded up to the last schedule."""
+        self._outages = self._orphaned = 0
+        """Of the broker, and of partitions, up to the last schedule."""
         self._count = 0
         self._asleep: dict[str, tuple[float, float]] = {}
         """Stopped worker → (since, until)."""
@@ -92,6 +80,16 @@ class Lane:
         self._charged: set[int] = set()
         self._terminated: set[str] = set()
         (group.folder / "lane_job.py").write_text(JOB)
+        if self.protocol == CONSUMER:  # its terms are the group's
+            with GroupAdmin(bootstrap=group.bootstrap, kafka_python_config={}) as admin:
+                for name, seconds in (("session.timeout", SESSION), ("heartbeat.interval", 1.0)):
+                    setting = f"consumer.{name}.ms"
+                    admin.set_group_setting(group.name, setting, f"{seconds * 1000:.0f}")
+
+    @property
+    def protocol(self) -> str:
+        """As declared: classic or consumer."""
+        return CONSUMER if self.assignor == CONSUMER else "classic"
 
     # --- what a supervisor does ------------------------------------------------------------
 
@@ -102,12 +100,19 @@ class Lane:
             env={},
             lease=LEASE,
             entrypoint="lane_job:process",
-            assignor=self.assignor,
-            session_timeout=f"{SESSION:g}s",
-            heartbeat_interval=f"{HEARTBEAT:g}s",
             max_poll_interval=f"{REBALANCE:g}s",
             batch={"max_wait": "100ms", "inline": BATCH},
+            **self._terms(),
         )
+
+    def _terms(self) -> dict[str, str]:
+        if self.protocol == CONSUMER:
+            return {"protocol": CONSUMER}
+        return {
+            "assignor": self.assignor,
+            "session_timeout": f"{SESSION:g}s",
+            "heartbeat_interval": f"{HEARTBEAT:g}s",
+        }
 
     def living(self) -> list[str]:
         """Workers whose process runs, stopped ones too."""
@@ -146,33 +151,54 @@ class Lane:
 
     def play(self, acts: tuple[Act, ...]) -> list[str]:
         """Play it, heal, and say what is broken."""
-        self._begin()
-        before = self._generation()
-        self.allowed, self.unclean = 0, 0
-        self._charged.clear()
+        self.took = {}
+        with self._timed("begin"):
+            self._begin()
+        with self._timed("first count"):
+            if self._before is None:
+                self._before = rebalances(self._collector.evidence(()))
         journal_before = len(self.group.journal())
-        outages = len(self.shared.away)
-        orphaned = len(self.group.events("orphans"))
-        with self._records():
+        with self._timed("acts"), self._records():
             began = time.monotonic()
             for act in acts:
                 while time.monotonic() - began < act.at:
                     self.tick()
                     time.sleep(0.1)
                 self._do(act)
-        self._heal()
-        self.allowed += 4 * (len(self.group.events("orphans")) - orphaned)
-        away = self.shared.away[outages:]
+        with self._timed("rest"):
+            self._heal()
+        with self._timed("judging"):
+            return self._judge(journal_before)
+
+    def _judge(self, journal_before: int) -> list[str]:
+        assert self._before is not None
+        seen = self._collector.evidence([*self.troubles, *self.away])
+        found = broken(seen)
+        orphaned = len(self.group.events("orphans"))
+        self.allowed += 4 * (orphaned - self._orphaned)
+        away = self.away[self._outages :]
         self.unclean += len(away) * (MOST_SLOTS + 1)
         self.allowed += sum(4 * MOST_SLOTS for t in away if t.until - t.since > SESSION / 2)
-        found = broken(self._evidence())
-        cost = self._generation() - before
+        cost = rebalances(seen) - self._before
         if cost > self.allowed:
             found.append(f"I8: {cost} rebalances, {self.allowed} are explained")
         repeated = _repeated(self.group.journal(), journal_before)
         if repeated > self.unclean * 4 * BATCH:
             found.append(f"I6: {repeated} records twice after {self.unclean} unclean ends")
+        self._before += cost
+        self._outages += len(away)
+        self._orphaned = orphaned
+        self.allowed, self.unclean = 0, 0
+        self._charged.clear()
         return found + self._strange_ends()
+
+    @contextmanager
+    def _timed(self, what: str):
+        since = time.monotonic()
+        try:
+            yield
+        finally:
+            self.took[what] = time.monotonic() - since
 
     def _begin(self) -> None:
         """Two active slots and a warm standby."""
@@ -206,7 +232,7 @@ class Lane:
         slots = [s for s in self.group.store.slots(self.group.name) if s.number in gate.open]
         holders = sorted({s.holder for s in slots if s.holder} & set(self.living()))
         if act.kind is Kind.BOUNCE:
-            self.shared.bounce(act.seconds)
+            self._bounce(act.seconds)
         elif act.kind is Kind.JOIN and not gate.leaving and len(gate.open) < MOST_SLOTS:
             number = min(set(range(MOST_SLOTS)) - gate.open)
             self.allowed += 2
@@ -222,6 +248,13 @@ class Lane:
         elif holders and act.kind in {Kind.DRAIN, Kind.KILL, Kind.STOP}:
             self._hit(holders[act.which % len(holders)], act)
 
+    def _bounce(self, seconds: float) -> None:
+        since = time.time()
+        self.broker.kill()
+        time.sleep(seconds)
+        self.broker.start()
+        self.away.append(Trouble(None, since, time.time()))
+
     def _hit(self, worker: str, act: Act) -> None:
         process, now = self.group.processes[worker], time.time()
         if act.kind is Kind.DRAIN:
@@ -229,22 +262,32 @@ class Lane:
             process.terminate()
         elif act.kind is Kind.KILL:
             self.unclean += 1
+            self.allowed += self._price_of_a_death()
             self.troubles.append(Trouble(worker, now, float("inf")))
             self._asleep.pop(worker, None)
             process.kill()
         elif worker not in self._asleep:
             self.unclean += 1
+            if act.seconds > LEASE / 2:
+                self.allowed += self._price_of_a_death()
             self._asleep[worker] = (now, now + act.seconds)
             os.kill(process.pid, signal.SIGSTOP)
+
+    def _price_of_a_death(self) -> int:
+        """KIP-848: the taker sends the dead one's leave and joins [17]; classic: it replaces it."""
+        return 2 if self.protocol == CONSUMER else 0
 
     def _heal(self) -> None:
         """All that is stopped goes on; I11: at rest in bounded time."""
         for worker, (since, _) in list(self._asleep.items()):
             self._asleep[worker] = (since, 0.0)
         limit = SESSION + REBALANCE + 2 * HEARTBEAT + START + PATIENCE + 2 * LOOK
-        self._wait(lambda: self._calm() and self._drained(), "rest (I11)", limit)
-        # The second round of a cooperative rebalance may be to come.
-        self._wait(lambda: not all_assigned(self._evidence()), "owner of every partition", limit)
+        # The second round of a cooperative rebalance may be to come: every partition has an owner.
+        self._wait(
+            lambda: self._calm() and self._collector.drained() and self._collector.settled(),
+            "rest (I11)",
+            limit,
+        )
 
     def _wait(self, condition, what: str, limit: float) -> None:
         deadline = time.monotonic() + limit
@@ -278,53 +321,6 @@ class Lane:
         finally:
             stop.set()
             thread.join()
-
-    def _ends(self) -> dict[int, int]:
-        reader = Consumer(
-            {
-                "bootstrap.servers": self.group.bootstrap,
-                "group.id": f"ends-{os.getpid()}",
-                "logger": _silent(),
-            }
-        )
-        try:
-            for _ in range(30):  # a broker that has just come back leads nothing for a moment
-                with contextlib.suppress(KafkaException):
-                    return {
-                        p: reader.get_watermark_offsets(TopicPartition(self.group.topic, p), 20)[1]
-                        for p in range(4)
-                    }
-                time.sleep(0.5)
-            raise TimeoutError("the broker does not come back")
-        finally:
-            reader.close()
-
-    def _drained(self) -> bool:
-        asked = [ConsumerGroupTopicPartitions(self.group.name)]
-        try:
-            (answer,) = self.group.admin.list_consumer_group_offsets(asked).values()
-            committed = {tp.partition: tp.offset for tp in answer.result(20).topic_partitions}
-            return all(committed.get(p, 0) == end for p, end in self._ends().items())
-        except (KafkaException, TimeoutError):  # another lane has taken the broker away
-            return False
-
-    def _generation(self) -> int:
-        return max(generations(self.shared.broker, self.group.name))
-
-    def _evidence(self) -> Evidence:
-        with self.shared.lock:  # nobody takes the broker away meanwhile
-            ends = self._ends()
-            records = dump_group_records(self.shared.broker, self.group.name)
-        kinds = ("slot", "assigned", "revoked", "lost", "closed", "exit", "committed", "void")
-        events = [e for kind in kinds for e in self.group.events(kind)]
-        return Evidence(
-            topic=self.group.topic,
-            records=records,
-            events=sorted(events, key=lambda e: e["at"]),
-            journal=self.group.journal(),
-            ends=ends,
-            troubles=[*self.troubles, *self.shared.away],
-        )
 
     def _strange_ends(self) -> list[str]:
         """I11: a worker lives, or has ended as asked, or with a sentence."""

@@ -1,5 +1,8 @@
 """A manager killed while a KIP-848 group's assignment interval is raised for a gate [19]."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from fleet.act.join_window import SETTING
@@ -11,26 +14,61 @@ from tests.support.kafka_tools import assignment_epochs
 from tests.support.workshop import Workshop, until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300)]
+THEIRS = "900"
 
 
-def test_manager_killed_in_the_gate(broker, unique, tmp_path):
-    """The next one completes the opening, at the same price, and puts the setting back."""
-    bootstrap = broker.bootstrap_servers
-    shop = Workshop(tmp_path, bootstrap, f"gate-{unique}", protocol="consumer")
+@contextmanager
+def killed_in_the_gate(broker, unique, tmp_path) -> Iterator[tuple[Workshop, GroupAdmin]]:
+    """A fleet whose first manager died with the interval raised; at the end nothing runs."""
+    shop = Workshop(tmp_path, broker.bootstrap_servers, f"gate-{unique}", protocol="consumer")
     shop.create_topic(4)
-    with GroupAdmin(bootstrap=bootstrap, kafka_python_config={}) as admin, shop.stream(rate=100):
+    login = {"bootstrap": broker.bootstrap_servers, "kafka_python_config": {}}
+    with GroupAdmin(**login) as admin, shop.stream(rate=100):
         try:
-            admin.set_group_setting(shop.group, SETTING, "900")
+            admin.set_group_setting(shop.group, SETTING, THEIRS)
+            until(lambda: is_theirs(admin, shop), 10, "the setting to be read")
             manager = spawn_manager(shop, 2)
             watch_and_kill(shop, manager, lambda said: "opened slot" in said)
             assert admin.group_setting(shop.group, SETTING) == "5000", "killed too late"
-            with shop.fleet() as fleet:
-                change = fleet.apply(shop.group, wanted=2, actor="second", progress=shop.say)
-            assert change.state is ChangeState.DONE, change.sentence
-            assert admin.group_setting(shop.group, SETTING) == "900"
-            until(lambda: all_active(shop, 2), 60, "two active slots")
-            assert 1 <= len(set(assignment_epochs(broker.broker, shop.group))) <= 2
+            yield shop, admin
         finally:
             with shop.fleet() as fleet:
                 fleet.down()
             assert not list(find_orphans(shop.home))
+
+
+def is_theirs(admin: GroupAdmin, shop: Workshop) -> bool:
+    """Whether the group's owner has what was set before."""
+    return admin.group_setting(shop.group, SETTING) == THEIRS
+
+
+def test_manager_killed_in_the_gate(broker, unique, tmp_path):
+    """The next one completes the opening, at the same price, and puts the setting back."""
+    with killed_in_the_gate(broker, unique, tmp_path) as (shop, admin):
+        with shop.fleet() as fleet:
+            change = fleet.apply(shop.group, wanted=2, actor="second", progress=shop.say)
+        assert change.state is ChangeState.DONE, change.sentence
+        assert is_theirs(admin, shop)
+        until(lambda: all_active(shop, 2), 60, "two active slots")
+        assert 1 <= len(set(assignment_epochs(broker.broker, shop.group))) <= 2
+
+
+def test_its_change_is_aborted(broker, unique, tmp_path):
+    """Aborting leaves the slots open for their takers, and puts the setting back."""
+    with killed_in_the_gate(broker, unique, tmp_path) as (shop, admin):
+        with shop.fleet() as fleet:
+            change = fleet.abort_change(shop.group, actor="second")
+            assert change is not None
+            assert change.state is ChangeState.ABORTED
+            assert is_theirs(admin, shop)
+        until(lambda: all_active(shop, 2), 60, "two active slots")
+        assert is_theirs(admin, shop)
+
+
+def test_its_fleet_is_taken_down(broker, unique, tmp_path):
+    """Down puts the setting back, too: nobody else will."""
+    with killed_in_the_gate(broker, unique, tmp_path) as (shop, admin):
+        with shop.fleet() as fleet:
+            fleet.down(progress=shop.say)
+        assert is_theirs(admin, shop)
+        assert any("is 900 again" in said for said in shop.said)

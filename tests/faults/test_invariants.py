@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.invariants import Evidence, Trouble, broken
+from tests.faults.invariants import Evidence, Trouble, broken, rebalances
 from tests.support.kafka_tools import Record
 
 FOREVER = float("inf")
@@ -103,6 +103,73 @@ def test_a_sound_life():
 def test_a_broken_one_is_named(change: dict[str, Any], told: str):
     """By its number."""
     assert told in {sentence.partition(":")[0] for sentence in broken(replace(SOUND, **change))}
+
+
+def member(offset: int, name: str) -> Record:
+    """Whose process a KIP-848 member is."""
+    return record(offset, 5, {"memberId": f"id-{name}"}, {"clientId": name})
+
+
+def has(offset: int, name: str, assigned: list[int], pending: tuple[int, ...] = ()) -> Record:
+    """What the coordinator lets a KIP-848 member have, and what it waits for it to give up."""
+
+    def parts(numbers):
+        return [{"topicId": "x", "partitions": list(numbers)}]
+
+    value = {"assignedPartitions": parts(assigned), "partitionsPendingRevocation": parts(pending)}
+    return record(offset, 8, {"memberId": f"id-{name}"}, value)
+
+
+def epoch(offset: int, number: int) -> Record:
+    """A computed assignment."""
+    return record(offset, 6, {}, {"assignmentEpoch": number})
+
+
+def gone(offset: int, name: str) -> Record:
+    """A member's tombstone."""
+    return record(offset, 8, {"memberId": f"id-{name}"}, None)
+
+
+CONSUMER = replace(
+    SOUND,
+    protocol="consumer",
+    records=[
+        *(member(0, "a"), epoch(1, 1), has(2, "a", [0, 1]), commit(3, 0, 5)),
+        *(member(4, "b"), epoch(5, 2), has(6, "a", [0], (1,)), has(7, "a", [0])),
+        *(has(8, "b", [1]), commit(9, 1, 4), commit(10, 0, 9)),
+    ],
+)
+
+
+def test_a_sound_life_under_the_consumer_protocol():
+    """Nothing to say, and two assignments."""
+    assert broken(CONSUMER) == []
+    assert rebalances(CONSUMER) == 2
+    assert rebalances(SOUND) == 2
+
+
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        pytest.param([has(11, "b", [0, 1])], "I1", id="two owners"),
+        pytest.param([has(11, "a", [])], "I2", id="nobody's"),
+        pytest.param([gone(11, "a")], "I2", id="its owner has left"),
+        pytest.param([commit(11, 0, 5), commit(12, 0, 9)], "I3", id="back"),
+        pytest.param([epoch(11, 1)], "I9", id="shrinks"),
+    ],
+)
+def test_broken_under_the_consumer_protocol(records: list[Record], told: str):
+    """By its number, from the coordinator's own records of who has what."""
+    seen = replace(CONSUMER, records=[*CONSUMER.records, *records])
+    assert told in {sentence.partition(":")[0] for sentence in broken(seen)}
+
+
+def test_a_strangers_commit_under_the_consumer_protocol():
+    """By the owner at its place in the log; a plan, which does not go ahead, is no such commit."""
+    moved = [has(10, "a", []), has(11, "b", [0, 1]), commit(12, 0, 9)]
+    late = replace(CONSUMER, records=[*CONSUMER.records[:-1], *moved])
+    assert [each.partition(":")[0] for each in broken(late)] == ["I4"]
+    assert broken(replace(CONSUMER, records=[*CONSUMER.records, *moved])) == []
 
 
 def test_an_overlap_in_processing_is_explained_by_a_stop():

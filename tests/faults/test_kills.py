@@ -199,7 +199,7 @@ def test_manager_in_mid_change(name, shop, own_broker):
 
 def spawn_manager(shop: Workshop, wanted: int | None):
     """A manager in a process of its own, its sentences in a file."""
-    log = shop.home / "manager.log"
+    log = shop.home / f"manager-{shop.group}.log"
     log.unlink(missing_ok=True)
     context = multiprocessing.get_context("spawn")
     manager = context.Process(
@@ -218,7 +218,7 @@ def _logged(log: str, *rest) -> None:
 
 def watch_and_kill(shop: Workshop, manager, moment) -> None:
     """Kill the manager as soon as its sentences show the moment."""
-    log = shop.home / "manager.log"
+    log = shop.home / f"manager-{shop.group}.log"
     try:
         until(lambda: log.exists() and moment(log.read_text()), 120, "the moment to kill")
         manager.kill()

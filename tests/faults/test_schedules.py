@@ -1,7 +1,8 @@
 """Random schedules of joins, leaves, drains, kills, stops and broker bounces keep the invariants.
 
 FLEET_SCHEDULES=N plays N schedules (default 2, `make faults` 200) from FLEET_SEED on, over
-FLEET_LANES groups in parallel. A failing seed is printed; it becomes a row of NAMED.
+FLEET_LANES groups in parallel, classic and KIP-848. A failing seed is printed; where Fleet was at
+fault it becomes a row of NAMED.
 """
 
 import itertools
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fleet.broker import Broker
-from tests.faults.lane import Lane, Shared
+from tests.faults.lane import CONSUMER, Lane
 from tests.faults.schedules import Kind, schedule
 from tests.worker.conftest import Group
 
@@ -22,8 +23,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(7200)]
 LONG = bool(os.environ.get("FLEET_LONG"))
 COUNT = int(os.environ.get("FLEET_SCHEDULES") or (200 if LONG else 2))
 SEED = int(os.environ.get("FLEET_SEED") or 1)
-LANES = int(os.environ.get("FLEET_LANES") or (4 if COUNT > 2 else 2))
-ASSIGNORS = ("cooperative-sticky", "range")
+LANES = int(os.environ.get("FLEET_LANES") or (6 if COUNT > 2 else 2))
+ASSIGNORS = ("cooperative-sticky", "range", CONSUMER)
 NAMED = {
     "a broker that dies between the two rounds of a cooperative join leaves no orphan": (
         3,
@@ -33,13 +34,20 @@ NAMED = {
 """What a seed once broke → (seed, assignor)."""
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """A broker that may be killed."""
-    broker = Broker(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield Shared(broker)
-    broker.purge()
+QUICK = {
+    "offsets.topic.num.partitions": "4",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+"""Of a broker that is killed often: little to load, and soon let in again."""
+QUICK_JVM = "-XX:TieredStopAtLevel=1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where lanes live; their brokers are started often, and live shortly."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JVM)
+    return tmp_path
 
 
 @pytest.mark.unit
@@ -49,20 +57,33 @@ def test_a_schedule_is_its_seed():
     assert {act.kind for seed in range(50) for act in schedule(seed)} == set(Kind)
 
 
-def play_all(seeds, assignor: str, shared: Shared, home: Path, folder: Path) -> list[str]:
+def play_all(seeds, assignor: str, home: Path, folder: Path) -> list[str]:
     """Play seeds on one lane while there are some; what broke."""
+    name = f"lane-{uuid.uuid4().hex[:6]}"
+    broker = Broker(folder / name, overrides=QUICK)
+    broker.start()
+    try:
+        return play_on(broker, seeds, assignor, home, folder / name)
+    finally:
+        broker.purge()
+
+
+def play_on(broker: Broker, seeds, assignor: str, home: Path, folder: Path) -> list[str]:
+    """The same, on this broker; what broke is played on no more."""
     failures: list[str] = []
     lane = None
     try:
         for seed in seeds:
             acts = schedule(seed)
-            lane = lane or new_lane(assignor, shared, home, folder)
+            lane = lane or new_lane(assignor, broker, home, folder)
             try:
                 found = lane.play(acts)
             except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - told below
                 found = [f"{type(error).__name__}: {error}"]
             told = ", ".join(map(str, acts))
-            print(f"seed {seed} {assignor}: {'FAILED' if found else 'ok'} [{told}]", flush=True)
+            took = ", ".join(f"{what} {seconds:.1f}" for what, seconds in lane.took.items())
+            verdict = "FAILED" if found else "ok"
+            print(f"seed {seed} {assignor}: {verdict} ({took} s) [{told}]", flush=True)
             if found:
                 what = "\n  ".join(found)
                 failures.append(f"FLEET_SEED={seed} ({assignor}) [{told}]:\n  {what}")
@@ -75,20 +96,20 @@ def play_all(seeds, assignor: str, shared: Shared, home: Path, folder: Path) -> 
     return failures
 
 
-def new_lane(assignor: str, shared: Shared, home: Path, folder: Path) -> Lane:
+def new_lane(assignor: str, broker: Broker, home: Path, folder: Path) -> Lane:
     name = f"lane-{uuid.uuid4().hex[:6]}"
     own = folder / name
     own.mkdir()
-    return Lane(Group(home, shared.broker.status().bootstrap_servers, name, own), shared, assignor)
+    return Lane(Group(home, broker.status().bootstrap_servers, name, own), broker, assignor)
 
 
-def test_random_schedules(shared: Shared, spark_home: Path, tmp_path: Path):
+def test_random_schedules(spark_home: Path, folder: Path):
     """Every invariant after every schedule."""
     seeds = iter(range(SEED, SEED + COUNT))
     mine = locked(seeds)
     with ThreadPoolExecutor(LANES) as pool:
         played = [
-            pool.submit(play_all, mine, assignor, shared, spark_home, tmp_path)
+            pool.submit(play_all, mine, assignor, spark_home, folder)
             for assignor, _ in zip(itertools.cycle(ASSIGNORS), range(LANES), strict=False)
         ]
         failures = [failure for each in played for failure in each.result()]
@@ -111,6 +132,6 @@ def locked(seeds):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("seed", "assignor"), NAMED.values(), ids=NAMED.keys())
-def test_named(seed: int, assignor: str, shared: Shared, spark_home: Path, tmp_path: Path):
+def test_named(seed: int, assignor: str, spark_home: Path, folder: Path):
     """What a seed once broke."""
-    assert not play_all([seed], assignor, shared, spark_home, tmp_path)
+    assert not play_all([seed], assignor, spark_home, folder)

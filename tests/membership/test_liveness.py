@@ -12,7 +12,7 @@ from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.model import Plan
 from fleet.processes import identify
-from fleet.slots import Change
+from fleet.slots import Change, ChangeState, Gate, Handover, Slot
 
 LEASE = 10.0
 PLAN = Plan(
@@ -95,3 +95,32 @@ def test_without_a_change_nobody_works(store, clock):
         group="g", store=store, clock=clock, lease=LEASE, perform=lambda change, _: change
     )
     assert changing.works_on() is False
+
+
+def test_aborting_takes_back_its_asks_whoever_else_writes_the_gate(tmp_path, clock):
+    """A worker's write between the abort's look and its own does not leave the asks standing."""
+
+    class Crowded(SqliteStore):
+        """Somebody writes the gate right after the abort has looked, twice."""
+
+        others = 2
+
+        def slots(self, group: str) -> tuple[Slot, ...]:
+            if self.others:
+                self.others -= 1
+                gate = self.gate(group)
+                assert self.write_gate(replace(gate, open_at=gate.open_at + 1)) is not None
+            return super().slots(group)
+
+    store = Crowded(tmp_path / "crowded.db", cluster="main", clock=clock)
+    assert store.begin(PLAN, actor="ann@elsewhere:7", started_at=0.0) is not None
+    asks = {0: Handover(token=1, revision="r2")}
+    assert store.write_gate(Gate(group="g", open=frozenset({0}), handover=asks, rejoin={0: 1}))
+    changing = Changing(
+        group="g", store=store, clock=clock, lease=LEASE, perform=lambda change, _: change
+    )
+    aborted = changing.abort(actor="bob")
+    assert aborted is not None
+    assert aborted.state is ChangeState.ABORTED
+    assert (store.gate("g").handover, store.gate("g").rejoin) == ({}, {})
+    assert store.gate("g").open == {0}

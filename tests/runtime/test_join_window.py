@@ -7,7 +7,7 @@ import pytest
 from fleet.act.join_window import SETTING, JoinWindow
 from fleet.act.kafka import GroupAdmin
 from fleet.act.store import SqliteStore
-from fleet.clock import SystemClock
+from fleet.clock import ManualClock, SystemClock
 from fleet.errors import FleetError
 from tests.support.workshop import until
 
@@ -24,7 +24,7 @@ def admin(broker):
 def window(admin, unique, tmp_path: Path):
     """Makes the window of one group anew, as another manager process would."""
     store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=SystemClock())
-    return lambda: JoinWindow(f"window-{unique}", store, admin, say=print)
+    return lambda: JoinWindow(f"window-{unique}", store, admin, clock=SystemClock(), say=print)
 
 
 def is_set(admin, group: str, value: str | None) -> None:
@@ -51,6 +51,41 @@ def test_a_killed_managers_window_is_closed_by_the_next(admin, unique, window):
     window().widen()
     assert window().restore()
     is_set(admin, group, "250")
+
+
+def test_gates_right_after_one_another_do_not_take_ours_for_the_owners(admin, unique, window):
+    """What was put back is read back before it is forgotten, by the next gate too."""
+    group = f"window-{unique}"
+    for _ in range(10):
+        assert window().widen() is None
+        assert window().restore(), "there was something to put back"
+    is_set(admin, group, None)
+
+
+def test_brokers_that_do_not_show_it_leave_it_to_the_next(tmp_path: Path):
+    """The note stays, what is said says so, and a gate in between does not read our value."""
+    said: list[str] = []
+
+    class Slow:
+        shown: str | None = "250"
+
+        def group_setting(self, group: str, name: str) -> str | None:
+            return self.shown
+
+        def set_group_setting(self, group: str, name: str, value: str | None) -> None:
+            self.shown = "5000"  # whatever comes later
+
+    store = SqliteStore(tmp_path / "slow.db", cluster="main", clock=SystemClock())
+    slow = Slow()
+    window = JoinWindow("g", store, slow, clock=ManualClock(), say=said.append)
+    assert window.widen() is None
+    assert window.restore()
+    assert "do not show it yet" in said[-1]
+    assert window.widen() is None
+    slow.set_group_setting = lambda group, name, value: setattr(slow, "shown", value)
+    assert window.restore()
+    assert slow.shown == "250"
+    assert not window.restore()
 
 
 def test_an_owners_wider_interval_is_kept(admin, unique, window):
@@ -83,7 +118,7 @@ def test_a_cluster_that_refuses_is_told_and_not_forgotten(window, tmp_path, monk
             raise FleetError("not authorised")
 
     store = SqliteStore(tmp_path / "other.db", cluster="main", clock=SystemClock())
-    refused = JoinWindow("g", store, Refusing(), say=print)
+    refused = JoinWindow("g", store, Refusing(), clock=SystemClock(), say=print)
     assert "not authorised" in (refused.widen() or "")
     assert refused.restore()
     assert refused.restore()

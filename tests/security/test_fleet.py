@@ -27,6 +27,7 @@ from tests.support.workshop import JOB, Workshop, until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
+OFFSETS = "__consumer_offsets"
 PASSWORD = "the-database-password-of-this-test"
 KNOWS = f'''
     import hashlib
@@ -119,6 +120,34 @@ def test_a_fleet_with_logins(vault, capsys):
             60,
             "a worker to say what it lacks",
         )
+
+
+@pytest.mark.long
+def test_a_fleet_whose_records_cannot_be_read(vault):
+    """The offsets topic withheld: real changes are carried out, and no receipt claims a count."""
+    vault.create_topic(4)
+    withheld = {str(g): g for g in _grants("act", vault.group, vault.topic) if g.name == OFFSETS}
+    assert withheld
+    for grant in withheld.values():
+        vault.guarded.deny(vault.user, grant)
+    with vault.stream(rate=100):
+        assert _unverified(vault) == 1
+        vault.edit_job("VERSION = 1", "VERSION = 2")
+        assert _unverified(vault) == 0
+    vault.await_drained()
+    assert vault.lost_and_twice() == (0, 0)
+
+
+def _unverified(vault: Vault) -> int:
+    """Apply as said beforehand, without a count; what was recorded, by DumpLogSegments."""
+    before = _recorded(vault)
+    with vault.fleet() as fleet:
+        assert any("unverified" in note for note in fleet.plan(vault.group).notes)
+        change = fleet.apply(vault.group, actor="test", progress=vault.say)
+    assert change.state is ChangeState.DONE, change.sentence
+    assert {r.verdict for r in change.receipts} == {Verdict.UNVERIFIED}
+    assert {(r.ours, r.others) for r in change.receipts} == {(0, 0)}
+    return _recorded(vault) - before
 
 
 def _apply(vault: Vault, wanted: int | None = None) -> int:

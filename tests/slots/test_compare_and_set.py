@@ -115,6 +115,33 @@ def test_the_gate_says_who_may_take(store, gate, revision, taken):
     assert (take(store, Slot(group=GROUP, number=0), revision=revision) is not None) is taken
 
 
+def test_a_revision_on_trial_gets_no_second_slot_of_another(store):
+    """Whatever its standbys saw: the second slot waits until the first is active [22]."""
+    open_slots(store, 0, 1)
+    old = [take(store, slot, worker=f"old-{slot.number}") for slot in store.slots(GROUP)]
+    assert all(slot is not None and store.release(slot, clean=True) for slot in old)
+    seen = store.slots(GROUP)
+    first = take(store, seen[0], worker="new-0", revision="r2")
+    assert first is not None
+    assert take(store, seen[1], worker="new-1", revision="r2") is None, "as seen, but on trial"
+    assert store.renew(replace(first, phase=Phase.ACTIVE)) is not None
+    assert take(store, seen[1], worker="new-1", revision="r2") is not None
+
+
+def test_a_trial_holds_up_neither_its_own_slots_nor_pinned_or_fresh_ones(store):
+    """An opened slot, one that ran this revision and a managed roll's are no second slot [22]."""
+    open_slots(store, 0, 1, 2, handover={1: Handover(token=1, revision="r2")})
+    old = take(store, store.slots(GROUP)[0], worker="old")
+    assert old is not None
+    assert store.release(old, clean=True)
+    seen = store.slots(GROUP)
+    assert take(store, seen[0], worker="new-0", revision="r2") is not None
+    assert take(store, seen[1], worker="new-1", revision="r2") is not None, "pinned to it"
+    assert take(store, seen[2], worker="new-2", revision="r2") is not None, "nobody's yet"
+    held = store.slots(GROUP)[0]
+    assert take(store, held, worker="new-3", revision="r2") is not None, "its own, from the dead"
+
+
 @pytest.mark.parametrize(
     "stale",
     [

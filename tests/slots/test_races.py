@@ -44,6 +44,21 @@ for number in range(int(sys.argv[3])):
         print(number, won.token, flush=True)
 """
 
+# Reaches for the slot of its own number, seen before the race began; prints what it won.
+TRIAL = """
+import sys
+from pathlib import Path
+from fleet.act.store import SqliteStore
+from fleet.clock import SystemClock
+store = SqliteStore(Path(sys.argv[1]), cluster="main", clock=SystemClock())
+seen = store.slots("orders")[int(sys.argv[2])]
+print("ready", flush=True)
+sys.stdin.readline()
+won = store.take(seen, worker=sys.argv[2], revision="new", spark_session=None)
+if won is not None:
+    print(won.number, flush=True)
+"""
+
 # Writes as fast as it can until it is killed.
 WRITER = """
 import sys
@@ -87,6 +102,24 @@ def test_of_eight_processes_exactly_one_takes_each_slot(store, tmp_path):
     ]
     assert sorted(int(number) for number, _ in won) == list(range(ROUNDS))
     assert {slot.holder is not None for slot in store.slots(GROUP)} == {True}
+
+
+def test_of_eight_processes_of_a_new_revision_one_takes_a_slot(store, tmp_path):
+    """Each sees another free slot of the old revision: one of them is the trial [22]."""
+    assert store.write_gate(Gate(group=GROUP, open=frozenset(range(8))))
+    for slot in store.slots(GROUP):
+        held = store.take(slot, worker="old", revision="old", spark_session=None)
+        assert held is not None
+        assert store.release(held, clean=True)
+    racers = [start(TRIAL, tmp_path / "fleet.db", n) for n in range(8)]
+    for racer in racers:
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    won = [int(line) for racer in racers for line in racer.communicate(timeout=60)[0].split()]
+    assert len(won) == 1
+    assert [s.number for s in store.slots(GROUP) if s.revision == "new"] == won
 
 
 def test_a_store_whose_writers_are_killed_stays_readable(store, tmp_path):

@@ -16,6 +16,7 @@ from fleet.history.records import OffsetCommit
 from fleet.observe.counting import count
 from fleet.observe.group_log import GroupLog
 from fleet.slots import Phase
+from fleet.worker.consumer_protocol import ConsumerGroup
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import assignment_epochs, group_epochs
 from tests.worker.conftest import LEASE, Group
@@ -91,6 +92,25 @@ def test_death_handover_and_leave(group: Group, broker: RunningBroker):
     with GroupLog({"bootstrap.servers": group.bootstrap}, clock=SystemClock()) as log:
         counted = count(log.read(group.name, 0))
     assert counted.rebalances == len(after) + 1, "our count of all this is Kafka's"
+
+
+@pytest.mark.long
+def test_a_member_without_partitions_is_ready_once_it_has_waited(group: Group):
+    """KIP-848 tells nobody that they get nothing: the second member of one partition waits 15 s."""
+    narrow = f"{group.name}-narrow"
+    group.make(narrow, 1)
+    for name in ("w1", "w2"):
+        group.start(name, protocol="consumer", topics=[narrow])
+    group.warm("w1", "w2")
+    group.open(0, 1)
+    (owner,) = {w for w in ("w1", "w2") if partitions_of(group, w)}
+    idle = ({"w1", "w2"} - {owner}).pop()
+    active = {e["worker"]: e["at"] for e in group.events("phase") if e["phase"] == "active"}
+    joined = {r.worker: r.joined_at for r in group.store.reports(group.name)}
+    took = {w: active[w] - joined[w] for w in (owner, idle)}
+    print({w: f"ready {seconds:.1f} s after its join" for w, seconds in took.items()})
+    assert took[owner] < ConsumerGroup.idle_after <= took[idle] < 2 * ConsumerGroup.idle_after
+    assert not group.events("exit")
 
 
 def test_a_stopped_holder_is_out(group: Group):

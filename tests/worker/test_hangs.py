@@ -4,6 +4,7 @@ The entrypoints here really block: in a Python function inside Spark, in the wor
 write that outlives its client.
 """
 
+import http.client
 import time
 import urllib.error
 import urllib.request
@@ -74,7 +75,7 @@ def livez(group: Group, name: str) -> tuple[int, str]:
             return answer.status, answer.read().decode().strip()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode().strip()
-    except OSError:  # it has ended
+    except (OSError, http.client.HTTPException):  # it has ended, maybe in the middle of an answer
         return 0, ""
 
 

@@ -1,0 +1,124 @@
+"""The invariants of a KIP-848 group that its own records decide: I1, I2, I4, I9, and the count.
+
+The coordinator writes down what each member has (type 8) and gives up (pending revocation), and
+who the member is (type 5), so that the owner of a partition at any position of the log is known,
+and with it whose commit stands there. The other invariants are the same as of a classic group.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from tests.support.kafka_tools import Record
+
+GROUP, MEMBER, TARGET, CURRENT = 3, 5, 6, 8
+
+
+@dataclass(slots=True)
+class Owners:
+    """Who has what at one position of the log."""
+
+    clients: dict[str, str] = field(default_factory=dict)
+    """Member → client id: its worker's name."""
+    has: dict[str, set[int]] = field(default_factory=dict)
+    """Member → partitions, those that it still has to give up too."""
+
+    def owners(self, partition: int) -> set[str]:
+        """Client ids."""
+        return {self.clients.get(m, m) for m, parts in self.has.items() if partition in parts}
+
+    def feed(self, record: Record) -> None:
+        """One record further."""
+        member = str(record.key.get("memberId"))
+        known: dict[str, Any] = {MEMBER: self.clients, CURRENT: self.has}.get(record.type, {})
+        if record.value is None:
+            known.pop(member, None)
+        elif record.type == MEMBER:
+            self.clients[member] = str(record.value["clientId"])
+        elif record.type == CURRENT:
+            self.has[member] = _partitions(record, "assignedPartitions") | _partitions(
+                record, "partitionsPendingRevocation"
+            )
+
+
+def _partitions(record: Record, name: str) -> set[int]:
+    assert record.value is not None
+    return {int(p) for each in record.value[name] or () for p in each["partitions"]}
+
+
+def replay(records: Sequence[Record]) -> Iterator[tuple[Record, Owners]]:
+    """Each record with what holds after it."""
+    owners = Owners()
+    for record in records:
+        owners.feed(record)
+        yield record, owners
+
+
+def assignments(records: Sequence[Record]) -> int:
+    """New assignments that were computed."""
+    epochs = {r.value["assignmentEpoch"] for r in records if r.type == TARGET and r.value}
+    return len(epochs - {0})
+
+
+def shared_partitions(records: Sequence[Record]) -> list[str]:
+    """I1 on the coordinator's clock: nobody gets what another still has."""
+    found = []
+    for record, owners in replay(records):
+        if record.type != CURRENT:
+            continue
+        count = Counter(p for each in owners.has.values() for p in each)
+        found += [
+            f"I1: at offset {record.offset} {sorted(owners.owners(p))} have partition {p}"
+            for p, members in count.items()
+            if members > 1
+        ]
+    return found
+
+
+def unowned(records: Sequence[Record], partitions: Sequence[int]) -> list[int]:
+    """I2: partitions that nobody has after the last record."""
+    last = Owners()
+    for record in records:
+        last.feed(record)
+    return sorted(set(partitions) - {p for each in last.has.values() for p in each})
+
+
+def strange_commits(records: Sequence[Record], events: Sequence[dict[str, Any]]) -> list[str]:
+    """I4: a commit that a worker told of stands where the log has it as the owner.
+
+    A worker may die between its commit and telling of it: such a commit is nobody's here. One
+    that does not go ahead names the next planned end in its metadata [4], and is told by nobody.
+    """
+    tellers: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for event in events:
+        if event["event"] == "committed":
+            for name, end in event["offsets"].items():
+                tellers[int(name.rpartition("-")[2]), int(end)].add(event["worker"])
+    found = []
+    latest: dict[int, int] = {}
+    for record, owners in replay(records):
+        if record.type not in {0, 1} or record.value is None:
+            continue
+        partition, offset = int(record.key["partition"]), int(record.value["offset"])
+        ahead = offset > latest.get(partition, -1)
+        latest[partition] = offset
+        if not ahead:
+            continue
+        told, had = tellers[partition, offset], owners.owners(partition)
+        if told and not told & had:
+            found.append(
+                f"I4: {sorted(told)} committed partition {partition} at {offset}, "
+                f"which {sorted(had)} had"
+            )
+    return found
+
+
+def shrinking(records: Sequence[Record]) -> list[str]:
+    """I9: group epochs and assignment epochs only grow."""
+    found = []
+    for kind, name in ((GROUP, "epoch"), (TARGET, "assignmentEpoch")):
+        numbers = [int(r.value[name]) for r in records if r.type == kind and r.value]
+        found += [f"I9: {name} {b} after {a}" for a, b in pairwise(numbers) if b < a]
+    return found

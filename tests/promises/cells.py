@@ -1,0 +1,196 @@
+"""DESIGN, section 3, cell by cell: what one change cost a running fleet, by Kafka's own records."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fleet.clock import SystemClock
+from fleet.slots import ChangeState, Phase
+from tests.faults.test_kills import all_active, spawn_manager, watch_and_kill
+from tests.support.kafka_tools import dump_group_records
+from tests.support.workshop import Workshop, kill, until
+
+SETTLED = {"consumer": 11.0}
+"""Protocol → seconds without a new assignment until a group is settled: two heartbeats [25]."""
+SETTLED_CLASSIC = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run of one cell cost; seconds: what the cell's promise is about, where it is."""
+
+    rebalances: int
+    lost: int
+    twice: int
+    seconds: float | None = None
+
+
+class Cells:
+    """One fleet that the cells are tried on, in an order that begins and ends with two slots."""
+
+    def __init__(self, shop: Workshop, broker: Any, kind: str) -> None:
+        self.shop = shop
+        self.broker = broker
+        self.kind = kind
+        self._version = 1
+        self._twice = self._lost = 0
+
+    def begin(self) -> None:
+        """Two slots and a standby."""
+        with self.shop.stream(rate=100):
+            self._apply(2)
+            self._settle()
+
+    def run(self, name: str) -> Outcome:
+        """One run of one cell under a steady stream; then everything written is processed."""
+        before = self.recorded()
+        with self.shop.stream(rate=100):
+            time.sleep(2)
+            seconds = CELLS[name](self)
+            self._settle()
+            cost = self.recorded() - before
+            time.sleep(1)
+        self.shop.await_drained()
+        lost, twice = self.shop.lost_and_twice()
+        outcome = Outcome(cost, lost - self._lost, twice - self._twice, seconds)
+        self._lost, self._twice = lost, twice
+        return outcome
+
+    def recorded(self) -> int:
+        """Completed generations, or under KIP-848 computed assignments."""
+        found = {
+            record.value["generation" if record.type == 2 else "assignmentEpoch"]
+            for record in dump_group_records(self.broker, self.shop.group)
+            if record.type in {2, 6} and record.value is not None
+        }
+        return len(found - {0})
+
+    # --- the cells -------------------------------------------------------------------------
+
+    def up(self) -> float | None:
+        """2 → 4 through the gate."""
+        return self._apply(4)
+
+    def down(self) -> float | None:
+        """4 → 2."""
+        return self._apply(2)
+
+    def roll(self) -> float | None:
+        """All to new code; the longest pause of a partition."""
+        self._new_code()
+        return self._apply(None)
+
+    def kill_worker(self) -> float:
+        """-9; seconds until the last of its partitions is processed again."""
+        with self.shop.fleet() as fleet:
+            victim = next(s for s in fleet.slots(self.shop.group) if s.phase is Phase.ACTIVE)
+            pids = {w.name: w.pid for w in fleet.workers(self.shop.group)}
+            had = self._partitions_of(str(victim.holder))
+            assert had, "it has partitions"
+            killed = time.time()
+            kill(pids[victim.holder])
+
+        def again() -> dict[int, float]:
+            return {
+                e.tp.partition: e.at
+                for e in reversed(self.shop.entries())
+                if e.at > killed and e.worker != victim.holder
+            }
+
+        until(lambda: had <= again().keys(), 60, "the dead one's partitions to be processed")
+        took = max(again()[p] for p in had) - killed
+        until(lambda: all_active(self.shop, self._open()), 60, "all slots active")
+        self._restocked()
+        return took
+
+    def killed_opening(self) -> None:
+        """The manager of 2 → 4 is killed when the gate is open, another completes it."""
+        self._killed(4, "opened slot")
+
+    def killed_rolling(self) -> None:
+        """The manager of a roll is killed at the canary."""
+        self._new_code()
+        self._killed(None, "canary")
+
+    def killed_leaving(self) -> None:
+        """The manager of 4 → 2 is killed while slots drain."""
+        self._killed(2, "draining slot")
+
+    # --- parts -----------------------------------------------------------------------------
+
+    def _apply(self, wanted: int | None) -> float | None:
+        with self.shop.fleet() as fleet:
+            change = fleet.apply(
+                self.shop.group,
+                wanted=self._open() if wanted is None else wanted,
+                actor="cells",
+                progress=self.shop.say,
+            )
+        assert change.state is ChangeState.DONE, change.sentence
+        pauses = [r.longest_pause_s for r in change.receipts if r.longest_pause_s is not None]
+        return max(pauses, default=None)
+
+    def _killed(self, wanted: int | None, moment: str) -> None:
+        target = self._open() if wanted is None else wanted
+        manager = spawn_manager(self.shop, target)
+        watch_and_kill(self.shop, manager, lambda said: moment in said)
+        self._apply(target)
+        until(lambda: all_active(self.shop, target), 60, f"{target} active slots")
+
+    def _new_code(self) -> None:
+        self._version += 1
+        self.shop.edit_job(f"VERSION = {self._version - 1}", f"VERSION = {self._version}")
+
+    def _open(self) -> int:
+        with self.shop.fleet() as fleet:
+            return len(fleet.gate(self.shop.group).open)
+
+    def _partitions_of(self, worker: str) -> set[int]:
+        """What it was called for in the last seconds."""
+        now = time.time()
+        return {
+            e.tp.partition for e in self.shop.entries() if e.worker == worker and e.at > now - 3
+        }
+
+    def _restocked(self) -> None:
+        """The killed worker's replacement waits as a standby."""
+
+        def warm() -> bool:
+            with self.shop.fleet() as fleet:
+                reports = fleet.store.reports(self.shop.group)
+                alive = {w.name for w in fleet.workers(self.shop.group) if w.running}
+            return any(r.phase == "standby" and r.worker in alive for r in reports)
+
+        until(warm, 90, "a standby")
+
+    def _settle(self) -> None:
+        """Until every partition has an owner and nothing more is assigned for a while [25]."""
+        quiet = SETTLED.get(self.kind, SETTLED_CLASSIC)
+        clock = SystemClock()
+        with self.shop.fleet() as fleet:
+
+            def owned() -> bool:
+                group = fleet.snapshot([self.shop.group]).groups[self.shop.group]
+                has = [tp for member in group.members for tp in member.partitions]
+                return group.state == "Stable" and len(has) == len(set(has)) == self.shop.partitions
+
+            since = clock.monotonic()
+            deadline = since + 90
+            while clock.monotonic() - since < quiet:
+                assert clock.monotonic() < deadline, "the group does not settle"
+                if not owned():
+                    since = clock.monotonic()
+                clock.sleep(0.5)
+
+
+CELLS: dict[str, Callable[[Cells], float | None]] = {
+    "+2 workers through the gate": Cells.up,
+    "roll all 4 workers": Cells.roll,
+    "worker killed (-9)": Cells.kill_worker,
+    "-2 workers": Cells.down,
+    "manager killed opening 2 slots": Cells.killed_opening,
+    "manager killed in a roll": Cells.killed_rolling,
+    "manager killed while 2 leave": Cells.killed_leaving,
+}
+"""Name → the change, in the order of one run."""
