@@ -17,7 +17,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.kafka_source.columns import SCHEMA, table_of
+from fleet.kafka_source.columns import SCHEMA, batch_of
 from fleet.model import TopicPartition
 from fleet.worker.context import BatchRange
 
@@ -166,7 +166,7 @@ class Buffer:
             return frozenset(self._parts.keys() - waiting)
         return frozenset(self._parts) if self.full else frozenset()
 
-    def close(self, now: float) -> InlineBatch | None:
+    def close(self, now: float, *, busy: bool = False) -> InlineBatch | None:
         """See Reading.close."""
         replaying = self._replaying()
         if replaying:
@@ -175,7 +175,7 @@ class Buffer:
             return self._cut(replaying)
         if self._count == 0 or self._first_at is None:
             return None
-        if not self.full and now - self._first_at < self.max_wait:
+        if not self.full and (busy or now - self._first_at < self.max_wait):
             return None
         return self._cut(self._parts)
 
@@ -229,7 +229,8 @@ class Buffer:
             size = bisect_left(part.offsets, end)
             taken = part.messages[:size]
             if taken:
-                tables[tp] = table_of(taken)
+                batch = batch_of(tp.topic, tp.partition, taken)
+                tables[tp] = pa.Table.from_batches([batch])
             del part.messages[:size], part.offsets[:size]
             self._count -= size
             self._bytes -= sum(map(len, taken))

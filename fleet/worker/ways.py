@@ -105,11 +105,14 @@ class TwoWays:
         """See Reading.to_pause."""
         return self._ranges.tps if self._named else self._inline.to_pause()
 
-    def close(self, now: float) -> Prepared | None:
+    def close(self, now: float, *, busy: bool = False) -> Prepared | None:
         """See Reading.close."""
         if not self._named:
-            return self._inline.close(now)
-        ranges = self._ranges.cut(self._limit) if self._ranges.known else ()
+            return self._inline.close(now, busy=busy)
+        known, waiting = self._ranges.known, self._ranges.waiting
+        if known and busy and waiting < self._limit and not self._ranges.replaying:
+            return None
+        ranges = self._ranges.cut(self._limit) if known else ()
         if not ranges:
             self._wanted = True
             return None
