@@ -135,27 +135,26 @@ class _Backlog:
 
     def __init__(self, ground: Ground) -> None:
         self._values = [order(n, ground.clock.now()) for n in range(_DISTINCT)]
-        self._producer = Producer(
-            {
-                "bootstrap.servers": ground.fleet.bootstrap,
-                "linger.ms": 5,
-                "queue.buffering.max.messages": 500_000,
-            }
-        )
+        self._options = {
+            "bootstrap.servers": ground.fleet.bootstrap,
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 500_000,
+        }
         self.written = 0
 
     def write(self, count: int) -> None:
         """So many orders, over all partitions in turn, acknowledged; FleetError where not."""
+        producer = Producer(self._options)  # one for each backlog: none outlives the broker
         for number in range(self.written, self.written + count):
             value, partition = self._values[number % _DISTINCT], number % PARTITIONS
             while True:
                 try:
-                    self._producer.produce(TOPIC, value, partition=partition)
+                    producer.produce(TOPIC, value, partition=partition)
                     break
                 except BufferError:
-                    self._producer.poll(0.1)
+                    producer.poll(0.1)
         self.written += count
-        if self._producer.flush(120):
+        if producer.flush(120):
             raise FleetError("the benchmark's records were not acknowledged within 120 s")
 
 
