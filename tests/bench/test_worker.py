@@ -52,8 +52,8 @@ def test_what_was_not_measured_is_missed():
 
 
 def test_age_is_counted_once_the_stream_has_settled():
-    """The first ten seconds are left out, unless there is nothing else."""
-    early, late = line(100.0, age=5.0), line(111.0, age=0.2)
+    """The first twenty seconds are left out, unless there is nothing else."""
+    early, late = line(100.0, age=5.0), line(121.0, age=0.2)
     assert age_of([early, late]) == pytest.approx(0.2)
     assert age_of([early]) == pytest.approx(5.0)
     with pytest.raises(FleetError, match="no batch"):
