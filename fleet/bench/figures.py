@@ -7,6 +7,7 @@ is the maximum.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,22 +50,27 @@ def quantile(ordered: Sequence[float], part: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A figure and the most that it may be."""
+    """A figure and the most that it may be, or the least."""
 
     what: str
     limit: float
     measured: float | None
     """None: it could not be measured, so the goal is missed."""
+    at_least: bool = False
+    """The figure may be more than the limit, not less."""
 
     @property
     def met(self) -> bool:
         """Whether the figure keeps the goal."""
-        return self.measured is not None and self.measured <= self.limit
+        if self.measured is None:
+            return False
+        return self.measured >= self.limit if self.at_least else self.measured <= self.limit
 
     def sentence(self) -> str:
         """For people."""
         found = "nothing was measured" if self.measured is None else f"{self.measured:.4g} measured"
-        return f"{'met' if self.met else 'MISSED'}: {self.what} ≤ {self.limit:.4g}: {found}"
+        bound = f"{'≥' if self.at_least else '≤'} {self.limit:.4g}"
+        return f"{'met' if self.met else 'MISSED'}: {self.what} {bound}: {found}"
 
     def as_json(self) -> dict[str, Any]:
         """An element of `goals`."""
@@ -75,6 +81,29 @@ class Goal:
             "measured": known,
             "met": self.met,
         }
+
+
+class Judged(ABC):
+    """What a benchmark found: its goals, whether it is met, and its JSON, the same way for all."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def goals(self) -> tuple[Goal, ...]:
+        """What is held against the figures."""
+
+    @abstractmethod
+    def figures(self) -> dict[str, Any]:
+        """The figures of its JSON, without the goals."""
+
+    @property
+    def met(self) -> bool:
+        """Every goal is met."""
+        return all_met(self.goals())
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures and the goals."""
+        return {**self.figures(), "goals": [goal.as_json() for goal in self.goals()]}
 
 
 def all_met(goals: Sequence[Goal]) -> bool:

@@ -15,14 +15,13 @@ a batched leave costs 1 (cooperative-sticky at most 2 [28]); nothing lost, nothi
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from fleet.bench.figures import Goal, Spread, all_met, spread
+from fleet.bench.figures import Goal, Judged, Spread, spread
 from fleet.bench.ground import Ground
 from fleet.counted import Counted
 from fleet.demo.ordinary import await_settled
-from fleet.errors import FleetError
 from fleet.slots import Phase
 
 BASE: Final = 2
@@ -98,7 +97,7 @@ class GateRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult:
+class GateResult(Judged):
     """Both ways on one protocol."""
 
     protocol: str
@@ -134,13 +133,8 @@ class GateResult:
             Goal(what="runs missing", limit=0, measured=missing),
         )
 
-    @property
-    def met(self) -> bool:
-        """Every goal is met."""
-        return all_met(self.goals())
-
-    def as_json(self) -> dict[str, Any]:
-        """An element of `protocols`."""
+    def figures(self) -> dict[str, Any]:
+        """See Judged; with the goals an element of `protocols`."""
         return {
             "protocol": self.protocol,
             "base": BASE,
@@ -148,7 +142,6 @@ class GateResult:
             "joins": [self._one(k) for k in self.wish.joins],
             "lost": self.lost,
             "twice": self.twice,
-            "goals": [goal.as_json() for goal in self.goals()],
         }
 
     def _one(self, k: int) -> dict[str, Any]:
@@ -318,7 +311,7 @@ def _as_they_come(ground: Ground, group: str, revision: str, k: int, *, in_turn:
     base = frozenset(range(BASE))
     names: list[str] = []
     with ground.measured(group) as joining:
-        _open_only(ground, group, base | frozenset(range(BASE, BASE + k)))
+        ground.open_only(group, base | frozenset(range(BASE, BASE + k)))
         for count in [1] * k if in_turn else [k]:
             names += ground.runtime.start(group, revision, count)
             _await_active(ground, group, BASE + len(names))
@@ -326,16 +319,9 @@ def _as_they_come(ground: Ground, group: str, revision: str, k: int, *, in_turn:
     with ground.measured(group) as leaving:
         ground.runtime.remove(names, grace=20.0)
         ground.wait(lambda: len(ground.runtime.workers(group)) == BASE, _JOIN_SECONDS, "the ends")
-        _open_only(ground, group, base)
+        ground.open_only(group, base)
         await_settled(ground.fleet, group, clock=ground.clock)
     return _run_of(ground, group, k, began, (*joining, *leaving))
-
-
-def _open_only(ground: Ground, group: str, numbers: frozenset[int]) -> None:
-    store = ground.fleet.store
-    gate = store.gate(group)
-    if store.write_gate(replace(gate, open=numbers, open_at=ground.clock.now())) is None:
-        raise FleetError(f"somebody else writes the gate of group {group}")
 
 
 def _await_active(ground: Ground, group: str, count: int) -> None:

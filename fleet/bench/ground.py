@@ -11,8 +11,8 @@ import contextlib
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -31,16 +31,13 @@ from fleet.demo.journal import FOLDER_VARIABLE, coverage, read
 from fleet.demo.measure import Meter
 from fleet.demo.ordinary import begin_at_the_end
 from fleet.demo.stream import OrderStream
-from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.errors import FleetError, Unreachable
 from fleet.home import write_whole
 from fleet.model import TopicPartition
 from fleet.observe.group_log import GroupLog
 from fleet.security import client_config
-from fleet.settings import WorkerSettings
 from fleet.slots import Change, ChangeState
-from fleet.spec import Cluster, GroupSpec
 from fleet.worker.events import VARIABLE as EVENTS_VARIABLE
-from fleet.worker.protocols import protocol_of
 
 ACTOR: Final = "fleet bench"
 TOPIC: Final = "bench"
@@ -141,7 +138,8 @@ class Ground(Closing):
             partitions=self.partitions,
         )
         self._stream.start(self.rate)
-        self.say(f"{self.rate} records a second into {self.partitions} partitions")
+        if self.rate:
+            self.say(f"{self.rate} records a second into {self.partitions} partitions")
 
     def close(self) -> None:
         """End every process of this ground and delete its home, unless it is kept."""
@@ -263,6 +261,23 @@ class Ground(Closing):
         await_lag(self.fleet, (group,), max(200, 3 * self.rate), clock=self.clock)
         self.clock.sleep(_STEADY_SECONDS)
 
+    def open_only(self, group: str, numbers: Iterable[int]) -> None:
+        """Open just these slots; workers that hold others drain and are standbys again."""
+        store = self.fleet.store
+        wanted = replace(store.gate(group), open=frozenset(numbers), open_at=self.clock.now())
+        if store.write_gate(wanted) is None:
+            raise FleetError(f"somebody else writes the gate of group {group}")
+
+    @contextlib.contextmanager
+    def streaming(self, rate: int) -> Iterator[None]:
+        """Another rate meanwhile."""
+        assert self._stream is not None
+        self._stream.rate(rate)
+        try:
+            yield
+        finally:
+            self._stream.rate(self.rate)
+
     def crew(self, group: str) -> Crew:
         """The group's workers."""
         return Crew(self.runtime, self.fleet.store, group)
@@ -317,17 +332,3 @@ def _protocol_keys(protocol: str) -> dict[str, str]:
     if protocol == "consumer":
         return {"protocol": "consumer"}
     return {"protocol": "classic", "assignor": protocol}
-
-
-def why_skipped(protocol: str) -> str | None:
-    """Why this version's workers cannot run a protocol; None where they can."""
-    worker = {"entrypoint": f"{_MODULE}:process", **_protocol_keys(protocol)}
-    spec = GroupSpec.model_validate({"group": "bench", "topics": [TOPIC], "worker": worker})
-    settings = WorkerSettings(
-        cluster=Cluster(), bootstrap_servers="none", group=spec, revision="bench"
-    )
-    try:
-        protocol_of(settings)
-    except ConfigError as error:
-        return str(error)
-    return None

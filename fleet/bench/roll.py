@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fleet.bench.figures import Goal, Spread, all_met, ratio, spread
+from fleet.bench.figures import Goal, Judged, Spread, ratio, spread
 from fleet.bench.ground import Ground
 from fleet.counted import Counted
 from fleet.demo.ordinary import OneByOne, await_settled
@@ -79,7 +79,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RollResult:
+class RollResult(Judged):
     """Both ways on one protocol."""
 
     protocol: str
@@ -114,13 +114,8 @@ class RollResult:
             ),
         }
 
-    @property
-    def met(self) -> bool:
-        """Every goal is met."""
-        return all_met(self.goals())
-
-    def as_json(self) -> dict[str, Any]:
-        """An element of `protocols`."""
+    def figures(self) -> dict[str, Any]:
+        """See Judged; with the goals an element of `protocols`."""
         return {
             "protocol": self.protocol,
             "slots": self.wish.slots,
@@ -128,7 +123,6 @@ class RollResult:
             "fleet": self.ours.as_json(),
             "ordinary": self.ordinary.as_json(),
             "ordinary_to_fleet": self.ratios(),
-            "goals": [goal.as_json() for goal in self.goals()],
         }
 
     def rows(self) -> list[tuple[str, ...]]:

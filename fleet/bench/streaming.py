@@ -70,6 +70,8 @@ def main() -> None:
 def _run(spark: Any, plan: dict[str, Any], query: dict[str, Any]) -> list[dict[str, Any]]:
     """One query until it has read `records`, or for `seconds`."""
     lines: list[dict[str, Any]] = []
+    for key, value in query["conf"].items():
+        spark.conf.set(key, value)
     reader = spark.readStream.format("kafka").options(
         **{"kafka.bootstrap.servers": plan["bootstrap"], "subscribe": plan["topic"]},
         **query["options"],
@@ -87,6 +89,8 @@ def _run(spark: Any, plan: dict[str, Any], query: dict[str, Any]) -> list[dict[s
         time.sleep(0.05)
     error = running.exception()
     running.stop()
+    for key in query["conf"]:
+        spark.conf.unset(key)
     if error is not None:
         raise error
     return [line for line in lines if line["records"]]

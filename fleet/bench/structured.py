@@ -10,8 +10,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,17 +50,55 @@ def environment(cache: Path, say: Callable[[str], None]) -> Path:
     return python
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a query is given beyond what it needs."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of the Kafka source."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Of the session."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queries:
+    """What the script runs, one after the other."""
+
+    home: Path
+    bootstrap: str
+    topic: str
+    wanted: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        options: Mapping[str, str],
+        settings: Settings | None = None,
+        *,
+        records: int = 0,
+        seconds: float = 300.0,
+    ) -> None:
+        """A query until it has read `records`, or for `seconds`."""
+        settings = settings or Settings()
+        self.wanted.append(
+            {
+                "name": name,
+                "options": {**options, **settings.options},
+                "conf": dict(settings.conf),
+                "records": records,
+                "seconds": seconds,
+                "checkpoint": str(self.home / "checkpoints" / str(len(self.wanted))),
+            }
+        )
+
+
 @contextmanager
-def queries(
-    python: Path,
-    *,
-    cache: Path,
-    bootstrap: str,
-    topic: str,
-    wanted: Sequence[Mapping[str, Any]],
-    log: Path,
-) -> Iterator[Iterator[dict[str, Any]]]:
-    """Run queries in turn; yields what the script tells, line by line. Ended on leaving."""
+def running(python: Path, queries: Queries, *, cache: Path) -> Iterator[Iterator[dict[str, Any]]]:
+    """Run the queries in turn; yields what the script tells, line by line. Ended on leaving.
+
+    Nothing is set but what a session of its own on this machine needs: its jars, its address, and
+    as much memory as Fleet's server has.
+    """
     conf = {
         "spark.jars.packages": CONNECTOR,
         "spark.jars.ivy": str(cache / f"spark-{VERSION}" / "ivy"),
@@ -68,14 +107,19 @@ def queries(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "4",
     }
-    plan = {"conf": conf, "bootstrap": bootstrap, "topic": topic, "queries": list(wanted)}
+    plan = {
+        "conf": conf,
+        "bootstrap": queries.bootstrap,
+        "topic": queries.topic,
+        "queries": queries.wanted,
+    }
     env = {
         key: value
         for key, value in os.environ.items()
         if not key.startswith(("SPARK_", "PYSPARK_")) and key not in {"PYTHONPATH", "VIRTUAL_ENV"}
     }
+    log = queries.home / "structured.log"
     with log.open("ab") as errors:
         process = subprocess.Popen(
             [str(python), streaming.__file__, json.dumps(plan)],

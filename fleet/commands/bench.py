@@ -262,42 +262,34 @@ def measure(
     output: str,
     run: "Callable[[Ground, str], Result]",
 ) -> None:
-    """Run a benchmark on the protocols asked for, print the answer, exit 1 on a missed goal.
-
-    A protocol that this version's workers do not speak is skipped with the reason; where all
-    were skipped nothing was measured, and that is a failure.
-    """
-    from fleet.bench.ground import Ground, why_skipped
+    """Run a benchmark on the protocols asked for, print the answer, exit 1 on a missed goal."""
+    from fleet.bench.ground import Ground
     from fleet.clock import SystemClock
     from fleet.commands.progress import Progress
     from fleet.demo.interrupts import interruptible
     from fleet.home import fleet_home
 
     wanted = PROTOCOLS if protocol == "all" else (protocol,)
-    skipped = {each: why for each in wanted if (why := why_skipped(each)) is not None}
     results: list[Result] = []
     kept: Path | None = None
     with (
         Progress(f"bench {name}") as say,
         interruptible(lambda: say("everything is being ended; one moment")) as ending,
+        Ground(
+            parent=fleet_home(),
+            partitions=partitions,
+            rate=rate,
+            clock=SystemClock(),
+            say=say,
+            keep=keep,
+        ) as ground,
     ):
-        for each, why in skipped.items():
-            say(f"{each} is skipped: {why}")
-        if len(skipped) < len(wanted):
-            with Ground(
-                parent=fleet_home(),
-                partitions=partitions,
-                rate=rate,
-                clock=SystemClock(),
-                say=say,
-                keep=keep,
-            ) as ground:
-                kept = ground.home if keep else None
-                try:
-                    results += [run(ground, each) for each in wanted if each not in skipped]
-                finally:
-                    ending.begin()
-    _print(name, results, skipped, kept, output=output)
+        kept = ground.home if keep else None
+        try:
+            results += [run(ground, each) for each in wanted]
+        finally:
+            ending.begin()
+    _print(name, results, kept, output=output)
     click.get_current_context().exit(0 if _met(results) else 1)
 
 
@@ -305,32 +297,22 @@ def _met(results: Sequence[Result]) -> bool:
     return bool(results) and all(result.met for result in results)
 
 
-def answer(
-    name: str, results: Sequence[Result], skipped: dict[str, str], kept: "Path | None"
-) -> dict[str, Any]:
+def answer(name: str, results: Sequence[Result], kept: "Path | None") -> dict[str, Any]:
     """The JSON answer (docs/json.md)."""
     return {
         "schema_version": SCHEMA_VERSION,
         "bench": name,
         "met": _met(results),
         "protocols": [result.as_json() for result in results],
-        "skipped": [{"protocol": each, "why": why} for each, why in skipped.items()],
         "home": None if kept is None else str(kept),
     }
 
 
-def _print(
-    name: str,
-    results: Sequence[Result],
-    skipped: dict[str, str],
-    kept: "Path | None",
-    *,
-    output: str,
-) -> None:
+def _print(name: str, results: Sequence[Result], kept: "Path | None", *, output: str) -> None:
     from fleet.commands.answers import print_json, stdout, table
 
     if output == "json":
-        print_json(answer(name, results, skipped, kept))
+        print_json(answer(name, results, kept))
         return
     console = stdout()
     for result in results:
@@ -344,5 +326,3 @@ def _print(
             console.print(f"  {sentence}", markup=False, soft_wrap=True)
     if kept is not None:
         console.print(f"data and logs: {kept}", markup=False, soft_wrap=True)
-    for each, why in skipped.items():
-        console.print(f"{each}: skipped: {why}", markup=False, soft_wrap=True)

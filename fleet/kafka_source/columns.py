@@ -21,6 +21,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """Columns of Spark's own Kafka source (with includeHeaders)."""
+_HEADERS: Final = SCHEMA.field("headers").type
 
 
 def spark_schema() -> Any:
@@ -44,33 +45,29 @@ def spark_schema() -> Any:
     )
 
 
-def batch_of(messages: Sequence[Any]) -> pa.RecordBatch:
-    """Messages of confluent-kafka as columns; timestampType as in Spark: 0 create, 1 append."""
+def batch_of(topic: str, partition: int, messages: Sequence[Any]) -> pa.RecordBatch:
+    """Messages of one partition as columns; timestampType as in Spark: 0 create, 1 append."""
+    count = len(messages)
     stamps = [m.timestamp() for m in messages]
+    kinds = [kind - 1 for kind, _ in stamps]  # confluent: 0 none, 1, 2
+    times = [at if kind else None for kind, at in stamps]
     headers = [m.headers() for m in messages]
     columns = [
         pa.array([m.key() for m in messages], pa.binary()),
         pa.array([m.value() for m in messages], pa.binary()),
-        pa.array([m.topic() for m in messages], pa.string()),
-        pa.array([m.partition() for m in messages], pa.int32()),
+        pa.repeat(pa.scalar(topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
         pa.array([m.offset() for m in messages], pa.int64()),
-        pa.array([at * 1000 if kind else None for kind, at in stamps], pa.int64()).cast(
-            pa.timestamp("us", "UTC")
-        ),
-        pa.array([kind - 1 for kind, _ in stamps], pa.int32()),  # confluent: 0 none, 1, 2
-        pa.array(
-            [[{"key": k, "value": _bytes(v)} for k, v in h] if h else None for h in headers]
-            if any(headers)
-            else [None] * len(messages),
-            SCHEMA.field("headers").type,
-        ),
+        pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        pa.array(kinds, pa.int32()),
+        _headers(headers) if any(headers) else pa.nulls(count, _HEADERS),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def table_of(messages: Sequence[Any]) -> pa.Table:
-    """The same as a table."""
-    return pa.Table.from_batches([batch_of(messages)])
+def _headers(headers: Sequence[Any]) -> pa.Array:
+    rows = [[{"key": k, "value": _bytes(v)} for k, v in each] if each else None for each in headers]
+    return pa.array(rows, _HEADERS)
 
 
 def _bytes(value: bytes | str | None) -> bytes | None:

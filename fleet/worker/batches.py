@@ -17,7 +17,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.kafka_source.columns import SCHEMA, table_of
+from fleet.kafka_source.columns import SCHEMA, batch_of
 from fleet.model import TopicPartition
 from fleet.worker.context import BatchRange
 
@@ -173,7 +173,7 @@ class Buffer:
             return frozenset(self._parts.keys() - waiting)
         return frozenset(self._parts) if self.full else frozenset()
 
-    def close(self, now: float) -> InlineBatch | None:
+    def close(self, now: float, *, busy: bool = False) -> InlineBatch | None:
         """See Reading.close."""
         replaying = self._replaying()
         if replaying:
@@ -182,7 +182,8 @@ class Buffer:
             return self._cut(replaying)
         if self._count == 0 or self._first_at is None:
             return None
-        if not self.full and not self._due_at_once and now - self._first_at < self.max_wait:
+        waited = self._due_at_once or now - self._first_at >= self.max_wait
+        if not self.full and (busy or not waited):
             return None
         return self._cut(self._parts)
 
@@ -244,7 +245,8 @@ class Buffer:
             size = bisect_left(part.offsets, end)
             taken = part.messages[:size]
             if taken:
-                tables[tp] = table_of(taken)
+                batch = batch_of(tp.topic, tp.partition, taken)
+                tables[tp] = pa.Table.from_batches([batch])
             del part.messages[:size], part.offsets[:size]
             self._count -= size
             self._bytes -= sum(map(len, taken))

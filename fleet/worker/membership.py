@@ -221,6 +221,7 @@ class Membership:
         timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
         for error, tp, _ in self._reading.take(self._consumer, timeout=timeout):
             self._on_message_error(error, tp)
+        self._serve(0.0)  # a batch that was done meanwhile
         if still and (self._pipeline.busy or self._drain in {None, Drain.HOLD}):
             self._serve(_STILL)
         self._check()

@@ -169,10 +169,12 @@ class Pipeline:
 
     def step(self) -> None:
         """Whatever is due now: commit, close, plan, dispatch."""
+        if self._prepared is None:
+            now = self._clock.monotonic()
+            self._prepared = self._reading.close(now, busy=self.running)
+            self._planned = False
         if self._in_hand is not None and self._in_hand.done is not None:
             self.settle()
-        if self._prepared is None:
-            self._prepared, self._planned = self._reading.close(self._clock.monotonic()), False
         if self._in_hand is not None:
             return
         if self._prepared is None:

@@ -68,8 +68,12 @@ class Reading(Protocol):
         """Partitions that shall not be fetched now: full, or waiting for a replay to end."""
         ...
 
-    def close(self, now: float) -> Prepared | None:
-        """A batch, if one is due at monotonic `now`; its partitions go on behind it."""
+    def close(self, now: float, *, busy: bool = False) -> Prepared | None:
+        """A batch, if one is due at monotonic `now`; its partitions go on behind it.
+
+        busy: Spark runs another one. Only a full batch (or a replay) is closed then: into any
+        other goes along what arrives until it can run.
+        """
         ...
 
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:

@@ -5,8 +5,8 @@ Problem: a small batch is quickest inline (0.1-0.25 s; ranges need 0.6 s), a bac
 decides: ranges from three times `batch.inline` (150,000 by default), inline again once no more
 than `batch.inline` waits; a job so slow that it does not finish an inline batch within
 `batch.max_seconds` stays inline, since reading is not what holds it up. Batches by ranges start
-at three inline ones and grow while they take less than half of `max_seconds`, so that a first
-one cannot outlast `batch_timeout`. While ranges are named every partition is paused, from the
+at three inline ones, so that a first one cannot outlast `batch_timeout`, and grow to what half of
+`max_seconds` holds. While ranges are named every partition is paused, from the
 assign callback on; on the way back the member seeks to the next offset that is in no batch, then
 resumes. Cost: at each switch what was prefetched is thrown away, at most one inline batch and
 32 MiB; and a DataFrame by ranges is read again by every action that is run on it.
@@ -29,6 +29,8 @@ from fleet.worker.reading import Prepared
 
 ENTER: Final = 3
 """Times batch.inline: from so many waiting records on, ranges."""
+MOST_GROWTH: Final = 8
+"""Times the last batch by ranges, where that one was quick."""
 _LOOK: Final = 0.25
 """Seconds between two looks at what waits while reading inline: in memory, no request."""
 
@@ -105,11 +107,14 @@ class TwoWays:
         """See Reading.to_pause."""
         return self._ranges.tps if self._named else self._inline.to_pause()
 
-    def close(self, now: float) -> Prepared | None:
+    def close(self, now: float, *, busy: bool = False) -> Prepared | None:
         """See Reading.close."""
         if not self._named:
-            return self._inline.close(now)
-        ranges = self._ranges.cut(self._limit) if self._ranges.known else ()
+            return self._inline.close(now, busy=busy)
+        known, waiting = self._ranges.known, self._ranges.waiting
+        if known and busy and waiting < self._limit and not self._ranges.replaying:
+            return None
+        ranges = self._ranges.cut(self._limit) if known else ()
         if not ranges:
             self._wanted = True
             return None
@@ -137,8 +142,8 @@ class TwoWays:
             adapted = int(records * self._batch.max_seconds / seconds)
             self._limit = max(1, min(self._limit, adapted))
         elif seconds < self._batch.max_seconds / 2 and records >= self._limit:
-            more = 4 if seconds < self._batch.max_seconds / 8 else 2
-            self._limit = min(self._batch.ranges, self._limit * more)
+            more = self._batch.max_seconds / 2 / max(seconds, 0.001)
+            self._limit = min(self._batch.ranges, int(self._limit * min(MOST_GROWTH, more)))
 
     @property
     def _slow_job(self) -> bool:

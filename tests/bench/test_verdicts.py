@@ -7,7 +7,6 @@ import pytest
 
 from fleet.bench import gate, roll
 from fleet.bench.figures import spread
-from fleet.bench.ground import why_skipped
 from fleet.commands.bench import answer
 from fleet.counted import Counted, Generation
 from tests.support.json_contract import documented, shape
@@ -133,22 +132,16 @@ def test_runs_that_are_missing_and_records_that_are_lost():
     assert missed(gated(one(2), one(5), one(2), one(5), lost=1)) == ["records lost"]
 
 
-def test_protocols_that_workers_speak():
-    """The classic ones always."""
-    assert why_skipped("range") is None
-    assert why_skipped("cooperative-sticky") is None
-
-
 @pytest.mark.parametrize("name", ["roll", "gate"])
 def test_json_has_the_documented_shape(name):
     """Every key that is printed stands in docs/json.md with its kind, and no other."""
     found = rolled() if name == "roll" else gated(one(2), one(5))
-    told = answer(name, [found], {"consumer": "not yet"}, None)
+    told = answer(name, [found], None)
     assert shape(json.loads(json.dumps(told))) == shape(documented(f"fleet bench {name} -o json"))
 
 
 def test_the_answer_is_met_only_where_every_protocol_is():
-    """Exit code 0 needs a result; protocols that were all skipped are none."""
-    assert answer("roll", [rolled()], {}, None)["met"] is True
-    assert answer("roll", [rolled(), rolled(lost=1)], {}, None)["met"] is False
-    assert answer("roll", [], {"consumer": "not yet"}, None)["met"] is False
+    """Exit code 0 needs a result."""
+    assert answer("roll", [rolled()], None)["met"] is True
+    assert answer("roll", [rolled(), rolled(lost=1)], None)["met"] is False
+    assert answer("roll", [], None)["met"] is False

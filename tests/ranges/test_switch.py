@@ -112,6 +112,24 @@ def test_there_and_back():
     assert not bench.reading.to_pause()
 
 
+def test_while_spark_is_busy_only_a_full_batch_is_named():
+    """The next full one is named early; the rest waits for what else comes."""
+    bench = Bench("ranges")
+    bench.kafka.log = {P0: (0, 450), P1: (0, 50)}
+    assert bench.turns(2) == ([], []), "asked, and not answered yet"
+    bench.reading.take(bench.kafka, timeout=0.0)
+    full = bench.reading.close(bench.clock.at, busy=True)
+    assert full is not None
+    assert full.records == 300
+    for _ in range(3):
+        bench.clock.at += 0.3
+        bench.reading.take(bench.kafka, timeout=0.0)
+        assert bench.reading.close(bench.clock.at, busy=True) is None
+    rest = bench.reading.close(bench.clock.at)
+    assert rest is not None
+    assert rest.records == 200
+
+
 def test_a_planned_range_too_large_for_memory():
     """A predecessor's range is repeated as it was read, whatever waits."""
     bench = Bench()

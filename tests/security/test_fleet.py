@@ -5,13 +5,14 @@ import hashlib
 import json
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 from dagster import DagsterInstance, materialize
 
 from assets.groups import plan_asset
@@ -42,7 +43,8 @@ class Vault(Workshop):
     def __init__(self, home: Path, guarded: Guarded, group: str, **worker: Any) -> None:
         self.guarded = guarded
         topic = f"{group}-topic"
-        both = [g for part in ("act", "worker") for g in _grants(part, group, topic)]
+        letters = [str(worker[key]) for key in ("dead_letter_topic",) if key in worker]
+        both = [*_grants("act", group, topic), *_grants("worker", group, topic, letters)]
         self.user = f"user-{group}"
         self.security = guarded.user(self.user, both)
         super().__init__(home, guarded.bootstrap, group, **worker)
@@ -79,15 +81,16 @@ class Vault(Workshop):
         return [PASSWORD, *self.guarded.secrets, *secrets_of(home)]
 
 
-def _grants(part: str, group: str, topic: str):
-    return grants(part, groups=[group], topics=[topic])
+def _grants(part: str, group: str, topic: str, letters: Sequence[str] = ()):
+    return grants(part, groups=[group], topics=[topic], dead_letters=letters)
 
 
 @pytest.fixture
-def vault(guarded, unique, tmp_path_factory, monkeypatch) -> Iterator[Vault]:
-    """One workshop; at its end nothing of it runs."""
+def vault(request, guarded, unique, tmp_path_factory, monkeypatch) -> Iterator[Vault]:
+    """One workshop, its worker as the parameter says; at its end nothing of it runs."""
     monkeypatch.setenv("DB_PASSWORD", PASSWORD)
-    made = Vault(tmp_path_factory.mktemp("vault"), guarded, f"vault-{unique}", assignor="range")
+    worker = getattr(request, "param", {"assignor": "range"})
+    made = Vault(tmp_path_factory.mktemp("vault"), guarded, f"vault-{unique}", **worker)
     monkeypatch.setenv("FLEET_HOME", str(made.home))
     yield made
     with made.fleet() as fleet:
@@ -148,6 +151,32 @@ def _unverified(vault: Vault) -> int:
     assert {r.verdict for r in change.receipts} == {Verdict.UNVERIFIED}
     assert {(r.ours, r.others) for r in change.receipts} == {(0, 0)}
     return _recorded(vault) - before
+
+
+LETTERS = "vault-letters"
+BY_RANGES = {"protocol": "consumer", "reading": "ranges", "dead_letter_topic": LETTERS}
+POISON = """
+    if df.where("CAST(value AS STRING) = '7'").count():
+        raise ValueError("poison")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("vault", [pytest.param(BY_RANGES, id="consumer-ranges")], indirect=True)
+def test_spark_tasks_log_in(vault, capsys):
+    """KIP-848, read by Spark's tasks with the worker's login, a dead letter: just their ACLs."""
+    vault.create_topic(2)
+    vault.guarded.topic(LETTERS, 1)
+    vault.edit_job("    df.selectExpr", f"{POISON}\n    df.selectExpr")
+    vault.guarded.produce(vault.topic, 20)
+    with vault.fleet() as fleet:
+        change = fleet.apply(vault.group, wanted=1, actor="test", progress=vault.say)
+    assert change.state is ChangeState.DONE, change.sentence
+    vault.await_drained()
+    end = TopicPartition(LETTERS, 0)
+    found = vault.guarded.admin.list_offsets({end: OffsetSpec.latest()})
+    assert found[end].result(20).offset == 1
+    _search(vault, capsys)
 
 
 def _apply(vault: Vault, wanted: int | None = None) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet.kafka_source.columns import table_of
+from fleet.kafka_source.columns import batch_of
 from fleet.model import TopicPartition
 from fleet.worker.batches import Buffer
 
@@ -106,6 +106,17 @@ def test_full_batch_closes_at_once_and_pauses(limit: int, max_bytes: int):
     assert made.to_pause() == {P0, P1}
     assert made.close(1.0) is not None
     assert not made.to_pause()
+
+
+def test_while_spark_is_busy_only_a_full_batch_closes():
+    """What comes until Spark is free goes along: a batch closed early would only wait."""
+    made = buffer(limit=2, max_wait=0.2)
+    made.add(P0, records(0, 1), now=10.0)
+    assert made.close(99.0, busy=True) is None
+    made.add(P0, records(1, 2), now=99.0)
+    batch = made.close(99.0, busy=True)
+    assert batch is not None
+    assert batch.records == 2
 
 
 def test_ranges_tile_the_offsets():
@@ -243,9 +254,10 @@ def test_bound_grows_back():
 
 def test_table_has_the_columns_of_sparks_kafka_source():
     """Names, types and numbering of timestampType are Spark's own."""
-    table = table_of([Record(0), Record(1)])
+    table = batch_of("orders", 3, [Record(0), Record(1)])
     row = table.to_pylist()[1]
     assert table.column_names[:2] == ["key", "value"]
+    assert (row["topic"], row["partition"], row["offset"]) == ("orders", 3, 1)
     assert row["timestampType"] == 0
     assert row["timestamp"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
     assert row["headers"] == [{"key": "trace", "value": b"x"}, {"key": "empty", "value": None}]

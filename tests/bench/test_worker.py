@@ -1,0 +1,96 @@
+"""What `fleet bench worker` makes of its batches, and one small real run."""
+
+import json
+
+import pytest
+
+from fleet.bench.worker import VARIANTS, Result, Wish, age_of, batches, rate_of
+from fleet.commands.bench_worker import answer
+from fleet.errors import FleetError
+from tests.bench.test_commands import bench
+from tests.support.json_contract import documented, shape
+
+
+def line(done, *, records=100, took=0.1, age=0.3):
+    """A batch of the job's journal."""
+    return {"records": records, "began": done - took, "done": done, "oldest": done - age}
+
+
+def result(*, ours=300.0, theirs=150.0, age=0.3, their_age=2.0, **wish):
+    """Both sides' figures."""
+    names = {"fleet": ours, **dict.fromkeys(VARIANTS, theirs)}
+    ages = {"fleet": age, **dict.fromkeys(VARIANTS, their_age)}
+    return Result(wish=Wish(**wish), rate=names, age=ages)
+
+
+def missed(found):
+    """The goals that were missed."""
+    return [goal.what for goal in found.goals() if not goal.met]
+
+
+@pytest.mark.parametrize(
+    ("figures", "goals"),
+    [
+        ({}, []),
+        ({"ours": 225.0}, []),
+        ({"ours": 224.0}, ["records/s, times Structured Streaming's"]),
+        ({"age": 0.41}, ["age p50, seconds"]),
+        ({"their_age": 0.5}, ["age p50, part of Structured Streaming's"]),
+        ({"ours": 1.0, "their_age": 0.1, "alone": True}, []),
+    ],
+)
+def test_goals(figures, goals):
+    """1.5 times its records, 0.4 s, and a third of its age; alone only what can be known."""
+    assert missed(result(**figures)) == goals
+
+
+def test_what_was_not_measured_is_missed():
+    """A run that found nothing of the other side has not shown the ratio."""
+    found = Result(wish=Wish(), rate={"fleet": 300.0}, age={"fleet": 0.1})
+    assert len(missed(found)) == 2
+    assert not found.met
+
+
+def test_age_is_counted_once_the_stream_has_settled():
+    """The first twenty seconds are left out, unless there is nothing else."""
+    early, late = line(100.0, age=5.0), line(121.0, age=0.2)
+    assert age_of([early, late]) == pytest.approx(0.2)
+    assert age_of([early]) == pytest.approx(5.0)
+    with pytest.raises(FleetError, match="no batch"):
+        age_of([])
+
+
+def test_rate_is_of_whole_batches():
+    """From the first one's call to the last one's end; less than the backlog is no rate."""
+    lines = [line(1.0, took=1.0, records=500), line(3.0, records=500)]
+    assert rate_of(lines, 900) == pytest.approx(1000 / 3)
+    with pytest.raises(FleetError, match="read 1000 of 1001"):
+        rate_of(lines, 1001)
+
+
+def test_a_line_in_the_making_is_left_for_later(tmp_path):
+    """The job writes while the benchmark reads."""
+    journal = tmp_path / "batches"
+    assert batches(journal) == []
+    journal.write_text(json.dumps(line(1.0)) + '\n{"records": 1', encoding="utf-8")
+    assert [each["records"] for each in batches(journal)] == [100]
+
+
+def test_json_has_the_documented_shape():
+    """Every key that is printed stands in docs/json.md with its kind, and no other."""
+    told = json.loads(json.dumps(answer(result())))
+    assert shape(told) == shape(documented("fleet bench worker -o json"))
+
+
+@pytest.mark.long
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_worker_for_real(tmp_path):
+    """A small backlog and ten seconds of the stream, without the other side."""
+    code, told = bench(tmp_path, "worker", "--alone", "--backlog", "200000", "--seconds", "10")
+    assert not (tmp_path / "bench").exists(), "the home is gone"
+    assert code == (0 if told["met"] else 1)
+    assert told["records_per_second"]["fleet"] > 0
+    assert [goal["goal"] for goal in told["goals"]] == ["age p50, seconds"]
+    assert 0 < told["age_p50_seconds"]["fleet"] < 30
