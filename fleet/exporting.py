@@ -14,6 +14,7 @@ from typing import Final
 
 from fleet.closing import Closing
 from fleet.errors import FleetError
+from fleet.history.causes import Replay
 from fleet.observe.group_log import Unreadable
 from fleet.observe.overview import Overlooker, Overview
 from fleet.observe.tail import Tail
@@ -74,7 +75,7 @@ class Exporter(Closing):
             cluster=spec.cluster.name,
             clock=fleet.clock,
             groups=spec.exporter.groups.takes,
-            replay=None,
+            replay=Replay,
         )
         overlooker = Overlooker(
             cluster=spec.cluster.name,
