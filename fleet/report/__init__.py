@@ -1,0 +1,1 @@
+"""Prometheus metrics, rules, dashboards: what is shown to whoever is not looking."""
