@@ -26,6 +26,7 @@ NEEDS_FILE = {
     "resume": ["--all"],
     "worker": ["--group", "orders"],
     "supervise": [],
+    "alerts": ["rules"],
 }
 
 
