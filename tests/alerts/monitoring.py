@@ -130,10 +130,14 @@ def fleet(*arguments: str, folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def monitoring(folder: Path, spec: dict[str, Any]) -> Iterator[Monitoring]:
-    """Exporter, Prometheus and Alertmanager for a fleet.yaml, all configured by `fleet alerts`."""
+def monitoring(folder: Path, spec: dict[str, Any], *, groups: str) -> Iterator[Monitoring]:
+    """Exporter, Prometheus and Alertmanager for a fleet.yaml, all configured by `fleet alerts`.
+
+    `groups` is the pattern of those that are exported.
+    """
     port, prom, alert = free_port(), free_port(), free_port()
-    spec = {**spec, "exporter": {"every": "1s", "listen": f"127.0.0.1:{port}"}}
+    exported = {"every": "1s", "listen": f"127.0.0.1:{port}", "groups": {"allow": [groups]}}
+    spec = {**spec, "exporter": exported}
     (folder / "fleet.yaml").write_text(yaml.safe_dump(spec))
     here = {"PYTHONPATH": str(repository()), "FLEET_HOME": str(folder / "home")}
     with contextlib.ExitStack() as stack:

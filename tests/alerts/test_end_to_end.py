@@ -58,7 +58,7 @@ def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> Non
     declared = [{"group": group, "owner": "pay", "topics": [group], "storm": LIMITS["storm"]}]
     with (
         member(bootstrap, group, group, **{"client.id": f"steady-{unique}"}) as steady,
-        monitoring(tmp_path, spec(bootstrap, fleets=declared)) as running,
+        monitoring(tmp_path, spec(bootstrap, fleets=declared), groups=group) as running,
     ):
         assert steady.assigned.wait(30)
         assert running.hook.notifications == []
@@ -122,7 +122,7 @@ def test_a_broker_killed_under_fifty_groups_is_one_notification(own, unique, tmp
         ]
         for each in members:
             assert each.assigned.wait(60)
-        running = stack.enter_context(monitoring(tmp_path, spec(bootstrap)))
+        running = stack.enter_context(monitoring(tmp_path, spec(bootstrap), groups=f".*{unique}"))
         until(
             lambda: len(running.query("fleet_group_members > 0")) >= GROUPS,
             "all groups to be seen",
