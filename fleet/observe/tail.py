@@ -37,11 +37,11 @@ from fleet.closing import Closing
 from fleet.history.records import OffsetCommit, Record, Undecoded, decode
 from fleet.model import TopicPartition as Partition
 from fleet.observe.group_log import DENIED, TOPIC, Unreadable
-from fleet.observe.live import LiveGroup, Membership
+from fleet.observe.live import LiveGroup, Membership, Summary
 from fleet.observe.positions import Commits, Positions, key_of
-from fleet.observe.totals import Totals
 from fleet.rebalances import Cause, Rebalance
 from fleet.rebalances import Membership as MembershipRow
+from fleet.totals import Totals
 
 _CONFIG: Final[Mapping[str, Any]] = {
     "group.id": "fleet-reads-only",  # never joined, never committed with
@@ -108,7 +108,8 @@ class Tail(Closing):
         self._address = str(config.get("bootstrap.servers", "?"))
         self._cluster = cluster
         self._clock = clock
-        self._chosen = groups
+        self.chosen = groups
+        """Whether a group is one of those looked at."""
         self._since = since
         self._keep, self._most = keep, most
         self._replay = replay
@@ -217,10 +218,17 @@ class Tail(Closing):
             found = self._live.get(name)
             return None if found is None or found.empty else found.now(self._names)
 
-    def summaries(self) -> dict[str, tuple[str, int | None, int]]:
+    def summaries(self) -> dict[str, Summary]:
         """Type, generation and number of members of every group with membership records."""
         with self._lock:
-            return {n: group.summary for n, group in self._live.items() if not group.empty}
+            return {n: group.summary() for n, group in self._live.items() if not group.empty}
+
+    def changed(self) -> dict[str, float]:
+        """Wall time of each group's last membership record."""
+        with self._lock:
+            return {
+                n: group.changed_ms / 1000 for n, group in self._live.items() if group.changed_ms
+            }
 
     def commits(self) -> Commits:
         """The last commit of every partition of every group, as columns."""
@@ -406,7 +414,7 @@ class Tail(Closing):
             self._errors[kind] = self._errors.get(kind, 0) + 1
             return
         group = str(getattr(record, "group", ""))
-        if not self._chosen(group):
+        if not self.chosen(group):
             return
         if isinstance(record, OffsetCommit):
             assert key is not None
