@@ -14,6 +14,8 @@ from typing import Final
 
 from fleet.closing import Closing
 from fleet.errors import FleetError
+from fleet.exporting_storms import StormFamilies
+from fleet.history.causes import Replay
 from fleet.observe.group_log import Unreadable
 from fleet.observe.overview import Overlooker, Overview
 from fleet.observe.tail import Tail
@@ -74,7 +76,7 @@ class Exporter(Closing):
             cluster=spec.cluster.name,
             clock=fleet.clock,
             groups=spec.exporter.groups.takes,
-            replay=None,
+            replay=Replay,
         )
         overlooker = Overlooker(
             cluster=spec.cluster.name,
@@ -83,7 +85,12 @@ class Exporter(Closing):
             tail=tail,
             samples=fleet.samples,
         )
-        return cls(fleet, listen=listen, tail=tail, overlooker=overlooker, say=say)
+        storms = StormFamilies(fleet, tail)
+        try:
+            return cls(fleet, listen=listen, tail=tail, overlooker=overlooker, say=say, more=storms)
+        except BaseException:  # the address is taken: nothing is left open
+            storms.close()
+            raise
 
     @property
     def address(self) -> str:
@@ -95,6 +102,8 @@ class Exporter(Closing):
         self._server.close()
         self._tail.close()
         self._overlooker.close()
+        if isinstance(self._more, Closing):
+            self._more.close()
 
     def run(self, stop: threading.Event) -> None:
         """Look on schedule until told to stop; a look that fails is told once, not each time."""
