@@ -39,7 +39,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "fleet.history.causes",
     ),
     "fleet.kafka_source": (),
-    "fleet.history": ("fleet.kafka_source",),
+    "fleet.history": ("fleet.kafka_source", "fleet.observe.lag"),  # one meaning of lag, pure
     "fleet.decide": (),
     "fleet.sim": ("fleet.decide",),
     "fleet.act": ("fleet.decide",),
