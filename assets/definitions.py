@@ -15,6 +15,7 @@ from assets.history import history_assets, history_job, history_schedule, pipes_
 from assets.resources import FleetResource, declared
 from assets.schedules import reconcile_schedule
 from assets.sensors import watch_sensor
+from assets.storms import storm_sensor
 from fleet.spec import FleetSpec
 
 
@@ -40,7 +41,7 @@ def build(spec: FleetSpec) -> Definitions:
             *([reconcile_schedule(spec, job)] if acting else []),
             history_schedule(recording),
         ],
-        sensors=[watch_sensor(spec)],
+        sensors=[watch_sensor(spec), storm_sensor(spec)],
         resources={"fleet": FleetResource(), "pipes": pipes_client()},
         executor=in_process_executor,
     )
