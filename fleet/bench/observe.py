@@ -143,7 +143,7 @@ def run(wish: Wish, *, home: Path, clock: Clock, say: Say) -> Result:
     broker = Broker(home)
     try:
         bootstrap = broker.start(say=say).bootstrap_servers
-        config = {"bootstrap.servers": bootstrap, "log_level": 0}
+        config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0}
         admin = AdminClient(config)
         _topics(config, admin, wish)
         with _members(config, wish):
