@@ -1,4 +1,4 @@
-"""The exporter of a login that may not read the offsets topic: the coordinators alone, and so said."""
+"""The exporter of a login that may not read the offsets topic: by the coordinators, and so said."""
 
 import pytest
 
