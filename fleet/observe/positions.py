@@ -9,6 +9,7 @@ when that last moved forward, in what rhythm, and from where it fell back. Cost:
 with its key; rows of deleted groups are used again, so the columns stay as long as they ever were.
 """
 
+import struct
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -129,6 +130,14 @@ class Positions:
         row = self._rows.get(key)
         return None if row is None else int(self._long[0, row])
 
+    def rhythm(self, key: bytes) -> tuple[int, int, float, bool] | None:
+        """Of one row: offset, its time (ms), the usual gap (ms), whether the last came early."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        offset, ms = self._long[0, row], self._long[1, row]
+        return int(offset), int(ms), float(self._gap[row]), bool(self._early[row])
+
     def keys(self) -> frozenset[bytes]:
         """Of all rows."""
         return frozenset(self._rows)
@@ -222,3 +231,10 @@ class Positions:
 def key_of(key: bytes) -> bytes:
     """One spelling for a commit's key, whether of type 1 or of type 0 (before Kafka 0.9)."""
     return key if key[1] else b"\x00\x01" + key[2:]
+
+
+def key_to(group: str, tp: TopicPartition) -> bytes:
+    """The key that the coordinator writes for a commit."""
+    texts = [text.encode() for text in (group, tp.topic)]
+    named = b"".join(struct.pack(">h", len(text)) + text for text in texts)
+    return b"\x00\x01" + named + struct.pack(">i", tp.partition)
