@@ -45,6 +45,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "doctor": Lazy("doctor", "doctor", "Check what Fleet needs, and say what to do.", "Look"),
     "status": Lazy("reading", "status", "Groups: members, lag, slots, last change.", "Look"),
     "plan": Lazy("reading", "plan", "What would be done, and what it costs.", "Look"),
+    "history": Lazy("history", "history", "Record every group's past as tables.", "Look"),
     "apply": Lazy("changing", "apply", "Carry out the plans of groups.", "Change"),
     "scale": Lazy("changing", "scale", "Give a group N slots.", "Change"),
     "roll": Lazy("changing", "roll", "Replace all workers by workers of the new code.", "Change"),

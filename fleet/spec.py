@@ -214,6 +214,8 @@ class History(Strict):
     retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
     every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
     """Between two batches of `fleet history tail`."""
+    interval: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 10.0
+    """Commits of a partition within this time are one row with their number; 0: each its own."""
     groups: Selection = Selection()
 
 
