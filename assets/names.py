@@ -13,7 +13,7 @@ from fleet.decide.names import slug
 from fleet.spec import GroupSpec
 
 LAG = "lag"
-BUDGET = "rebalance_budget"
+STORM = "storm"
 RECEIPT = "receipt"
 
 GROUP_TAG = "fleet/group"
@@ -49,6 +49,11 @@ def rollout_key(cluster: str, group: str) -> AssetKey:
 def discovered_key(cluster: str) -> AssetKey:
     """External asset of all groups that fleet.yaml does not name; one partition each."""
     return AssetKey([cluster, "discovered_groups"])
+
+
+def history_key(cluster: str, table: str) -> AssetKey:
+    """Asset of one table of the history."""
+    return AssetKey([cluster, "history", table])
 
 
 def actor(run_id: str) -> str:

@@ -1,7 +1,7 @@
 """A fleet.yaml opened on its cluster: what may be looked at, before anything is decided.
 
 The base of `fleet.cycle.Fleet`: it finds file, home and cluster, holds the connections, and
-answers what people and decisions ask of the present. It changes nothing.
+answers what people and decisions ask of the present. It changes nothing but its own memory.
 """
 
 import os
@@ -10,25 +10,32 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from fleet.acls import Grant, allows, needed
+from fleet.acls import OFFSETS, Grant, allows, needed
 from fleet.act.local import LocalRuntime
 from fleet.act.runtime import Runtime
 from fleet.broker import Broker, embedded_bootstrap
 from fleet.clock import Clock, SystemClock
 from fleet.closing import Closing
+from fleet.decide.storm_watch import budget_of, excuses_of
+from fleet.decide.storms import Storm, assess, reach
 from fleet.errors import ConfigError, Unreachable
 from fleet.home import fleet_home
+from fleet.kafka_source.bounds import bounds
 from fleet.load import load
-from fleet.model import Snapshot
+from fleet.model import Snapshot, TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import GroupLog
+from fleet.observe.group_log import GroupLog, Unreadable
+from fleet.observe.lag import Logs
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.observe.samples import EndOffsetSamples
+from fleet.rebalances import Rebalance
 from fleet.security import client_config
 from fleet.slots import Change, Gate, Pause, Slot, SlotStore, WorkerProcess, WorkerReport
 from fleet.spec import FleetSpec, GroupSpec, Security, is_pattern
 
 EMBEDDED = "embedded"
+STORM_NOTE = "storm"
+"""Under which the store keeps a group's storm."""
 
 
 class OpenFleet(Closing):
@@ -171,6 +178,64 @@ class OpenFleet(Closing):
     def rebalances(self, group: str, *, window: float) -> int | None:
         """Rebalances recorded in the last `window` seconds; None where unreadable."""
         return self._ledger.recorded_since(group, self.clock.now() - window)
+
+    def recorded(self, group: str, *, since: float) -> list[Rebalance] | None:
+        """One group's rebalances since a wall time; None where they cannot be read."""
+        return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
+
+    def storm(self, group: str) -> Storm | None:
+        """The group's storm now; None where there is none, or its records cannot be read.
+
+        Kept beside the slots, since a storm may be older than what is read to tell it. What
+        our own changes were to cost does not count.
+        """
+        budget = budget_of(self.spec, group)
+        now = self.clock.now()
+        seen = self.recorded(group, since=now - reach(budget))
+        if seen is None:
+            return None
+        note = self.store.note(group, STORM_NOTE)
+        storm = assess(
+            seen,
+            cluster=self.spec.cluster.name,
+            group=group,
+            budget=budget,
+            now=now,
+            before=Storm.from_json(note),
+            excuses=excuses_of(self.spec, group, self.changes(group)),
+        )
+        if storm is not None or note is not None:
+            self.store.put_note(group, STORM_NOTE, storm.as_json() if storm else None)
+        return storm
+
+    def last_storm(self, group: str) -> Storm | None:
+        """The storm as somebody saw it within its window, without a look at the log."""
+        storm = Storm.from_json(self.store.note(group, STORM_NOTE))
+        fresh = storm is not None and self.clock.now() - storm.seen_at < storm.window
+        return storm if fresh else None
+
+    def offsets_bounds(self) -> dict[int, tuple[int, int]]:
+        """First offset and end of each partition of the coordinator's log; {} while there is none.
+
+        What is behind an open transaction is not yet there. Raises Unreadable where this login may
+        not read it, RangeUnread where nobody answers.
+        """
+        allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
+        if allowed is not None and not allows(allowed, "Read"):
+            raise Unreadable(
+                f"{OFFSETS} may not be read by this login: allow Read on topic {OFFSETS} "
+                "(managed Kafka seldom does)"
+            )
+        found = bounds(self.client, OFFSETS, isolation="read_committed")
+        return {number: (each.first, each.end) for number, each in found.items()}
+
+    def logs(self, committed: Mapping[TopicPartition, int]) -> Logs:
+        """Logs of these partitions now, with what tells the age of these offsets."""
+        return self._observer.logs(committed)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Topic name by topic id."""
+        return self._observer.topic_ids()
 
     def slots(self, group: str) -> tuple[Slot, ...]:
         """The group's slots."""

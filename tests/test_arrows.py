@@ -22,6 +22,7 @@ CONDUCTORS = (
     "fleet.cycle",
     "fleet.opening",
     "fleet.exporting",  # observe → decide → report, on a schedule
+    "fleet.exporting_storms",
     "fleet.picturing",
     "fleet.cli",
     "fleet.__main__",
@@ -38,7 +39,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "fleet.history.causes",
     ),
     "fleet.kafka_source": (),
-    "fleet.history": ("fleet.kafka_source",),
+    "fleet.history": ("fleet.kafka_source", "fleet.observe.lag"),  # one meaning of lag, pure
     "fleet.decide": (),
     "fleet.sim": ("fleet.decide",),
     "fleet.act": ("fleet.decide",),
@@ -49,7 +50,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "fleet.act.leaving",
         "fleet.act.spark_server",
     ),
-    "fleet.report": (),
+    "fleet.report": (  # shows what was decided
+        "fleet.decide.storms",
+        "fleet.decide.storm_watch",
+    ),
     "k8s": ("fleet",),
     "assets": ("fleet", "k8s"),
 }
@@ -63,6 +67,7 @@ VALUES = (
     "fleet.settings",
     "fleet.slots",
     "fleet.counted",
+    "fleet.rebalances",
 )
 IMPURE = frozenset(
     {

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fleet.commands.invocation import SCHEMA_VERSION
+from fleet.decide.storms import Storm
 from fleet.model import GroupSnapshot, Member, PartitionState, Snapshot
 from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
 
@@ -67,6 +68,8 @@ class GroupStatus:
     rebalances: int | None = None
     window: float | None = None
     """Seconds over which rebalances were counted; None = not looked at."""
+    storm: Storm | None = None
+    """As it stands, or, where the log was not read, as it was last seen."""
 
     @property
     def exists(self) -> bool:
@@ -92,6 +95,7 @@ def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupSt
                 pauses=tuple(p for p in pauses if p.group in (None, name)),
                 rebalances=fleet.rebalances(name, window=window) if window else None,
                 window=window,
+                storm=fleet.storm(name) if names else fleet.last_storm(name),
             )
         )
     return snapshot, found
@@ -139,6 +143,7 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
         "lag": seen.lag if seen else None,
         "lag_seconds": seen.lag_seconds if seen else None,
         "paused": bool(status.pauses),
+        "storm": _storm(status.storm) if status.storm else None,
         "managed": _managed_answer(status.managed) if status.managed else None,
     }
     if detail:
@@ -227,6 +232,20 @@ def _slots(managed: Managed) -> list[dict[str, Any]]:
         }
         for slot in managed.slots
     ]
+
+
+def _storm(storm: Storm) -> dict[str, Any]:
+    return {
+        "since": storm.since,
+        "seen_at": storm.seen_at,
+        "calming": storm.calm_since is not None,
+        "rebalances": storm.rebalances,
+        "moved": storm.moved,
+        "window_seconds": storm.window,
+        "cause": storm.cause,
+        "member": storm.member,
+        "words": storm.words,
+    }
 
 
 def _pause(pause: Pause) -> dict[str, Any]:

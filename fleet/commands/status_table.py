@@ -40,6 +40,9 @@ def print_status(
             console.print(
                 f"[yellow]paused[/yellow] {escape(whose)}: {escape(pause.reason)} ({pause.by})"
             )
+    for status in groups:
+        if status.storm is not None:
+            console.print(f"[red]storm[/red] {escape(status.group)}: {escape(storm_of(status))}")
     for problem in snapshot.problems:
         console.print(f"[yellow]not read[/yellow]: {escape(problem)}")
     if detail:
@@ -81,6 +84,13 @@ def _detail(console: Console, status: GroupStatus, now: float) -> None:
     if managed and managed.change:
         said = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
         console.print(f"last change {last_change(managed.change, now)}{said}")
+
+
+def storm_of(status: GroupStatus) -> str:
+    """The storm's sentence without the word that stands before it, and what it holds."""
+    assert status.storm is not None
+    held = "; its changes are held" if status.managed and status.managed.has_worker else ""
+    return status.storm.sentence.removeprefix("storm ") + held
 
 
 def foreign_holder(group: str, number: int) -> str:

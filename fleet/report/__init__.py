@@ -1,1 +1,1 @@
-"""Prometheus metrics, rules, dashboards: what is shown to whoever is not looking."""
+"""What people and machines read: metrics, rules, dashboards, pictures."""

@@ -21,6 +21,7 @@ from fleet.commands.checks import Finding, Level, guarded
 from fleet.commands.doctor import as_json
 from fleet.commands.group_status import GroupStatus, Managed, status_answer
 from fleet.commands.status_table import duration, last_change, print_status
+from fleet.decide.storms import Storm
 from fleet.errors import FleetError
 from fleet.model import (
     GroupSnapshot,
@@ -70,8 +71,14 @@ CHANGE = Change(
     step=1, started_at=101.0, ended_at=108.0, receipts=(RECEIPT,), sentence="2 slots more",
 )  # fmt: skip
 PAUSE = Pause(group=None, reason="incident", by="deploy@ci", at=90.0)
+STORM = Storm(
+    cluster="main", group="orders", since=50.0, seen_at=200.0, rebalances=9, moved=24, budget=5,
+    budget_moved=None, window=600.0, cause="join and leave", member="orders-3",
+    words="orders-3 joins and leaves every 40 s",
+)  # fmt: skip
 STATUS = GroupStatus(
     group="orders",
+    storm=STORM,
     seen=GroupSnapshot(
         group="orders", exists=True, state=GroupState.STABLE, type="classic",
         assignor="cooperative-sticky",
@@ -226,6 +233,9 @@ def test_status_lists_every_group_with_what_is_known():
     assert re.search(r"theirs\s+Empty\s+0\s+-\s+-\s+-\s+-\s+-\s+-", text)
     assert re.search(r"new\s+none yet", text)
     assert "paused all groups: incident" in text
+    assert "storm orders: for 2 min: 9 rebalances in the last 10 min, budget 5; orders-3" in (
+        " ".join(text.split())
+    )
     assert max(map(len, text.splitlines())) <= 100
 
 

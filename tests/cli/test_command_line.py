@@ -27,6 +27,7 @@ NEEDS_FILE = {
     "worker": ["--group", "orders"],
     "exporter": [],
     "supervise": [],
+    "alerts": ["rules"],
 }
 
 

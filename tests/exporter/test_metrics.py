@@ -5,16 +5,21 @@ import re
 import shutil
 import subprocess
 import urllib.request
+from dataclasses import replace
 from urllib.error import HTTPError
 
 import pytest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from fleet.decide.storm_watch import StormWatch
 from fleet.errors import ConfigError
-from fleet.rebalances import Cause, Confidence, Known, Rebalance
+from fleet.rebalances import Cause, Confidence, CoordinatorMove, Known, Rebalance
 from fleet.report.metrics import Ages, families, rendered
 from fleet.report.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
 from fleet.report.serving import Body, Server
+from fleet.report.storm_metrics import receipt_families, storm_families
+from fleet.spec import FleetSpec
 from fleet.totals import Totals
 from tests.support.needs import repository
 
@@ -83,11 +88,35 @@ def ages() -> Ages:
     return Ages("main", age=lambda: 3.0, log_age=lambda: 0.2, looks=lambda: (5, 1))
 
 
+def decided() -> list[Metric]:
+    """What was decided from the look: a storm, and a receipt that is well."""
+    flaps = [
+        replace(rebalance(Cause.JOIN, None), joined=("g-1",), ended_at=at, log_offset=at)
+        for at in range(40, 100, 10)
+    ]
+    move = CoordinatorMove(at=99.0, partitions=3, of=50, lost=(1,), gained=(2,))
+    watch = StormWatch().look(FleetSpec(), flaps, now=100.0, moves=[move])
+    owners = {"g": "team"}
+    return [
+        *storm_families(watch, cluster="main", owners=owners),
+        *receipt_families([("g", ())], cluster="main", owners=owners, now=100.0),
+    ]
+
+
+def test_storms_are_told_in_words():
+    """Who makes it, beside a gauge whose labels stay the same."""
+    text = rendered(picture(), decided()).decode()
+    assert 'fleet_group_storm{cluster="main",group="g",owner="team"} 1.0' in text
+    assert 'member="g-1",owner="team",words="g-1 joins every 10 s"' in text
+    assert 'words="3 of 50 coordinators moved from broker 1 to broker 2 1 s ago"' in text
+    assert 'fleet_group_receipt_differs{cluster="main",group="g",owner="team"} 0.0' in text
+
+
 def test_names_types_and_labels_are_those_of_the_table():
     """docs/metrics.md is the contract: nothing more, nothing less."""
     told = {name: (kind, labels.split(", ")) for name, kind, labels in ROW.findall(DOC.read_text())}
     found = {}
-    for family in (*families(picture()), *ages().collect()):
+    for family in (*families(picture()), *ages().collect(), *decided()):
         suffix = "_total" if family.type == "counter" else ""
         labels = {key for sample in family.samples for key in sample.labels} - {"le"}
         found[family.name + suffix] = (family.type, sorted(labels))
@@ -99,7 +128,7 @@ def test_promtool_has_no_complaint():
     """Names, units, types and help texts as Prometheus wants them."""
     promtool = shutil.which("promtool")
     assert promtool
-    text = ages().rendered() + rendered(picture())
+    text = ages().rendered() + rendered(picture(), decided())
     done = subprocess.run(
         [promtool, "check", "metrics"], input=text, capture_output=True, check=False
     )
