@@ -14,9 +14,9 @@ from fleet.clock import SystemClock
 from fleet.history.causes import Replay
 from fleet.model import TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import partition_for
+from fleet.observe.group_log import GroupLog, partition_for
 from fleet.observe.tail import Tail
-from fleet.rebalances import Cause
+from fleet.rebalances import Cause, Rebalance
 from tests.support import commits
 
 
@@ -205,6 +205,10 @@ def test_rebalances_have_causes_and_are_counted(config, topic, unique):
         assert [m.event for m in tail.memberships(group=group)][:1] == ["joined"]
         assert tail.totals()[group].by_cause[Cause.CREATED] == 1
         told = tail.rebalances(group=group)
+        with GroupLog(config, clock=SystemClock()) as log:
+            replay, number = Replay("test", group), log.partition_of(group)
+            made = [each for record in log.read(group, 0) for each in replay.feed(number, record)]
+        assert told == [each for each in made if isinstance(each, Rebalance)], "commits were fed"
     with tailing(config, replay=Replay) as again:
         assert again.rebalances(group=group) == told, "whoever reads it, and when"
         assert group not in again.totals(), "counters begin with the reader"
