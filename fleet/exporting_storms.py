@@ -25,7 +25,7 @@ _CHANGES: Final = 5
 
 
 class StormFamilies(Closing):
-    """Called with each complete look; keeps the storms between looks."""
+    """Asked with each complete look; keeps the storms between looks."""
 
     def __init__(self, fleet: OpenFleet, tail: Tail) -> None:
         self._fleet, self._tail = fleet, tail
@@ -36,7 +36,7 @@ class StormFamilies(Closing):
         """Let go of the connection."""
         self._coordinators.close()
 
-    def __call__(self, overview: Overview) -> Iterable[Family]:
+    def families(self, overview: Overview) -> Iterable[Family]:
         """The families of storms and receipts."""
         spec, now = self._fleet.spec, overview.at
         managed = [fleet.group for fleet in spec.fleets if fleet.worker is not None]

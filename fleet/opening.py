@@ -20,6 +20,7 @@ from fleet.decide.storm_watch import budget_of, excuses_of
 from fleet.decide.storms import Storm, assess, reach
 from fleet.errors import ConfigError, Unreachable
 from fleet.home import fleet_home
+from fleet.kafka_source.bounds import bounds
 from fleet.load import load
 from fleet.model import Snapshot, TopicPartition
 from fleet.observe.admin import Observer
@@ -216,18 +217,17 @@ class OpenFleet(Closing):
     def offsets_bounds(self) -> dict[int, tuple[int, int]]:
         """First offset and end of each partition of the coordinator's log; {} while there is none.
 
-        Raises Unreadable where this login may not read it.
+        What is behind an open transaction is not yet there. Raises Unreadable where this login may
+        not read it, RangeUnread where nobody answers.
         """
-        count = self._observer.partitions([OFFSETS]).get(OFFSETS, 0)
         allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
         if allowed is not None and not allows(allowed, "Read"):
             raise Unreadable(
                 f"{OFFSETS} may not be read by this login: allow Read on topic {OFFSETS} "
                 "(managed Kafka seldom does)"
             )
-        tps = [TopicPartition(OFFSETS, number) for number in range(count)]
-        starts, ends = self._observer.log_starts(tps), self._observer.log_ends(tps)
-        return {tp.partition: (starts[tp], ends[tp]) for tp in tps if tp in starts and tp in ends}
+        found = bounds(self.client, OFFSETS, isolation="read_committed")
+        return {number: (each.first, each.end) for number, each in found.items()}
 
     def logs(self, committed: Mapping[TopicPartition, int]) -> Logs:
         """Logs of these partitions now, with what tells the age of these offsets."""

@@ -232,7 +232,7 @@ class Batch:
         notes: Sequence[tuple[Key, Commit]],
     ) -> None:
         kept = self._memory.groups.get(group)
-        if kept is None:
+        if kept is None or kept.partition < 0:  # nothing, or what polling remembered
             replay = self._replays(self._cluster, group)
         else:
             replay = self._replays.from_json(json.loads(kept.state))

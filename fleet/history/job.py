@@ -39,7 +39,7 @@ class Log(Protocol):
         ...
 
     def rows(self, ranges: Mapping[int, tuple[int, int]]) -> Any:
-        """A DataFrame of DIGEST's columns: the records of the ranges."""
+        """A DataFrame of DIGEST's columns: the records of the ranges, which name all partitions."""
         ...
 
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
@@ -116,7 +116,7 @@ class Recorder:
         bounds = self._log.bounds()
         while not stopped() and (todo := self._todo(bounds, done)):
             ranges = _first(todo, self.batch)
-            made = self._record(ranges)
+            made = self._record(ranges, bounds)
             done += made
             left = sum(end - start for start, end in self._todo(bounds, Done()).values())
             self._say(_told(made, left))
@@ -162,10 +162,14 @@ class Recorder:
 
     # --- one batch --------------------------------------------------------------------------
 
-    def _record(self, ranges: Mapping[int, tuple[int, int]]) -> Done:
+    def _record(
+        self, ranges: Mapping[int, tuple[int, int]], bounds: Mapping[int, tuple[int, int]]
+    ) -> Done:
         writer, manifest = self._writer, self._writer.manifest
         folder = writer.attempt()
-        log_rows = self._log.rows(ranges)
+        # Of a partition that is not named the data source reads everything.
+        empty = {p: (end, end) for p, (_, end) in bounds.items()}
+        log_rows = self._log.rows({**empty, **ranges})
         cluster = self._cluster.replace("\\", "\\\\").replace("'", "\\'")
         log_rows.selectExpr(f"'{cluster}' AS cluster", "*").write.partitionBy("kind", "day").option(
             "compression", "zstd"

@@ -30,7 +30,8 @@ def compared(memory: Memory, snapshot: Snapshot) -> list[Rebalance | Membership]
         if not group.exists or group.state not in _SETTLED:
             continue
         kept = memory.groups.get(name)
-        before: _Seen | None = None if kept is None else json.loads(kept.state)["polled"]
+        # What a replay remembers (the topic could be read before) is no look.
+        before: _Seen | None = json.loads(kept.state).get("polled") if kept else None
         now = _seen(group)
         if before == now:
             continue

@@ -35,7 +35,7 @@ class Poller:
         made = compared(self._memory, seen)
         rebalances = [rebalance_row(each) for each in made if isinstance(each, Rebalance)]
         members = [membership_row(each) for each in made if not isinstance(each, Rebalance)]
-        lag = list(polled_rows(seen.groups.values(), cluster=seen.cluster, at=seen.at))
+        lag = list(polled_rows(self._memory, seen))
         folder = writer.attempt()
         files = [
             *writer.write(folder, "rebalances", REBALANCES, rebalances, "ended_at"),

@@ -25,6 +25,8 @@ from fleet.totals import Totals
 
 KEEP: Final = 86_400.0
 """Seconds for which rebalances are kept."""
+_KINDS: Final = 200
+"""Kinds of undecodable records that are told apart: noise must not become labels without end."""
 MOST: Final = 1_000
 """Rebalances kept of one group."""
 
@@ -185,6 +187,8 @@ class LogView:
         if isinstance(record, Undecoded):
             version = -1 if value is None or len(value) < 2 else int.from_bytes(value[:2], "big")
             kind = (record.type, version)
+            if kind not in self._errors and len(self._errors) >= _KINDS:
+                kind = (-1, -1)
             self._errors[kind] = self._errors.get(kind, 0) + 1
             return
         group = str(getattr(record, "group", ""))

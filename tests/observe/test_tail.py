@@ -11,10 +11,12 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
+from fleet.history.causes import Replay
 from fleet.model import TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import partition_for
+from fleet.observe.group_log import GroupLog, partition_for
 from fleet.observe.tail import Tail
+from fleet.rebalances import Cause, Rebalance
 from tests.support import commits
 
 
@@ -186,3 +188,27 @@ def test_no_broker_is_a_sentence_and_an_age(config):
         assert not tail.catch_up(0.3)
         assert tail.age() is None
         assert tail.groups() == frozenset()
+
+
+def test_rebalances_have_causes_and_are_counted(config, topic, unique):
+    """As the replay tells them, with what the columns hold; counters begin with the reader."""
+    group = f"turns-{unique}"
+    with tailing(config, replay=Replay) as tail:
+        with members(config, topic, group, 1) as (one,):
+            commits.commit(one, [KafkaPartition(topic, number, 1) for number in range(4)])
+        assert tail.catch_up(10)
+        (first, *_) = tail.rebalances(group=group)
+        assert (first.cause, first.number, first.members) == (Cause.CREATED, 1, 1)
+        assert tail.rebalances(group=group, cause=Cause.CREATED) == [first]
+        assert tail.rebalances(group=group, since=first.ended_at + 0.001, cause=first.cause) == []
+        assert tail.rebalances(until=first.ended_at, group=group) == []
+        assert [m.event for m in tail.memberships(group=group)][:1] == ["joined"]
+        assert tail.totals()[group].by_cause[Cause.CREATED] == 1
+        told = tail.rebalances(group=group)
+        with GroupLog(config, clock=SystemClock()) as log:
+            replay, number = Replay("test", group), log.partition_of(group)
+            made = [each for record in log.read(group, 0) for each in replay.feed(number, record)]
+        assert told == [each for each in made if isinstance(each, Rebalance)], "commits were fed"
+    with tailing(config, replay=Replay) as again:
+        assert again.rebalances(group=group) == told, "whoever reads it, and when"
+        assert group not in again.totals(), "counters begin with the reader"

@@ -1,0 +1,79 @@
+"""`fleet bench observe`: its answer, and one small real run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fleet import cli
+from fleet.bench.figures import spread
+from fleet.bench.observe import Result, Size, Wish, _value
+from fleet.commands.bench_observe import as_json
+from fleet.commands.invocation import SCHEMA_VERSION
+from tests.support.json_contract import documented, shape
+
+
+def size(groups: int, **found) -> Size:
+    known = {
+        "looks": spread([0.1, 0.2, 0.3]),
+        "scrapes": spread([0.01, 0.1]),
+        "age": spread([0.3]),
+        "megabytes": 150.0,
+        "one_by_one": 2.0,
+        "in_flight": 1.0,
+        "caught_up": 2.5,
+        "right": True,
+    }
+    return Size(groups=groups, **{**known, **found})
+
+
+def test_json_is_the_documented_one():
+    """docs/json.md has its keys."""
+    answer = as_json(Result(wish=Wish(groups=(1000,)), sizes=[size(1000)]))
+    found = {"schema_version": SCHEMA_VERSION, "bench": "observe", **answer}
+    assert shape(json.loads(json.dumps(found))) == shape(documented("fleet bench observe -o json"))
+
+
+def test_goals_grow_with_the_groups_and_wrong_figures_miss():
+    """Five times the groups may take five times as long; memory does not grow."""
+    assert [goal.limit for goal in size(5000).goals()] == [2.5, 1.0, 400.0]
+    assert [goal.limit for goal in size(100).goals()] == [0.5, 0.2, 400.0]
+    wish = Wish(groups=(1000,))
+    assert Result(wish=wish, sizes=[size(1000)]).met
+    assert not Result(wish=wish, sizes=[size(1000, right=False)]).met
+    assert not Result(wish=wish, sizes=[size(1000, megabytes=401.0)]).met
+    assert not Result(wish=wish, sizes=[]).met
+
+
+def test_values_are_found_in_metrics():
+    """By name and label."""
+    text = 'a_total{b="x"} 1.0\na_total{b="y"} 2.0\nlonger_a_total{b="y"} 3.0\n'
+    assert _value(text, "a_total", 'b="y"') == 2.0
+    assert _value(text, "a_total") == 1.0
+    assert _value(text, "none") == -1.0
+
+
+def test_help_states_the_goals(capsys):
+    """What exit code 1 means can be read before anything is run."""
+    assert cli.run(["bench", "observe", "--help"]) == 0
+    assert "Goals for 1,000 groups" in capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.broker
+@pytest.mark.timeout(300)
+def test_observe_for_real(tmp_path):
+    """The goals, with all figures right."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fleet", "bench", "observe", "--groups", "1000", "-o", "json"],
+        env={**os.environ, "FLEET_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0, answer["goals"]
+    assert answer["sizes"][0]["right"]
+    assert not list((tmp_path / "bench").iterdir())
