@@ -1,0 +1,1 @@
+"""What people and machines read: metrics, rules, dashboards, pictures."""
