@@ -1,0 +1,145 @@
+"""Rebalances with their causes, and membership over time, of one group. Pure and incremental.
+
+Problem: nobody writes down why a group rebalanced; the coordinator's records only say what
+was different afterwards, they come while somebody waits for the answer, and whoever reads
+them may stop at any record. Choice: one `Replay` per group that takes records in order of the
+log, gives rows as soon as they are known, and whose whole state is a small JSON value, so that
+feeding may go on in another process. State keeping (`group_state`, `classic`, `epochs`) is
+apart from the rules that name a cause (`reasons`). Cost: a reader that starts in the middle
+of the log knows nothing of the first rebalance that it sees, and says so.
+
+What each cause rests on, and what the log cannot tell, is in docs/causes.md; protocol.md 3.4
+to 3.6 has the records.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet.errors import SchemaTooNew
+from fleet.history.classic import Classic
+from fleet.history.epochs import Epochs
+from fleet.history.group_state import GroupState, Member
+from fleet.history.raw_epochs import typed
+from fleet.history.shapes import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
+from fleet.model import TopicPartition
+from fleet.rebalances import Known, Membership, Rebalance
+
+SCHEMA: Final = 1
+
+
+class Replay:
+    """One group's rebalances and members, as its records tell them.
+
+    Records are fed in order of the log; of one that was fed before (same partition, no higher
+    offset) nothing comes, so that a reader may start again a little earlier. No record raises,
+    whatever it holds.
+    """
+
+    def __init__(self, cluster: str, group: str) -> None:
+        self._state = GroupState(cluster, group)
+        self._classic = Classic()
+        self._epochs = Epochs()
+        self._offset = -1
+
+    def feed(self, partition: int, record: Record) -> list[Rebalance | Membership]:
+        """What this record completes, oldest first; often nothing.
+
+        `partition` is that of `__consumer_offsets`. A KIP-848 rebalance comes once its end is
+        known; until then it is `pending`.
+        """
+        if partition != self._state.log_partition:
+            self._state.log_partition, self._offset = partition, -1
+        if record.offset <= self._offset:
+            return []
+        self._offset = record.offset
+        if isinstance(record, OffsetCommit):
+            self._state.commit(record)
+            return []
+        if isinstance(record, GroupMetadata):
+            return self._classic.feed(self._state, record)
+        if isinstance(record, Undecoded):
+            return []
+        if isinstance(record, Tombstone) and record.type <= 2:
+            return self._deleted(record)
+        known = typed(record)
+        return [] if known is None else self._epochs.feed(self._state, known)
+
+    def _deleted(self, record: Tombstone) -> list[Rebalance | Membership]:
+        if record.type == 2:
+            if self._state.protocol == "classic":
+                self._state.closed_at = record.timestamp_ms / 1000
+                self._classic = Classic()
+        elif len(record.key) == 2:
+            self._state.commits.pop(TopicPartition(*record.key), None)  # type: ignore[arg-type]
+        return []
+
+    def name_topics(self, names: Mapping[str, str]) -> None:
+        """Topic names by topic id, for KIP-848 records; kept by reference, and not in `as_json`.
+
+        Commits name the ids of their own topics, so that only what never was committed to
+        needs this.
+        """
+        self._state.give(names)
+
+    def coordinator_moved(self, at: float) -> None:
+        """Another broker leads the group's partition since then (seconds).
+
+        The records do not tell; whoever reads them sees it by the leader epoch of their batches.
+        """
+        self._state.coordinator_at = at
+
+    def pending(self) -> tuple[Rebalance, ...]:
+        """Rebalances that have begun and not ended; their `ended_at` is the last record's."""
+        return tuple(each.ended(self._epochs.last_at, Known.NOT) for each in self._epochs.open)
+
+    # --- the state now ----------------------------------------------------------------------
+
+    @property
+    def protocol(self) -> str | None:
+        """One of classic, consumer, share, streams; None while no membership was seen."""
+        return self._state.protocol
+
+    @property
+    def number(self) -> int | None:
+        """Last generation or assignment epoch."""
+        return self._state.number
+
+    @property
+    def incarnation(self) -> int:
+        """How often the group was made anew."""
+        return self._state.incarnation
+
+    def members(self) -> tuple[Member, ...]:
+        """Who is in the group after the last record, by name; for reading only."""
+        return tuple(self._state.members[who] for who in sorted(self._state.members))
+
+    def commits(self) -> dict[TopicPartition, int]:
+        """The committed offset of every partition that has one."""
+        return {tp: each.offset for tp, each in self._state.commits.items()}
+
+    # --- keeping it -------------------------------------------------------------------------
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole state as a JSON value; its size follows the members and partitions of now."""
+        return {
+            "schema": SCHEMA,
+            "offset": self._offset,
+            "group": self._state.as_json(),
+            "classic": self._classic.as_json(),
+            "epochs": self._epochs.as_json(),
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "Replay":
+        """What `as_json` gave. SchemaTooNew where a newer version wrote it."""
+        if kept["schema"] > SCHEMA:
+            raise SchemaTooNew(
+                f"a group's replay was kept with schema {kept['schema']}, and this version knows "
+                f"{SCHEMA}: use the version that wrote it, or build the history anew"
+            )
+        state = GroupState.from_json(kept["group"])
+        replay = cls(state.cluster, state.group)
+        replay._state, replay._offset = state, kept["offset"]
+        replay._classic = Classic.from_json(kept["classic"])
+        replay._epochs = Epochs.from_json(kept["epochs"], state)
+        return replay

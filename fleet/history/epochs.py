@@ -1,0 +1,384 @@
+"""A KIP-848, share or streams group, epoch by epoch.
+
+Problem: one change is several records, in several writes: an event raises the group epoch
+(type 3), a target assignment may answer several epochs at once (type 6, KIP-1263), and each
+member follows at its own heartbeat (type 8). Choice: every group epoch is one event with one
+cause; an assignment epoch is a rebalance, caused by the first event since the assignment
+before; it began at its group epoch's record and ends when the last member is stable at it, or
+is gone (protocol.md 3.5). Cost: it is told only then, and meanwhile is `pending`; a group that
+never settles keeps the newest `_OPEN` of them and gives up on the end of the others.
+
+Share and streams groups have the same shape under other types (10-14, 17-22). Their members
+share partitions or own tasks, so nothing is said to move.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from fleet.history.group_state import AWAY, STABLE, UNREVOKED, GroupState, Member
+from fleet.history.reasons import Silence, Step, Verdict, of_assignment, of_epoch
+from fleet.history.shapes import (
+    AssignmentEpoch,
+    ConsumerGroupEpoch,
+    ConsumerGroupMember,
+    CurrentAssignment,
+    Record,
+    TargetAssignment,
+    Tombstone,
+)
+from fleet.model import TopicPartition
+from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+
+PROTOCOLS: Final[Mapping[int, str]] = {
+    **dict.fromkeys((3, 4, 5, 6, 7, 8, 16), "consumer"),
+    **dict.fromkeys((10, 11, 12, 13, 14, 15), "share"),
+    **dict.fromkeys((17, 19, 20, 21, 22, 23), "streams"),
+}
+"""Record type → the protocol of its group."""
+_GROUP, _MEMBER = frozenset({3, 11, 17}), frozenset({5, 10, 19})
+_OPEN: Final = 32
+_STEPS: Final = 16
+
+Rows = list[Rebalance | Membership]
+
+
+@dataclass(slots=True)
+class Open:
+    """A rebalance whose end is not known yet."""
+
+    rebalance: Rebalance
+    waiting: set[str]
+    moved: set[TopicPartition] = field(default_factory=set)
+
+    def ended(self, at: float, known: Known = Known.RECORD) -> Rebalance:
+        """As a value, ended then."""
+        return replace(
+            self.rebalance, ended_at=at, end_known=known, moved=tuple(sorted(self.moved))
+        )
+
+
+@dataclass(slots=True)
+class Epochs:
+    """What has happened since the last assignment, and which rebalances are open."""
+
+    epoch: int | None = None
+    """The group epoch, and when it was written."""
+    epoch_at: float = 0.0
+    hash: int = 0
+    roster: dict[str, str] = field(default_factory=dict)
+    """Member ids by identity at the last assignment."""
+    steps: list[Verdict] = field(default_factory=list)
+    joined: bool = False
+    resubscribed: bool = False
+    assignor: bool = False
+    open: list[Open] = field(default_factory=list)
+    last_at: float = 0.0
+    last_assignor: str | None = None
+
+    def feed(self, group: GroupState, record: Record) -> Rows:
+        """One record; `group` is brought up to date."""
+        self.last_at = max(self.last_at, record.timestamp_ms / 1000)
+        if isinstance(record, Tombstone):
+            return self._deleted(group, record)
+        if not self._opened(group, record):
+            return []
+        if isinstance(record, ConsumerGroupMember):
+            return self._member(group, record)
+        if isinstance(record, ConsumerGroupEpoch):
+            return self._group_epoch(group, record)
+        if isinstance(record, AssignmentEpoch):
+            return self._assigned(group, record)
+        if isinstance(record, CurrentAssignment):
+            return self._current(group, record)
+        if isinstance(record, TargetAssignment):
+            group.grown(group.named(record.partitions))
+        return []
+
+    def _opened(self, group: GroupState, record: Record) -> bool:
+        """Settle what a deletion before this record meant; False where it cannot be placed."""
+        protocol = PROTOCOLS.get(record.type)
+        if protocol is None:
+            return False
+        if group.closed_at is not None:
+            at, group.closed_at = group.closed_at, None
+            if at == record.timestamp_ms / 1000 and group.protocol == "classic":
+                self._reset()
+                group.origin, group.origin_at = Cause.MIGRATION, at
+                self.roster = {who: m.member_id for who, m in group.members.items()}
+            else:
+                self._forget(group)
+        if group.protocol not in {None, protocol, "classic"}:
+            self._forget(group)  # another kind of group under the same name
+        group.protocol = protocol
+        return True
+
+    def _forget(self, group: GroupState) -> None:
+        group.forget()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.epoch, self.hash = None, 0
+        self.roster, self.steps = {}, []
+        self.joined = self.resubscribed = self.assignor = False
+
+    # --- members ----------------------------------------------------------------------------
+
+    def _member(self, group: GroupState, record: ConsumerGroupMember) -> Rows:
+        topics = tuple(sorted((*record.topics, *filter(None, (record.regex,)))))
+        now = Member(
+            member_id=record.member_id,
+            instance_id=record.instance_id,
+            client_id=record.client_id,
+            host=record.client_host,
+            topics=topics,
+            rebalance_s=record.rebalance_timeout_ms / 1000,
+            assignor=record.server_assignor,
+            alive_at=record.timestamp_ms / 1000,
+        )
+        who = now.identity
+        was = group.members.get(who) or group.gone.pop(who, None)
+        group.members[who] = now
+        self.last_assignor = record.server_assignor or self.last_assignor
+        if was is None:
+            self.joined = True
+            return [self._row(group, "joined", now, record)]
+        now.owned, now.epoch = was.owned, was.epoch
+        now.state, now.state_since = was.state, was.state_since
+        self.resubscribed |= was.topics != now.topics
+        self.assignor |= was.assignor != now.assignor and group.origin is not Cause.MIGRATION
+        if was.member_id != now.member_id:
+            return [self._row(group, "replaced", now, record)]
+        return []
+
+    def _current(self, group: GroupState, record: CurrentAssignment) -> Rows:
+        member = _by_id(group, record.member_id)
+        if member is None:
+            return []
+        at = record.timestamp_ms / 1000
+        held = group.named(record.assigned)
+        owned = tuple(sorted({*held, *group.named(record.revoking)}))
+        changed, member.owned = owned != member.owned, owned
+        if record.epoch != AWAY:
+            member.alive_at = at
+        if record.state != member.state or record.epoch == AWAY != member.epoch:
+            member.state_since = at
+        member.epoch, member.state = record.epoch, record.state
+        moved = group.owns(member.identity, held) if group.protocol == "consumer" else []
+        if moved and self.open:
+            self.open[-1].moved.update(moved)
+        rows: Rows = [self._row(group, "owns", member, record)] if changed else []
+        if record.epoch == AWAY:
+            return rows + self._arrived(member.identity, None, at)
+        if record.state == STABLE:
+            return rows + self._arrived(member.identity, record.epoch, at)
+        return rows
+
+    def _arrived(self, who: str, epoch: int | None, at: float) -> Rows:
+        """A member is stable at an epoch, or (None) need not be waited for any more."""
+        rows: Rows = []
+        for each in list(self.open):
+            if epoch is None or epoch >= each.rebalance.number:
+                each.waiting.discard(who)
+            if not each.waiting:
+                self.open.remove(each)
+                rows.append(each.ended(at))
+        return rows
+
+    # --- epochs -----------------------------------------------------------------------------
+
+    def _group_epoch(self, group: GroupState, record: ConsumerGroupEpoch) -> Rows:
+        at = record.timestamp_ms / 1000
+        rows: Rows = []
+        if self.epoch is not None and record.epoch < self.epoch:
+            self._forget(group)
+        if self.epoch is None and group.number is None and group.origin is None:
+            known = record.epoch <= 2 and self.joined
+            group.origin = Cause.CREATED if known else None
+        left = tuple(_silence(group, member, at) for member in group.gone.values())
+        for member in group.gone.values():
+            rows.append(self._row(group, "left", member, record))
+            rows += self._arrived(member.identity, None, at)
+        group.gone = {}
+        step = Step(
+            joined=self.joined,
+            left=left,
+            resubscribed=self.resubscribed,
+            assignor=self.assignor,
+            hash_changed=self.epoch is not None and record.metadata_hash != self.hash,
+        )
+        self.joined = self.resubscribed = self.assignor = False
+        if record.epoch not in {self.epoch, group.number}:
+            self._step(of_epoch(step), emptied=not group.members)
+        self.epoch, self.epoch_at, self.hash = record.epoch, at, record.metadata_hash
+        return rows
+
+    def _step(self, verdict: Verdict, *, emptied: bool) -> None:
+        """One more event since the last assignment; the first one counts, and each kind once."""
+        if emptied:
+            # Nobody is left to assign to: what comes next is what sets off the next assignment.
+            self.steps = []
+        elif len(self.steps) < _STEPS and all(each.cause != verdict.cause for each in self.steps):
+            self.steps.append(verdict)
+
+    def _assigned(self, group: GroupState, record: AssignmentEpoch) -> Rows:
+        if record.epoch == group.number:
+            return []  # what an upgraded group already had
+        rows: Rows = []
+        if group.number is not None and record.epoch < group.number:
+            self._forget(group)
+        first = group.number is None and group.origin is None
+        at = record.timestamp_ms / 1000
+        told = self.epoch == record.epoch
+        now = {who: member.member_id for who, member in group.members.items()}
+        then = now if first else self.roster
+        verdict = (
+            Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
+            if first
+            else of_assignment(self.steps, group.origin)
+        )
+        rebalance = Rebalance(
+            cluster=group.cluster,
+            group=group.group,
+            protocol=group.protocol or "consumer",
+            number=record.epoch,
+            before=group.number,
+            incarnation=group.incarnation,
+            started_at=self.epoch_at if told else None,
+            start_known=Known.RECORD if told else Known.NOT,
+            ended_at=at,
+            end_known=Known.NOT,
+            cause=verdict.cause,
+            confidence=verdict.confidence,
+            also=verdict.also,
+            joined=tuple(sorted(now.keys() - then.keys())),
+            left=tuple(sorted(then.keys() - now.keys())),
+            replaced=tuple(sorted(w for w in now.keys() & then if now[w] != then[w])),
+            members=len(now),
+            assignor=self.last_assignor,
+            log_partition=group.log_partition,
+            log_offset=record.offset,
+        )
+        waiting = {who for who, member in group.members.items() if member.epoch != AWAY}
+        self.open.append(Open(rebalance, waiting))
+        if len(self.open) > _OPEN:
+            rows.append(self.open.pop(0).ended(at, Known.NOT))
+        self.roster, self.steps = now, []
+        group.number, group.origin, group.origin_at = record.epoch, None, None
+        return rows if waiting else rows + self._arrived("", None, at)
+
+    # --- deletions --------------------------------------------------------------------------
+
+    def _deleted(self, group: GroupState, record: Tombstone) -> Rows:
+        if record.type in _MEMBER:
+            member = _by_id(group, str(record.key[0])) if record.key else None
+            if member is not None:
+                group.gone[member.identity] = group.members.pop(member.identity)
+        elif record.type in _GROUP and group.protocol == PROTOCOLS[record.type]:
+            group.closed_at = record.timestamp_ms / 1000
+            rows: Rows = [each.ended(group.closed_at, Known.NOT) for each in self.open]
+            self.open = []
+            return rows
+        return []
+
+    def _row(self, group: GroupState, event: str, member: Member, record: Record) -> Membership:
+        at = record.timestamp_ms / 1000
+        return group.row(event, member, at=at, number=member.epoch, offset=record.offset)
+
+    # --- state ------------------------------------------------------------------------------
+
+    def as_json(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "epoch": self.epoch,
+            "epoch_at": self.epoch_at,
+            "hash": self.hash,
+            "roster": self.roster,
+            "steps": [[s.cause, s.confidence, list(s.also)] for s in self.steps],
+            "joined": self.joined,
+            "resubscribed": self.resubscribed,
+            "assignor": self.assignor,
+            "last_at": self.last_at,
+            "last_assignor": self.last_assignor,
+            "open": [_open_json(each) for each in self.open],
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any], group: GroupState) -> "Epochs":
+        """What `as_json` gave."""
+        steps = [
+            Verdict(Cause(cause), Confidence(sure), tuple(Cause(each) for each in also))
+            for cause, sure, also in kept["steps"]
+        ]
+        found = [_from_open(each, group) for each in kept["open"]]
+        return cls(**{**kept, "steps": steps, "open": found, "roster": dict(kept["roster"])})
+
+
+def _by_id(group: GroupState, member_id: str) -> Member | None:
+    found = group.members.get(member_id)
+    if found is not None and found.member_id == member_id:
+        return found
+    return next((m for m in group.members.values() if m.member_id == member_id), None)
+
+
+def _silence(group: GroupState, member: Member, at: float) -> Silence:
+    """The evidence on a member that is removed at that time."""
+    commit = group.last_commit(member.owned)
+    if commit is not None and commit.at < member.state_since:
+        commit = None
+    alive_at = max(member.alive_at, commit.at if commit else 0.0)
+    revoking = member.state == UNREVOKED and member.rebalance_s is not None
+    return Silence(
+        quiet_s=max(0.0, at - alive_at),
+        since_commit_s=None if commit is None else max(0.0, at - commit.at),
+        gap_s=None if commit is None else commit.gap,
+        session_s=member.session_s,
+        rebalance_s=member.rebalance_s,
+        overdue=revoking and at - member.state_since >= (member.rebalance_s or 0.0),
+        away=member.epoch == AWAY,
+    )
+
+
+def _open_json(each: Open) -> dict[str, Any]:
+    r = each.rebalance
+    return {
+        "protocol": r.protocol,
+        "number": r.number,
+        "before": r.before,
+        "incarnation": r.incarnation,
+        "started_at": r.started_at,
+        "start_known": r.start_known,
+        "ended_at": r.ended_at,
+        "end_known": r.end_known,
+        "cause": r.cause,
+        "confidence": r.confidence,
+        "also": list(r.also),
+        "joined": list(r.joined),
+        "left": list(r.left),
+        "replaced": list(r.replaced),
+        "members": r.members,
+        "assignor": r.assignor,
+        "log_partition": r.log_partition,
+        "log_offset": r.log_offset,
+        "waiting": sorted(each.waiting),
+        "moved": [[tp.topic, tp.partition] for tp in sorted(each.moved)],
+    }
+
+
+def _from_open(kept: Mapping[str, Any], group: GroupState) -> Open:
+    values = {key: value for key, value in kept.items() if key not in {"waiting", "moved"}}
+    rebalance = Rebalance(
+        cluster=group.cluster,
+        group=group.group,
+        **{
+            **values,
+            "start_known": Known(values["start_known"]),
+            "end_known": Known(values["end_known"]),
+            "cause": Cause(values["cause"]),
+            "confidence": Confidence(values["confidence"]),
+            "also": tuple(Cause(each) for each in values["also"]),
+            **{name: tuple(values[name]) for name in ("joined", "left", "replaced")},
+        },
+    )
+    moved = {TopicPartition(topic, number) for topic, number in kept["moved"]}
+    return Open(rebalance, set(kept["waiting"]), moved)

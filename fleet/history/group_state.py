@@ -1,0 +1,307 @@
+"""What is known of one group while its records are replayed: members, owners, commits.
+
+Problem: a cause is told by comparing a record with the state before it, and that state has to
+outlive a process, in a table or beside an exporter's position. Choice: plain mutable values
+with one JSON form each; everything in them is bounded by the members and partitions that the
+group has now, never by how many it ever had. Cost: what left the state cannot be asked later.
+
+Members are named by instance id where they have one (KIP-345), else by member id. Times are
+seconds by the coordinator's own timestamps.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fleet.history.shapes import OffsetCommit
+from fleet.model import TopicPartition
+from fleet.rebalances import Cause, Membership
+
+AWAY: Final = -2
+"""KIP-848: the epoch of a static member that said it will be back."""
+STABLE, UNREVOKED = 0, 1
+"""KIP-848: states of a member; 2 is unreleased."""
+_NAMES: Final = 1000
+_NEWEST: Final = 0.3
+"""Weight of the newest gap in a partition's usual gap between commits."""
+_EARLY: Final = 0.5
+"""A commit that comes sooner than this share of the usual gap was not made by the rhythm."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One member as its last records leave it."""
+
+    member_id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    host: str = ""
+    topics: tuple[str, ...] = ()
+    session_s: float | None = None
+    rebalance_s: float | None = None
+    assignor: str | None = None
+    alive_at: float = 0.0
+    """The last time that a record other than a commit proves it was alive."""
+    owned: tuple[TopicPartition, ...] = ()
+    """What it has, or must still give up."""
+    epoch: int = 0
+    state: int = STABLE
+    state_since: float = 0.0
+
+    @property
+    def identity(self) -> str:
+        """Instance id, else member id."""
+        return self.instance_id or self.member_id
+
+
+@dataclass(slots=True)
+class Committed:
+    """The commits of one partition: the last one, and their rhythm."""
+
+    offset: int
+    at: float
+    gap: float | None = None
+    """The usual time between commits that advance, once there were two."""
+    early: bool = False
+    """The last one came too soon for that rhythm: a revocation, a drain."""
+
+    def note(self, offset: int, at: float) -> None:
+        """One more; only those that advance have a rhythm."""
+        if offset > self.offset:
+            gap = max(0.0, at - self.at)
+            self.early = self.gap is not None and gap < _EARLY * self.gap
+            self.gap = gap if self.gap is None else self.gap + _NEWEST * (gap - self.gap)
+        self.offset, self.at = offset, at
+
+
+@dataclass(slots=True)
+class GroupState:
+    """One group. `protocol` is None until a record of its membership was seen."""
+
+    cluster: str
+    group: str
+    log_partition: int = -1
+    protocol: str | None = None
+    number: int | None = None
+    """Last generation or assignment epoch."""
+    incarnation: int = 0
+    origin: Cause | None = None
+    """What the next rebalance comes from, whatever else changed: CREATED, REBORN, MIGRATION."""
+    origin_at: float | None = None
+    closed_at: float | None = None
+    """When the group's own record was deleted: the group, or only its protocol."""
+    coordinator_at: float | None = None
+    """When another broker became its coordinator, where somebody saw that."""
+    members: dict[str, Member] = field(default_factory=dict)
+    gone: dict[str, Member] = field(default_factory=dict)
+    """KIP-848: deleted, and not yet known whether left or replaced."""
+    last_owner: dict[TopicPartition, str] = field(default_factory=dict)
+    width: dict[str, int] = field(default_factory=dict)
+    """Highest partition count ever assigned, by topic."""
+    commits: dict[TopicPartition, Committed] = field(default_factory=dict)
+    learnt: dict[str, str] = field(default_factory=dict)
+    """Topic names by id, from the group's commits."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The same, from whoever knows the cluster; shared by many groups and not kept."""
+
+    # --- names ------------------------------------------------------------------------------
+
+    def learn(self, topic_id: str, topic: str) -> None:
+        """A commit named a topic's id."""
+        self.learnt[topic_id] = topic
+        if len(self.learnt) > _NAMES:
+            del self.learnt[next(iter(self.learnt))]
+        self._rename(topic_id, topic)
+
+    def give(self, names: Mapping[str, str]) -> None:
+        """Somebody knows topics' ids."""
+        self.given = names
+        held = {tp.topic for member in self.members.values() for tp in member.owned}
+        for topic in {tp.topic for tp in self.last_owner} | set(self.width) | held:
+            if topic in names:
+                self._rename(topic, names[topic])
+
+    def _rename(self, topic_id: str, topic: str) -> None:
+        """What was kept under an id is found under its name from now on."""
+        for tp in [tp for tp in self.last_owner if tp.topic == topic_id]:
+            self.last_owner[TopicPartition(topic, tp.partition)] = self.last_owner.pop(tp)
+        if topic_id in self.width:
+            self.width[topic] = max(self.width.pop(topic_id), self.width.get(topic, 0))
+        for member in (*self.members.values(), *self.gone.values()):
+            member.owned = tuple(
+                sorted(
+                    TopicPartition(topic, tp.partition) if tp.topic == topic_id else tp
+                    for tp in member.owned
+                )
+            )
+
+    def named(self, partitions: Mapping[str, tuple[int, ...]]) -> tuple[TopicPartition, ...]:
+        """Partitions by topic name, or by topic id where its name is not known."""
+        return tuple(
+            sorted(
+                TopicPartition(self.learnt.get(topic) or self.given.get(topic, topic), number)
+                for topic, numbers in partitions.items()
+                for number in numbers
+            )
+        )
+
+    # --- commits ----------------------------------------------------------------------------
+
+    def commit(self, record: OffsetCommit) -> None:
+        """Note a commit."""
+        if record.topic_id is not None and record.topic_id not in self.learnt:
+            self.learn(record.topic_id, record.tp.topic)
+        known = self.commits.get(record.tp)
+        at = record.timestamp_ms / 1000
+        if known is None:
+            self.commits[record.tp] = Committed(record.committed, at)
+        else:
+            known.note(record.committed, at)
+
+    def last_commit(self, partitions: Iterable[TopicPartition]) -> Committed | None:
+        """The latest commit among these partitions."""
+        found = [self.commits[tp] for tp in partitions if tp in self.commits]
+        return max(found, key=lambda each: each.at, default=None)
+
+    # --- owners -----------------------------------------------------------------------------
+
+    def owns(self, identity: str, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Note an owner; the partitions that had another one before."""
+        moved = []
+        for tp in partitions:
+            last = self.last_owner.get(tp)
+            if last is not None and last != identity:
+                moved.append(tp)
+            self.last_owner[tp] = identity
+        return moved
+
+    def grown(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether a known topic has partitions beyond those ever assigned; notes the widths."""
+        width: dict[str, int] = {}
+        for tp in partitions:
+            width[tp.topic] = max(width.get(tp.topic, 0), tp.partition + 1)
+        more = any(topic in self.width and n > self.width[topic] for topic, n in width.items())
+        for topic, n in width.items():
+            self.width[topic] = max(n, self.width.get(topic, 0))
+        return more
+
+    # --- life -------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """A group of the same name begins anew."""
+        self.incarnation += 1
+        self.number = None
+        self.origin, self.origin_at = Cause.REBORN, None
+        self.members, self.gone = {}, {}
+        self.last_owner, self.width = {}, {}
+
+    def row(self, event: str, member: Member, *, at: float, number: int, offset: int) -> Membership:
+        """A row of the membership's history."""
+        return Membership(
+            cluster=self.cluster,
+            group=self.group,
+            at=at,
+            number=number,
+            event=event,
+            member=member.identity,
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            host=member.host,
+            owned=member.owned,
+            log_partition=self.log_partition,
+            log_offset=offset,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the names that were given, for JSON."""
+        return {
+            "cluster": self.cluster,
+            "group": self.group,
+            "log_partition": self.log_partition,
+            "protocol": self.protocol,
+            "number": self.number,
+            "incarnation": self.incarnation,
+            "origin": self.origin,
+            "origin_at": self.origin_at,
+            "closed_at": self.closed_at,
+            "coordinator_at": self.coordinator_at,
+            "members": [_member(each) for each in self.members.values()],
+            "gone": [_member(each) for each in self.gone.values()],
+            "last_owner": by_topic(self.last_owner),
+            "width": self.width,
+            "commits": by_topic(
+                {tp: [c.offset, c.at, c.gap, c.early] for tp, c in self.commits.items()}
+            ),
+            "learnt": self.learnt,
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "GroupState":
+        """What `as_json` gave."""
+        members = [_from_member(each) for each in kept["members"]]
+        gone = [_from_member(each) for each in kept["gone"]]
+        return cls(
+            cluster=kept["cluster"],
+            group=kept["group"],
+            log_partition=kept["log_partition"],
+            protocol=kept["protocol"],
+            number=kept["number"],
+            incarnation=kept["incarnation"],
+            origin=None if kept["origin"] is None else Cause(kept["origin"]),
+            origin_at=kept["origin_at"],
+            closed_at=kept["closed_at"],
+            coordinator_at=kept["coordinator_at"],
+            members={each.identity: each for each in members},
+            gone={each.identity: each for each in gone},
+            last_owner=from_topic(kept["last_owner"]),
+            width=dict(kept["width"]),
+            commits={tp: Committed(*each) for tp, each in from_topic(kept["commits"]).items()},
+            learnt=dict(kept["learnt"]),
+        )
+
+
+def by_topic(partitions: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    """Values by partition, for JSON."""
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for tp, value in partitions.items():
+        found[tp.topic][str(tp.partition)] = value
+    return dict(found)
+
+
+def from_topic(kept: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, Any]:
+    """What `by_topic` gave."""
+    return {
+        TopicPartition(topic, int(number)): value
+        for topic, numbers in kept.items()
+        for number, value in numbers.items()
+    }
+
+
+def _member(member: Member) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "topics": list(member.topics),
+        "session_s": member.session_s,
+        "rebalance_s": member.rebalance_s,
+        "assignor": member.assignor,
+        "alive_at": member.alive_at,
+        "owned": [[tp.topic, tp.partition] for tp in member.owned],
+        "epoch": member.epoch,
+        "state": member.state,
+        "state_since": member.state_since,
+    }
+
+
+def _from_member(kept: Mapping[str, Any]) -> Member:
+    return Member(
+        **{
+            **kept,
+            "topics": tuple(kept["topics"]),
+            "owned": tuple(TopicPartition(topic, number) for topic, number in kept["owned"]),
+        }
+    )

@@ -1,0 +1,207 @@
+"""Why a rebalance came about, told from what changed. Pure rules, apart from any state keeping.
+
+Problem: the log says what is different after a rebalance, seldom why. A member that is gone
+left, was removed, or let its session run out; two changes in one round came in some order.
+Choice: every rule names its evidence, and a verdict carries its confidence: CERTAIN where the
+records exclude everything else, LIKELY where a rhythm points one way, AMBIGUOUS where they
+allow more than one. Cost: idle members that go leave no evidence at all, and their departure
+stays a departure.
+
+The evidence on a departure is silence. Kafka removes a classic member by session timeout only
+that long after its last heartbeat, and a commit counts as one (protocol.md 1.2, R20; 2.2), so
+a shorter silence excludes expiry. A member that committed steadily and fell silent for longer
+than its session most likely expired; one that was gone within two of its gaps left.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fleet.rebalances import Cause, Confidence
+
+_SLACK: Final = 0.1
+"""Seconds by which timestamps of one broker's timers and records may differ."""
+_STEADY: Final = 3
+"""A session this many gaps long would have seen commits of a live member."""
+_SOON: Final = 2
+"""Gaps of silence that a live member's rhythm explains."""
+SESSION_S: Final = 45.0
+"""KIP-848: `group.consumer.session.timeout.ms`' default; the log does not tell it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """What is known of a member that is gone."""
+
+    quiet_s: float
+    """From the last sign of life to the end of the join phase (KIP-848: to its removal)."""
+    since_commit_s: float | None = None
+    gap_s: float | None = None
+    """Its usual time between commits; None where it has no rhythm."""
+    session_s: float | None = None
+    """None: not known (KIP-848)."""
+    rebalance_s: float | None = None
+    dropped: bool = False
+    """It may have been dropped for not rejoining: the round may have lasted long enough."""
+    overdue: bool = False
+    """KIP-848: it had not given up partitions for longer than its rebalance timeout."""
+    away: bool = False
+    """KIP-848: it had said that it would be back (static, epoch -2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A cause, how sure it is, and what else changed."""
+
+    cause: Cause
+    confidence: Confidence = Confidence.CERTAIN
+    also: tuple[Cause, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a classic generation changed against the one before it."""
+
+    origin: Cause | None = None
+    first: bool = False
+    """The log no longer has the one before."""
+    joined: bool = False
+    left: tuple[Silence, ...] = ()
+    static: bool = False
+    """All who left were static members."""
+    replaced: bool = False
+    assignor: bool = False
+    resubscribed: bool = False
+    grown: bool = False
+    withheld: bool = False
+    """The generation before had partitions given up for others (KIP-429)."""
+    aborted: int = 0
+    coordinator: bool = False
+    """Another broker became the coordinator shortly before."""
+
+
+def of_generation(change: Change) -> Verdict:
+    """The cause of a classic generation (protocol.md 2.2, 2.4, 3.5)."""
+    if change.origin is None and change.first:
+        return Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
+    found: list[Verdict] = []
+    if change.joined:
+        found.append(Verdict(Cause.JOIN))
+    if change.left:
+        found.append(_batched(change) or departure(change.left))
+    if change.resubscribed:
+        found.append(Verdict(Cause.SUBSCRIPTION))
+    if change.grown:
+        found.append(Verdict(Cause.PARTITIONS))
+    if change.withheld:
+        found.append(Verdict(Cause.SECOND_ROUND))
+    # A selected assignor changes with those who bring or take one: then it is no trigger.
+    if change.assignor:
+        found.append(Verdict(Cause.ASSIGNOR))
+        if found[0].cause in {Cause.JOIN, Cause.LEAVE} and len(found) == 2 and not change.origin:
+            return Verdict(found[0].cause, found[0].confidence, (Cause.ASSIGNOR,))
+    if change.origin is not None:
+        begun = change.origin in {Cause.CREATED, Cause.REBORN}
+        also = tuple(each.cause for each in found if not (begun and each.cause is Cause.JOIN))
+        return Verdict(change.origin, Confidence.CERTAIN, also)
+    if not found:
+        return _without_change(change)
+    if len(found) > 1:  # in which order they came is not in the log
+        also = tuple(each.cause for each in found[1:])
+        return Verdict(found[0].cause, Confidence.AMBIGUOUS, also)
+    if change.aborted and found[0].confidence is Confidence.CERTAIN:
+        # Somebody may have come and gone in the rounds that never completed.
+        return Verdict(found[0].cause, Confidence.LIKELY)
+    return found[0]
+
+
+def _without_change(change: Change) -> Verdict:
+    """Nothing that the records show is different."""
+    if change.coordinator:
+        return Verdict(Cause.COORDINATOR_MOVE, Confidence.LIKELY)
+    if change.aborted or change.replaced:
+        return Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
+    return Verdict(Cause.LEADER_REJOIN, Confidence.LIKELY)
+
+
+def _batched(change: Change) -> Verdict | None:
+    """Several static members that did not expire were removed: clients send no such leave."""
+    if len(change.left) < 2 or not change.static:
+        return None
+    told = [_departed(each) for each in change.left]
+    if all(each is not None and each.cause is Cause.LEAVE for each in told):
+        return Verdict(Cause.BATCHED_LEAVE, Confidence.LIKELY)
+    return None
+
+
+def departure(silences: Sequence[Silence]) -> Verdict:
+    """Whether the members that are gone left or expired."""
+    told = [_departed(each) for each in silences]
+    causes = {None if each is None else each.cause for each in told}
+    if len(causes) == 1 and told[0] is not None:
+        sure = all(each is not None and each.confidence is Confidence.CERTAIN for each in told)
+        return Verdict(told[0].cause, Confidence.CERTAIN if sure else Confidence.LIKELY)
+    also = tuple(sorted(each for each in causes if each is not None))
+    return Verdict(Cause.DEPARTURE, Confidence.AMBIGUOUS, also)
+
+
+def _departed(silence: Silence) -> Verdict | None:
+    """One member; None where its silence allows both."""
+    if silence.overdue:
+        return Verdict(Cause.EXPIRY, Confidence.LIKELY)
+    if silence.away:  # its session ran out, or somebody removed it
+        return None
+    session, gap, since = silence.session_s, silence.gap_s, silence.since_commit_s
+    if session is not None:
+        shortest = min(session, silence.rebalance_s or session)
+        if silence.quiet_s < shortest - _SLACK:
+            sure = Confidence.LIKELY if silence.dropped else Confidence.CERTAIN
+            return Verdict(Cause.LEAVE, sure)
+    if gap is None or since is None:
+        return None
+    if since <= _SOON * gap and session is None:
+        return Verdict(Cause.LEAVE, Confidence.LIKELY)
+    limit = SESSION_S if session is None else session
+    if since >= max(limit - _SLACK, _STEADY * gap):
+        return Verdict(Cause.EXPIRY, Confidence.LIKELY)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one KIP-848 group epoch changed against the one before it; one event each."""
+
+    joined: bool = False
+    left: tuple[Silence, ...] = ()
+    resubscribed: bool = False
+    assignor: bool = False
+    hash_changed: bool = False
+
+
+def of_epoch(step: Step) -> Verdict:
+    """The cause of one group epoch (protocol.md 2.5)."""
+    if len(step.left) > 1:  # expiry takes one member per epoch, one request any number
+        return Verdict(Cause.BATCHED_LEAVE)
+    if step.left:
+        return departure(step.left)
+    if step.joined:
+        return Verdict(Cause.JOIN)
+    if step.resubscribed:
+        return Verdict(Cause.SUBSCRIPTION)
+    if step.hash_changed:
+        return Verdict(Cause.PARTITIONS)
+    if step.assignor:
+        return Verdict(Cause.ASSIGNOR)
+    return Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
+
+
+def of_assignment(steps: Sequence[Verdict], origin: Cause | None) -> Verdict:
+    """The cause of an assignment epoch: the first event since the last one that it answers."""
+    first = steps[0] if steps else Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
+    also = [cause for step in steps for cause in (step.cause, *step.also)]
+    if origin is not None:
+        begun = origin in {Cause.CREATED, Cause.REBORN}
+        also = [cause for cause in also if not (begun and cause is Cause.JOIN)]
+        first = Verdict(origin)
+    also = [cause for cause in dict.fromkeys(also) if cause is not first.cause]
+    return Verdict(first.cause, first.confidence, tuple(also))
