@@ -46,7 +46,7 @@ _CONFIG: Final[Mapping[str, Any]] = {
 _BACKWARDS: Final = (2_000, 20_000)
 _COMMITS_KEPT: Final = 21
 """Commits per partition before a position: 20 gaps, for the median of rule 27."""
-_DENIED: Final = frozenset(
+DENIED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -111,7 +111,7 @@ class GroupLog(Closing):
         if not self._partitions:
             found = self._ask(lambda c, t: c.list_topics(TOPIC, timeout=t)).topics.get(TOPIC)
             if found is None or found.error is not None:
-                if found is not None and found.error.code() in _DENIED:
+                if found is not None and found.error.code() in DENIED:
                     raise self._denied(found.error)
                 return None
             self._partitions = len(found.partitions)
@@ -237,7 +237,7 @@ class GroupLog(Closing):
                 self._clock.sleep(_RETRY_PAUSE)
 
     def _failed(self, error: KafkaError) -> FleetError:
-        if error.code() in _DENIED:
+        if error.code() in DENIED:
             return self._denied(error)
         if error.code() in _ABSENT:
             return _Absent(f"{TOPIC} does not exist at {self._address}")

@@ -1,0 +1,188 @@
+"""The live view of all groups equals what the coordinator answers, and leaves no trace."""
+
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.clock import SystemClock
+from fleet.model import TopicPartition
+from fleet.observe.admin import Observer
+from fleet.observe.group_log import partition_for
+from fleet.observe.tail import Tail
+from tests.support import commits
+
+
+@pytest.fixture
+def config(broker) -> dict[str, str]:
+    return {"bootstrap.servers": broker.bootstrap_servers}
+
+
+@pytest.fixture
+def topic(config, unique) -> str:
+    """Four partitions; the offsets topic is there too, since somebody has committed."""
+    name = f"tailed-{unique}"
+    admin = AdminClient(config)
+    admin.create_topics([NewTopic(name, 4, 1)])[name].result(20)
+    somebody = Consumer({**config, "group.id": f"somebody-{unique}"})
+    commits.commit(somebody, [KafkaPartition(name, 0, 0)])
+    somebody.close()
+    return name
+
+
+@contextmanager
+def tailing(config, **options) -> Iterator[Tail]:
+    with Tail(config, cluster="test", clock=SystemClock(), **options).start() as tail:
+        assert tail.catch_up(20)
+        yield tail
+
+
+def until(what: Callable[[], bool], timeout: float = 30.0) -> None:
+    end = time.monotonic() + timeout
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@contextmanager
+def members(config, topic, group, count, **extra) -> Iterator[list[Consumer]]:
+    """So many polling members that own all four partitions between them."""
+    made = [
+        Consumer({**config, "group.id": group, "enable.auto.commit": False, **extra})
+        for _ in range(count)
+    ]
+    for each in made:
+        each.subscribe([topic])
+
+    def settled() -> bool:
+        for each in made:
+            each.poll(0.02)
+        return all(len(each.assignment()) == 4 // count for each in made)
+
+    until(settled)
+    try:
+        yield made
+    finally:
+        for each in made:
+            each.close()
+
+
+def test_view_equals_the_coordinators_answers(config, topic, unique):
+    """Members, assignments and offsets of a classic and a KIP-848 group, and their end."""
+    classic, consumer = f"classic-{unique}", f"consumer-{unique}"
+    with (
+        tailing(config) as tail,
+        members(config, topic, classic, 2) as some,
+        members(config, topic, consumer, 1, **{"group.protocol": "consumer"}) as others,
+    ):
+        for number, each in enumerate([*some, *others]):
+            asked = [KafkaPartition(topic, tp.partition, 7 + number) for tp in each.assignment()]
+            commits.commit(each, asked)
+        seen = Observer(cluster="test", config=config, clock=SystemClock()).snapshot(
+            [classic, consumer]
+        )
+        assert tail.catch_up(10)
+        for group, kind in ((classic, "classic"), (consumer, "consumer")):
+            live, told = tail.group(group), seen.groups[group]
+            assert live is not None
+            assert live.type == kind
+            assert sorted(live.members, key=str) == sorted(told.members, key=str)
+            positions = {tp: offset for tp, (offset, _) in tail.committed(group).items()}
+            assert positions == {p.tp: p.committed for p in told.partitions}
+        assert tail.group(classic).generation >= 1
+        assert tail.group(classic).assignor == "range"
+        assert tail.age() < 10
+        assert tail.problem is None
+    with tailing(config) as again:
+        assert again.group(classic).members == ()
+        assert again.group(consumer).members == ()
+
+
+def test_deleted_groups_and_offsets_go(config, topic, unique):
+    """Tombstones are obeyed: no ghost groups."""
+    group = f"gone-{unique}"
+    with members(config, topic, group, 1) as (one,):
+        commits.commit(one, [KafkaPartition(topic, number, 3) for number in range(4)])
+    with tailing(config) as tail:
+        assert len(tail.committed(group)) == 4
+        admin = AdminClient(config)
+        admin.delete_consumer_groups([group])[group].result(20)
+        until(lambda: tail.catch_up(10) and group not in tail.groups())
+        assert tail.committed(group) == {}
+        assert tail.group(group) is None
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def write(config, group: str, *records: tuple[bytes, bytes | None]) -> None:
+    """What only the coordinator may write, on a broker that is ours."""
+    producer = Producer({**config, "client.id": "__admin_client"})
+    for key, value in records:
+        producer.produce("__consumer_offsets", value, key, partition=partition_for(group, 50))
+    assert producer.flush(20) == 0
+
+
+def commit_of(group: str, partition: int, offset: int, version: int = 3) -> tuple[bytes, bytes]:
+    key = b"\x00\x01" + text(group) + text("made-up") + struct.pack(">i", partition)
+    return key, struct.pack(">hqi", version, offset, -1) + text("") + struct.pack(">q", 0)
+
+
+def test_what_cannot_be_read_is_counted_and_nothing_stops(config, topic, unique):
+    """Unknown types and versions, and bytes cut short; commits after them are still taken."""
+    group = f"odd-{unique}"
+    write(
+        config,
+        group,
+        commit_of(group, 0, 5),
+        (b"\x00\x63" + text(group), b"\x00\x00"),
+        commit_of(group, 0, 6, version=9),
+        (commit_of(group, 0, 0)[0], b"\x00\x03\x00"),
+        (b"\x00", b"\x00"),
+        commit_of(group, 1, 8),
+    )
+    with tailing(config) as tail:
+        at = {tp.partition: offset for tp, (offset, _) in tail.committed(group).items()}
+        assert at == {0: 5, 1: 8}
+        errors = tail.decode_errors()
+        assert errors[99, 0] >= 1
+        assert errors[1, 9] >= 1
+        assert errors[1, 3] >= 1
+        assert errors[-1, -1] >= 1
+        write(config, group, commit_of(group, 0, 7))
+        assert tail.catch_up(10)
+        assert tail.committed(group)[TopicPartition("made-up", 0)][0] == 7
+        write(config, group, *((commit_of(group, n, 0)[0], None) for n in (0, 1)))
+        assert tail.catch_up(10)
+        assert group not in tail.groups()
+
+
+def test_groups_are_chosen_and_reading_may_begin_late(config, topic, unique):
+    """A selection by group id; `since` leaves out what was written before."""
+    early, late, denied = (f"{name}-{unique}" for name in ("early", "late", "denied"))
+    for group in (early, denied):
+        write(config, group, commit_of(group, 0, 1))
+    time.sleep(0.2)
+    between = time.time()
+    time.sleep(0.2)
+    write(config, late, commit_of(late, 0, 1))
+    with tailing(config, groups=lambda group: group.endswith(unique) and group != denied) as tail:
+        assert tail.groups() == {early, late, f"somebody-{unique}"}
+    with tailing(config, since=between) as tail:
+        assert late in tail.groups()
+        assert early not in tail.groups()
+
+
+def test_no_broker_is_a_sentence_and_an_age(config):
+    """Nothing is raised by reading itself; nobody who waits waits longer than asked."""
+    nowhere = {"bootstrap.servers": "127.0.0.1:1"}
+    with Tail(nowhere, cluster="test", clock=SystemClock()).start() as tail:
+        assert not tail.catch_up(0.3)
+        assert tail.age() is None
+        assert tail.groups() == frozenset()
