@@ -16,12 +16,12 @@ from fleet.act.runtime import Runtime
 from fleet.broker import Broker, embedded_bootstrap
 from fleet.clock import Clock, SystemClock
 from fleet.closing import Closing
-from fleet.errors import ConfigError, Unreachable
+from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.home import fleet_home
 from fleet.load import load
-from fleet.model import Snapshot
+from fleet.model import Snapshot, TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import GroupLog
+from fleet.observe.group_log import TOPIC, GroupLog
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.observe.samples import EndOffsetSamples
 from fleet.security import client_config
@@ -50,7 +50,7 @@ class OpenFleet(Closing):
         self.bootstrap = bootstrap
         self.clock = clock
         self._environ = environ
-        client = client_config(spec.cluster, bootstrap, environ)
+        client = self.client = client_config(spec.cluster, bootstrap, environ)
         home.mkdir(parents=True, exist_ok=True)
         self.runtime: Runtime = LocalRuntime(home, cluster=spec.cluster.name, clock=clock)
         self._observer = Observer(
@@ -170,6 +170,16 @@ class OpenFleet(Closing):
     def rebalances(self, group: str, *, window: float) -> int | None:
         """Rebalances recorded in the last `window` seconds; None where unreadable."""
         return self._ledger.recorded_since(group, self.clock.now() - window)
+
+    def offsets_log_size(self) -> int | None:
+        """Offsets from start to end of `__consumer_offsets`; None where that cannot be asked."""
+        try:
+            count = self._observer.partitions([TOPIC]).get(TOPIC, 0)
+            tps = [TopicPartition(TOPIC, number) for number in range(count)]
+            starts, ends = self._observer.log_starts(tps), self._observer.log_ends(tps)
+        except FleetError:
+            return None
+        return sum(end - starts.get(tp, 0) for tp, end in ends.items())
 
     def slots(self, group: str) -> tuple[Slot, ...]:
         """The group's slots."""

@@ -8,7 +8,9 @@ from rich.markup import escape
 
 from fleet.commands.answers import table
 from fleet.commands.group_status import GroupStatus, Managed
+from fleet.commands.recent import Recent
 from fleet.model import LagCase, PartitionState, Snapshot
+from fleet.rebalances import Rebalance
 from fleet.slots import Change, ChangeState, WorkerReport
 
 _STATE_COLOURS: Final = {"Stable": "green", "Empty": "dim", "Dead": "red"}
@@ -18,6 +20,7 @@ def print_status(
     console: Console,
     snapshot: Snapshot,
     groups: Sequence[GroupStatus],
+    recent: Recent,
     *,
     now: float,
     detail: bool,
@@ -40,6 +43,8 @@ def print_status(
             console.print(
                 f"[yellow]paused[/yellow] {escape(whose)}: {escape(pause.reason)} ({pause.by})"
             )
+    if groups and not recent.known:
+        console.print(f"[yellow]not read[/yellow]: {escape(recent.sentence)}")
     for problem in snapshot.problems:
         console.print(f"[yellow]not read[/yellow]: {escape(problem)}")
     if detail:
@@ -48,10 +53,11 @@ def print_status(
 
 
 def _overview(groups: Sequence[GroupStatus], now: float) -> object:
-    numbers = ("MEMBERS", "LAG", "BEHIND")
-    rows = table(
-        "GROUP", "STATE", *numbers, "MODE", "SLOTS", "WORKERS", "LAST CHANGE", right=numbers
-    )
+    numbers = ("MEMBERS", "LAG", "BEHIND", "REB/H")
+    ours = ("MODE", "SLOTS", "WORKERS", "LAST CHANGE")
+    if not any(status.managed for status in groups):
+        ours = ()  # a cluster of others: the columns would be empty
+    rows = table("GROUP", "STATE", *numbers, "LAST CAUSE", *ours, right=numbers)
     for status in groups:
         seen, managed = status.seen, status.managed
         rows.add_row(
@@ -60,17 +66,33 @@ def _overview(groups: Sequence[GroupStatus], now: float) -> object:
             str(len(seen.members)) if seen and status.exists else "-",
             _count(seen.lag if seen else None),
             duration(seen.lag_seconds if seen else None),
-            _mode(status),
-            f"{managed.active}/{len(managed.gate.open)}" if managed and managed.has_worker else "-",
-            _workers(managed),
-            last_change(managed.change if managed else None, now),
+            _count(status.per_hour),
+            last_cause(status.last_rebalance, now),
+            *(_ours(status, now) if ours else ()),
         )
     return rows
 
 
+def _ours(status: GroupStatus, now: float) -> tuple[str, ...]:
+    managed = status.managed
+    return (
+        _mode(status),
+        f"{managed.active}/{len(managed.gate.open)}" if managed and managed.has_worker else "-",
+        _workers(managed),
+        last_change(managed.change if managed else None, now),
+    )
+
+
+def last_cause(rebalance: Rebalance | None, now: float) -> str:
+    """Cause and age of a group's last rebalance: `join 3 m ago`; - where there was none."""
+    if rebalance is None:
+        return "-"
+    return f"{rebalance.cause.value} {duration(max(0.0, now - rebalance.ended_at))} ago"
+
+
 def _detail(console: Console, status: GroupStatus, now: float) -> None:
     seen, managed = status.seen, status.managed
-    console.print(f"\n[bold]{escape(status.group)}[/bold]: {_story(status)}")
+    console.print(f"\n[bold]{escape(status.group)}[/bold]: {_story(status, now)}")
     if seen and seen.partitions:
         console.print(_partitions(seen.partitions))
     if managed and managed.slots:
@@ -91,7 +113,7 @@ def foreign_holder(group: str, number: int) -> str:
     )
 
 
-def _story(status: GroupStatus) -> str:
+def _story(status: GroupStatus, now: float) -> str:
     if not status.exists:
         return "declared, not on the cluster yet"
     seen = status.seen
@@ -102,6 +124,8 @@ def _story(status: GroupStatus) -> str:
     if status.window is not None:
         counted = "unreadable" if status.rebalances is None else str(status.rebalances)
         parts.append(f"rebalances in the last {duration(status.window)}: {counted}")
+    if status.last_rebalance is not None:
+        parts.append(f"the last: {last_cause(status.last_rebalance, now)}")
     return ", ".join(parts)
 
 
