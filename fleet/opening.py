@@ -10,18 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from fleet.acls import Grant, allows, needed
+from fleet.acls import OFFSETS, Grant, allows, needed
 from fleet.act.local import LocalRuntime
 from fleet.act.runtime import Runtime
 from fleet.broker import Broker, embedded_bootstrap
 from fleet.clock import Clock, SystemClock
 from fleet.closing import Closing
-from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.errors import ConfigError, Unreachable
 from fleet.home import fleet_home
 from fleet.load import load
 from fleet.model import Snapshot, TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import TOPIC, GroupLog
+from fleet.observe.group_log import GroupLog, Unreadable
+from fleet.observe.lag import Logs
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.observe.samples import EndOffsetSamples
 from fleet.security import client_config
@@ -171,15 +172,29 @@ class OpenFleet(Closing):
         """Rebalances recorded in the last `window` seconds; None where unreadable."""
         return self._ledger.recorded_since(group, self.clock.now() - window)
 
-    def offsets_log_size(self) -> int | None:
-        """Offsets from start to end of `__consumer_offsets`; None where that cannot be asked."""
-        try:
-            count = self._observer.partitions([TOPIC]).get(TOPIC, 0)
-            tps = [TopicPartition(TOPIC, number) for number in range(count)]
-            starts, ends = self._observer.log_starts(tps), self._observer.log_ends(tps)
-        except FleetError:
-            return None
-        return sum(end - starts.get(tp, 0) for tp, end in ends.items())
+    def offsets_bounds(self) -> dict[int, tuple[int, int]]:
+        """First offset and end of each partition of the coordinator's log; {} while there is none.
+
+        Raises Unreadable where this login may not read it.
+        """
+        count = self._observer.partitions([OFFSETS]).get(OFFSETS, 0)
+        allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
+        if allowed is not None and not allows(allowed, "Read"):
+            raise Unreadable(
+                f"{OFFSETS} may not be read by this login: allow Read on topic {OFFSETS} "
+                "(managed Kafka seldom does)"
+            )
+        tps = [TopicPartition(OFFSETS, number) for number in range(count)]
+        starts, ends = self._observer.log_starts(tps), self._observer.log_ends(tps)
+        return {tp.partition: (starts[tp], ends[tp]) for tp in tps if tp in starts and tp in ends}
+
+    def logs(self, committed: Mapping[TopicPartition, int]) -> Logs:
+        """Logs of these partitions now, with what tells the age of these offsets."""
+        return self._observer.logs(committed)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Topic name by topic id."""
+        return self._observer.topic_ids()
 
     def slots(self, group: str) -> tuple[Slot, ...]:
         """The group's slots."""

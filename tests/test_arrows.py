@@ -33,7 +33,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "fleet.broker": (),
     "fleet.observe": ("fleet.history.records",),  # one decoder of records, pure
     "fleet.kafka_source": (),
-    "fleet.history": ("fleet.kafka_source",),
+    "fleet.history": ("fleet.kafka_source", "fleet.observe.lag"),  # one meaning of lag, pure
     "fleet.decide": (),
     "fleet.sim": ("fleet.decide",),
     "fleet.act": ("fleet.decide",),

@@ -10,6 +10,7 @@ Cost: without tables the topic is read anew by each command, within `patience` s
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
 from fleet.errors import FleetError
@@ -148,8 +149,22 @@ def history_path(fleet: "Fleet") -> str:
 
 
 def tables_of(fleet: "Fleet") -> Past | None:
-    """The history's tables; None where there are none."""
-    return None
+    """The history's tables; None where there are none. Raises FleetError where they are broken."""
+    from fleet.history.tables import Tables
+
+    path = history_path(fleet)
+    tables = Tables(path)
+    manifest = tables.manifest()
+    if manifest is None:
+        return None
+    days = [file.day for file in manifest.of("rebalances") if file.day]
+    oldest = datetime.fromisoformat(min(days)).replace(tzinfo=UTC).timestamp() if days else None
+    lost = sum(end - start for _, start, end in manifest.lost)
+    note = f"{lost} records were gone before they were read" if lost else ""
+    return Past(
+        rows=tables,
+        source=Source(kind="tables", place=path, reaches=oldest, as_of=manifest.at, note=note),
+    )
 
 
 def _of_one(fleet: "Fleet", group: str, patience: float) -> Past:
@@ -161,6 +176,7 @@ def _of_one(fleet: "Fleet", group: str, patience: float) -> Past:
         partition = log.partition_of(group)
         records = () if partition is None else log.read(group, 0)
     replay = Replay(fleet.spec.cluster.name, group)
+    replay.name_topics(fleet.topic_ids())
     made: list[Rebalance | Membership] = []
     for record in records:
         made += replay.feed(partition or 0, record)
@@ -183,14 +199,16 @@ def tail_of(fleet: "Fleet", *, since: float | None = None, keep: float | None = 
     from fleet.history.causes import Replay
     from fleet.observe.tail import Tail
 
-    return Tail(
+    tail = Tail(
         fleet.client,
         cluster=fleet.spec.cluster.name,
         clock=fleet.clock,
         since=since,
         keep=keep or fleet.spec.history.retention,
         replay=Replay,
-    ).start()
+    )
+    tail.name_topics(fleet.topic_ids())
+    return tail.start()
 
 
 def _log_source(fleet: "Fleet", rebalances: Sequence[Rebalance], note: str = "") -> Source:

@@ -89,5 +89,5 @@ def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
 
 def beginning(fleet: "Fleet") -> float | None:
     """From when on a reader in a hurry reads the topic: all of it (None) where it is small."""
-    size = fleet.offsets_log_size()
-    return None if size is None or size <= SMALL else fleet.clock.now() - DAY
+    size = sum(end - start for start, end in fleet.offsets_bounds().values())
+    return None if size <= SMALL else fleet.clock.now() - DAY

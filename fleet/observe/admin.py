@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
@@ -41,7 +41,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.model import GroupState, Snapshot, TopicPartition
-from fleet.observe.lag import Sample
+from fleet.observe.lag import Logs, Sample
 from fleet.observe.permissions import Asked, allowed_operations
 from fleet.observe.samples import EndOffsetSamples
 from fleet.observe.seen import Seen, is_dead, unlisted_group, with_rates
@@ -178,6 +178,31 @@ class Observer:
         """Offset of the next record, per partition; those that cannot be read are left out."""
         look = self._look()
         return self._offsets(tps, _LATEST, look)()
+
+    def logs(self, committed: Mapping[TopicPartition, int]) -> Logs:
+        """Where the logs of these partitions stand; samples around the offsets behind their end."""
+        look = self._look()
+        partitions = self._topics(look)
+        gone = self._gone({tp.topic for tp in committed} - partitions.keys(), look)
+        there = [tp for tp in committed if tp.partition < partitions.get(tp.topic, 0)]
+        starts = self._offsets(there, _EARLIEST, look)
+        ends = self._offsets(there, _LATEST, look)
+        found = Logs(at=self._clock.now(), starts=starts(), ends=ends(), deleted=gone)
+        if self._samples is None:
+            return found
+        self._samples.record(self._cluster, found.at, found.ends)
+        waiting = {tp: committed[tp] for tp, end in found.ends.items() if end > committed[tp]}
+        return replace(found, samples=self._samples.around(self._cluster, waiting))
+
+    def topic_ids(self) -> dict[str, str]:
+        """Topic name by topic id, as 32 hex digits like `fleet.history.records`."""
+        look = self._look()
+        topics = sorted(self._topics(look))
+        futures = self._admin.describe_topics(
+            TopicCollection(topics), request_timeout=look.left()
+        )
+        found = look.gather(futures, "topic(s) cannot be described", _id_of)
+        return {topic_id: topic for topic, topic_id in found.items()}
 
     def _history(self, seen: Seen, group: str) -> Mapping[TopicPartition, Sequence[Sample]]:
         if self._samples is None:
@@ -386,6 +411,13 @@ class _Look:
             named = ", ".join(sorted(keys)[:_NAMED]) + (", ..." if len(keys) > _NAMED else "")
             self.problems.append(f"{len(keys)} {what} ({reason}): {named}")
         return found
+
+
+def _id_of(described: Any) -> str:
+    """Kafka's UUID as two signed halves."""
+    topic_id = described.topic_id
+    halves = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
+    return b"".join(half.to_bytes(8, "big", signed=True) for half in halves).hex()
 
 
 def _short(error: KafkaError) -> str:

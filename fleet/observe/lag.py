@@ -15,12 +15,24 @@ the end offset [Burrow and others do it from commits, which stall with the consu
 than the first sample is unknown, never guessed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fleet.model import LagCase, PartitionState, Rate, TopicPartition
 
 Sample = tuple[float, int]
 """(wall time, end offset)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """Partitions' logs at one moment, and samples of their ends before that tell ages."""
+
+    at: float
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    deleted: frozenset[str] = frozenset()
+    samples: Mapping[TopicPartition, Sequence[Sample]] = field(default_factory=dict)
 
 
 def lag_seconds(samples: Sequence[Sample], committed: int, now: float) -> float | None:

@@ -1,0 +1,300 @@
+"""What the driver makes of the files that Spark wrote for one batch: rebalances and memory.
+
+Problem: a replay wants each group's records in order, but commits are millions and say little:
+they only tell when partitions were last worked on before an event. Choice: events are fed whole,
+commits only where they are the last one of their partition before an event of their group, or the
+last of the batch. Cost: events times partitions of their groups, some 10 µs each, on a first
+catch-up, when every group has events; next to nothing afterwards.
+"""
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from fleet.history.manifests import DataFile
+from fleet.history.places import Place
+from fleet.history.records import Record, decode
+from fleet.history.rows import membership_row, rebalance_row
+from fleet.history.standing import Commit, Kept, Key, Memory
+from fleet.history.table_columns import TABLES
+from fleet.model import TopicPartition
+from fleet.rebalances import Membership, Rebalance
+
+HELD_BYTES: Final = 32 << 20
+"""Compressed size of a batch's events up to which they are held at once."""
+_KEY: Final = ("group", "topic", "topic_partition")
+_PLAIN: Final = tuple(name for name in Commit._fields if name not in {"gap", "early"})
+_COMMIT: Final = (*_PLAIN, "commits", "first_timestamp", "previous_timestamp")
+_OFFSET_BITS: Final = 40
+
+
+class Replaying(Protocol):
+    """`fleet.history.causes.Replay`, of one group."""
+
+    def feed(self, partition: int, record: Record) -> list[Rebalance | Membership]:
+        """The next record of the group."""
+        ...
+
+    def note_commit(
+        self,
+        tp: TopicPartition,
+        committed: int | None,
+        *,
+        at: float,
+        gap: float | None,
+        early: bool,
+        topic_id: str | None,
+    ) -> None:
+        """The group's last commit of a partition before the next record, with its rhythm."""
+        ...
+
+    def name_topics(self, names: Mapping[str, str]) -> None:
+        """Topic id → name."""
+        ...
+
+    def as_json(self) -> Any:
+        """Its state."""
+        ...
+
+
+class Replays(Protocol):
+    """How replays are made."""
+
+    def __call__(self, cluster: str, group: str) -> Replaying:
+        """A new one."""
+        ...
+
+    def from_json(self, state: Any) -> Replaying:
+        """One that goes on."""
+        ...
+
+
+class BatchFiles:
+    """The files of one batch, not yet in any manifest."""
+
+    def __init__(self, place: Place, files: Sequence[DataFile]) -> None:
+        self._place = place
+        self._files = files
+
+    def table(self, name: str, columns: Sequence[str] | None = None, where: Any = None) -> pa.Table:
+        """Columns of one table's rows that match."""
+        schema = TABLES[name]
+        names = schema.names if columns is None else list(columns)
+        paths = [self._place.full(f.name) for f in self._files if f.table == name]
+        if not paths:
+            return schema.empty_table().select(names)
+        found = ds.dataset(paths, schema=schema, format="parquet", filesystem=self._place.fs)
+        return found.to_table(columns=names, filter=where)
+
+    def events(self) -> Iterator[tuple[pa.Table, Any]]:
+        """Events in order of the log, and what selects commits of the same partitions.
+
+        All at once where they are few, else one partition of the offsets topic after the other.
+        """
+        columns = ["partition", "offset", "timestamp", "group", "problem", "key", "value"]
+        order = [("partition", "ascending"), ("offset", "ascending")]
+        if sum(f.bytes for f in self._files if f.table == "events") <= HELD_BYTES:
+            yield self.table("events", columns).sort_by(order), None
+            return
+        for partition in pc.unique(self.table("events", ["partition"])["partition"]).to_pylist():
+            mine = ds.field("partition") == partition
+            yield self.table("events", columns, mine).sort_by(order), mine
+
+
+class Batch:
+    """One batch: call `replay`, then `remember_commits`; the rows are in the attributes."""
+
+    def __init__(
+        self,
+        files: BatchFiles,
+        memory: Memory,
+        *,
+        cluster: str,
+        replays: Replays,
+        names: Callable[[Collection[str]], Mapping[str, str]],
+        topics: Mapping[str, str],
+    ) -> None:
+        self._files = files
+        self._memory = memory
+        self._cluster = cluster
+        self._replays = replays
+        self._names = names
+        self.topics = {**topics, **self._new_topics()}
+        self.rebalances: list[dict[str, Any]] = []
+        self.memberships: list[dict[str, Any]] = []
+        self.problems: Counter[str] = Counter()
+        self.groups: set[str] = set()
+
+    def replay(self) -> None:
+        """Feed the events of all groups to their replays."""
+        for events, where in self._files.events():
+            self.problems.update(events["problem"].drop_null().to_pylist())
+            told = events.filter(pc.is_valid(events["group"]))
+            if told.num_rows:
+                self._replay(told, self._commits_near(told, where))
+
+    def remember_commits(self) -> int:
+        """Keep the last commit of each partition; how many commits the batch stands for."""
+        table = self._files.table("commits", [*_KEY, *_COMMIT])
+        if not table.num_rows:
+            return 0
+        # All commits of a group stand in one partition of the log, so offsets order them.
+        last = table.group_by(list(_KEY)).aggregate([("offset", "max"), ("partition", "max")])
+        rows = table.filter(
+            pa.array(
+                np.isin(
+                    _places(table["partition"], table["offset"]),
+                    _places(last["partition_max"], last["offset_max"]),
+                )
+            )
+        )
+        for key, commit in _commits(rows, self._memory.commits.get):
+            if commit.committed is None:
+                self._memory.forget(key)
+            else:
+                self._memory.commit(key, commit)
+        return int(pc.sum(table["commits"]).as_py() or 0)
+
+    def _new_topics(self) -> dict[str, str]:
+        known = self._files.table("commits", ["topic_id", "topic"], ds.field("topic_id").is_valid())
+        pairs = known.group_by(["topic_id", "topic"]).aggregate([])
+        return dict(zip(pairs["topic_id"].to_pylist(), pairs["topic"].to_pylist(), strict=True))
+
+    def _commits_near(self, events: pa.Table, where: Any) -> pa.Table:
+        """The last commit of each partition before each event of its group, and at the end."""
+        groups = pc.unique(events["group"])
+        mine = ds.field("group").isin(groups.to_pylist())
+        commits = self._files.table("commits", where=mine if where is None else where & mine)
+        if not commits.num_rows:
+            return commits
+
+        def ranks(table: pa.Table) -> Any:
+            codes = np.asarray(pc.index_in(table["group"], value_set=groups), np.int64)
+            return (codes << _OFFSET_BITS) + np.asarray(table["offset"])
+
+        after = np.searchsorted(np.sort(ranks(events)), ranks(commits))
+        numbered = commits.append_column("_after", pa.array(after)).append_column(
+            "_row", pa.array(np.arange(commits.num_rows))
+        )
+        numbered = numbered.take(pc.sort_indices(numbered["offset"]))
+        last = numbered.group_by([*_KEY, "_after"], use_threads=False).aggregate([("_row", "last")])
+        return commits.take(last["_row_last"])
+
+    def _replay(self, events: pa.Table, commits: pa.Table) -> None:
+        records: dict[str, list[Record]] = {}
+        partitions: dict[str, int] = {}
+        for batch in events.to_batches(max_chunksize=1000):
+            for row in batch.to_pylist():
+                made = decode(
+                    row["key"], row["value"], offset=row["offset"], timestamp=row["timestamp"]
+                )
+                records.setdefault(row["group"], []).append(made)
+                partitions[row["group"]] = row["partition"]
+        notes = {group: self._never_fed(group) for group in records}
+        latest: dict[Key, Commit] = {}
+
+        def known(key: Key) -> Commit | None:
+            return latest.get(key) or self._memory.commits.get(key)
+
+        for key, commit in _commits(commits.sort_by("offset"), known):
+            latest[key] = commit
+            notes[key[0]].append((key, commit))
+        self._ask_names(records)
+        for group, mine in records.items():
+            self._feed(partitions[group], group, mine, notes[group])
+        self.groups |= records.keys()
+
+    def _never_fed(self, group: str) -> list[tuple[Key, Commit]]:
+        """Commits of earlier batches, in which the group had no event."""
+        kept = self._memory.groups.get(group)
+        fed = -1 if kept is None else kept.offset
+        return [
+            (key, commit) for key, commit in self._memory.commits_of(group) if commit.offset > fed
+        ]
+
+    def _ask_names(self, records: Mapping[str, Sequence[Record]]) -> None:
+        """Topic ids that no commit has named."""
+        unknown = {i for mine in records.values() for i in _ids(mine)} - self.topics.keys()
+        if unknown:
+            self.topics |= self._names(unknown)
+
+    def _feed(
+        self,
+        partition: int,
+        group: str,
+        records: Sequence[Record],
+        notes: Sequence[tuple[Key, Commit]],
+    ) -> None:
+        kept = self._memory.groups.get(group)
+        if kept is None:
+            replay = self._replays(self._cluster, group)
+        else:
+            replay = self._replays.from_json(json.loads(kept.state))
+        replay.name_topics({i: self.topics[i] for i in _ids(records) if i in self.topics})
+        waiting = deque(notes)
+        for record in records:
+            while waiting and waiting[0][1].offset < record.offset:
+                _note(replay, *waiting.popleft())
+            for made in replay.feed(partition, record):
+                if isinstance(made, Rebalance):
+                    self.rebalances.append(rebalance_row(made))
+                else:
+                    self.memberships.append(membership_row(made))
+        last = records[-1]
+        state = json.dumps(replay.as_json(), separators=(",", ":"))
+        self._memory.keep(group, Kept(partition, last.offset, last.timestamp_ms, state))
+
+
+def _note(replay: Replaying, key: Key, commit: Commit) -> None:
+    replay.note_commit(
+        TopicPartition(key[1], key[2]),
+        commit.committed,
+        at=commit.timestamp / 1000,
+        gap=None if commit.gap is None else commit.gap / 1000,
+        early=commit.early,
+        topic_id=commit.topic_id,
+    )
+
+
+def _commits(
+    rows: pa.Table, before: Callable[[Key], Commit | None]
+) -> Iterator[tuple[Key, Commit]]:
+    """Rows of `commits` with the rhythm that they and the commit before them show."""
+    names = (*_KEY, *_COMMIT)
+    for values in zip(*(rows[name].to_pylist() for name in names), strict=True):
+        row = dict(zip(names, values, strict=True))
+        key: Key = (row["group"], row["topic"], row["topic_partition"])
+        count, at, first = row["commits"], row["timestamp"], row["first_timestamp"]
+        previous, known = row["previous_timestamp"], before(key)
+        gap = None if known is None else known.gap
+        if count >= 3:
+            gap = max(0, previous - first) // (count - 2)
+        elif gap is None and known is not None:
+            gap = max(0, first - known.timestamp)
+        elif gap is None and previous is not None:
+            gap = max(0, at - previous)
+        if previous is None and known is not None:
+            previous = known.timestamp
+        early = gap is not None and previous is not None and 2 * (at - previous) < gap
+        made = Commit(*(row[name] for name in _PLAIN), gap=gap, early=early)
+        yield key, made
+
+
+def _ids(records: Sequence[Record]) -> set[str]:
+    """Topic ids of KIP-848 assignments; names of classic ones are none that need a name."""
+    return {
+        topic
+        for record in records
+        for part in ("partitions", "assigned", "revoking")
+        for topic in getattr(record, part, None) or ()
+    }
+
+
+def _places(partitions: Any, offsets: Any) -> Any:
+    return (np.asarray(partitions, np.int64) << _OFFSET_BITS) + np.asarray(offsets, np.int64)

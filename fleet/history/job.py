@@ -1,0 +1,252 @@
+"""The job: from the positions of the last manifest to the end of the offsets topic, in batches.
+
+Problem: millions of commits are Spark's work, but a rebalance is told by replaying each group's
+few events in order with its state, and all of it has to become visible at once or not at all.
+Choice: one Spark job per batch reads, decodes, thins and writes `commits` and `events`
+(fleet.history.digest); then this process reads the events back, partition by partition, replays
+them (60 to 200 µs each, where grouping them on executors would cost a shuffle and a second job
+of about a second), and writes `rebalances`, `memberships`, and the memory beside them; one
+manifest makes it all visible with the new positions. Bounded: a batch takes at most
+`records` offsets; its events are held one offsets partition at a time.
+Cost: events cross from Spark to here by files; a batch takes a second even where little is new.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from fleet.errors import FleetError
+from fleet.history.batch import Batch, BatchFiles, Replays
+from fleet.history.compaction import compacted
+from fleet.history.lag import lag_rows, waited_for
+from fleet.history.manifests import DataFile
+from fleet.history.standing import Memory
+from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
+from fleet.history.writing import Writer, with_files
+from fleet.model import TopicPartition
+from fleet.observe.lag import Logs
+
+BATCH: Final = 2_000_000
+"""Offsets of one batch."""
+
+
+class Log(Protocol):
+    """The offsets topic and the topics that groups read, as the job needs them."""
+
+    def bounds(self) -> Mapping[int, tuple[int, int]]:
+        """First offset and end of what may be read, per partition; {} while there is no topic."""
+        ...
+
+    def rows(self, ranges: Mapping[int, tuple[int, int]]) -> Any:
+        """A DataFrame of DIGEST's columns: the records of the ranges."""
+        ...
+
+    def names(self, ids: Collection[str]) -> Mapping[str, str]:
+        """Names of topics by id, of those that can be told."""
+        ...
+
+    def ends(self, committed: Mapping[TopicPartition, int]) -> Logs:
+        """Logs of these partitions now; samples that tell the age of these offsets."""
+        ...
+
+
+@dataclass(slots=True)
+class Done:
+    """What a run did. `rows` are those added to each table; `commits` what they stand for."""
+
+    batches: int = 0
+    offsets: int = 0
+    commits: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    problems: Counter[str] = field(default_factory=Counter)
+    groups: set[str] = field(default_factory=set)
+    lost: list[tuple[int, int, int]] = field(default_factory=list)
+    seconds: float = 0.0
+    compacted: int = 0
+    """Files that were merged into fewer."""
+
+    def __add__(self, other: "Done") -> "Done":
+        return Done(
+            batches=self.batches + other.batches,
+            offsets=self.offsets + other.offsets,
+            commits=self.commits + other.commits,
+            rows=self.rows + other.rows,
+            causes=self.causes + other.causes,
+            problems=self.problems + other.problems,
+            groups=self.groups | other.groups,
+            lost=self.lost + other.lost,
+            seconds=self.seconds + other.seconds,
+            compacted=self.compacted + other.compacted,
+        )
+
+
+class Recorder:
+    """Brings the tables of one writer up to date. Not for several threads."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        log: Log,
+        *,
+        replays: Replays,
+        say: Callable[[str], None],
+        batch: int = BATCH,
+    ) -> None:
+        self._writer = writer
+        self._log = log
+        self._replays = replays
+        self._say = say
+        self._batch = batch
+        self._memory = Memory.read(writer.place, writer.manifest)
+        self._cluster = writer.manifest.cluster
+
+    def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> Done:
+        """Record what is there now, then the lag of this moment; compact where it is due.
+
+        `stopped` is asked between two steps. Raises what reading and writing raise: then
+        everything up to the last whole batch is in the tables.
+        """
+        began = self._writer.clock.monotonic()
+        done = Done()
+        bounds = self._log.bounds()
+        while not stopped() and (todo := self._todo(bounds, done)):
+            ranges = _first(todo, self._batch)
+            made = self._record(ranges)
+            done += made
+            left = sum(end - start for start, end in self._todo(bounds, Done()).values())
+            self._say(_told(made, left))
+        if not stopped():
+            done += self._look()
+        if not stopped():
+            done.compacted = self.compact()
+        done.seconds = self._writer.clock.monotonic() - began
+        return done
+
+    def compact(self, *, all_days: bool = False) -> int:
+        """Merge small files where there are many, clear away; how many files were merged."""
+        oldest = self._writer.clock.now() - self._writer.retention
+        self._memory.forget_quiet(before=oldest)
+        merged = compacted(self._writer, self._memory, thoroughly=all_days)
+        self._writer.clear_away()
+        return merged
+
+    # --- what is new ------------------------------------------------------------------------
+
+    def _todo(
+        self, bounds: Mapping[int, tuple[int, int]], done: Done
+    ) -> dict[int, tuple[int, int]]:
+        found = {}
+        for partition, (first, end) in sorted(bounds.items()):
+            known = self._writer.manifest.positions.get(partition)
+            if known is not None and known > end:
+                raise FleetError(
+                    f"the tables of {self._writer.place} hold __consumer_offsets-{partition} up "
+                    f"to {known}, but it ends at {end}: this is another cluster, or one restored "
+                    "from before; give it another history.path"
+                )
+            start = first if known is None else max(known, first)
+            if known is not None and known < first and (partition, known, first) not in done.lost:
+                done.lost.append((partition, known, first))
+                self._say(
+                    f"__consumer_offsets-{partition}: offsets {known} to {first - 1} were gone "
+                    "before they were read"
+                )
+            if start < end:
+                found[partition] = (start, end)
+        return found
+
+    # --- one batch --------------------------------------------------------------------------
+
+    def _record(self, ranges: Mapping[int, tuple[int, int]]) -> Done:
+        writer, manifest = self._writer, self._writer.manifest
+        folder = writer.attempt()
+        log_rows = self._log.rows(ranges)
+        cluster = self._cluster.replace("\\", "\\\\").replace("'", "\\'")
+        log_rows.selectExpr(f"'{cluster}' AS cluster", "*").write.partitionBy("kind", "day").option(
+            "compression", "zstd"
+        ).mode("overwrite").parquet(writer.place.for_spark(folder))
+        files = writer.written_by_spark(folder)
+        done = Done(batches=1, offsets=sum(end - start for start, end in ranges.values()))
+        done.lost = [
+            (p, known, start)
+            for p, (start, _) in ranges.items()
+            if (known := manifest.positions.get(p, start)) < start
+        ]
+        batch = Batch(
+            BatchFiles(writer.place, files),
+            self._memory,
+            cluster=self._cluster,
+            replays=self._replays,
+            names=self._log.names,
+            topics=manifest.topics,
+        )
+        batch.replay()
+        done.commits = batch.remember_commits()
+        files += writer.write(folder, "rebalances", REBALANCES, batch.rebalances, "ended_at")
+        files += writer.write(folder, "memberships", MEMBERSHIPS, batch.memberships, "at")
+        for file in files:
+            done.rows[file.table] += file.rows
+        done.causes.update(row["cause"] for row in batch.rebalances)
+        done.problems, done.groups = batch.problems, batch.groups
+        positions = {**manifest.positions, **{p: end for p, (_, end) in ranges.items()}}
+        self._commit(
+            folder, "batch", files, positions=positions, topics=batch.topics, lost=done.lost
+        )
+        return done
+
+    def _look(self) -> Done:
+        """The lag of this moment."""
+        if not self._memory.commits:
+            return Done()
+        ends = self._log.ends(waited_for(self._memory))
+        rows = list(lag_rows(self._memory, ends, cluster=self._cluster))
+        done = Done()
+        if rows:
+            done.rows["lag"] = len(rows)
+            folder = self._writer.attempt()
+            self._commit(folder, "look", self._writer.write(folder, "lag", LAG, rows, "at"))
+        return done
+
+    def _commit(
+        self,
+        folder: str,
+        what: str,
+        files: list[DataFile],
+        *,
+        positions: Mapping[int, int] | None = None,
+        topics: Mapping[str, str] | None = None,
+        lost: Iterable[tuple[int, int, int]] = (),
+    ) -> None:
+        writer, manifest = self._writer, self._writer.manifest
+        for table, data in self._memory.changed():
+            name = f"{folder}/{table[1:]}.parquet"
+            files.append(writer.write_table(name, data, table=table, day=""))
+        made = replace(
+            manifest,
+            what=what,
+            files=with_files(manifest, files),
+            positions=manifest.positions if positions is None else positions,
+            topics=manifest.topics if topics is None else topics,
+            lost=(*manifest.lost, *lost),
+        )
+        writer.commit(made)
+        self._memory.saved()
+
+
+def _first(todo: Mapping[int, tuple[int, int]], most: int) -> dict[int, tuple[int, int]]:
+    """At most so many offsets of it, partition by partition."""
+    found, left = {}, most
+    for partition, (start, end) in todo.items():
+        if left <= 0:
+            break
+        found[partition] = (start, min(end, start + left))
+        left -= found[partition][1] - start
+    return found
+
+
+def _told(done: Done, left: int) -> str:
+    rows = ", ".join(f"{count:,} {table}" for table, count in sorted(done.rows.items()) if count)
+    more = f"; {left:,} offsets to go" if left else ""
+    return f"{done.offsets:,} offsets: {rows or 'nothing kept'}{more}"

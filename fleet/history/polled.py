@@ -1,0 +1,137 @@
+"""The history where the offsets topic may not be read: what two looks at the groups differ in.
+
+Problem: managed Kafka seldom lets anybody read `__consumer_offsets`. Choice: the AdminClient's
+view of all groups at every interval; other members, or the same ones with other partitions, are
+one rebalance, marked as polled. Cost: generations are not told by any describe (-1), several
+rebalances between two looks are one, one that changes nothing is none, a start is not known, and
+causes are as ambiguous as the difference.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fleet.history.standing import Kept, Memory
+from fleet.model import GroupSnapshot, GroupState, Member, Snapshot, TopicPartition
+from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+
+_SETTLED = frozenset({GroupState.STABLE, GroupState.EMPTY})
+_Seen = dict[str, tuple[str, list[list[Any]]]]
+"""Identity → member id, its partitions."""
+
+
+def compared(memory: Memory, snapshot: Snapshot) -> list[Rebalance | Membership]:
+    """What changed since the look that the memory holds, which then holds this one.
+
+    A group that is just rebalancing is left for the next look.
+    """
+    found: list[Rebalance | Membership] = []
+    for name, group in sorted(snapshot.groups.items()):
+        if not group.exists or group.state not in _SETTLED:
+            continue
+        kept = memory.groups.get(name)
+        before: _Seen | None = None if kept is None else json.loads(kept.state)["polled"]
+        now = _seen(group)
+        if before == now:
+            continue
+        if before is not None:
+            found += _difference(snapshot, group, before, now)
+        state = json.dumps({"polled": now}, separators=(",", ":"))
+        memory.keep(name, Kept(-1, -1, int(snapshot.at * 1000), state))
+    return found
+
+
+def _seen(group: GroupSnapshot) -> _Seen:
+    found: _Seen = {}
+    for member in sorted(group.members, key=lambda m: m.member_id):
+        owned = [[tp.topic, tp.partition] for tp in sorted(member.partitions)]
+        found[_identity(member)] = (member.member_id, owned)
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]  # as it is read back
+
+
+def _identity(member: Member) -> str:
+    return member.instance_id or member.member_id
+
+
+def _difference(
+    snapshot: Snapshot, group: GroupSnapshot, before: _Seen, now: _Seen
+) -> list[Rebalance | Membership]:
+    joined = tuple(sorted(now.keys() - before.keys()))
+    left = tuple(sorted(before.keys() - now.keys()))
+    replaced = tuple(sorted(m for m in now.keys() & before.keys() if now[m][0] != before[m][0]))
+    owners, last = _owners(now), _owners(before)
+    moved = tuple(sorted(tp for tp in owners.keys() & last.keys() if owners[tp] != last[tp]))
+    rows: list[Rebalance | Membership] = [
+        *_memberships(snapshot, group, before, now),
+    ]
+    if not joined and not left and owners == last:
+        return rows  # a static member came back under its name: no rebalance
+    causes = [*([Cause.JOIN] if joined else []), *([Cause.DEPARTURE] if left else [])]
+    cause, *also = causes or [Cause.UNKNOWN]
+    rows.append(
+        Rebalance(
+            cluster=snapshot.cluster,
+            group=group.group,
+            protocol=group.type,
+            number=-1,
+            before=None,
+            incarnation=0,
+            started_at=None,
+            start_known=Known.NOT,
+            ended_at=snapshot.at,
+            end_known=Known.POLLED,
+            cause=cause,
+            confidence=Confidence.AMBIGUOUS if left or not causes else Confidence.LIKELY,
+            also=tuple(also),
+            joined=joined,
+            left=left,
+            replaced=replaced,
+            members=len(now),
+            moved=moved,
+            assignor=group.assignor,
+            log_partition=-1,
+            log_offset=-1,
+        )
+    )
+    return rows
+
+
+def _owners(seen: _Seen) -> dict[TopicPartition, str]:
+    return {TopicPartition(t, p): who for who, (_, owned) in seen.items() for t, p in owned}
+
+
+def _memberships(
+    snapshot: Snapshot, group: GroupSnapshot, before: _Seen, now: _Seen
+) -> list[Membership]:
+    members: Mapping[str, Member] = {_identity(m): m for m in group.members}
+    found = []
+    for who in sorted(before.keys() | now.keys()):
+        old, new = before.get(who), now.get(who)
+        if old == new:
+            continue
+        if new is None:
+            event = "left"
+        elif old is None:
+            event = "joined"
+        else:
+            event = "owns" if old[0] == new[0] else "replaced"
+        member = members.get(who)
+        member_id, owned = new or (old or ("", []))[0:1] + ([],)
+        found.append(
+            Membership(
+                cluster=snapshot.cluster,
+                group=group.group,
+                at=snapshot.at,
+                number=-1,
+                event=event,
+                member=who,
+                member_id=member_id,
+                instance_id=None if member is None else member.instance_id,
+                client_id="" if member is None else member.client_id,
+                host="" if member is None else member.host,
+                owned=tuple(TopicPartition(t, p) for t, p in owned),
+                log_partition=-1,
+                log_offset=-1,
+            )
+        )
+    return found
