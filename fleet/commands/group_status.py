@@ -171,7 +171,9 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
 
 
 def _last(rebalance: Rebalance | None) -> dict[str, Any] | None:
-    return rebalance and {
+    if rebalance is None:
+        return None
+    return {
         "at": rebalance.ended_at,
         "number": rebalance.number,
         "cause": rebalance.cause.value,

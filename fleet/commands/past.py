@@ -11,6 +11,7 @@ Cost: without tables the topic is read anew by each command, within `patience` s
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from fleet.errors import FleetError
@@ -150,9 +151,14 @@ def history_path(fleet: "Fleet") -> str:
 
 def tables_of(fleet: "Fleet") -> Past | None:
     """The history's tables; None where there are none. Raises FleetError where they are broken."""
-    from fleet.history.tables import Tables
+    from fleet.history.manifests import FOLDER
 
     path = history_path(fleet)
+    if "://" not in path and not Path(path, FOLDER).is_dir():
+        return None  # pyarrow takes a quarter of a second to load, to say the same
+
+    from fleet.history.tables import Tables
+
     tables = Tables(path)
     manifest = tables.manifest()
     if manifest is None:
@@ -185,7 +191,7 @@ def _of_one(fleet: "Fleet", group: str, patience: float) -> Past:
 
 
 def _of_all(fleet: "Fleet", patience: float) -> Past:
-    with tail_of(fleet) as tail:
+    with tail_of(fleet, names=fleet.topic_ids()) as tail:
         done = tail.catch_up(patience)
         rebalances = tail.rebalances()
         if not done and tail.problem:
@@ -194,8 +200,14 @@ def _of_all(fleet: "Fleet", patience: float) -> Past:
         return Past(rows=tail, source=_log_source(fleet, rebalances, note))
 
 
-def tail_of(fleet: "Fleet", *, since: float | None = None, keep: float | None = None) -> "Tail":
-    """A live view of all groups, started; close it."""
+def tail_of(
+    fleet: "Fleet",
+    *,
+    since: float | None = None,
+    keep: float | None = None,
+    names: Mapping[str, str] | None = None,
+) -> "Tail":
+    """A live view of all groups, started; close it. `names` of topics by id, for what moved."""
     from fleet.history.causes import Replay
     from fleet.observe.tail import Tail
 
@@ -207,7 +219,7 @@ def tail_of(fleet: "Fleet", *, since: float | None = None, keep: float | None = 
         keep=keep or fleet.spec.history.retention,
         replay=Replay,
     )
-    tail.name_topics(fleet.topic_ids())
+    tail.name_topics(names or {})
     return tail.start()
 
 

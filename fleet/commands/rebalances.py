@@ -21,7 +21,7 @@ _SHOWN: Final = 50
 _PATIENCE: Final = 60.0
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType[datetime | float]):
     """A time: `90s`, `2h`, `3d` ago, or ISO 8601 (UTC where it names no zone)."""
 
     name = "time"
@@ -196,7 +196,7 @@ def _sketch(
         memberships=past.rows.memberships(group=group, until=end),
         since=begin,
         until=end,
-        storms=storm_spans(fleet.spec, all_of_it, until=end),
+        storms=storm_spans(fleet.spec, all_of_it, until=min(end, fleet.clock.now())),
     )
     return sketch(line)
 

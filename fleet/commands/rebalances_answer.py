@@ -19,13 +19,16 @@ HOUR: Final = 3600.0
 def summary(
     group: str, rebalances: Sequence[Rebalance], *, since: float, until: float
 ) -> dict[str, Any]:
-    """One group's rebalances between two times, added up."""
+    """One group's rebalances between two times, added up.
+
+    `per_hour` is over at least an hour: from a minute's worth nobody can tell.
+    """
     seconds = [r.seconds for r in rebalances if r.seconds is not None]
     last = max(rebalances, key=lambda r: r.ended_at)
     return {
         "group": group,
         "rebalances": len(rebalances),
-        "per_hour": round(len(rebalances) / max(until - since, 60.0) * HOUR, 2),
+        "per_hour": round(len(rebalances) / max(until - since, HOUR) * HOUR, 2),
         "by_cause": {cause.value: count for cause, count in by_cause(rebalances)},
         "moved": sum(len(r.moved) for r in rebalances),
         "aborted": sum(r.aborted for r in rebalances),
@@ -184,13 +187,14 @@ def _explain(console: Console, rebalances: Sequence[Rebalance]) -> None:
 def _sentence(told: Mapping[str, Any], seconds: float) -> str:
     causes = ", ".join(f"{count} {cause}" for cause, count in told["by_cause"].items())
     count, rate = told["rebalances"], told["per_hour"]
+    many = f"{count} rebalance{'' if count == 1 else 's'} in {span_text(seconds)}"
+    rated = f" ({rate:.3g} an hour)" if seconds >= HOUR else ""
     parts = [
-        f"[bold]{escape(told['group'])}[/bold]: {count} rebalance{'' if count == 1 else 's'} in "
-        f"{span_text(seconds)} ({rate:.3g} an hour): {causes}",
+        f"[bold]{escape(told['group'])}[/bold]: {many}{rated}: {causes}",
         f"{told['moved']} partitions moved",
     ]
     if told["longest_seconds"] is not None:
         parts.append(f"the longest took {span_text(told['longest_seconds'])}")
     if told["aborted"]:
-        parts.append(f"{told['aborted']} rounds aborted")
+        parts.append(f"{told['aborted']} round{'' if told['aborted'] == 1 else 's'} aborted")
     return "; ".join(parts)

@@ -46,9 +46,7 @@ class Recent:
         return self.in_hour.get(group, 0) if self.known else None
 
 
-def recent_from(
-    rebalances: Sequence[Rebalance], *, kind: str, sentence: str, now: float
-) -> Recent:
+def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, now: float) -> Recent:
     """Counted from rows in any order."""
     groups = by_group(rebalances)
     return Recent(

@@ -54,12 +54,11 @@ def print_status(
 
 def _overview(groups: Sequence[GroupStatus], now: float) -> object:
     numbers = ("MEMBERS", "LAG", "BEHIND", "REB/H")
-    ours = ("MODE", "SLOTS", "WORKERS", "LAST CHANGE")
-    if not any(status.managed for status in groups):
-        ours = ()  # a cluster of others: the columns would be empty
+    declared = any(status.managed for status in groups)  # else the columns would be empty
+    ours = ("MODE", "SLOTS", "WORKERS", "LAST CHANGE") if declared else ()
     rows = table("GROUP", "STATE", *numbers, "LAST CAUSE", *ours, right=numbers)
     for status in groups:
-        seen, managed = status.seen, status.managed
+        seen = status.seen
         rows.add_row(
             escape(status.group),
             _state(status),
@@ -68,7 +67,7 @@ def _overview(groups: Sequence[GroupStatus], now: float) -> object:
             duration(seen.lag_seconds if seen else None),
             _count(status.per_hour),
             last_cause(status.last_rebalance, now),
-            *(_ours(status, now) if ours else ()),
+            *(_ours(status, now) if declared else ()),
         )
     return rows
 

@@ -109,14 +109,14 @@ class Looks:
     """Looks at the cluster again and again, and remembers the last that went well."""
 
     def __init__(self, fleet: "Fleet", *, every: float | None = None) -> None:
-        from fleet.commands.recent import beginning
         from fleet.commands.stormy_times import Watch
 
         self._fleet = fleet
         self._every = every
         self._watch = Watch(fleet.spec)
-        self._beginning = beginning
         self._tail: Tail | None = None
+        self._why = ""
+        """Why there is no tail."""
         self._lock = threading.Lock()
         self._seen: Frame | None = None
         self._notices: tuple[str, ...] = ()
@@ -150,10 +150,12 @@ class Looks:
 
     def wait(self, patience: float) -> None:
         """Until the offsets topic is read, or for so many seconds."""
+        tail = self._reader()
         try:
-            self._reader().catch_up(patience)
-        except FleetError:
-            return  # the frame says so
+            if tail is not None:
+                tail.catch_up(patience)
+        except FleetError as error:
+            self._why = str(error)
 
     def look(self, frame: "Frame") -> "Frame":
         """One look. Raises Unreachable."""
@@ -162,8 +164,10 @@ class Looks:
         snapshot = self._fleet.snapshot()
         tail = self._reader()
         recent = self._recent(tail)
-        storms = self._watch.look(tail.rebalances(), now=self._fleet.clock.now())
-        numbers = {group: number for group, (_, number, _) in tail.summaries().items()}
+        storms, numbers = {}, {}
+        if tail is not None:
+            storms = self._watch.look(tail.rebalances(), now=self._fleet.clock.now())
+            numbers = {group: number for group, (_, number, _) in tail.summaries().items()}
         return replace(
             frame,
             at=snapshot.at,
@@ -191,8 +195,8 @@ class Looks:
             self._stop.wait(self._every)
 
     def _reader(self) -> "Tail":
-        from fleet.commands.recent import DAY
         from fleet.commands.past import tail_of
+        from fleet.commands.recent import DAY
 
         if self._tail is None:
             self._tail = tail_of(self._fleet, since=self._beginning(self._fleet), keep=DAY)

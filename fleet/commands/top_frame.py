@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.commands.invocation import SCHEMA_VERSION
+from fleet.commands.keys import BACKSPACE, ENTER, ESCAPE
 from fleet.commands.recent import Recent
-from fleet.model import GroupSnapshot, Rate, Snapshot
+from fleet.model import GroupSnapshot, Snapshot
 from fleet.report.wording import clock_text, span_text
 
 SORTS: Final = ("worst", "lag", "behind", "rebalances", "rate", "name")
@@ -140,11 +141,6 @@ def _key(row: Row, sort: str) -> tuple[float, ...]:
     return (0.0 if row.storm else 1.0, behind, rebalances, lag)
 
 
-def rate_of(produced: float | None, consumed: float | None) -> Rate:
-    """A rate as the snapshot has it."""
-    return Rate(produced=produced, consumed=consumed)
-
-
 # --- on the screen --------------------------------------------------------------------------
 
 
@@ -159,7 +155,7 @@ def drawn(frame: Frame, *, height: int | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(frame, len(rows))]
     parts += [Text(f"! {notice}", style="yellow", overflow="ellipsis", no_wrap=True)
               for notice in frame.notices]  # fmt: skip
-    parts.append(_table(rows[:room], frame.now))
+    parts.append(_table(rows[:room], frame.now, expand=height is not None))
     hidden = len(rows) - room
     if hidden > 0:
         parts.append(Text(f"… and {hidden} more", style="dim"))
@@ -196,9 +192,10 @@ def _foot(frame: Frame) -> Text:
     return keys.append(f"   {frame.source}", style="dim")
 
 
-def _table(rows: Sequence[Row], now: float) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", expand=True)
-    made.add_column("GROUP", no_wrap=True, overflow="ellipsis", ratio=1, min_width=12)
+def _table(rows: Sequence[Row], now: float, *, expand: bool) -> Table:
+    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", expand=expand)
+    ratio = 1 if expand else None
+    made.add_column("GROUP", no_wrap=True, overflow="ellipsis", ratio=ratio, min_width=12)
     for name, width, right in (
         ("TYPE", 8, False), ("STATE", 10, False), ("MEM", 4, True), ("GEN", 6, True),
         ("LAG", 6, True), ("BEHIND", 6, True), ("IN/S", 6, True), ("OUT/S", 6, True),
@@ -244,7 +241,9 @@ def _number(value: float | None) -> str:
         return f"{value:,.0f}"
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:.3g}{unit}" if value < 999.5 * size else f"{value / size:.0f}{unit}"
+            return (
+                f"{value / size:.3g}{unit}" if value < 999.5 * size else f"{value / size:.0f}{unit}"
+            )
     raise AssertionError(value)
 
 
@@ -280,8 +279,6 @@ def answer(frame: Frame) -> dict[str, Any]:
 
 def after(frame: Frame, key: str) -> Frame | None:
     """What a key makes of the view; None = the view ends."""
-    from fleet.commands.keys import BACKSPACE, ENTER, ESCAPE
-
     if frame.typing:
         if key == ENTER:
             return replace(frame, typing=False)

@@ -269,7 +269,7 @@ class _Drawing:
             zip(starts, ends, numbers, titles, strict=True)
         ):
             x, width = self.x(start), self.x(end) - self.x(start)
-            if number is None or width <= 0:
+            if not number or width <= 0:  # nobody was a member in generation 0
                 continue
             opacity = 0.16 if place % 2 else 0.3
             self._box(x, ribbon, max(width, 0.5), _RIBBON, "ink", opacity=opacity, title=title)
