@@ -9,6 +9,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 READY := .venv/.ready
+# Tests start their own: what Debian would start now (RUNLEVEL) and at every boot stays masked;
+# `systemctl unmask` undoes it.
+UNITS := prometheus prometheus-alertmanager
 
 .PHONY: help .venv deps demo test test-demo lint bench faults conformance clean java
 
@@ -40,18 +43,25 @@ java:
 	if [ "$${version:-0}" -lt 17 ]; then \
 	  echo "Java $${version:-of unknown version} is too old: install Java 17 or 21, or set JAVA_HOME" >&2; exit 1; fi
 
-deps: ## system packages for the tests (Debian): chromium, its driver, Java where it is missing
+deps: ## what the tests need of Debian: chromium, its driver, Java, Prometheus, Alertmanager
 	@command -v apt-get >/dev/null || { \
-	  echo "no apt-get here: install chromium, chromedriver and Java 17 by your own means" >&2; exit 1; }
+	  echo "no apt-get here: install chromium, chromedriver, Java 17, prometheus and alertmanager" \
+	       "by your own means" >&2; exit 1; }
 	@wanted=(); \
 	command -v chromium >/dev/null || wanted+=(chromium); \
 	command -v chromedriver >/dev/null || wanted+=(chromium-driver); \
 	command -v java >/dev/null || wanted+=(openjdk-17-jre-headless); \
+	units=(); \
+	for unit in $(UNITS); do command -v $$unit >/dev/null || units+=($$unit); done; \
+	wanted+=("$${units[@]}"); \
 	if [ $${#wanted[@]} -eq 0 ]; then echo "nothing to install"; exit 0; fi; \
 	sudo=(); if [ "$$(id -u)" -ne 0 ]; then sudo=(sudo); fi; \
-	export DEBIAN_FRONTEND=noninteractive; \
+	for unit in "$${units[@]}"; do \
+	  "$${sudo[@]}" mkdir -p /etc/systemd/system; \
+	  "$${sudo[@]}" ln -sf /dev/null "/etc/systemd/system/$$unit.service"; done; \
 	"$${sudo[@]}" apt-get update -qq && \
-	"$${sudo[@]}" apt-get install -y -qq --no-install-recommends "$${wanted[@]}" </dev/null
+	"$${sudo[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+	  apt-get install -y -qq --no-install-recommends "$${wanted[@]}" </dev/null
 
 demo: java $(READY) ## a whole fleet on this machine; ARGS="--help" for options
 	@exec $(BIN)/fleet demo $(ARGS)

@@ -1,4 +1,4 @@
-"""Checks a person may run from the web page: lag and rebalance budget of a declared group.
+"""Checks a person may run from the web page: lag and storms of a declared group.
 
 The sensor stores the same judgements on change, so these need not be run to be current. The
 third check, `receipt`, is part of the rollout: only a change makes receipts.
@@ -15,7 +15,7 @@ from dagster import (
 )
 
 from assets import names
-from assets.judging import budget_judgement, lag_judgement
+from assets.judging import lag_judgement, storm_judgement
 from assets.looking import missing
 from assets.resources import FleetResource, told
 from fleet.decide.names import slug
@@ -34,9 +34,10 @@ def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
         specs=[
             AssetCheckSpec(names.LAG, asset=key, description="The group keeps up."),
             AssetCheckSpec(
-                names.BUDGET,
+                names.STORM,
                 asset=key,
-                description=f"At most {fleet.storm.rebalances} rebalances in {minutes}.",
+                description=f"At most {fleet.storm.rebalances} rebalances in {minutes}, "
+                "without what changes of ours were to cost.",
             ),
         ],
     )
@@ -49,8 +50,9 @@ def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
             if names.LAG in wanted:
                 seen = cycle.snapshot([group]).groups.get(group) or missing(group)
                 yield lag_judgement(declared, seen).result(names.LAG, key)
-            if names.BUDGET in wanted:
+            if names.STORM in wanted:
                 recorded = cycle.rebalances(group, window=declared.storm.window)
-                yield budget_judgement(declared, recorded).result(names.BUDGET, key)
+                storm = cycle.storm(group)
+                yield storm_judgement(declared, recorded, storm).result(names.STORM, key)
 
     return check

@@ -14,6 +14,7 @@ from assets.groups import group_assets
 from assets.resources import FleetResource, declared
 from assets.schedules import reconcile_schedule
 from assets.sensors import watch_sensor
+from assets.storms import storm_sensor
 from fleet.spec import FleetSpec
 
 
@@ -35,7 +36,7 @@ def build(spec: FleetSpec) -> Definitions:
         asset_checks=[group_checks(spec, fleet) for fleet in spec.fleets],
         jobs=[job] if acting else [],
         schedules=[reconcile_schedule(spec, job)] if acting else [],
-        sensors=[watch_sensor(spec)],
+        sensors=[watch_sensor(spec), storm_sensor(spec)],
         resources={"fleet": FleetResource()},
         executor=in_process_executor,
     )

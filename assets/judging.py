@@ -18,6 +18,7 @@ from dagster import (
 )
 
 from assets.tables import change_metadata, change_sentence, sentences
+from fleet.decide.storms import Storm
 from fleet.decide.verdict import budget_verdict, lag_verdict
 from fleet.model import GroupSnapshot, LagCase, Verdict
 from fleet.slots import Change, ChangeState
@@ -103,18 +104,25 @@ def lag_judgement(fleet: GroupSpec, state: GroupSnapshot) -> Judgement:
     )
 
 
-def budget_judgement(fleet: GroupSpec, recorded: int | None) -> Judgement:
-    """More rebalances than the budget allows in its window is a storm."""
+def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None) -> Judgement:
+    """No storm: within the budget, but for what our own changes were to cost."""
+    numbers: dict[str, Any] = {"budget": fleet.storm.rebalances, "window (s)": fleet.storm.window}
+    if storm is not None:
+        numbers |= {"rebalances": storm.rebalances, "moved": storm.moved, "cause": storm.cause}
+        if storm.member is not None:
+            numbers["worst member"] = storm.member
+        said = f"{fleet.group}: {storm.sentence}."
+        return Judgement(passed=False, sentence=said, metadata=numbers, verdict="storm")
     found = budget_verdict(recorded, fleet.storm)
-    numbers = {"budget": fleet.storm.rebalances, "window (s)": fleet.storm.window}
     if recorded is not None:
         numbers["rebalances"] = recorded
+    ours = "" if found.ok else ", by our own changes within their price"
     return Judgement(
-        passed=found.ok,
+        passed=True,
         severity=WARN if recorded is None else ERROR,
-        sentence=f"{fleet.group}: {found.sentence}.",
+        sentence=f"{fleet.group}: {found.sentence}{ours}.",
         metadata=numbers,
-        verdict="within" if found.ok else "storm",
+        verdict="within",
     )
 
 

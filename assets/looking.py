@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dagster import AssetCheckEvaluation, AssetObservation
 
 from assets import names
-from assets.judging import Judgement, budget_judgement, lag_judgement, receipt_judgement
+from assets.judging import Judgement, lag_judgement, receipt_judgement, storm_judgement
 from assets.watching import Look, Memory, due
 from fleet.model import GroupSnapshot, GroupState
 from fleet.slots import Change
@@ -112,7 +112,8 @@ def with_budgets(
             yield seen
             continue
         recorded = cycle.rebalances(seen.group, window=seen.fleet.storm.window)
-        yield replace(seen, budget=budget_judgement(seen.fleet, recorded))
+        storm = cycle.storm(seen.group)
+        yield replace(seen, budget=storm_judgement(seen.fleet, recorded, storm))
 
 
 def in_turn(groups: list[str], *, now: float, interval: float = 15.0) -> set[str]:
@@ -178,7 +179,7 @@ def events_of(cluster: str, seen: Seen) -> Iterable[Event]:
     if seen.lag is not None:
         yield seen.lag.evaluation(names.LAG, key)
     if seen.budget is not None:
-        yield seen.budget.evaluation(names.BUDGET, key)
+        yield seen.budget.evaluation(names.STORM, key)
     if seen.change is not None and seen.change.ended_at is not None and seen.change.receipts:
         rollout = names.rollout_key(cluster, seen.group)
         yield receipt_judgement(seen.change).evaluation(names.RECEIPT, rollout)

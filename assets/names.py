@@ -13,7 +13,7 @@ from fleet.decide.names import slug
 from fleet.spec import GroupSpec
 
 LAG = "lag"
-BUDGET = "rebalance_budget"
+STORM = "storm"
 RECEIPT = "receipt"
 
 GROUP_TAG = "fleet/group"

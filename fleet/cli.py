@@ -57,6 +57,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "resume": Lazy("holding", "resume", "Lift a pause, or open a slot that was shut.", "Hold"),
     "worker": Lazy("worker", "worker", "Run one worker in the foreground.", "Parts"),
     "bench": Lazy("bench", "bench", "Measure a promise on this machine.", "Parts"),
+    "alerts": Lazy("alerts", "alerts", "Rules, routes and a dashboard for Prometheus.", "Parts"),
     "broker": Lazy("broker", "broker", "Run the embedded Kafka.", "Parts"),
     "supervise": Lazy("supervise", "supervise", "Keep this machine's workers alive.", ""),
 }

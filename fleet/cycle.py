@@ -74,6 +74,7 @@ class Fleet(OpenFleet):
             pauses=self.store.pauses(),
             quarantines=self.store.quarantines(group),
             revision=revision_of(spec, code_digest(spec)),
+            storm=self.storm(group),
             published={
                 revision: WorkerSettings.model_validate_json(text)
                 for revision in {s.revision for s in slots if s.revision}
@@ -127,7 +128,6 @@ class Fleet(OpenFleet):
             wanted=wanted,
             now=self.clock.now(),
             force_roll=roll,
-            recent_rebalances=self.rebalances(group, window=spec.storm.window),
             why=sentence,
         )
 

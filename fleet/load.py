@@ -31,7 +31,7 @@ _TAGS = {
     "scaling": ("policy", "partitions"),
     "runtime": ("kind", "local"),
 }
-_TOP = ["cluster", "mode", "defaults", "fleets"]
+_TOP = ["cluster", "mode", "storm", "history", "exporter", "alerts", "defaults", "fleets"]
 _PATHS = (
     ("tls", "ca_file"),
     ("tls", "cert_file"),

@@ -1,7 +1,7 @@
 """A fleet.yaml opened on its cluster: what may be looked at, before anything is decided.
 
 The base of `fleet.cycle.Fleet`: it finds file, home and cluster, holds the connections, and
-answers what people and decisions ask of the present. It changes nothing.
+answers what people and decisions ask of the present. It changes nothing but its own memory.
 """
 
 import os
@@ -16,6 +16,8 @@ from fleet.act.runtime import Runtime
 from fleet.broker import Broker, embedded_bootstrap
 from fleet.clock import Clock, SystemClock
 from fleet.closing import Closing
+from fleet.decide.storm_watch import budget_of, excuses_of
+from fleet.decide.storms import Storm, assess, reach
 from fleet.errors import ConfigError, Unreachable
 from fleet.home import fleet_home
 from fleet.load import load
@@ -25,11 +27,14 @@ from fleet.observe.group_log import GroupLog, Unreadable
 from fleet.observe.lag import Logs
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.observe.samples import EndOffsetSamples
+from fleet.rebalances import Rebalance
 from fleet.security import client_config
 from fleet.slots import Change, Gate, Pause, Slot, SlotStore, WorkerProcess, WorkerReport
 from fleet.spec import FleetSpec, GroupSpec, Security, is_pattern
 
 EMBEDDED = "embedded"
+STORM_NOTE = "storm"
+"""Under which the store keeps a group's storm."""
 
 
 class OpenFleet(Closing):
@@ -195,6 +200,41 @@ class OpenFleet(Closing):
     def topic_ids(self) -> dict[str, str]:
         """Topic name by topic id."""
         return self._observer.topic_ids()
+
+    def recorded(self, group: str, *, since: float) -> list[Rebalance] | None:
+        """One group's rebalances since a wall time; None where they cannot be read."""
+        return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
+
+    def storm(self, group: str) -> Storm | None:
+        """The group's storm now; None where there is none, or its records cannot be read.
+
+        Kept beside the slots, since a storm may be older than what is read to tell it. What
+        our own changes were to cost does not count.
+        """
+        budget = budget_of(self.spec, group)
+        now = self.clock.now()
+        seen = self.recorded(group, since=now - reach(budget))
+        if seen is None:
+            return None
+        note = self.store.note(group, STORM_NOTE)
+        storm = assess(
+            seen,
+            cluster=self.spec.cluster.name,
+            group=group,
+            budget=budget,
+            now=now,
+            before=Storm.from_json(note),
+            excuses=excuses_of(self.spec, group, self.changes(group)),
+        )
+        if storm is not None or note is not None:
+            self.store.put_note(group, STORM_NOTE, storm.as_json() if storm else None)
+        return storm
+
+    def last_storm(self, group: str) -> Storm | None:
+        """The storm as somebody saw it within its window, without a look at the log."""
+        storm = Storm.from_json(self.store.note(group, STORM_NOTE))
+        fresh = storm is not None and self.clock.now() - storm.seen_at < storm.window
+        return storm if fresh else None
 
     def slots(self, group: str) -> tuple[Slot, ...]:
         """The group's slots."""

@@ -129,3 +129,33 @@ class Membership:
     owned: tuple[TopicPartition, ...]
     log_partition: int
     log_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorMove:
+    """Partitions of `__consumer_offsets` that got another leader, or the same one anew.
+
+    All groups of such a partition have another coordinator, or one that has just started.
+    """
+
+    at: float
+    """When it was seen, wall-clock seconds."""
+    partitions: int
+    of: int
+    """Partitions of the topic."""
+    lost: tuple[int, ...]
+    """Brokers that led them before."""
+    gained: tuple[int, ...]
+    """Brokers that lead them now."""
+
+    @property
+    def words(self) -> str:
+        """`17 of 50 coordinators moved from broker 2 to brokers 0, 1`."""
+        what = f"{self.partitions} of {self.of} coordinators"
+        if self.lost == self.gained:
+            return f"{what} started again on {_brokers(self.gained)}"
+        return f"{what} moved from {_brokers(self.lost)} to {_brokers(self.gained)}"
+
+
+def _brokers(ids: tuple[int, ...]) -> str:
+    return f"broker{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"

@@ -255,10 +255,14 @@ class Rollout(Strict):
 
 
 class Storm(Strict):
-    """More rebalances than this in the window is a storm."""
+    """More rebalances, or more moved partitions, than this in the window is a storm."""
 
     rebalances: Annotated[int, Field(ge=1, le=100_000)] = 5
     window: Annotated[Duration, Field(ge=10.0, le=604_800.0)] = 600.0
+    moved: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    """Partitions that may change their owner in the window; None = not limited."""
+    calm: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
+    """A storm ends once the window has held at most half of the budget for this long."""
 
 
 class Selection(Strict):
@@ -288,6 +292,19 @@ class Exporter(Strict):
     partitions: bool = False
     """Lag per partition too: as many series as partitions times groups."""
     groups: Selection = Selection()
+
+
+class Alerts(Strict):
+    """When Prometheus shall call somebody (`fleet alerts rules`)."""
+
+    lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] = 600.0
+    """How old the oldest waiting record of a group may be that sets no max_lag."""
+    stuck: Annotated[Duration, Field(ge=5.0, le=86_400.0)] = 600.0
+    """For so long a group may be unsettled, or let records wait without one commit."""
+    keep: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
+    """An alert lasts for so long after its cause is gone, so that a gap ends nothing."""
+    runbooks: str = "docs/runbooks"
+    """Where the runbooks are: a URL or a folder, without the name of a runbook."""
 
 
 class LocalRuntimeSpec(Strict):
@@ -336,6 +353,8 @@ class GroupSpec(Strict):
     scaling: Scaling = PartitionsScaling()
     rollout: Rollout = Rollout()
     storm: Storm = Storm()
+    max_lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] | None = None
+    """How old its oldest waiting record may be; None: alerts.lag."""
     runtime: RuntimeSpec = LocalRuntimeSpec()
 
     @model_validator(mode="after")
@@ -401,6 +420,7 @@ class FleetSpec(Strict):
     """Of groups that declare none, and of those that no fleet declares."""
     history: History = History()
     exporter: Exporter = Exporter()
+    alerts: Alerts = Alerts()
     fleets: tuple[GroupSpec, ...] = ()
 
     @model_validator(mode="after")

@@ -44,7 +44,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "fleet.act.leaving",
         "fleet.act.spark_server",
     ),
-    "fleet.report": (),
+    "fleet.report": (  # shows what was decided
+        "fleet.decide.storms",
+        "fleet.decide.storm_watch",
+    ),
     "k8s": ("fleet",),
     "assets": ("fleet", "k8s"),
 }
@@ -58,6 +61,7 @@ VALUES = (
     "fleet.settings",
     "fleet.slots",
     "fleet.counted",
+    "fleet.rebalances",
 )
 IMPURE = frozenset(
     {

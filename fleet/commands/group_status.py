@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.commands.recent import Recent, recently
+from fleet.decide.storms import Storm
 from fleet.model import GroupSnapshot, Member, PartitionState, Snapshot
 from fleet.rebalances import Rebalance
 from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
@@ -73,6 +74,8 @@ class GroupStatus:
     """Rebalances of the last hour; None = not known."""
     last_rebalance: Rebalance | None = None
     """The last one of the last day."""
+    storm: Storm | None = None
+    """As it stands, or, where the log was not read, as it was last seen."""
 
     @property
     def exists(self) -> bool:
@@ -101,6 +104,7 @@ def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupSt
                 window=window,
                 per_hour=recent.per_hour(name),
                 last_rebalance=recent.last.get(name),
+                storm=fleet.storm(name) if names else fleet.last_storm(name),
             )
         )
     return snapshot, found, recent
@@ -125,8 +129,8 @@ def status_answer(
     snapshot: Snapshot,
     groups: Sequence[GroupStatus],
     pauses: Sequence[Pause],
-    recent: Recent,
     *,
+    recent: Recent,
     detail: bool,
 ) -> dict[str, Any]:
     """The contract of `fleet status -o json`."""
@@ -156,6 +160,7 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
         "rebalances_per_hour": status.per_hour,
         "last_rebalance": _last(status.last_rebalance),
         "paused": bool(status.pauses),
+        "storm": _storm(status.storm) if status.storm else None,
         "managed": _managed_answer(status.managed) if status.managed else None,
     }
     if detail:
@@ -255,6 +260,20 @@ def _slots(managed: Managed) -> list[dict[str, Any]]:
         }
         for slot in managed.slots
     ]
+
+
+def _storm(storm: Storm) -> dict[str, Any]:
+    return {
+        "since": storm.since,
+        "seen_at": storm.seen_at,
+        "calming": storm.calm_since is not None,
+        "rebalances": storm.rebalances,
+        "moved": storm.moved,
+        "window_seconds": storm.window,
+        "cause": storm.cause,
+        "member": storm.member,
+        "words": storm.words,
+    }
 
 
 def _pause(pause: Pause) -> dict[str, Any]:

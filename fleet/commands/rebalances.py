@@ -191,12 +191,19 @@ def _sketch(
     end = whole.end if until is None else until
     all_of_it = past.rows.rebalances(group=group, until=end)
     earlier = [r for r in all_of_it if r.ended_at < found[0].ended_at]
+    declared = fleet.spec.fleet(group) is not None
+    storms = storm_spans(
+        fleet.spec,
+        all_of_it,
+        until=min(end, fleet.clock.now()),
+        changes=fleet.changes(group) if declared else (),
+    )
     line = lay_out(
         rebalances=[*earlier, *found],
         memberships=past.rows.memberships(group=group, until=end),
         since=begin,
         until=end,
-        storms=storm_spans(fleet.spec, all_of_it, until=min(end, fleet.clock.now())),
+        storms=storms,
     )
     return sketch(line)
 

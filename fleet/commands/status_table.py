@@ -20,10 +20,10 @@ def print_status(
     console: Console,
     snapshot: Snapshot,
     groups: Sequence[GroupStatus],
-    recent: Recent,
     *,
     now: float,
     detail: bool,
+    recent: Recent | None = None,
 ) -> None:
     """The cluster's groups; with `detail` each group's partitions and slots."""
     if not groups:
@@ -43,8 +43,11 @@ def print_status(
             console.print(
                 f"[yellow]paused[/yellow] {escape(whose)}: {escape(pause.reason)} ({pause.by})"
             )
-    if groups and not recent.known:
+    if groups and recent is not None and not recent.known:
         console.print(f"[yellow]not read[/yellow]: {escape(recent.sentence)}")
+    for status in groups:
+        if status.storm is not None:
+            console.print(f"[red]storm[/red] {escape(status.group)}: {escape(storm_of(status))}")
     for problem in snapshot.problems:
         console.print(f"[yellow]not read[/yellow]: {escape(problem)}")
     if detail:
@@ -53,7 +56,7 @@ def print_status(
 
 
 def _overview(groups: Sequence[GroupStatus], now: float) -> object:
-    numbers = ("MEMBERS", "LAG", "BEHIND", "REB/H")
+    numbers = ("MEM", "LAG", "BEHIND", "REB/H")
     declared = any(status.managed for status in groups)  # else the columns would be empty
     ours = ("MODE", "SLOTS", "WORKERS", "LAST CHANGE") if declared else ()
     rows = table("GROUP", "STATE", *numbers, "LAST CAUSE", *ours, right=numbers)
@@ -83,10 +86,10 @@ def _ours(status: GroupStatus, now: float) -> tuple[str, ...]:
 
 
 def last_cause(rebalance: Rebalance | None, now: float) -> str:
-    """Cause and age of a group's last rebalance: `join 3 m ago`; - where there was none."""
+    """Cause and age of a group's last rebalance: `join 3 m`; - where there was none."""
     if rebalance is None:
         return "-"
-    return f"{rebalance.cause.value} {duration(max(0.0, now - rebalance.ended_at))} ago"
+    return f"{rebalance.cause.value} {duration(max(0.0, now - rebalance.ended_at))}"
 
 
 def _detail(console: Console, status: GroupStatus, now: float) -> None:
@@ -102,6 +105,13 @@ def _detail(console: Console, status: GroupStatus, now: float) -> None:
     if managed and managed.change:
         said = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
         console.print(f"last change {last_change(managed.change, now)}{said}")
+
+
+def storm_of(status: GroupStatus) -> str:
+    """The storm's sentence without the word that stands before it, and what it holds."""
+    assert status.storm is not None
+    held = "; its changes are held" if status.managed and status.managed.has_worker else ""
+    return status.storm.sentence.removeprefix("storm ") + held
 
 
 def foreign_holder(group: str, number: int) -> str:
@@ -124,7 +134,7 @@ def _story(status: GroupStatus, now: float) -> str:
         counted = "unreadable" if status.rebalances is None else str(status.rebalances)
         parts.append(f"rebalances in the last {duration(status.window)}: {counted}")
     if status.last_rebalance is not None:
-        parts.append(f"the last: {last_cause(status.last_rebalance, now)}")
+        parts.append(f"the last: {last_cause(status.last_rebalance, now)} ago")
     return ", ".join(parts)
 
 

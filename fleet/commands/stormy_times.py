@@ -1,11 +1,12 @@
 """Storms as a person sees them: who is in one now, and when a group was in one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from fleet.decide.storm_watch import StormWatch, budget_of
+from fleet.decide.storm_watch import StormWatch, budget_of, excuses_of
 from fleet.decide.storms import Storm, assess
 from fleet.rebalances import Rebalance
 from fleet.report.timeline import Span
+from fleet.slots import Change
 from fleet.spec import FleetSpec
 
 
@@ -16,19 +17,26 @@ class Watch:
         self._spec = spec
         self._state = StormWatch()
 
-    def look(self, rebalances: Iterable[Rebalance], *, now: float) -> dict[str, str]:
-        """Groups in a storm, with who makes it, in words."""
-        self._state = self._state.look(self._spec, rebalances, now=now)
+    def look(
+        self,
+        rebalances: Iterable[Rebalance],
+        *,
+        now: float,
+        changes: Mapping[str, Sequence[Change]],
+    ) -> dict[str, str]:
+        """Groups in a storm, with who makes it, in words; our `changes` are not held against."""
+        self._state = self._state.look(self._spec, rebalances, now=now, changes=changes)
         return {group: storm.words for group, storm in self._state.storms.items()}
 
 
 def storm_spans(
-    spec: FleetSpec, rebalances: Sequence[Rebalance], *, until: float
+    spec: FleetSpec,
+    rebalances: Sequence[Rebalance],
+    *,
+    until: float,
+    changes: Sequence[Change] = (),
 ) -> tuple[Span, ...]:
-    """The storms of one group by its budget, oldest first, up to `until`.
-
-    What the group's own changes were to cost is not known here: it counts.
-    """
+    """The storms of one group by its budget, oldest first, up to `until`."""
     if not rebalances:
         return ()
     group = rebalances[0].group
@@ -48,6 +56,7 @@ def storm_spans(
             budget=budget,
             now=at,
             before=before,
+            excuses=excuses_of(spec, group, changes),
         )
         if before is not None and (storm is None or storm.since != before.since):
             spans.append(Span(before.since, before.calm_since or before.seen_at))

@@ -166,7 +166,12 @@ class Looks:
         recent = self._recent(tail)
         storms, numbers = {}, {}
         if tail is not None:
-            storms = self._watch.look(tail.rebalances(), now=self._fleet.clock.now())
+            declared = [fleet.group for fleet in self._fleet.spec.fleets]
+            storms = self._watch.look(
+                tail.rebalances(),
+                now=self._fleet.clock.now(),
+                changes={group: self._fleet.changes(group) for group in declared},
+            )
             numbers = {group: number for group, (_, number, _) in tail.summaries().items()}
         return replace(
             frame,

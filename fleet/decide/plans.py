@@ -30,15 +30,14 @@ def make_plan(
     wanted: int,
     now: float,
     force_roll: bool = False,
-    recent_rebalances: int | None = None,
     why: str = "",
 ) -> Plan:
     """The plan that brings a group to `wanted` slots of `world.revision`.
 
     `wanted` is capped at what can own a partition and at replicas.max, with a note; it may be
     below replicas.min (0 = leave all). force_roll hands over slots that already run the
-    revision, too, and tries a revision again that was rolled back. recent_rebalances = those
-    within spec.storm.window, None = not known. why = the reason for `wanted`, the first note.
+    revision, too, and tries a revision again that was rolled back. why = the reason for
+    `wanted`, the first note.
     Never raises for a state of the world: what is wrong is a refusal or a note.
     """
     told = (why,) if why else ()
@@ -54,7 +53,6 @@ def make_plan(
         wanted=most,
         now=now,
         notes=(*told, *nothing, *cap_notes, *step_notes, *promises(world, steps, most)),
-        recent_rebalances=recent_rebalances,
         forced=force_roll,
     )
 
@@ -64,7 +62,6 @@ def make_drain_plan(
     *,
     slots: Sequence[int],
     now: float,
-    recent_rebalances: int | None = None,
 ) -> Plan:
     """The plan that lets exactly these slots leave, together.
 
@@ -88,7 +85,6 @@ def make_drain_plan(
         wanted=left,
         now=now,
         notes=(*notes, *promises(world, steps, left)),
-        recent_rebalances=recent_rebalances,
         drained=leaving,
     )
 
@@ -100,16 +96,11 @@ def _plan(
     wanted: int,
     now: float,
     notes: tuple[str, ...],
-    recent_rebalances: int | None = None,
     forced: bool = False,
     drained: tuple[int, ...] = (),
 ) -> Plan:
     """An empty plan has no refusals: there is nothing to hold up."""
-    against = (
-        refusals(world, now, steps=steps, recent_rebalances=recent_rebalances, forced=forced)
-        if steps
-        else ()
-    )
+    against = refusals(world, now, steps=steps, forced=forced) if steps else ()
     return Plan(
         id=plan_id(world, wanted=wanted, now=now, drained=drained),
         cluster=world.cluster,

@@ -49,13 +49,12 @@ def refusals(
     now: float,
     *,
     steps: Sequence[Step] = (),
-    recent_rebalances: int | None = None,
     forced: bool = False,
 ) -> tuple[str, ...]:
     """Reasons against carrying out `steps` now; empty = nothing is against it.
 
-    recent_rebalances = the group's rebalances within spec.storm.window, None = not known.
-    forced = a person asked for this roll, also of a revision that was rolled back.
+    forced = a person asked for this roll, also of a revision that was rolled back, or in a storm
+    (new code may be what ends it).
     Without steps only what holds in any case is said: pause, running change, stale snapshot.
     """
     kinds = {step.kind for step in steps}
@@ -65,7 +64,7 @@ def refusals(
             _unsettled(world),
             _wrong_type(world, kinds),
             _wrong_assignor(world),
-            _storm(world, recent_rebalances),
+            "" if forced else _storm(world, steps),
             _no_topic(world, kinds),
             "" if forced else _rolled_back(world),
         ]
@@ -166,14 +165,17 @@ def _wrong_assignor(world: GroupWorld) -> str:
     )
 
 
-def _storm(world: GroupWorld, recent: int | None) -> str:
-    storm = world.spec.storm
-    if recent is None or recent <= storm.rebalances:
+def _storm(world: GroupWorld, steps: Sequence[Step]) -> str:
+    """Nothing is added to a storm; that its worst member leaves is what ends it."""
+    storm = world.storm
+    if storm is None:
+        return ""
+    leaving = {n for s in steps if s.kind in {StepKind.LEAVE, StepKind.STOP_ALL} for n in s.slots}
+    if storm.member in {f"{world.spec.group}-{n}" for n in leaving}:
         return ""
     return (
-        f"storm: {recent} rebalances of {world.spec.group} in the last {storm.window:g} s, more "
-        f"than the {storm.rebalances} of its budget; held until fewer are in the window (`fleet "
-        "rebalances` names their causes)"
+        f"{storm.sentence}; held until the window holds at most half of the budget for "
+        f"{world.spec.storm.calm:g} s (docs/runbooks/group-storm.md)"
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fleet.decide.storms import Storm
 from fleet.model import GroupSnapshot, GroupState, Member
 from fleet.settings import WorkerSettings
 from fleet.slots import (
@@ -46,6 +47,8 @@ class GroupWorld:
     """What workers shall be."""
     published: Mapping[str, WorkerSettings] = field(default_factory=dict)
     """Settings of the revisions that slots run, by revision."""
+    storm: Storm | None = None
+    """The group's storm; None where there is none, or nobody can tell."""
     readable_log: bool = True
     """Whether `__consumer_offsets` can be read; without it receipts are unverified."""
 

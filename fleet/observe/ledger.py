@@ -1,11 +1,13 @@
 """What the coordinator recorded, for receipts and budgets: the log and the group's state."""
 
 from fleet.counted import Counted
-from fleet.history.records import Record
+from fleet.history.records import GroupMetadata, Record
 from fleet.model import GroupState
 from fleet.observe.admin import Observer
 from fleet.observe.counting import count
 from fleet.observe.group_log import GroupLog, Unreadable
+from fleet.observe.recorded import rebalances_of
+from fleet.rebalances import Rebalance
 
 
 class CoordinatorLedger:
@@ -41,6 +43,18 @@ class CoordinatorLedger:
             return count(self._log.read(group, since), before=before).rebalances
         except Unreadable:
             return None
+
+    def rebalances(self, group: str, *, cluster: str, since: float) -> list[Rebalance] | None:
+        """The rebalances since a wall time."""
+        try:
+            first = self._log.position_at(group, since)
+            before = self._log.last_state(group, first)
+            records = self._log.read(group, first)
+        except Unreadable:
+            return None
+        classic = any(isinstance(r, GroupMetadata) for r in (*before, *records))
+        protocol = "classic" if classic else "consumer"
+        return rebalances_of(count(records, before=before), cluster=cluster, protocol=protocol)
 
     def state(self, group: str) -> GroupState:
         """The group's state now; Dead where it does not exist."""

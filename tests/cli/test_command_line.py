@@ -17,6 +17,8 @@ NEEDS_FILE = {
     "up": [],
     "down": [],
     "status": [],
+    "rebalances": [],
+    "top": [],
     "plan": [],
     "apply": ["--all"],
     "scale": ["orders", "3"],
@@ -26,6 +28,7 @@ NEEDS_FILE = {
     "resume": ["--all"],
     "worker": ["--group", "orders"],
     "supervise": [],
+    "alerts": ["rules"],
 }
 
 

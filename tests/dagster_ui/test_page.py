@@ -42,7 +42,7 @@ def test_sensor_ticks_observe_through_the_live_daemon(room, browser, pictures):
     page = f"{room.url}/assets/main/groups/{slug('main', PLAIN)}"
     shown = browser.show(page, PLAIN, "Stable, 1 members", "lag (records)")
     assert "External Asset" in shown
-    browser.show(f"{page}?view=checks", "rebalance_budget", "Passed")
+    browser.show(f"{page}?view=checks", "storm", "Passed")
     assert browser.screenshot(pictures / "dagster-group-checks.png") > SMALLEST_PICTURE
 
 

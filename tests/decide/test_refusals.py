@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.decide.plans import make_plan
+from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.refusals import may_act, refusals
+from fleet.decide.storms import Storm
 from fleet.decide.world import GroupWorld
 from fleet.model import GroupState, Plan, StepKind
 from fleet.slots import Change, ChangeState, Gate, Pause, Phase
@@ -160,14 +161,38 @@ def test_groups_that_are_not_ours_to_join(seen: GroupWorld, said: str) -> None:
     assert any(said in reason for reason in plan.refusals)
 
 
-@pytest.mark.parametrize(
-    ("count", "held"),
-    [pytest.param(5, False, id="in-budget"), pytest.param(6, True, id="storm"), (None, False)],
-)
-def test_a_storm_holds(count: int | None, held: bool) -> None:
-    """More rebalances than the budget hold everything but standbys; unknown ones do not."""
-    plan = make_plan(world(held=3), wanted=5, now=NOW, recent_rebalances=count)
-    assert any(reason.startswith("storm: 6 rebalances") for reason in plan.refusals) is held
+def _storm(member: str | None = None) -> Storm:
+    return Storm(
+        cluster="main",
+        group=GROUP,
+        since=NOW - 200,
+        seen_at=NOW,
+        rebalances=6,
+        moved=0,
+        budget=5,
+        budget_moved=None,
+        window=600.0,
+        cause="join and leave",
+        member=member,
+        words=f"{member or 'client app'} joins and leaves every 40 s",
+    )
+
+
+def test_a_storm_holds_with_its_words() -> None:
+    """A storm holds everything but standbys, and the reason names who makes it."""
+    stormy = replace(world(held=3), storm=_storm("orders-1"))
+    (reason,) = make_plan(stormy, wanted=5, now=NOW).refusals
+    assert reason.startswith("storm for 3 min: 6 rebalances in the last 10 min, budget 5")
+    assert "orders-1 joins and leaves every 40 s; held until" in reason
+    assert make_plan(replace(stormy, storm=None), wanted=5, now=NOW).refusals == ()
+
+
+def test_a_storm_does_not_hold_its_own_end() -> None:
+    """That its worst member leaves, and a roll that a person asks for, may end it."""
+    stormy = replace(world(held=3), storm=_storm("orders-1"))
+    assert make_drain_plan(stormy, slots=[1], now=NOW).refusals == ()
+    assert make_drain_plan(stormy, slots=[2], now=NOW).refusals != ()
+    assert make_plan(stormy, wanted=3, now=NOW, force_roll=True).refusals == ()
 
 
 def test_a_revision_that_was_rolled_back_waits_for_a_person() -> None:
@@ -196,7 +221,7 @@ def test_reasons_do_not_hide_each_other() -> None:
     """All that is against a plan is said at once."""
     seen = replace(_unsettled(GroupState.PREPARING), snapshot_at=NOW - 100)
     seen = replace(seen, pauses=(Pause(group=None, reason="", by="bob", at=NOW),))
-    reasons = make_plan(seen, wanted=5, now=NOW, recent_rebalances=50).refusals
+    reasons = make_plan(replace(seen, storm=_storm()), wanted=5, now=NOW).refusals
     assert len(reasons) == 4
     assert "no reason given" in reasons[0]
 

@@ -12,9 +12,10 @@ from dagster import (
 )
 
 from assets.groups import recorded
-from assets.judging import budget_judgement, lag_judgement, receipt_judgement
+from assets.judging import lag_judgement, receipt_judgement, storm_judgement
 from assets.resources import told
 from assets.tables import change_metadata, markdown, plan_metadata, plan_sentence
+from fleet.decide.storms import Storm
 from fleet.errors import Refused
 from fleet.model import (
     GroupSnapshot,
@@ -126,14 +127,27 @@ def test_table_cells_cannot_break_the_table():
     ("recorded_rebalances", "passed", "severity"),
     [
         pytest.param(5, True, AssetCheckSeverity.ERROR, id="at the budget"),
-        pytest.param(6, False, AssetCheckSeverity.ERROR, id="a storm"),
+        pytest.param(6, True, AssetCheckSeverity.ERROR, id="within a plan's price"),
         pytest.param(None, True, AssetCheckSeverity.WARN, id="unreadable"),
     ],
 )
-def test_budget(recorded_rebalances, passed, severity):
-    """More than `storm.rebalances` in the window is a storm."""
-    judged = budget_judgement(group(), recorded_rebalances)
+def test_no_storm_passes(recorded_rebalances, passed, severity):
+    """What our own changes were to cost is no storm, and what nobody can count neither."""
+    judged = storm_judgement(group(), recorded_rebalances, None)
     assert (judged.passed, judged.severity) == (passed, severity)
+
+
+def test_a_storm_fails_its_check():
+    """With its words, its cause and its worst member."""
+    storm = Storm(
+        cluster="main", group="orders", since=0.0, seen_at=90.0, rebalances=9, moved=0, budget=5,
+        budget_moved=None, window=600.0, cause="join and leave", member="orders-3",
+        words="orders-3 joins and leaves every 40 s",
+    )  # fmt: skip
+    judged = storm_judgement(group(), 9, storm)
+    assert (judged.passed, judged.severity) == (False, AssetCheckSeverity.ERROR)
+    assert "orders-3 joins and leaves every 40 s" in judged.sentence
+    assert judged.metadata["worst member"] == "orders-3"
 
 
 def test_no_receipt_is_no_alarm():

@@ -24,6 +24,7 @@ from assets.groups import group_assets
 from assets.looking import look
 from assets.schedules import tick
 from assets.sensors import end_dead_runs, watch
+from assets.storms import watch_storms
 from assets.watching import Memory, StartedRun
 from fleet.decide.names import slug
 
@@ -40,6 +41,11 @@ def instance():
 def watched(scene, instance, cursor=None):
     """One tick of the sensor."""
     return watch(build_sensor_context(instance=instance, cursor=cursor), scene.resource)
+
+
+def stormy(scene, instance, cursor=None):
+    """One tick of the sensor on storms."""
+    return watch_storms(build_sensor_context(instance=instance, cursor=cursor), scene.resource)
 
 
 def planned(scene, instance):
@@ -73,8 +79,8 @@ def test_first_tick_tells_all_the_next_one_nothing(scene, instance):
             for event in first.asset_events
             if isinstance(event, AssetCheckEvaluation) and event.asset_key == key
         }
-        assert set(checks) == {names.LAG, names.BUDGET}
-        assert checks[names.BUDGET].metadata["rebalances"].value == 1
+        assert set(checks) == {names.LAG, names.STORM}
+        assert checks[names.STORM].metadata["rebalances"].value == 1
 
         second = watched(scene, instance, first.cursor)
         told = {event.asset_key for event in second.asset_events}
@@ -94,9 +100,31 @@ def test_a_member_that_joins_is_told_and_a_storm_fails_its_check(scene, instance
     mine = [event for event in second.asset_events if event.asset_key == key]
     assert [type(event) for event in mine][:1] == [AssetObservation]
     assert mine[0].metadata["members"].value == 2
-    (budget,) = [e for e in mine if getattr(e, "check_name", "") == names.BUDGET]
+    (budget,) = [e for e in mine if getattr(e, "check_name", "") == names.STORM]
     assert not budget.passed
     assert budget.metadata["rebalances"].value >= 2
+
+
+def test_a_storm_is_told_once_and_holds_the_schedule(scene, instance):
+    """The storm sensor tells its beginning with who makes it; the schedule says what it holds."""
+    text = scene.config.read_text()
+    scene.config.write_text(
+        text.replace("mode: act", "mode: act\n    storm: {rebalances: 1, window: 10m}")
+    )
+    calm = stormy(scene, instance)
+    assert (calm.asset_events, calm.skip_reason.skip_message) == ([], "No group is in a storm.")
+    with scene.member(scene.managed), scene.member(scene.managed):
+        begun = stormy(scene, instance, calm.cursor)
+        held = planned(scene, instance)
+        told, checked = begun.asset_events
+        assert "client rdkafka joins every" in told.metadata["sentence"].value
+        assert (checked.check_name, checked.passed) == (names.STORM, False)
+        assert checked.metadata["worst member"].value == "client rdkafka"
+        assert scene.managed in begun.skip_reason.skip_message
+        assert stormy(scene, instance, begun.cursor).asset_events == []
+    assert isinstance(held, SkipReason)
+    assert f"{scene.managed}: refused: storm for" in str(held.skip_message)
+    assert "client rdkafka joins every" in str(held.skip_message)
 
 
 def test_checks_can_be_run_by_hand(scene, instance):
@@ -112,7 +140,7 @@ def test_checks_can_be_run_by_hand(scene, instance):
     found = {e.check_name: e for e in result.get_asset_check_evaluations()}
     assert found[names.LAG].passed
     assert found[names.LAG].metadata["members"].value == 1
-    assert found[names.BUDGET].passed
+    assert found[names.STORM].passed
 
 
 def test_schedule_asks_only_for_groups_that_act_and_need_it(scene, instance):

@@ -48,8 +48,19 @@ def _kubernetes() -> str | None:
     return f"no {' and no '.join(missing)}: run `make cluster`" if missing else None
 
 
+def program(*names: str) -> str | None:
+    """The path of a program, under the first of its names that is on PATH."""
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+ALERTMANAGER = ("prometheus-alertmanager", "alertmanager")
+"""Debian's name and its maker's."""
+
+
 def _prometheus() -> str | None:
-    return None if shutil.which("prometheus") else "no prometheus on PATH"
+    wanted = (("prometheus",), ("promtool",), ALERTMANAGER, ("amtool",))
+    missing = [names[-1] for names in wanted if program(*names) is None]
+    return f"no {' and no '.join(missing)}: run `make deps`" if missing else None
 
 
 def _netns() -> str | None:

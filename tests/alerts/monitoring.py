@@ -1,0 +1,198 @@
+"""A real Prometheus and a real Alertmanager with short intervals, and a webhook that they call."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.needs import ALERTMANAGER, program, repository
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def until(predicate: Callable[[], Any], what: str, *, timeout: float = 40.0) -> Any:
+    """Wait for something true and return it."""
+    end = time.monotonic() + timeout
+    while not (found := predicate()):
+        assert time.monotonic() < end, f"waited {timeout:g} s for {what}"
+        time.sleep(0.2)
+    return found
+
+
+@dataclass
+class Webhook:
+    """Collects notifications as Alertmanager posts them."""
+
+    notifications: list[dict[str, Any]] = field(default_factory=list)
+    url: str = ""
+
+    def alerts(self, name: str, status: str) -> list[dict[str, Any]]:
+        """Alerts of that name that were told in that status."""
+        return [
+            alert
+            for told in list(self.notifications)
+            for alert in told["alerts"]
+            if alert["labels"]["alertname"] == name and alert["status"] == status
+        ]
+
+    @property
+    def firing(self) -> list[dict[str, Any]]:
+        """Notifications that tell something new."""
+        return [told for told in list(self.notifications) if told["status"] == "firing"]
+
+
+@contextlib.contextmanager
+def webhook() -> Iterator[Webhook]:
+    """Listens on a free port."""
+    hook = Webhook()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            hook.notifications.append(json.loads(body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hook.url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield hook
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@dataclass(frozen=True)
+class Monitoring:
+    """What runs."""
+
+    prometheus: str
+    hook: Webhook
+    folder: Path
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """An instant query; fails where Prometheus refuses the expression."""
+        answer = get(f"{self.prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expr})}")
+        assert answer["status"] == "success", answer
+        return list(answer["data"]["result"])
+
+
+def get(url: str) -> Any:
+    """JSON of a URL."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+@contextlib.contextmanager
+def process(arguments: list[str], log: Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is ended with the block."""
+    with log.open("wb") as out:
+        running = subprocess.Popen(
+            arguments, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+            cwd=log.parent, env={**os.environ, **environ},
+        )  # fmt: skip
+    try:
+        yield running
+    finally:
+        running.terminate()
+        try:
+            running.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait(timeout=10)
+
+
+def fleet(*arguments: str, folder: Path) -> list[str]:
+    """Command line of the `fleet` command of this checkout."""
+    return [sys.executable, "-m", "fleet", "--config", str(folder / "fleet.yaml"), *arguments]
+
+
+@contextlib.contextmanager
+def monitoring(folder: Path, spec: dict[str, Any]) -> Iterator[Monitoring]:
+    """Exporter, Prometheus and Alertmanager for a fleet.yaml, all configured by `fleet alerts`."""
+    port, prom, alert = free_port(), free_port(), free_port()
+    spec = {**spec, "exporter": {"every": "1s", "listen": f"127.0.0.1:{port}"}}
+    (folder / "fleet.yaml").write_text(yaml.safe_dump(spec))
+    here = {"PYTHONPATH": str(repository()), "FLEET_HOME": str(folder / "home")}
+    with contextlib.ExitStack() as stack:
+        hook = stack.enter_context(webhook())
+        for arguments in (
+            ("alerts", "rules", "-o", "rules.yml"),
+            ("alerts", "alertmanager", "--page", hook.url, "--ticket", hook.url, "-o", "am.yml"),
+        ):
+            subprocess.run(
+                fleet(*arguments, folder=folder),
+                cwd=folder, env={**os.environ, **here}, check=True, timeout=60,
+            )  # fmt: skip
+        (folder / "prometheus.yml").write_text(
+            yaml.safe_dump(
+                {
+                    "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                    "rule_files": ["rules.yml"],
+                    "scrape_configs": [
+                        {
+                            "job_name": "fleet",
+                            "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+                        }
+                    ],
+                    "alerting": {
+                        "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alert}"]}]}]
+                    },
+                }
+            )
+        )
+        programs = [program(*ALERTMANAGER), program("prometheus")]
+        assert all(programs)
+        stack.enter_context(
+            process(
+                [
+                    str(programs[0]), "--config.file=am.yml", "--storage.path=am",
+                    f"--web.listen-address=127.0.0.1:{alert}", "--cluster.listen-address=",
+                ],
+                folder / "alertmanager.log",
+            )
+        )  # fmt: skip
+        stack.enter_context(
+            process(
+                [
+                    str(programs[1]), "--config.file=prometheus.yml", "--storage.tsdb.path=tsdb",
+                    f"--web.listen-address=127.0.0.1:{prom}", "--rules.alert.resend-delay=1s",
+                ],
+                folder / "prometheus.log",
+            )
+        )  # fmt: skip
+        exporter = stack.enter_context(
+            process(fleet("exporter", folder=folder), folder / "exporter.log", **here)
+        )
+        running = Monitoring(f"http://127.0.0.1:{prom}", hook, folder)
+
+        def seen() -> bool:
+            assert exporter.poll() is None, (folder / "exporter.log").read_text()
+            with contextlib.suppress(OSError):
+                return bool(running.query('fleet_snapshot_age_seconds{cluster="main"}'))
+            return False
+
+        until(seen, "the first scrape of the exporter")
+        yield running

@@ -1,0 +1,138 @@
+"""From members that make a storm to the webhook that is called, all of it real."""
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.broker import Broker
+from fleet.report.dashboard import queries
+from tests.alerts.members import member
+from tests.alerts.monitoring import Monitoring, monitoring, until
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.broker, pytest.mark.slow]
+
+LIMITS: dict[str, Any] = {
+    "storm": {"rebalances": 3, "window": "10s", "calm": "2s"},
+    "alerts": {"keep": "2s", "lag": "10m", "stuck": "10m"},
+}
+GROUPS = 50
+
+
+def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    """A topic with one record in every partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(timeout=30)
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for partition in range(partitions):
+        producer.produce(topic, b"x", partition=partition)
+    assert producer.flush(30) == 0
+
+
+def spec(bootstrap: str, **more: Any) -> dict[str, Any]:
+    """A fleet.yaml with short windows."""
+    return {"cluster": {"name": "main", "bootstrap_servers": bootstrap}, **LIMITS, **more}
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of these tests alone: it is killed, and other groups' storms would call too."""
+    embedded = Broker(tmp_path_factory.mktemp("alerts"))
+    try:
+        embedded.start()
+        yield embedded
+    finally:
+        embedded.purge()
+
+
+@pytest.mark.timeout(180)
+def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> None:
+    """The alert names who joins and leaves, and ends after the storm; the dashboard's queries."""
+    bootstrap, group = own.status().bootstrap_servers, f"orders-{unique}"
+    make_topic(bootstrap, group, 4)
+    declared = [{"group": group, "owner": "pay", "topics": [group], "storm": LIMITS["storm"]}]
+    with (
+        member(bootstrap, group, group, **{"client.id": f"steady-{unique}"}) as steady,
+        monitoring(tmp_path, spec(bootstrap, fleets=declared)) as running,
+    ):
+        assert steady.assigned.wait(30)
+        assert running.hook.notifications == []
+        worst = f"billing-{unique}"
+        begun = time.monotonic()
+        while not running.hook.alerts("FleetGroupStorm", "firing"):
+            assert time.monotonic() - begun < 60, why(running)
+            with member(bootstrap, group, group, **{"client.id": worst}) as flapping:
+                flapping.assigned.wait(10)
+        check_dashboard(running)
+        (alert,) = running.hook.alerts("FleetGroupStorm", "firing")
+        assert alert["labels"]["group"] == group
+        assert alert["labels"]["owner"] == "pay"
+        assert alert["labels"]["severity"] == "page"
+        told = alert["annotations"]
+        assert told["cause"] == "join and leave"
+        assert told["member"] == f"client {worst}"
+        assert re.search(rf"client {worst} joins and leaves every [\d.]+ s", told["summary"]), told
+        assert told["runbook_url"] == "docs/runbooks/group-storm.md"
+        until(
+            lambda: running.hook.alerts("FleetGroupStorm", "resolved"),
+            "the alert to resolve",
+            timeout=60,
+        )
+        assert {
+            a["labels"]["alertname"] for n in running.hook.notifications for a in n["alerts"]
+        } == {"FleetGroupStorm"}
+
+
+def check_dashboard(running: Monitoring) -> None:
+    """Prometheus answers every query; those of groups have series."""
+    answers = {}
+    for query in queries():
+        filled = query.replace("$cluster", "main").replace("$group", ".*")
+        answers[query] = running.query(filled)
+    empty = {query for query, answer in answers.items() if not answer}
+    for name in ("fleet_group_lag_records", "fleet_group_members", "fleet_group_state",
+                 "fleet_group_storm_info", "fleet_snapshot_age_seconds"):  # fmt: skip
+        assert not [query for query in empty if name in query], empty
+
+
+def why(running: Monitoring) -> str:
+    """What is known when nothing arrives."""
+    return "\n".join(
+        [
+            str(running.query("fleet_group_storm")),
+            str(running.query("ALERTS")),
+            *(path.read_text()[-2000:] for path in running.folder.glob("*.log")),
+        ]
+    )
+
+
+@pytest.mark.timeout(240)
+def test_a_broker_killed_under_fifty_groups_is_one_notification(own, unique, tmp_path) -> None:
+    """Coordinators that start again are one cause: one call, whatever the groups do."""
+    bootstrap, topic = own.status().bootstrap_servers, f"t-{unique}"
+    make_topic(bootstrap, topic, 2)
+    with contextlib.ExitStack() as stack:
+        members = [
+            stack.enter_context(member(bootstrap, f"g{n}-{unique}", topic)) for n in range(GROUPS)
+        ]
+        for each in members:
+            assert each.assigned.wait(60)
+        running = stack.enter_context(monitoring(tmp_path, spec(bootstrap)))
+        until(
+            lambda: len(running.query("fleet_group_members > 0")) >= GROUPS,
+            "all groups to be seen",
+        )
+        own.kill()
+        own.start()
+        until(lambda: running.hook.firing, "a notification", timeout=60)
+        time.sleep(8)  # twice the interval in which Alertmanager would tell more
+        assert len(running.hook.firing) == 1, running.hook.firing
+        (alert,) = running.hook.firing[0]["alerts"]
+        assert alert["labels"]["alertname"] == "FleetClusterStorm"
+        assert alert["annotations"]["cause"] == "coordinator move"
+        assert "coordinators started again on broker" in alert["annotations"]["description"]

@@ -1,0 +1,373 @@
+"""The rules call when they should, with words, and are silent when they should: by promtool."""
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet import cli
+from fleet.report.alertmanager import alertmanager_yaml
+from fleet.report.rules import rules, rules_yaml
+from fleet.spec import FleetSpec
+from tests.support.needs import program, repository
+
+pytestmark = pytest.mark.prometheus
+
+SPEC = FleetSpec.model_validate(
+    {
+        "fleets": [
+            {"group": "orders.v1", "owner": "pay", "topics": ["orders"], "max_lag": "2m"},
+            {"group": 'odd "name\\', "topics": ["orders"]},
+        ]
+    }
+)
+WORDS = "orders-3 joins and leaves every 40 s"
+MINE = 'cluster="main",group="orders.v1",owner="pay"'
+PAGE = {"cluster": "main", "group": "orders.v1", "owner": "pay", "severity": "page"}
+RUN = "docs/runbooks/"
+
+
+def promtool(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Run it."""
+    tool = program("promtool")
+    assert tool
+    return subprocess.run(
+        [tool, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def annotations(name: str, **told: str) -> dict[str, str]:
+    """All annotations of a rule, with those whose templates matter filled in."""
+    (found,) = [
+        r
+        for r in rules(SPEC)["groups"][0]["rules"]
+        if r["alert"] == name and told.get("_labels", "") in str(r["labels"])
+    ]
+    return {**found["annotations"], **{k: v for k, v in told.items() if k != "_labels"}}
+
+
+def storm(summary_words: str = WORDS) -> dict[str, Any]:
+    """The group's storm as it is expected."""
+    return {
+        "exp_labels": {**PAGE, "scope": "group"},
+        "exp_annotations": annotations(
+            "FleetGroupStorm",
+            summary=f"Storm in group orders.v1: {summary_words}",
+            cause="join and leave",
+            member="orders-3",
+        ),
+    }
+
+
+def at(minutes: float, name: str, *expected: dict[str, Any]) -> dict[str, Any]:
+    """What fires then."""
+    return {
+        "eval_time": f"{minutes * 60:.0f}s",
+        "alertname": name,
+        "exp_alerts": list(expected),
+    }
+
+
+def lag(group: str, owner: str, behind: str, limit: int) -> dict[str, Any]:
+    labels = {"cluster": "main", "group": group, "owner": owner} if owner else {
+        "cluster": "main", "group": group,
+    }  # fmt: skip
+    return {
+        "exp_labels": {**labels, "severity": "page", "scope": "group", "max_lag": f"{limit}s"},
+        "exp_annotations": annotations(
+            "FleetGroupLag",
+            _labels=f"'{limit}s'",
+            summary=f"Group {group} is {behind} behind",
+        ),
+    }
+
+
+def stuck(reason: str, summary: str) -> dict[str, Any]:
+    return {
+        "exp_labels": {**PAGE, "scope": "group", "reason": reason},
+        "exp_annotations": annotations("FleetGroupStuck", _labels=reason, summary=summary),
+    }
+
+
+def info(name: str, labels: str, values: str) -> dict[str, str]:
+    return {"series": f"{name}{{{labels}}}", "values": values}
+
+
+INFO = f'{MINE},cause="join and leave",member="orders-3",words="{WORDS}"'
+CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
+    # Values are 15 s apart. The storm begins at 30 s and ends at 90 s: 120 s more are kept.
+    "a storm calls at the second look, with who and why, and ends after keep": (
+        [
+            info("fleet_group_storm", MINE, "0 0 1x3 0x20"),
+            info("fleet_group_storm_info", INFO, "_ _ 1x3 _x20"),
+        ],
+        [
+            at(0.25, "FleetGroupStorm"),
+            at(0.5, "FleetGroupStorm", storm()),
+            at(1.0, "FleetGroupStorm", storm()),
+            at(3.0, "FleetGroupStorm", storm()),
+            at(4.0, "FleetGroupStorm"),
+        ],
+    ),
+    "words that change end no alert": (
+        [
+            info("fleet_group_storm", MINE, "1x20"),
+            info("fleet_group_storm_info", INFO, "1x2 stale"),
+            info("fleet_group_storm_info", INFO.replace("40 s", "55 s"), "_x3 1x20"),
+        ],
+        [at(3.0, "FleetGroupStorm", storm("orders-3 joins and leaves every 55 s"))],
+    ),
+    "rebalances within a plan's price call nobody": (
+        [
+            info("fleet_group_rebalances_total", MINE + ',cause="join"', "0+7x20"),
+            info("fleet_group_partitions_moved_total", MINE, "0+99x20"),
+            info("fleet_group_storm", MINE, "0x20"),
+            info("fleet_group_receipt_differs", MINE, "0x20"),
+            info("fleet_snapshot_age_seconds", 'cluster="main"', "3x20"),
+        ],
+        [
+            at(5, name)
+            for name in sorted({r["alert"] for r in rules(SPEC)["groups"][0]["rules"]})
+        ],
+    ),
+    "the cluster's storm tells its cause": (
+        [
+            info("fleet_cluster_storm", 'cluster="main"', "1x9"),
+            info(
+                "fleet_cluster_storm_info",
+                'cluster="main",cause="coordinator move",words="17 coordinators moved"',
+                "1x9",
+            ),
+        ],
+        [
+            at(
+                1,
+                "FleetClusterStorm",
+                {
+                    "exp_labels": {"cluster": "main", "severity": "page", "scope": "cluster"},
+                    "exp_annotations": annotations(
+                        "FleetClusterStorm",
+                        summary="Storm of cluster main: coordinator move",
+                        description="17 coordinators moved. Alerts of its groups are inhibited "
+                        "while this one lasts.",
+                        cause="coordinator move",
+                    ),
+                },
+            )
+        ],
+    ),
+    "lag is held against the group's own limit": (
+        [
+            info("fleet_group_lag_seconds", f'{MINE},topic="a"', "150x20"),
+            info("fleet_group_lag_seconds", f'{MINE},topic="b"', "30x20"),
+            info("fleet_group_members", MINE, "3x20"),
+            info("fleet_group_lag_seconds", 'cluster="main",group="other"', "150x20"),
+            info("fleet_group_members", 'cluster="main",group="other"', "3x20"),
+        ],
+        [
+            at(0.25, "FleetGroupLag"),
+            at(0.5, "FleetGroupLag", lag("orders.v1", "pay", "2m 30s", 120)),
+        ],
+    ),
+    "a group that nobody reads calls only where it is declared": (
+        [
+            info("fleet_group_lag_seconds", 'cluster="main",group="gone"', "9000x20"),
+            info("fleet_group_members", 'cluster="main",group="gone"', "0x20"),
+            info("fleet_group_lag_seconds", 'cluster="main",group="odd \\"name\\\\"', "9000x20"),
+            info("fleet_group_members", 'cluster="main",group="odd \\"name\\\\"', "0x20"),
+        ],
+        [at(2, "FleetGroupLag", lag('odd "name\\', "", "2h 30m 0s", 600))],
+    ),
+    "a group that does not settle is stuck after ten minutes": (
+        [
+            info("fleet_group_state", f'{MINE},state="PreparingRebalance"', "1x20 0x20 1x40"),
+            info("fleet_group_state", f'{MINE},state="CompletingRebalance"', "0x20 1x20 0x40"),
+            info("fleet_group_state", f'{MINE},state="Stable"', "0x80"),
+        ],
+        [
+            at(9.75, "FleetGroupStuck"),
+            at(
+                10,
+                "FleetGroupStuck",
+                stuck("unsettled", "Group orders.v1 does not settle"),
+            ),
+        ],
+    ),
+    "a group that rests between rebalances is not stuck": (
+        [info("fleet_group_state", f'{MINE},state="PreparingRebalance"', "1x30 0 1x30")],
+        [at(14, "FleetGroupStuck")],
+    ),
+    "records that wait without one commit are stuck": (
+        [
+            info("fleet_group_lag_seconds", f'{MINE},topic="a"', "5+15x60"),
+            info("fleet_group_lag_records", f'{MINE},topic="a"', "10+10x60"),
+            info("fleet_group_members", MINE, "3x60"),
+        ],
+        [
+            at(10, "FleetGroupStuck"),
+            at(
+                11,
+                "FleetGroupStuck",
+                stuck("no progress", "Group orders.v1 commits nothing while records wait"),
+            ),
+        ],
+    ),
+    "a group that is slow but commits is not stuck": (
+        [
+            info("fleet_group_lag_seconds", f'{MINE},topic="a"', "5+12x80"),
+            info("fleet_group_lag_records", f'{MINE},topic="a"', "10+10x80"),
+            info("fleet_group_members", MINE, "3x80"),
+        ],
+        [at(18, "FleetGroupStuck")],
+    ),
+    "a slot that another process shut is a ticket": (
+        [
+            info("fleet_slot_state", f'{MINE},slot="3",state="quarantined"', "0 1x9"),
+            info("fleet_slot_state", f'{MINE},slot="4",state="active"', "1x9"),
+        ],
+        [
+            at(
+                1,
+                "FleetWorkerFenced",
+                {
+                    "exp_labels": {**PAGE, "scope": "group", "severity": "ticket", "slot": "3"},
+                    "exp_annotations": annotations(
+                        "FleetWorkerFenced",
+                        summary="Slot 3 of group orders.v1 is shut: another process uses its "
+                        "instance id",
+                    ),
+                },
+            )
+        ],
+    ),
+    "a receipt that differs is a ticket": (
+        [info("fleet_group_receipt_differs", MINE, "0 1x9")],
+        [
+            at(
+                1,
+                "FleetReceiptDiffers",
+                {
+                    "exp_labels": {**PAGE, "scope": "group", "severity": "ticket"},
+                    "exp_annotations": annotations(
+                        "FleetReceiptDiffers",
+                        summary="The last change of group orders.v1 cost other than planned",
+                    ),
+                },
+            )
+        ],
+    ),
+    "an exporter that sees nothing calls after a minute": (
+        [info("fleet_snapshot_age_seconds", 'cluster="main"', "0+15x20")],
+        [
+            at(1, "FleetExporterBlind"),
+            at(
+                1.25,
+                "FleetExporterBlind",
+                {
+                    "exp_labels": {
+                        "cluster": "main", "severity": "page", "scope": "exporter",
+                        "reason": "old view",
+                    },
+                    "exp_annotations": annotations(
+                        "FleetExporterBlind",
+                        _labels="old view",
+                        summary="Fleet does not see cluster main: its view is 1m 15s old",
+                    ),
+                },
+            ),
+        ],
+    ),
+    "no exporter at all calls after a minute": (
+        [info("up", 'job="fleet"', "0x20")],
+        [
+            at(0.75, "FleetExporterBlind"),
+            at(
+                1,
+                "FleetExporterBlind",
+                {
+                    "exp_labels": {
+                        "cluster": "main", "severity": "page", "scope": "exporter",
+                        "reason": "no metrics",
+                    },
+                    "exp_annotations": annotations("FleetExporterBlind", _labels="no metrics"),
+                },
+            ),
+        ],
+    ),
+}  # fmt: skip
+
+
+def test_the_rules_by_promtool(tmp_path) -> None:
+    """Every case of the table above, in one run."""
+    (tmp_path / "rules.yml").write_text(rules_yaml(SPEC))
+    cases = [
+        {"name": name, "interval": "15s", "input_series": series, "alert_rule_test": tests}
+        for name, (series, tests) in CASES.items()
+    ]
+    whole = {"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": cases}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(whole, sort_keys=False))
+    done = promtool("test", "rules", tmp_path / "tests.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "tests.yml").write_text(
+        yaml.safe_dump(
+            {**whole, "tests": [{**cases[0], "alert_rule_test": [at(1, "FleetGroupStorm")]}]}
+        )
+    )
+    assert promtool("test", "rules", tmp_path / "tests.yml").returncode == 1, "promtool can fail"
+
+
+@pytest.mark.parametrize("spec", [FleetSpec(), SPEC], ids=["no fleets", "fleets"])
+def test_promtool_accepts_the_rules(spec, tmp_path) -> None:
+    """Syntax, templates and duplicates."""
+    (tmp_path / "rules.yml").write_text(rules_yaml(spec))
+    done = promtool("check", "rules", tmp_path / "rules.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCESS" in done.stdout
+    assert "lint error" not in done.stdout + done.stderr
+
+
+def test_every_alert_has_a_runbook_that_is_there() -> None:
+    """Severity page or ticket, keep_firing_for, and a page that says what to do."""
+    for rule in rules(SPEC)["groups"][0]["rules"]:
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+        assert rule["keep_firing_for"] == "120s"
+        assert (repository() / rule["annotations"]["runbook_url"]).is_file(), rule["alert"]
+
+
+def test_alertmanager_routes_by_severity(tmp_path) -> None:
+    """Amtool accepts it and sends pages to the pager."""
+    config = tmp_path / "alertmanager.yml"
+    config.write_text(alertmanager_yaml(page="http://127.0.0.1:9/p", ticket="http://127.0.0.1:9/t"))
+    amtool = program("amtool")
+    assert amtool
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [amtool, *arguments], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    assert "SUCCESS" in run("check-config", str(config))
+    route = ("config", "routes", "test", f"--config.file={config}")
+    assert run(*route, "alertname=FleetGroupStorm", "severity=page") == "page"
+    assert run(*route, "alertname=FleetWorkerFenced", "severity=ticket") == "ticket"
+
+
+def test_the_command_writes_them(tmp_path, monkeypatch, capsys) -> None:
+    """To a file or to the terminal, from the fleet.yaml that is there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text("cluster: {name: shop}\nalerts: {lag: 5m, keep: 10s}\n")
+    assert cli.run(["alerts", "rules", "-o", "rules.yml"]) == 0
+    assert promtool("check", "rules", tmp_path / "rules.yml").returncode == 0
+    written = yaml.safe_load((tmp_path / "rules.yml").read_text())
+    (lagging,) = [r for r in written["groups"][0]["rules"] if r["alert"] == "FleetGroupLag"]
+    assert lagging["labels"]["max_lag"] == "300s"
+    assert lagging["keep_firing_for"] == "10s"
+    capsys.readouterr()
+    assert cli.run(["alerts", "alertmanager", "--page", "http://127.0.0.1:9/p"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["route"]["receiver"] == "ticket"
+    assert cli.run(["alerts", "dashboard"]) == 0
+    assert json.loads(capsys.readouterr().out)["panels"]

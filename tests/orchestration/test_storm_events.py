@@ -1,0 +1,54 @@
+"""What the sensor on storms tells, of declared groups, strangers and the whole cluster."""
+
+from dagster import AssetCheckEvaluation, AssetObservation
+
+from assets import names
+from assets.storms import Weather, changed, events_of
+from fleet.decide.storm_watch import StormWatch
+from fleet.decide.storms import ClusterStorm, Storm
+from fleet.spec import FleetSpec
+
+SPEC = FleetSpec.model_validate({"fleets": [{"group": "orders", "topics": ["orders"]}]})
+
+
+def storm(group: str, **changes: object) -> Storm:
+    """A storm of that group."""
+    known: dict[str, object] = {
+        "cluster": "main", "group": group, "since": 10.0, "seen_at": 90.0, "rebalances": 9,
+        "moved": 0, "budget": 5, "budget_moved": None, "window": 600.0, "cause": "join and leave",
+        "member": "orders-3", "words": "orders-3 joins and leaves every 40 s",
+    }  # fmt: skip
+    return Storm(**{**known, **changes})  # type: ignore[arg-type]
+
+
+def watch(*storms: Storm, cluster: ClusterStorm | None = None) -> StormWatch:
+    return StormWatch(storms={each.group: each for each in storms}, cluster=cluster)
+
+
+def test_only_what_changed_is_told():
+    """A count that grows is no event; a beginning, a calm, another member and an end are."""
+    known = watch(storm("orders"), storm("a"))
+    assert changed(known, watch(storm("orders", rebalances=12), storm("a", seen_at=99.0))) == []
+    assert changed(watch(), known) == ["a", "orders"]
+    assert changed(known, watch(storm("orders", calm_since=95.0), storm("a"))) == ["orders"]
+    assert changed(known, watch(storm("orders"), storm("a", member="x"))) == ["a"]
+    assert changed(known, watch(storm("orders"))) == ["a"]
+
+
+def test_a_declared_group_has_its_check_and_a_stranger_its_partition():
+    """And a storm of the cluster stands on its own asset."""
+    whole = ClusterStorm(
+        cluster="main", since=10.0, seen_at=90.0, calm_since=None, cause="many groups", groups=12,
+        words="12 groups in a storm at once",
+    )  # fmt: skip
+    seen = Weather(spec=SPEC, now=90.0, watch=watch(storm("stranger"), cluster=whole))
+    events = list(events_of(seen, ["orders", "stranger"], whole=True))
+    over, passed, begun, cluster = events
+    assert isinstance(over, AssetObservation)
+    assert over.description == "orders: the storm is over."
+    assert isinstance(passed, AssetCheckEvaluation)
+    assert (passed.check_name, passed.passed) == (names.STORM, True)
+    assert isinstance(begun, AssetObservation)
+    assert (begun.asset_key, begun.partition) == (names.discovered_key("main"), "stranger")
+    assert "orders-3 joins and leaves every 40 s" in str(begun.description)
+    assert "12 groups in a storm at once" in str(cluster.description)
