@@ -59,6 +59,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "bench": Lazy("bench", "bench", "Measure a promise on this machine.", "Parts"),
     "alerts": Lazy("alerts", "alerts", "Rules, routes and a dashboard for Prometheus.", "Parts"),
     "broker": Lazy("broker", "broker", "Run the embedded Kafka.", "Parts"),
+    "exporter": Lazy("exporter", "exporter", "Prometheus metrics of every group.", "Parts"),
     "supervise": Lazy("supervise", "supervise", "Keep this machine's workers alive.", ""),
 }
 

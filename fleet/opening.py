@@ -59,11 +59,12 @@ class OpenFleet(Closing):
         client = self.client = client_config(spec.cluster, bootstrap, environ)
         home.mkdir(parents=True, exist_ok=True)
         self.runtime: Runtime = LocalRuntime(home, cluster=spec.cluster.name, clock=clock)
+        self.samples = EndOffsetSamples(home / "samples.db")
         self._observer = Observer(
             cluster=spec.cluster.name,
             config=client,
             clock=clock,
-            samples=EndOffsetSamples(home / "samples.db"),
+            samples=self.samples,
         )
         self._log = GroupLog(client, clock=clock)
         self._ledger = CoordinatorLedger(self._log, self._observer)

@@ -271,6 +271,12 @@ class Selection(Strict):
     allow: tuple[Pattern, ...] = (".*",)
     deny: tuple[Pattern, ...] = ()
 
+    def takes(self, group: str) -> bool:
+        """Whether a group is one of them."""
+        if any(re.fullmatch(pattern, group) for pattern in self.deny):
+            return False
+        return any(re.fullmatch(pattern, group) for pattern in self.allow)
+
 
 class History(Strict):
     """Where the history of every group is kept, and for how long."""

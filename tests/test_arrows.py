@@ -21,6 +21,8 @@ MOST_LINES = 450
 CONDUCTORS = (
     "fleet.cycle",
     "fleet.opening",
+    "fleet.exporting",  # observe → decide → report, on a schedule
+    "fleet.picturing",
     "fleet.cli",
     "fleet.__main__",
     "fleet.commands",
@@ -31,7 +33,10 @@ CONDUCTORS = (
 # What a room may import beside itself and common ground.
 ARROWS: dict[str, tuple[str, ...]] = {
     "fleet.broker": (),
-    "fleet.observe": ("fleet.history.records",),  # one decoder of records, pure
+    "fleet.observe": (  # one decoder of records and one replay of them, both pure
+        "fleet.history.records",
+        "fleet.history.causes",
+    ),
     "fleet.kafka_source": (),
     "fleet.history": ("fleet.kafka_source", "fleet.observe.lag"),  # one meaning of lag, pure
     "fleet.decide": (),

@@ -120,6 +120,8 @@ class Looks:
         self._lock = threading.Lock()
         self._seen: Frame | None = None
         self._notices: tuple[str, ...] = ()
+        self._defect: Exception | None = None
+        """What ended the looks, to be raised where it is told."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -140,6 +142,8 @@ class Looks:
         """The same view with what was last seen."""
         with self._lock:
             seen, notices = self._seen, self._notices
+        if self._defect is not None:
+            raise self._defect
         now = self._fleet.clock.now()
         if seen is None:
             return replace(frame, now=now, notices=notices)
@@ -183,7 +187,13 @@ class Looks:
         )
 
     def _run(self) -> None:
-        """The first failure is told at once; what was seen before stays on the screen."""
+        try:
+            self._look_on()
+        except Exception as error:  # noqa: BLE001 - raised again by `latest`, on the main thread
+            self._defect = error
+
+    def _look_on(self) -> None:
+        """A failure is told at once; what was seen before stays on the screen."""
         from fleet.commands.top_frame import Frame
 
         empty = Frame(cluster=self._fleet.spec.cluster.name, at=None, now=0.0, rows=(), notices=(),
@@ -199,17 +209,23 @@ class Looks:
                     self._seen, self._notices = seen, ()
             self._stop.wait(self._every)
 
-    def _reader(self) -> "Tail":
+    def _reader(self) -> "Tail | None":
+        """The live view of the offsets topic; None where it may not be read."""
         from fleet.commands.past import tail_of
-        from fleet.commands.recent import DAY
+        from fleet.commands.recent import DAY, beginning
 
         if self._tail is None:
-            self._tail = tail_of(self._fleet, since=self._beginning(self._fleet), keep=DAY)
+            try:
+                self._tail = tail_of(self._fleet, since=beginning(self._fleet), keep=DAY)
+            except FleetError as error:
+                self._why = str(error)
         return self._tail
 
-    def _recent(self, tail: "Tail") -> "Recent":
+    def _recent(self, tail: "Tail | None") -> "Recent":
         from fleet.commands.recent import DAY, Recent, recent_from
 
+        if tail is None:
+            return Recent(kind="none", sentence=self._why)
         now, age = self._fleet.clock.now(), tail.age()
         if age is None:
             why = tail.problem or f"__consumer_offsets: {tail.records:,} records read so far"

@@ -12,17 +12,19 @@ What each cause rests on, and what the log cannot tell, is in docs/causes.md; pr
 to 3.6 has the records.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fleet.errors import SchemaTooNew
 from fleet.history.classic import Classic
 from fleet.history.epochs import Epochs
-from fleet.history.group_state import GroupState, Member
+from fleet.history.group_state import AskedCommits, Committed, GroupState, Member
 from fleet.history.raw_epochs import typed
 from fleet.history.shapes import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
 from fleet.model import TopicPartition
 from fleet.rebalances import Known, Membership, Rebalance
+
+__all__ = ["SCHEMA", "Committed", "Member", "Replay"]
 
 SCHEMA: Final = 1
 
@@ -80,6 +82,18 @@ class Replay:
         needs this.
         """
         self._state.give(names)
+
+    def ask_commits(self, find: Callable[[TopicPartition], Committed | None]) -> None:
+        """Commits are asked for here when a cause needs them, instead of being fed.
+
+        For a reader that keeps them for other ends; `as_json` and `commits` are without them.
+        """
+        self._state.commits = AskedCommits(find)
+
+    @property
+    def log_partition(self) -> int:
+        """The partition of `__consumer_offsets` that was last fed from; -1 before."""
+        return self._state.log_partition
 
     def coordinator_moved(self, at: float) -> None:
         """Another broker leads the group's partition since then (seconds).

@@ -10,7 +10,7 @@ seconds by the coordinator's own timestamps.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -73,6 +73,23 @@ class Committed:
             self.early = self.gap is not None and gap < _EARLY * self.gap
             self.gap = gap if self.gap is None else self.gap + _NEWEST * (gap - self.gap)
         self.offset, self.at = offset, at
+
+
+class AskedCommits(dict[TopicPartition, Committed]):
+    """The commits of a group that somebody else keeps: asked for one by one, never stored."""
+
+    def __init__(self, find: Callable[[TopicPartition], Committed | None]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __contains__(self, tp: object) -> bool:
+        return isinstance(tp, TopicPartition) and self._find(tp) is not None
+
+    def __missing__(self, tp: TopicPartition) -> Committed:
+        found = self._find(tp)
+        if found is None:
+            raise KeyError(tp)
+        return found
 
 
 @dataclass(slots=True)

@@ -299,11 +299,17 @@ class Observer:
         missing = {tp.topic for tp in tps if tp.topic not in seen.partitions}
         seen.deleted = self._gone(missing, look)
         there = [tp for tp in tps if tp.partition < seen.partitions.get(tp.topic, 0)]
-        starts = self._offsets(there, _EARLIEST, look)
-        ends = self._offsets(there, _LATEST, look)
-        seen.starts, seen.ends = starts(), ends()
+        seen.starts, seen.ends = self._log_offsets(there, look)
         if self._samples is not None and seen.ends:
             self._samples.record(self._cluster, self._clock.now(), seen.ends)
+
+    def _log_offsets(
+        self, tps: Collection[TopicPartition], look: "_Look"
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Log starts and ends, asked for together."""
+        starts = self._offsets(tps, _EARLIEST, look)
+        ends = self._offsets(tps, _LATEST, look)
+        return starts(), ends()
 
     def _gone(self, topics: set[str], look: "_Look") -> frozenset[str]:
         """Which of the topics without metadata are deleted, rather than hidden from us.

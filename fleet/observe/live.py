@@ -9,7 +9,7 @@ states between records (a join phase) are not there: ListGroups tells them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from fleet.history.records import (
     AssignmentEpoch,
@@ -50,6 +50,14 @@ class LiveGroup:
     """Share and streams members carry no partitions here."""
     changed_at: float | None
     """Wall time of the last membership record."""
+
+
+class Summary(NamedTuple):
+    """A group without its members' names."""
+
+    type: str
+    generation: int | None
+    members: int
 
 
 @dataclass(slots=True)
@@ -146,15 +154,9 @@ class Membership:
             return set()
         return {topic for who in self._who.values() for topic in who.owned}
 
-    @property
-    def size(self) -> int:
-        """Members."""
-        return len(self._who)
-
-    @property
-    def summary(self) -> tuple[str, int | None, int]:
-        """Type, generation and number of members: all that a metric needs, for nothing."""
-        return self._type, self._generation, len(self._who)
+    def summary(self) -> "Summary":
+        """All that a metric needs, for nothing."""
+        return Summary(self._type, self._generation, len(self._who))
 
     def _begin(self, kind: str) -> None:
         """Another protocol, or a first record: an upgrade in place (KIP-848) begins anew."""

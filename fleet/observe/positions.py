@@ -5,11 +5,12 @@ second and read all at once; a Python value for each costs 300 MB and a second t
 Choice: numpy columns, one row per key of the offsets topic, found by the key's own bytes; of
 the value only the offset is taken, which stands at the same place in every version (protocol.md
 3.3). Beside it each row keeps what a verdict needs of the past: when it was last committed,
-when that last moved forward, and from where it fell back. Cost: 130 bytes a row with its key;
-rows of deleted groups are used again, so the columns stay as long as they ever were.
+when that last moved forward, in what rhythm, and from where it fell back. Cost: 150 bytes a row
+with its key; rows of deleted groups are used again, so the columns stay as long as they ever were.
 """
 
-from dataclasses import dataclass
+import struct
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from fleet.model import TopicPartition
 
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
 
 NONE: Final = -1
 """No such offset or time."""
@@ -28,6 +30,9 @@ _NEWEST: Final = 4
 _LEAST: Final = 10
 """Bytes up to the end of the offset."""
 _FIRST_ROWS: Final = 1024
+_NEWEST_GAP: Final = 0.3
+_EARLY: Final = 0.5
+"""A commit sooner than this share of the usual gap was not made by the rhythm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +56,18 @@ class Commits:
     """Where it stood before it went back, until it is there again; NONE otherwise."""
     fell: Longs
     """When it went back; NONE otherwise."""
+    gap: Floats
+    """Usual time between commits that go forward, ms; NONE before there were two."""
+    row: Ints
+    """What tells a partition of a group apart from look to look."""
 
     def __len__(self) -> int:
         return len(self.group)
+
+    def where(self, rows: NDArray[np.bool_]) -> "Commits":
+        """These rows alone."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)[2:]}
+        return Commits(self.groups, self.topics, **columns)
 
 
 class Positions:
@@ -71,6 +85,8 @@ class Positions:
         self._topics: dict[str, int] = {}
         self._long = np.full((5, _FIRST_ROWS), NONE, dtype=np.int64)
         self._int = np.full((3, _FIRST_ROWS), NONE, dtype=np.int32)
+        self._gap = np.full(_FIRST_ROWS, NONE, dtype=np.float64)
+        self._early = np.zeros(_FIRST_ROWS, dtype=np.bool_)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -93,16 +109,38 @@ class Positions:
 
     def first(self, key: bytes, record: OffsetCommit) -> None:
         """Take the first commit of a key."""
+        self.put(key, record.group, record.tp, record.committed, record.timestamp_ms)
+
+    def put(self, key: bytes, group: str, tp: TopicPartition, committed: int, ms: int) -> None:
+        """Take a commit, wherever it is known from; any key will do that is the row's own."""
         row = self._rows.get(key)
         if row is None:
             row = self._free.pop() if self._free else self._next()
             self._rows[key] = row
-            group = self._place(record.group)
-            topic = self._topics.setdefault(record.tp.topic, len(self._topics))
-            self._int[:, row] = group, topic, record.tp.partition
+            place = self._place(group)
+            topic = self._topics.setdefault(tp.topic, len(self._topics))
+            self._int[:, row] = place, topic, tp.partition
             self._long[:, row] = NONE
-            self._of_group[group] = self._of_group.get(group, 0) + 1
-        self._set(row, record.committed, record.timestamp_ms)
+            self._gap[row], self._early[row] = NONE, False
+            self._of_group[place] = self._of_group.get(place, 0) + 1
+        self._set(row, committed, ms)
+
+    def last(self, key: bytes) -> int | None:
+        """The committed offset of a row."""
+        row = self._rows.get(key)
+        return None if row is None else int(self._long[0, row])
+
+    def rhythm(self, key: bytes) -> tuple[int, int, float, bool] | None:
+        """Of one row: offset, its time (ms), the usual gap (ms), whether the last came early."""
+        row = self._rows.get(key)
+        if row is None:
+            return None
+        offset, ms = self._long[0, row], self._long[1, row]
+        return int(offset), int(ms), float(self._gap[row]), bool(self._early[row])
+
+    def keys(self) -> frozenset[bytes]:
+        """Of all rows."""
+        return frozenset(self._rows)
 
     def copy(self) -> Commits:
         """All rows as they are now."""
@@ -110,10 +148,12 @@ class Positions:
         there = self._int[0, :used] != NONE
         ints, longs = self._int[:, :used][:, there], self._long[:, :used][:, there]
         return Commits(
-            tuple(self._names),
-            tuple(self._topics),
-            *ints,  # group, topic, partition
-            *longs,  # committed, at, moved, peak, fell
+            groups=tuple(self._names),
+            topics=tuple(self._topics),
+            **dict(zip(("group", "topic", "partition"), ints, strict=True)),
+            **dict(zip(("committed", "at", "moved", "peak", "fell"), longs, strict=True)),
+            gap=self._gap[:used][there],
+            row=np.flatnonzero(there).astype(np.int32),
         )
 
     def groups(self) -> frozenset[str]:
@@ -137,15 +177,23 @@ class Positions:
 
     def _set(self, row: int, committed: int, ms: int) -> None:
         columns = self._long
-        before = columns[0, row]
+        before, last = columns[0, row], columns[1, row]
         columns[0, row] = committed
         columns[1, row] = ms
         if committed > before:
             columns[2, row] = ms
+            if last != NONE:
+                self._rhythm(row, max(0.0, float(ms - last)))
             if committed >= columns[3, row]:
                 columns[3, row] = columns[4, row] = NONE
         elif committed < before and before > columns[3, row]:
             columns[3, row], columns[4, row] = before, ms
+
+    def _rhythm(self, row: int, gap: float) -> None:
+        """One more gap between commits that go forward; the newest weighs a third."""
+        usual = self._gap[row]
+        self._early[row] = usual >= 0 and gap < _EARLY * usual
+        self._gap[row] = gap if usual < 0 else usual + _NEWEST_GAP * (gap - usual)
 
     def _drop(self, key: bytes, row: int) -> None:
         del self._rows[key]
@@ -174,6 +222,8 @@ class Positions:
         if row == self._int.shape[1]:
             self._int = np.concatenate([self._int, np.full_like(self._int, NONE)], axis=1)
             self._long = np.concatenate([self._long, np.full_like(self._long, NONE)], axis=1)
+            self._gap = np.concatenate([self._gap, np.full_like(self._gap, NONE)])
+            self._early = np.concatenate([self._early, np.zeros_like(self._early)])
         self._used += 1
         return row
 
@@ -181,3 +231,10 @@ class Positions:
 def key_of(key: bytes) -> bytes:
     """One spelling for a commit's key, whether of type 1 or of type 0 (before Kafka 0.9)."""
     return key if key[1] else b"\x00\x01" + key[2:]
+
+
+def key_to(group: str, tp: TopicPartition) -> bytes:
+    """The key that the coordinator writes for a commit."""
+    texts = [text.encode() for text in (group, tp.topic)]
+    named = b"".join(struct.pack(">h", len(text)) + text for text in texts)
+    return b"\x00\x01" + named + struct.pack(">i", tp.partition)

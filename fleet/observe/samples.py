@@ -120,6 +120,19 @@ class EndOffsetSamples:
                 if (known := self._known(cluster, tp)) is not None
             }
 
+    def stored(self, cluster: str) -> dict[TopicPartition, tuple[Sample, ...]]:
+        """All samples of a cluster, in order of time."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT p.topic, p.number, s.at, s.end FROM partition AS p"
+                " JOIN sample AS s ON s.partition = p.id WHERE p.cluster = ? ORDER BY s.at",
+                (cluster,),
+            ).fetchall()
+        found: dict[TopicPartition, list[Sample]] = {}
+        for topic, number, at, end in rows:
+            found.setdefault(TopicPartition(topic, number), []).append((float(at), int(end)))
+        return {tp: tuple(samples) for tp, samples in found.items()}
+
     def _known(self, cluster: str, tp: TopicPartition) -> int | None:
         key = (cluster, tp)
         if key not in self._ids:

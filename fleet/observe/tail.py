@@ -4,12 +4,10 @@ Problem: asking the coordinators about 1,000 groups takes a second and says noth
 rebalances; the log that they write says all of it, but a group's state is spread over it.
 Choice: one Consumer, assigned by hand to every partition of the topic, on a thread of its own;
 it never subscribes and never commits. It reads from the log's start (or from a time on) and
-goes on. Commits go into columns by their key's bytes (fleet.observe.positions); membership,
-a thousandth of the records, is decoded one by one into who is there now (fleet.observe.live)
-and into rebalances with causes (fleet.history.causes). Reads are committed ones, so that
-offsets equal what the coordinator answers. Whether it is current is known, not assumed: once a
-second, and whenever somebody waits, the ends of all partitions are asked for in one request,
-and `age` counts from the last such moment that the reading has reached.
+goes on; what the records come to is the view's business (fleet.observe.log_view). Reads are
+committed ones, so that offsets equal what the coordinator answers. Whether it is current is
+known, not assumed: once a second, and whenever somebody waits, the ends of all partitions are
+asked for in one request, and `age` counts from the last such moment that the reading has reached.
 
 Cost: the first reading takes as long as the log is (some 200,000 commits a second); an open
 transaction of offset commits holds back its partition, membership too, until it ends.
@@ -19,9 +17,8 @@ with their last record.
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -34,14 +31,9 @@ from confluent_kafka import (
 
 from fleet.clock import Clock
 from fleet.closing import Closing
-from fleet.history.records import OffsetCommit, Record, Undecoded, decode
-from fleet.model import TopicPartition as Partition
+from fleet.history.causes import Replay
 from fleet.observe.group_log import DENIED, TOPIC, Unreadable
-from fleet.observe.live import LiveGroup, Membership
-from fleet.observe.positions import Commits, Positions, key_of
-from fleet.observe.totals import Totals
-from fleet.rebalances import Cause, Rebalance
-from fleet.rebalances import Membership as MembershipRow
+from fleet.observe.log_view import KEEP, MOST, LogView, everything
 
 _CONFIG: Final[Mapping[str, Any]] = {
     "group.id": "fleet-reads-only",  # never joined, never committed with
@@ -63,28 +55,9 @@ _AGAIN: Final = 5.0
 """Seconds before a topic that is absent or denied is tried again."""
 _PRUNE_EVERY: Final = 60.0
 _ASKING: Final = 2.0
-KEEP: Final = 86_400.0
-MOST: Final = 1_000
 
 
-class Replays(Protocol):
-    """What turns a group's records into rebalances (fleet.history.causes.Replay)."""
-
-    def feed(self, partition: int, record: Record) -> list[Rebalance | MembershipRow]:
-        """Take one record in order of the log; what it completed."""
-        ...
-
-    def name_topics(self, names: Mapping[str, str]) -> None:
-        """Topic id → name."""
-        ...
-
-
-def everything(_: str) -> bool:
-    """Every group."""
-    return True
-
-
-class Tail(Closing):
+class Tail(LogView, Closing):
     """A live view of all groups. Methods are safe for several threads.
 
     `config` is librdkafka's, with bootstrap.servers and security; `groups` chooses by group id;
@@ -102,31 +75,19 @@ class Tail(Closing):
         since: float | None = None,
         keep: float = KEEP,
         most: int = MOST,
-        replay: Callable[[str, str], Replays] | None = None,
+        replay: Callable[[str, str], Replay] | None = None,
     ) -> None:
+        super().__init__(
+            cluster=cluster, clock=clock, groups=groups, keep=keep, most=most, replay=replay
+        )
         self._config = {**config, **_CONFIG, "error_cb": lambda _: None}
         self._address = str(config.get("bootstrap.servers", "?"))
-        self._cluster = cluster
-        self._clock = clock
-        self._chosen = groups
         self._since = since
-        self._keep, self._most = keep, most
-        self._replay = replay
-        self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         # Under the lock from here.
-        self._positions = Positions()
-        self._live: dict[str, Membership] = {}
-        self._replays: dict[str, Replays] = {}
-        self._rebalances: dict[str, deque[Rebalance]] = {}
-        self._memberships: dict[str, deque[MembershipRow]] = {}
-        self._totals: dict[str, Totals] = {}
-        self._names: dict[str, str] = {}
-        self._errors: dict[tuple[int, int], int] = {}
-        self._records = 0
         self._next: dict[int, int] = {}
         self._goal: tuple[float, int, dict[int, int]] | None = None
         """When it was asked for, for which waiter, and the ends to reach."""
@@ -138,7 +99,6 @@ class Tail(Closing):
         self._refused = False
         """The same of this try: `denied` ends only when something was read."""
         self._absent = False
-        self._counting_from = 0.0
 
     def start(self) -> "Tail":
         """Begin to read, on a thread of its own; returns at once."""
@@ -193,90 +153,11 @@ class Tail(Closing):
         with self._lock:
             return self._absent
 
-    @property
-    def records(self) -> int:
-        """Records read so far."""
-        with self._lock:
-            return self._records
-
     def age(self) -> float | None:
         """Seconds since the view last held all that was written; None before the first time."""
         with self._lock:
             at = self._current_at
         return None if at is None else max(0.0, self._clock.monotonic() - at)
-
-    def groups(self) -> frozenset[str]:
-        """Groups of which a member, an epoch or a commit is known."""
-        with self._lock:
-            living = {name for name, group in self._live.items() if not group.empty}
-            return self._positions.groups() | living
-
-    def group(self, name: str) -> LiveGroup | None:
-        """Who is in a group now; None where no membership record told of it."""
-        with self._lock:
-            found = self._live.get(name)
-            return None if found is None or found.empty else found.now(self._names)
-
-    def summaries(self) -> dict[str, tuple[str, int | None, int]]:
-        """Type, generation and number of members of every group with membership records."""
-        with self._lock:
-            return {n: group.summary for n, group in self._live.items() if not group.empty}
-
-    def commits(self) -> Commits:
-        """The last commit of every partition of every group, as columns."""
-        with self._lock:
-            return self._positions.copy()
-
-    def committed(self, group: str) -> dict[Partition, tuple[int, float]]:
-        """Committed offset and its wall time per partition of one group."""
-        with self._lock:
-            found = self._positions.of_group(group)
-        return {tp: (offset, ms / 1000) for tp, (offset, ms) in found.items()}
-
-    def rebalances(
-        self,
-        *,
-        group: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
-        cause: Cause | None = None,
-    ) -> list[Rebalance]:
-        """Rebalances kept, oldest first; `since` and `until` are wall times of their ends."""
-        with self._lock:
-            kept = [r for r in _of(self._rebalances, group) if cause is None or r.cause is cause]
-        return _between(kept, since, until, lambda r: r.ended_at)
-
-    def memberships(
-        self, *, group: str, since: float | None = None, until: float | None = None
-    ) -> list[MembershipRow]:
-        """Who joined, left, was replaced or got other partitions, oldest first."""
-        with self._lock:
-            kept = list(_of(self._memberships, group))
-        return _between(kept, since, until, lambda m: m.at)
-
-    def totals(self) -> dict[str, Totals]:
-        """Rebalances of each group since `start`, counted; groups without any are left out."""
-        with self._lock:
-            return {group: totals.copy() for group, totals in self._totals.items()}
-
-    def decode_errors(self) -> dict[tuple[int, int], int]:
-        """Records that could not be read, by record type and value version (-1: neither)."""
-        with self._lock:
-            return dict(self._errors)
-
-    def unnamed_topics(self) -> frozenset[str]:
-        """Topic ids in assignments that no commit has named: see `name_topics`."""
-        with self._lock:
-            ids = {each for group in self._live.values() for each in group.topic_ids()}
-            return frozenset(ids - self._names.keys())
-
-    def name_topics(self, names: Mapping[str, str]) -> None:
-        """Tell the names of topic ids (32 hex digits)."""
-        with self._lock:
-            new = {i: n for i, n in names.items() if self._names.get(i) != n}
-            self._names.update(new)
-            for replay in self._replays.values() if new else ():
-                replay.name_topics(new)
 
     # --- the thread: every Consumer call is here ----------------------------------------------
 
@@ -375,7 +256,7 @@ class Tail(Closing):
                 self._news.notify_all()
 
     def _take(self, messages: Sequence[Message]) -> None:
-        positions = self._positions
+        epochs = self._epochs
         with self._lock:
             for message in messages:
                 error = message.error()
@@ -386,72 +267,11 @@ class Tail(Closing):
                     else:
                         self._note(error)
                     continue
-                key, value = message.key(), message.value()
                 self._next[number] = offset + 1
-                self._records += 1
-                if key is not None and len(key) > 2 and key[0] == 0 and key[1] <= 1:
-                    ms = message.timestamp()[1]
-                    if positions.commit(key_of(key), value, ms):
-                        continue
-                self._event(number, offset, message.timestamp()[1], key, value)
-
-    def _event(
-        self, number: int, offset: int, ms: int, key: bytes | None, value: bytes | None
-    ) -> None:
-        """Whatever is no repeated commit: decoded in full."""
-        record = decode(key, value, offset=offset, timestamp=ms)
-        if isinstance(record, Undecoded):
-            version = -1 if value is None or len(value) < 2 else int.from_bytes(value[:2], "big")
-            kind = (record.type, version)
-            self._errors[kind] = self._errors.get(kind, 0) + 1
-            return
-        group = str(getattr(record, "group", ""))
-        if not self._chosen(group):
-            return
-        if isinstance(record, OffsetCommit):
-            assert key is not None
-            self._positions.first(key_of(key), record)
-            if record.topic_id is not None and record.topic_id not in self._names:
-                self._names[record.topic_id] = record.tp.topic
-                if group in self._replays:
-                    self._replays[group].name_topics({record.topic_id: record.tp.topic})
-            return
-        if record.type > 1:
-            self._membership(number, group, record)
-
-    def _membership(self, number: int, group: str, record: Record) -> None:
-        live = self._live.get(group)
-        if live is None:
-            live = self._live[group] = Membership(group)
-        live.feed(record)
-        if self._replay is None:
-            return
-        replay = self._replays.get(group)
-        if replay is None:
-            replay = self._replays[group] = self._replay(self._cluster, group)
-            replay.name_topics(self._names)
-        for made in replay.feed(number, record):
-            if isinstance(made, Rebalance):
-                self._keep_one(self._rebalances, group, made)
-                if made.ended_at >= self._counting_from:
-                    self._totals.setdefault(group, Totals()).add(made)
-            else:
-                self._keep_one(self._memberships, group, made)
-
-    def _keep_one(self, kept: "dict[str, deque[Any]]", group: str, made: Any) -> None:
-        kept.setdefault(group, deque(maxlen=self._most)).append(made)
-
-    def _prune(self) -> None:
-        """Forget what is older than `keep`, and groups that are gone for that long."""
-        oldest = self._clock.now() - self._keep
-        with self._lock:
-            _drop_before(self._rebalances, oldest, lambda r: r.ended_at)
-            _drop_before(self._memberships, oldest, lambda m: m.at)
-            for group in [n for n, live in self._live.items() if live.empty]:
-                if (self._live[group].changed_ms or 0) / 1000 < oldest:
-                    del self._live[group]
-                    self._replays.pop(group, None)
-                    self._totals.pop(group, None)
+                ms, epoch = message.timestamp()[1], message.leader_epoch()
+                if epoch is not None and epochs.get(number) != epoch:
+                    self._led(number, epoch, ms)
+                self._record(number, offset, ms, message.key(), message.value())
 
     # --- failures -----------------------------------------------------------------------------
 
@@ -495,28 +315,3 @@ def _consumer(config: Mapping[str, Any]) -> Iterator[Consumer]:
         yield consumer
     finally:
         consumer.close()
-
-
-def _of(kept: "Mapping[str, deque[Any]]", group: str | None) -> list[Any]:
-    if group is not None:
-        return list(kept.get(group, ()))
-    return [each for group_s in kept.values() for each in group_s]
-
-
-def _between(
-    kept: list[Any], since: float | None, until: float | None, at: Callable[[Any], float]
-) -> list[Any]:
-    found = [
-        each
-        for each in kept
-        if (since is None or at(each) >= since) and (until is None or at(each) < until)
-    ]
-    return sorted(found, key=at)
-
-
-def _drop_before(kept: "dict[str, deque[Any]]", oldest: float, at: Callable[[Any], float]) -> None:
-    for group in list(kept):
-        while kept[group] and at(kept[group][0]) < oldest:
-            kept[group].popleft()
-        if not kept[group]:
-            del kept[group]

@@ -5,7 +5,7 @@ memberships are no picture yet: who held how many partitions when is spread over
 are seconds within hours, and a client that starts again and again leaves a hundred member ids.
 Choice: one lane per member with a bar per stretch of the same number of partitions; one lane
 for all stays of a client id whose stays never overlap (a member that comes and goes); a pause
-on each lane that had to stop: all of an eager group, else those whose partitions changed.
+on each lane that had to stop: all of an eager group, else those that gave partitions up.
 `fleet.report.sketch` turns this into shapes and two renderers draw those.
 Cost: at most `max_lanes` lanes; members beyond, those that owned least, are counted, not shown.
 """
@@ -19,6 +19,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Final
 
+from fleet.model import TopicPartition
 from fleet.rebalances import Cause, Known, Membership, Rebalance
 from fleet.report.wording import by_cause, sentence, short
 
@@ -28,6 +29,8 @@ _STEPS: Final = (
     *(3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 14 * 86400, 30 * 86400),
 )
 _LEAST_SPAN: Final = 10.0
+_LATE: Final = 1.0
+"""Seconds after the end of a rebalance within which a member's own record may come (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,21 +226,30 @@ class _Stay:
     came: float
     bars: list[Bar]
     replaced: list[float]
-    changed: list[float]
-    """When what it owned changed, be it by as many."""
+    lost: list[float]
+    """When partitions were taken from it, be it for as many others; its leaving too."""
+    owned: frozenset[TopicPartition] = frozenset()
     went: float | None = None
 
-    def owns(self, at: float, owned: int) -> None:
-        """From now on so many."""
-        self.changed.append(at)
-        if self.bars and self.bars[-1].owned == owned:
+    def owns(self, at: float, owned: Iterable[TopicPartition]) -> None:
+        """From now on these."""
+        before, self.owned = self.owned, frozenset(owned)
+        if before - self.owned:
+            self.lost.append(at)
+        if self.bars and self.bars[-1].owned == len(self.owned):
             return
         self._close(at)
-        self.bars.append(Bar(at, at, owned))
+        self.bars.append(Bar(at, at, len(self.owned)))
 
-    def end(self, at: float) -> None:
+    def leaves(self, at: float) -> None:
+        """It is no member from now on."""
+        self.lost.append(at)
         self._close(at)
         self.went = at
+
+    def stands(self, at: float) -> None:
+        """It is still a member where the picture ends."""
+        self._close(at)
 
     def _close(self, at: float) -> None:
         if self.bars:
@@ -265,7 +277,7 @@ def _stays(memberships: Sequence[Membership], until: float) -> list[_Stay]:
     for row in sorted(memberships, key=lambda m: m.at):
         if row.event == "left":
             if (gone := present.pop(row.member, None)) is not None:
-                gone.end(row.at)
+                gone.leaves(row.at)
                 done.append(gone)
             continue
         stay = present.get(row.member)
@@ -275,10 +287,9 @@ def _stays(memberships: Sequence[Membership], until: float) -> list[_Stay]:
         if row.event == "replaced":
             stay.replaced.append(row.at)
             continue
-        stay.owns(row.at, len(row.owned))
+        stay.owns(row.at, row.owned)
     for stay in present.values():
-        stay.owns(until, -1)  # closes the open bar; what begins here has no length
-        stay.bars = [bar for bar in stay.bars if bar.owned >= 0]
+        stay.stands(until)
     return done + list(present.values())
 
 
@@ -323,7 +334,10 @@ def _lane(
 
 
 def _pauses(stays: Sequence[_Stay], shown: Sequence[Rebalance]) -> Iterable[Span]:
-    """While it was a member already: who joins with a rebalance had nothing to pause."""
+    """While it was a member already: who joins with a rebalance had nothing to pause.
+
+    Who leaves had paused from its last sign of life on; who only gets more goes on reading.
+    """
     for rebalance in shown:
         start, end = rebalance.started_at, rebalance.ended_at
         if start is None or end <= start:
@@ -331,8 +345,8 @@ def _pauses(stays: Sequence[_Stay], shown: Sequence[Rebalance]) -> Iterable[Span
         eager = rebalance.protocol == "classic" and rebalance.assignor in _EAGER
         for stay in stays:
             there = stay.came <= start and (stay.went is None or stay.went >= end)
-            changes = any(start <= at <= end + 1.0 for at in stay.changed)
-            if there and (eager or changes):
+            gives = any(start <= at <= end + _LATE for at in stay.lost)
+            if there and (eager or gives):
                 yield Span(start, end)
                 break
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import matplotlib.image
 import pytest
 
-from fleet.rebalances import Cause, Confidence
+from fleet.rebalances import Cause, Confidence, Known
 from fleet.report.sketch import LETTERS, Box, Diamond, Words, sketch
 from fleet.report.timeline import Bar, Span, extent, labelled, lay_out, ticks
 from fleet.report.timeline_html import as_html
@@ -104,7 +104,7 @@ def test_a_replaced_static_member_is_marked_and_goes_on():
     ("assignor", "paused"),
     [
         pytest.param("range", ["orders-0", "orders-1"], id="eager-pauses-all"),
-        pytest.param("cooperative-sticky", ["orders-1"], id="cooperative-pauses-what-moves"),
+        pytest.param("cooperative-sticky", ["orders-1"], id="cooperative-pauses-who-gives"),
     ],
 )
 def test_a_pause_is_on_the_lanes_that_had_to_stop(assignor, paused):
@@ -114,6 +114,7 @@ def test_a_pause_is_on_the_lanes_that_had_to_stop(assignor, paused):
         [
             membership("joined", "orders-0", 10, 4),
             membership("joined", "orders-1", 10, 4),
+            membership("owns", "orders-0", 50, 5),
             membership("owns", "orders-1", 50, owned=partitions(4, first=4)),
             membership("joined", "orders-2", 50, 4),
         ],
@@ -121,6 +122,20 @@ def test_a_pause_is_on_the_lanes_that_had_to_stop(assignor, paused):
     found = {lane.label: lane.pauses for lane in line.lanes if lane.pauses}
     assert sorted(found) == paused
     assert found["orders-1"] == (Span(START + 45, START + 50),)
+
+
+def test_who_leaves_had_paused_from_its_last_sign_of_life():
+    """A cooperative group reads on; what the dead member owned was read by nobody."""
+    line = picture(
+        [rebalance(2, 50, took=8.0, how=Known.COMMITS, assignor="cooperative-sticky")],
+        [
+            membership("joined", "orders-0", 10, 2),
+            membership("joined", "orders-1", 10, 2),
+            membership("owns", "orders-0", 50, 4),
+            membership("left", "orders-1", 50),
+        ],
+    )
+    assert [lane.pauses for lane in line.lanes] == [(), (Span(START + 42, START + 50),)]
 
 
 def test_a_rebalance_whose_beginning_is_not_known_pauses_nobody():

@@ -27,6 +27,7 @@ NEEDS_FILE = {
     "pause": ["--all", "--reason", "incident"],
     "resume": ["--all"],
     "worker": ["--group", "orders"],
+    "exporter": [],
     "supervise": [],
     "alerts": ["rules"],
 }

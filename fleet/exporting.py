@@ -1,0 +1,175 @@
+"""The exporter: look on a schedule of its own, judge, and keep what the next scrape gets.
+
+Problem: Prometheus asks when it likes, from several servers at once, and a cluster that hangs
+must not hang the scrape nor read as zero. Choice: one thread looks every `exporter.every`
+seconds; a complete look becomes the text of all metrics, a failed one changes nothing, so that
+only the age grows. Looks and scrapes share nothing but that text. Cost: a figure is up to one
+interval old.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from fleet.closing import Closing
+from fleet.errors import FleetError
+from fleet.history.causes import Replay
+from fleet.observe.group_log import Unreadable
+from fleet.observe.overview import Overlooker, Overview
+from fleet.observe.tail import Tail
+from fleet.opening import OpenFleet
+from fleet.picturing import picture_of
+from fleet.report.metrics import Ages, Family, rendered
+from fleet.report.picture import Picture, SlotPicture
+from fleet.report.serving import Body, Server
+from fleet.slots import Phase
+
+Say = Callable[[str], None]
+More = Callable[[Overview], Iterable[Family]]
+"""Further families from the same look, such as storms."""
+_HANGING: Final = 60.0
+"""Seconds beyond an interval after which a look hangs, and the exporter is not healthy."""
+
+
+class Exporter(Closing):
+    """One cluster's exporter: listens from the start, looks when `look` or `run` is called.
+
+    Raises ConfigError where the address is taken, before anything else begins.
+    """
+
+    def __init__(
+        self,
+        fleet: OpenFleet,
+        *,
+        listen: str,
+        tail: Tail,
+        overlooker: Overlooker,
+        say: Say,
+        more: More = lambda _: (),
+    ) -> None:
+        self._fleet = fleet
+        self._tail, self._overlooker = tail, overlooker
+        self._say, self._more = say, more
+        self._clock = fleet.clock
+        self._every = fleet.spec.exporter.every
+        self._body = Body()
+        self._began = self._turned = self._clock.monotonic()
+        self._complete_at: float | None = None
+        self._complete = self._failed = 0
+        self._said: set[str] = set()
+        self._ages = Ages(
+            fleet.spec.cluster.name, age=self.age, log_age=tail.age, looks=self._looks
+        )
+        self._server = Server(
+            listen, self._body, ages=self._ages.rendered, healthy=self._healthy, ready=self._ready
+        )
+        tail.start()
+
+    @classmethod
+    def of(cls, fleet: OpenFleet, *, listen: str, say: Say) -> "Exporter":
+        """The exporter that a fleet.yaml describes."""
+        spec, client = fleet.spec, fleet.client
+        tail = Tail(
+            client,
+            cluster=spec.cluster.name,
+            clock=fleet.clock,
+            groups=spec.exporter.groups.takes,
+            replay=Replay,
+        )
+        overlooker = Overlooker(
+            cluster=spec.cluster.name,
+            config=client,
+            clock=fleet.clock,
+            tail=tail,
+            samples=fleet.samples,
+        )
+        return cls(fleet, listen=listen, tail=tail, overlooker=overlooker, say=say)
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self._server.address
+
+    def close(self) -> None:
+        """Listen and read no more."""
+        self._server.close()
+        self._tail.close()
+        self._overlooker.close()
+
+    def run(self, stop: threading.Event) -> None:
+        """Look on schedule until told to stop; a look that fails is told once, not each time."""
+        due = self._clock.monotonic()
+        while not stop.is_set():
+            try:
+                self.look()
+            except FleetError as error:
+                self._failed += 1
+                self._tell({str(error)})
+            due = max(due + self._every, self._clock.monotonic())
+            stop.wait(due - self._clock.monotonic())
+
+    def wait_for_log(self, timeout: float = 60.0) -> None:
+        """Wait until the offsets topic is read, or cannot be."""
+        with contextlib.suppress(Unreadable):
+            self._tail.catch_up(timeout)
+
+    def text(self) -> str:
+        """What /metrics answers now."""
+        return (self._ages.rendered() + self._body.get(packed=False)).decode()
+
+    def look(self) -> Picture:
+        """Look once; what was found is what /metrics answers from now on."""
+        self._turned = self._clock.monotonic()
+        overview = self._overlooker.overview()
+        picture = picture_of(
+            overview,
+            totals=self._tail.totals(),
+            owners={fleet.group: fleet.owner for fleet in self._fleet.spec.fleets},
+            slots=tuple(self._slots()),
+            decode_errors=self._tail.decode_errors(),
+            records=self._tail.records,
+            partitions=self._fleet.spec.exporter.partitions,
+        )
+        self._body.show(rendered(picture, self._more(overview)))
+        # The age is that of the figures, not of the text.
+        self._complete_at = self._turned
+        self._complete += 1
+        blind = None if overview.from_log else self._tail.problem
+        self._tell({*picture.problems, *filter(None, (blind,))})
+        return picture
+
+    def age(self) -> float:
+        """Seconds since the last complete look began, or since the start."""
+        return self._clock.monotonic() - (self._complete_at or self._began)
+
+    def _looks(self) -> tuple[int, int]:
+        return self._complete, self._failed
+
+    def _slots(self) -> Iterator[SlotPicture]:
+        for fleet in self._fleet.spec.fleets:
+            if fleet.worker is None:
+                continue
+            shut = self._fleet.gate(fleet.group).quarantined
+            for slot in self._fleet.slots(fleet.group):
+                phase = slot.phase if slot.holder is not None else Phase.FREE
+                state = "quarantined" if slot.number in shut else phase.value
+                yield SlotPicture(
+                    group=fleet.group, owner=fleet.owner, slot=slot.number, state=state
+                )
+
+    def _healthy(self) -> str | None:
+        silent = self._clock.monotonic() - self._turned
+        if silent <= self._every + _HANGING:
+            return None
+        return f"a look at the cluster has been hanging for {silent:.0f} s"
+
+    def _ready(self) -> str | None:
+        return None if self._complete else "no complete look yet"
+
+    def _tell(self, problems: set[str]) -> None:
+        for problem in sorted(problems - self._said):
+            self._say(problem)
+        for problem in sorted(self._said - problems):
+            self._say(f"well again: {problem}")
+        self._said = problems

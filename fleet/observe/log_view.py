@@ -1,0 +1,270 @@
+"""What the records of `__consumer_offsets` come to, held for whoever asks. No Kafka client here.
+
+Problem: one thread reads, several ask, and the records are commits by the thousand with a rare
+membership record between them. Choice: one lock; commits go into columns by their key's bytes
+(fleet.observe.positions); everything else is decoded one by one into who is there now
+(fleet.observe.live) and into rebalances with causes (fleet.history.causes), for which the
+columns answer what was last committed. Cost: a reader of many records holds the lock for some
+10 ms at a time.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fleet.clock import Clock
+from fleet.history.causes import Committed, Replay
+from fleet.history.records import OffsetCommit, Record, Undecoded, decode
+from fleet.model import TopicPartition
+from fleet.observe.live import LiveGroup, Membership, Summary
+from fleet.observe.positions import Commits, Positions, key_of, key_to
+from fleet.rebalances import Cause, Rebalance
+from fleet.rebalances import Membership as MembershipRow
+from fleet.totals import Totals
+
+KEEP: Final = 86_400.0
+"""Seconds for which rebalances are kept."""
+MOST: Final = 1_000
+"""Rebalances kept of one group."""
+
+
+def everything(_: str) -> bool:
+    """Every group."""
+    return True
+
+
+class LogView:
+    """The state of all groups as the records so far leave it. Reading is safe for several threads.
+
+    `groups` chooses by group id; rebalances are kept for `keep` seconds and at most `most` a
+    group, groups are forgotten with their last record. `replay` None: no rebalances.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        clock: Clock,
+        groups: Callable[[str], bool],
+        keep: float,
+        most: int,
+        replay: Callable[[str, str], Replay] | None,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self.chosen = groups
+        """Whether a group is one of those looked at."""
+        self._keep, self._most = keep, most
+        self._replay = replay
+        self._lock = threading.Lock()
+        # Under the lock from here.
+        self._positions = Positions()
+        self._live: dict[str, Membership] = {}
+        self._replays: dict[str, Replay] = {}
+        self._epochs: dict[int, int] = {}
+        self._rebalances: dict[str, deque[Rebalance]] = {}
+        self._memberships: dict[str, deque[MembershipRow]] = {}
+        self._totals: dict[str, Totals] = {}
+        self._names: dict[str, str] = {}
+        self._errors: dict[tuple[int, int], int] = {}
+        self._records = 0
+        self._counting_from = 0.0
+
+    @property
+    def records(self) -> int:
+        """Records read so far."""
+        with self._lock:
+            return self._records
+
+    def groups(self) -> frozenset[str]:
+        """Groups of which a member, an epoch or a commit is known."""
+        with self._lock:
+            living = {name for name, group in self._live.items() if not group.empty}
+            return self._positions.groups() | living
+
+    def group(self, name: str) -> LiveGroup | None:
+        """Who is in a group now; None where no membership record told of it."""
+        with self._lock:
+            found = self._live.get(name)
+            return None if found is None or found.empty else found.now(self._names)
+
+    def summaries(self) -> dict[str, Summary]:
+        """Type, generation and number of members of every group with membership records."""
+        with self._lock:
+            return {n: group.summary() for n, group in self._live.items() if not group.empty}
+
+    def changed(self) -> dict[str, float]:
+        """Wall time of each group's last membership record."""
+        with self._lock:
+            return {
+                n: group.changed_ms / 1000 for n, group in self._live.items() if group.changed_ms
+            }
+
+    def commits(self) -> Commits:
+        """The last commit of every partition of every group, as columns."""
+        with self._lock:
+            return self._positions.copy()
+
+    def committed(self, group: str) -> dict[TopicPartition, tuple[int, float]]:
+        """Committed offset and its wall time per partition of one group."""
+        with self._lock:
+            found = self._positions.of_group(group)
+        return {tp: (offset, ms / 1000) for tp, (offset, ms) in found.items()}
+
+    def rebalances(
+        self,
+        *,
+        group: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        cause: Cause | None = None,
+    ) -> list[Rebalance]:
+        """Rebalances kept, oldest first; `since` and `until` are wall times of their ends."""
+        with self._lock:
+            kept = [r for r in _of(self._rebalances, group) if cause is None or r.cause is cause]
+        return _between(kept, since, until, lambda r: r.ended_at)
+
+    def memberships(
+        self, *, group: str, since: float | None = None, until: float | None = None
+    ) -> list[MembershipRow]:
+        """Who joined, left, was replaced or got other partitions, oldest first."""
+        with self._lock:
+            kept = list(_of(self._memberships, group))
+        return _between(kept, since, until, lambda m: m.at)
+
+    def totals(self) -> dict[str, Totals]:
+        """Rebalances of each group since `start`, counted; groups without any are left out."""
+        with self._lock:
+            return {group: totals.copy() for group, totals in self._totals.items()}
+
+    def decode_errors(self) -> dict[tuple[int, int], int]:
+        """Records that could not be read, by record type and value version (-1: neither)."""
+        with self._lock:
+            return dict(self._errors)
+
+    def unnamed_topics(self) -> frozenset[str]:
+        """Topic ids in assignments that no commit has named: see `name_topics`."""
+        with self._lock:
+            ids = {each for group in self._live.values() for each in group.topic_ids()}
+            return frozenset(ids - self._names.keys())
+
+    def name_topics(self, names: Mapping[str, str]) -> None:
+        """Tell the names of topic ids (32 hex digits)."""
+        with self._lock:
+            new = {i: n for i, n in names.items() if self._names.get(i) != n}
+            self._names.update(new)
+            for replay in self._replays.values() if new else ():
+                replay.name_topics(self._names)
+
+    # --- taking records, under the lock ---------------------------------------------------------
+
+    def _record(
+        self, number: int, offset: int, ms: int, key: bytes | None, value: bytes | None
+    ) -> None:
+        """Take one record of partition `number`; the lock is the caller's."""
+        self._records += 1
+        is_commit = key is not None and len(key) > 2 and key[0] == 0 and key[1] <= 1
+        if not is_commit or not self._positions.commit(key_of(key or b""), value, ms):
+            self._event(number, offset, ms, key, value)
+
+    def _led(self, number: int, epoch: int, ms: int) -> None:
+        """A record of another leader epoch: the groups of that partition have a new coordinator."""
+        known = self._epochs.get(number)
+        self._epochs[number] = epoch
+        if known is not None and epoch > known:
+            for replay in self._replays.values():
+                if replay.log_partition == number:
+                    replay.coordinator_moved(ms / 1000)
+
+    def _event(
+        self, number: int, offset: int, ms: int, key: bytes | None, value: bytes | None
+    ) -> None:
+        """Whatever is no repeated commit: decoded in full."""
+        record = decode(key, value, offset=offset, timestamp=ms)
+        if isinstance(record, Undecoded):
+            version = -1 if value is None or len(value) < 2 else int.from_bytes(value[:2], "big")
+            kind = (record.type, version)
+            self._errors[kind] = self._errors.get(kind, 0) + 1
+            return
+        group = str(getattr(record, "group", ""))
+        if not self.chosen(group):
+            return
+        if isinstance(record, OffsetCommit):
+            assert key is not None
+            self._positions.first(key_of(key), record)
+            if record.topic_id is not None and record.topic_id not in self._names:
+                self._names[record.topic_id] = record.tp.topic
+                if group in self._replays:
+                    self._replays[group].name_topics(self._names)
+            return
+        if record.type > 1:
+            self._membership(number, group, record)
+
+    def _membership(self, number: int, group: str, record: Record) -> None:
+        live = self._live.get(group)
+        if live is None:
+            live = self._live[group] = Membership(group)
+        live.feed(record)
+        if self._replay is None:
+            return
+        replay = self._replays.get(group)
+        if replay is None:
+            replay = self._replays[group] = self._replay(self._cluster, group)
+            replay.name_topics(self._names)
+            replay.ask_commits(lambda tp: self._committed(group, tp))
+        for made in replay.feed(number, record):
+            if isinstance(made, Rebalance):
+                self._keep_one(self._rebalances, group, made)
+                if made.ended_at >= self._counting_from:
+                    self._totals.setdefault(group, Totals()).add(made)
+            else:
+                self._keep_one(self._memberships, group, made)
+
+    def _committed(self, group: str, tp: TopicPartition) -> Committed | None:
+        """What a replay asks: the last commit of a partition, and its rhythm."""
+        found = self._positions.rhythm(key_to(group, tp))
+        if found is None:
+            return None
+        offset, ms, gap, early = found
+        return Committed(offset, ms / 1000, None if gap < 0 else gap / 1000, early)
+
+    def _keep_one(self, kept: "dict[str, deque[Any]]", group: str, made: Any) -> None:
+        kept.setdefault(group, deque(maxlen=self._most)).append(made)
+
+    def _prune(self) -> None:
+        """Forget what is older than `keep`, and groups that are gone for that long."""
+        oldest = self._clock.now() - self._keep
+        with self._lock:
+            _drop_before(self._rebalances, oldest, lambda r: r.ended_at)
+            _drop_before(self._memberships, oldest, lambda m: m.at)
+            for group in [n for n, live in self._live.items() if live.empty]:
+                if (self._live[group].changed_ms or 0) / 1000 < oldest:
+                    del self._live[group]
+                    self._replays.pop(group, None)
+                    self._totals.pop(group, None)
+
+
+def _of(kept: "Mapping[str, deque[Any]]", group: str | None) -> list[Any]:
+    if group is not None:
+        return list(kept.get(group, ()))
+    return [each for group_s in kept.values() for each in group_s]
+
+
+def _between(
+    kept: list[Any], since: float | None, until: float | None, at: Callable[[Any], float]
+) -> list[Any]:
+    found = [
+        each
+        for each in kept
+        if (since is None or at(each) >= since) and (until is None or at(each) < until)
+    ]
+    return sorted(found, key=at)
+
+
+def _drop_before(kept: "dict[str, deque[Any]]", oldest: float, at: Callable[[Any], float]) -> None:
+    for group in list(kept):
+        while kept[group] and at(kept[group][0]) < oldest:
+            kept[group].popleft()
+        if not kept[group]:
+            del kept[group]

@@ -1,0 +1,158 @@
+"""Every rule of a verdict, and every false alarm that it ends."""
+
+import pytest
+
+from fleet.decide.verdicts import (
+    Around,
+    LagVerdict,
+    Level,
+    Patience,
+    Progress,
+    group_verdict,
+    partition_verdict,
+)
+from fleet.model import GroupState, LagCase, TopicPartition
+
+STABLE = Around(state=GroupState.STABLE, since_settled=7200.0)
+EMPTY = Around(state=GroupState.EMPTY, since_settled=7200.0)
+LATE = {"waited": 300.0, "since_commit": 5.0, "since_moved": 5.0, "gap": 5.0}
+
+
+def progress(number: int = 0, **facts) -> Progress:
+    """A partition that moves and has 100 records waiting; facts replace."""
+    known = {
+        "tp": TopicPartition("orders", number),
+        "case": LagCase.OK,
+        "lag": 100,
+        "waited": 1.0,
+        "since_commit": 2.0,
+        "since_moved": 2.0,
+        "gap": 5.0,
+    }
+    return Progress(**{**known, **facts})
+
+
+CASES = {
+    "keeps up": (progress(lag=0), STABLE, "OK"),
+    "busy, half a second behind": (progress(waited=0.5), STABLE, "OK"),
+    "no commit while records wait": (progress(**{**LATE, "since_commit": 300.0}), STABLE, "STOP"),
+    "commits one place for ever": (progress(**{**LATE, "since_moved": 300.0}), STABLE, "STALL"),
+    "falls behind": (progress(**LATE, gained=60.0, over=300.0), STABLE, "WARN"),
+    "late, but no later than before": (progress(**LATE, gained=3.0, over=300.0), STABLE, "OK"),
+    "late, and catching up": (progress(**LATE, gained=-200.0, over=300.0), STABLE, "OK"),
+    "went back": (progress(fell_by=500, since_fell=30.0), STABLE, "REWIND"),
+    "went back long ago": (progress(fell_by=500, since_fell=3000.0), STABLE, "OK"),
+    "went back, and nothing waits": (
+        progress(lag=0, fell_by=5, since_fell=30.0),
+        STABLE,
+        "OK",
+    ),
+    "below the log start": (progress(case=LagCase.BELOW_START), STABLE, "LOSS"),
+    "nobody is there": (progress(**{**LATE, "since_commit": 300.0}), EMPTY, "STOP"),
+}
+FALSE_ALARMS = {
+    "the first record after a quiet hour": (
+        progress(lag=3, waited=2.0, since_commit=3600.0, since_moved=3600.0, gap=1.0),
+        STABLE,
+    ),
+    "commits every ten minutes": (
+        progress(waited=500.0, since_commit=500.0, since_moved=500.0, gap=600.0),
+        STABLE,
+    ),
+    "a transaction marker, for a day": (
+        progress(lag=1, waited=86_400.0, since_commit=86_400.0, since_moved=86_400.0),
+        STABLE,
+    ),
+    "in a join phase": (
+        progress(**{**LATE, "since_commit": 300.0, "since_moved": 300.0}),
+        Around(state=GroupState.PREPARING, since_settled=600.0),
+    ),
+    "a KIP-848 group that reconciles": (
+        progress(**{**LATE, "since_commit": 300.0}),
+        Around(state=GroupState.REBALANCING, since_settled=600.0),
+    ),
+    "the rebalance has just ended": (
+        progress(**{**LATE, "since_commit": 300.0, "since_moved": 300.0}),
+        Around(state=GroupState.STABLE, since_settled=5.0),
+    ),
+    "the monitor has just begun": (
+        progress(lag=40_000_000, waited=None, since_commit=900.0, since_moved=900.0),
+        STABLE,
+    ),
+    "a busy topic whose lag only grew between its commits": (
+        progress(lag=5_000, waited=0.6, gained=0.4, over=60.0),
+        STABLE,
+    ),
+    "commits once a minute, seen before and after": (
+        progress(waited=70.0, since_commit=50.0, since_moved=50.0, gap=60.0, gained=50.0, over=60),
+        STABLE,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_rule_that_fits(case):
+    """Each rule, with a sentence."""
+    seen, around, expected = CASES[case]
+    found = partition_verdict(seen, around)
+    assert found.verdict == expected, found.sentence
+    assert found.sentence
+
+
+@pytest.mark.parametrize("case", FALSE_ALARMS)
+def test_known_false_alarms_are_none(case):
+    """What other monitors page for, and should not."""
+    seen, around = FALSE_ALARMS[case]
+    found = partition_verdict(seen, around)
+    assert found.verdict is LagVerdict.OK, found.sentence
+
+
+@pytest.mark.parametrize(
+    "case",
+    [LagCase.NEVER_COMMITTED, LagCase.TOPIC_DELETED, LagCase.BEYOND_END, LagCase.UNKNOWN],
+)
+def test_without_a_figure_there_is_no_verdict(case):
+    """Deleted topics do not go on alarming; the case is named."""
+    found = partition_verdict(progress(case=case, lag=None), STABLE)
+    assert (found.verdict, found.sentence) == (LagVerdict.UNSCORED, case.value)
+    alone = group_verdict("g", [progress(case=case, lag=None)], STABLE)
+    assert (alone.verdict, alone.level) == (LagVerdict.UNSCORED, Level.OK)
+    with_others = group_verdict("g", [progress(case=case, lag=None)], STABLE, others=3)
+    assert with_others.verdict is LagVerdict.OK
+
+
+def test_patience_follows_the_rhythm_within_bounds():
+    """A minute at least, a quarter of an hour at most, three usual gaps between."""
+    patience = Patience()
+    assert [patience.of(gap) for gap in (None, 1.0, 60.0, 3600.0)] == [60.0, 60.0, 180.0, 900.0]
+
+
+def test_a_group_is_as_its_worst_partition():
+    """STOP before STALL before WARN; the sentence counts and names."""
+    stall = progress(4, **{**LATE, "since_moved": 300.0})
+    stops = [progress(n, **{**LATE, "since_commit": 300.0}) for n in (7, 2)]
+    found = group_verdict("g", [stall, *stops], STABLE, others=45)
+    assert (found.verdict, found.level, found.partitions) == (LagVerdict.STOP, Level.ERR, 48)
+    assert found.sentence.startswith("2 of 48 partitions: no commit for 300 s")
+    assert found.sentence.endswith("(orders-2)")
+    assert [each.tp.partition for each in found.worse] == [2, 7, 4]
+    answer = found.as_json()
+    assert answer["verdict"] == "STOP"
+    assert answer["partitions"][2]["verdict"] == "STALL"
+
+
+def test_a_group_that_everybody_left_for_a_day_is_abandoned():
+    """A ghost pages nobody; one that was left an hour ago does."""
+    late = {**LATE, "waited": 200_000.0, "since_moved": 200_000.0}
+    gone = [progress(n, **{**late, "since_commit": 100_000.0}) for n in range(3)]
+    found = group_verdict("g", gone, EMPTY)
+    assert (found.verdict, found.level) == (LagVerdict.ABANDONED, Level.OK)
+    fresh = progress(9, **{**late, "since_commit": 3600.0})
+    assert group_verdict("g", [*gone, fresh], EMPTY).verdict is LagVerdict.STOP
+    assert group_verdict("g", gone, STABLE).verdict is LagVerdict.STOP
+
+
+def test_a_group_without_commits_is_unscored():
+    """Nothing is said of what nobody reads."""
+    assert group_verdict("g", [], STABLE).verdict is LagVerdict.UNSCORED
+    assert group_verdict("g", [], STABLE, others=4).verdict is LagVerdict.OK
