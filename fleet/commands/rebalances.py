@@ -110,14 +110,17 @@ def rebalances(
         past = _read(fleet, group, live=live)
         wanted = None if cause is None else Cause(cause)
         found = past.rows.rebalances(group=group, since=begin, until=end, cause=wanted)
-        found = found[-last:] if last else found
+        counted_from = begin
+        if last and len(found) > last:
+            found = found[-last:]
+            counted_from = found[0].ended_at
         if group and not found:
             _known(fleet, past, group)
         for path, make in ((png, _as_png), (html, _as_html)):
             if path is not None:
                 _write(path, make(fleet, past, found, since=begin, until=end))
                 click.echo(f"wrote {path}", err=True)
-        _print(fleet, past, found, since=begin, until=end or now, last=last, output=output)
+        _print(fleet, past, found, since=counted_from, until=end or now, last=last, output=output)
 
 
 def _read(fleet: "Fleet", group: str | None, *, live: bool) -> "Past":

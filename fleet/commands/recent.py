@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HOUR: Final = 3600.0
 DAY: Final = 86400.0
-PATIENCE: Final = 1.5
+PATIENCE: Final = 3.0
 SMALL: Final = 250_000
 """Records that are read in about a second."""
 
