@@ -41,7 +41,7 @@ _GOODBYE: Final = 3.0
 def top(
     invocation: Invocation, *, interval: float, sort: str, pattern: str, once: bool, output: str
 ) -> None:
-    """All groups as they are now, worst first; live on a terminal.
+    """Groups as they are now, worst first; a live view.
 
     Keys: q quits, s sorts by the next column, / filters. LAG is in records, BEHIND the age of
     the oldest committed position, IN/S and OUT/S records a second produced and consumed, REB/H
