@@ -16,6 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
@@ -25,6 +26,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet import cli
+from fleet.clock import SystemClock
+from fleet.commands.past import past_of
+from fleet.cycle import Fleet
+from fleet.history.places import Place
+from fleet.history.rows import membership_row, rebalance_row
+from fleet.history.table_columns import MEMBERSHIPS, REBALANCES
+from fleet.history.writing import Writer
 from fleet.rebalances import Cause
 from tests.support import kafka_tools
 
@@ -200,6 +208,34 @@ def test_wrong_questions_are_refused_with_what_to_do(group, capsys, tmp_path):
     assert "no rebalance to draw" in said(capsys, *empty, code=1)[1]
     unwritable = ("rebalances", group, "--png", str(tmp_path / "none" / "x.png"))
     assert "cannot be written" in said(capsys, *unwritable, code=1)[1]
+
+
+def test_tables_are_asked_where_they_are_kept(group, capsys, tmp_path, monkeypatch):
+    """The same answer as the log's, with its source; `--live` reads the log all the same."""
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path))
+    with Fleet.open(Path("fleet.yaml")) as fleet:
+        keep(past_of(fleet, group=group, live=True, patience=20).rows, group, tmp_path / "history")
+    tables, log = answer(capsys, "rebalances", group), answer(capsys, "rebalances", group, "--live")
+    assert tables["source"]["kind"] == "tables"
+    assert log["source"]["kind"] == "log"
+    assert tables["rebalances"] == log["rebalances"]
+    said(capsys, "rebalances", group, "--html", str(tmp_path / "t.html"))
+    assert f"{group}-0 replaced" in (tmp_path / "t.html").read_text()
+    assert "from the history tables in" in said(capsys, "rebalances", group)[0].splitlines()[-1]
+    assert answer(capsys, "status")["rebalances_from"]["kind"] == "tables"
+
+
+def keep(rows, group, where):
+    """Write rows of one group as the history's tables."""
+    with Writer(Place(where), cluster="asked", clock=SystemClock(), retention=1e6) as writer:
+        folder = writer.attempt()
+        rebalances = [rebalance_row(r) for r in rows.rebalances()]
+        members = [membership_row(m) for m in rows.memberships(group=group)]
+        files = (
+            *writer.write(folder, "rebalances", REBALANCES, rebalances, "ended_at"),
+            *writer.write(folder, "memberships", MEMBERSHIPS, members, "at"),
+        )
+        writer.commit(replace(writer.manifest, what="batch", files=files))
 
 
 def test_status_shows_rebalances_and_their_last_cause(group, capsys):
