@@ -44,6 +44,10 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "down": Lazy("life", "down", "Stop all workers, and the embedded broker.", "Start"),
     "doctor": Lazy("doctor", "doctor", "Check what Fleet needs, and say what to do.", "Look"),
     "status": Lazy("reading", "status", "Groups: members, lag, slots, last change.", "Look"),
+    "rebalances": Lazy(
+        "rebalances", "rebalances", "What rebalanced when, why, and for how long.", "Look"
+    ),
+    "top": Lazy("top", "top", "Groups as they are now, worst first; a live view.", "Look"),
     "plan": Lazy("reading", "plan", "What would be done, and what it costs.", "Look"),
     "history": Lazy("history", "history", "Record every group's past as tables.", "Look"),
     "apply": Lazy("changing", "apply", "Carry out the plans of groups.", "Change"),

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fleet.commands.invocation import SCHEMA_VERSION
+from fleet.commands.recent import Recent, recently
 from fleet.decide.storms import Storm
 from fleet.model import GroupSnapshot, Member, PartitionState, Snapshot
+from fleet.rebalances import Rebalance
 from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
 
 if TYPE_CHECKING:
@@ -68,6 +70,10 @@ class GroupStatus:
     rebalances: int | None = None
     window: float | None = None
     """Seconds over which rebalances were counted; None = not looked at."""
+    per_hour: int | None = None
+    """Rebalances of the last hour; None = not known."""
+    last_rebalance: Rebalance | None = None
+    """The last one of the last day."""
     storm: Storm | None = None
     """As it stands, or, where the log was not read, as it was last seen."""
 
@@ -77,9 +83,10 @@ class GroupStatus:
         return self.seen is not None and self.seen.exists
 
 
-def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupStatus]]:
+def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupStatus], Recent]:
     """All groups of the cluster and all declared ones, or those named, in order of name."""
     snapshot = fleet.snapshot(names or None)
+    recent = recently(fleet)
     pauses = fleet.pauses()
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
@@ -95,10 +102,12 @@ def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupSt
                 pauses=tuple(p for p in pauses if p.group in (None, name)),
                 rebalances=fleet.rebalances(name, window=window) if window else None,
                 window=window,
+                per_hour=recent.per_hour(name),
+                last_rebalance=recent.last.get(name),
                 storm=fleet.storm(name) if names else fleet.last_storm(name),
             )
         )
-    return snapshot, found
+    return snapshot, found, recent
 
 
 def _managed(fleet: "Fleet", name: str) -> Managed:
@@ -117,7 +126,12 @@ def _managed(fleet: "Fleet", name: str) -> Managed:
 
 
 def status_answer(
-    snapshot: Snapshot, groups: Sequence[GroupStatus], pauses: Sequence[Pause], *, detail: bool
+    snapshot: Snapshot,
+    groups: Sequence[GroupStatus],
+    pauses: Sequence[Pause],
+    *,
+    recent: Recent,
+    detail: bool,
 ) -> dict[str, Any]:
     """The contract of `fleet status -o json`."""
     return {
@@ -126,6 +140,7 @@ def status_answer(
         "at": snapshot.at,
         "took_seconds": snapshot.took,
         "problems": list(snapshot.problems),
+        "rebalances_from": {"kind": recent.kind, "sentence": recent.sentence},
         "pauses": [_pause(pause) for pause in pauses],
         "groups": [_group(group, detail=detail) for group in groups],
     }
@@ -142,6 +157,8 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
         "members": len(seen.members) if seen else 0,
         "lag": seen.lag if seen else None,
         "lag_seconds": seen.lag_seconds if seen else None,
+        "rebalances_per_hour": status.per_hour,
+        "last_rebalance": _last(status.last_rebalance),
         "paused": bool(status.pauses),
         "storm": _storm(status.storm) if status.storm else None,
         "managed": _managed_answer(status.managed) if status.managed else None,
@@ -156,6 +173,17 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
             "slots": _slots(status.managed) if status.managed else [],
         }
     return answer
+
+
+def _last(rebalance: Rebalance | None) -> dict[str, Any] | None:
+    if rebalance is None:
+        return None
+    return {
+        "at": rebalance.ended_at,
+        "number": rebalance.number,
+        "cause": rebalance.cause.value,
+        "confidence": rebalance.confidence.value,
+    }
 
 
 def _managed_answer(managed: Managed) -> dict[str, Any]:

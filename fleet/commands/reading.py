@@ -31,8 +31,9 @@ def status(
     """Groups: members, lag, slots, last change.
 
     All groups of the cluster, managed or not. With a GROUP: its partitions, slots and recent
-    rebalances too. LAG is in records, BEHIND the age of the oldest committed position; SLOTS
-    is active/open, WORKERS running+standby.
+    rebalances too. LAG is in records, BEHIND the age of the oldest committed position, REB/H the
+    rebalances of the last hour, LAST CAUSE that of the last one and how long ago it was;
+    SLOTS is active/open, WORKERS running+standby.
     """
     if watch and output == "json":
         raise click.UsageError("--watch is for people: leave it out with -o json")
@@ -48,12 +49,15 @@ def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str) -> None:
     from fleet.commands.group_status import gather, status_answer
     from fleet.commands.status_table import print_status
 
-    snapshot, found = gather(fleet, groups)
+    snapshot, found, recent = gather(fleet, groups)
     _known(fleet, [status.group for status in found if not status.exists and not status.managed])
     if output == "json":
-        print_json(status_answer(snapshot, found, fleet.pauses(), detail=bool(groups)))
+        print_json(
+            status_answer(snapshot, found, fleet.pauses(), recent=recent, detail=bool(groups))
+        )
         return
-    print_status(stdout(), snapshot, found, now=fleet.clock.now(), detail=bool(groups))
+    now = fleet.clock.now()
+    print_status(stdout(), snapshot, found, now=now, detail=bool(groups), recent=recent)
 
 
 def _watch(fleet: "Fleet", groups: tuple[str, ...], *, every: float) -> None:

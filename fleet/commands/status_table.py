@@ -8,7 +8,9 @@ from rich.markup import escape
 
 from fleet.commands.answers import table
 from fleet.commands.group_status import GroupStatus, Managed
+from fleet.commands.recent import Recent
 from fleet.model import LagCase, PartitionState, Snapshot
+from fleet.rebalances import Rebalance
 from fleet.slots import Change, ChangeState, WorkerReport
 
 _STATE_COLOURS: Final = {"Stable": "green", "Empty": "dim", "Dead": "red"}
@@ -21,6 +23,7 @@ def print_status(
     *,
     now: float,
     detail: bool,
+    recent: Recent | None = None,
 ) -> None:
     """The cluster's groups; with `detail` each group's partitions and slots."""
     if not groups:
@@ -40,6 +43,8 @@ def print_status(
             console.print(
                 f"[yellow]paused[/yellow] {escape(whose)}: {escape(pause.reason)} ({pause.by})"
             )
+    if groups and recent is not None and not recent.known:
+        console.print(f"[yellow]not read[/yellow]: {escape(recent.sentence)}")
     for status in groups:
         if status.storm is not None:
             console.print(f"[red]storm[/red] {escape(status.group)}: {escape(storm_of(status))}")
@@ -51,29 +56,45 @@ def print_status(
 
 
 def _overview(groups: Sequence[GroupStatus], now: float) -> object:
-    numbers = ("MEMBERS", "LAG", "BEHIND")
-    rows = table(
-        "GROUP", "STATE", *numbers, "MODE", "SLOTS", "WORKERS", "LAST CHANGE", right=numbers
-    )
+    numbers = ("MEM", "LAG", "BEHIND", "REB/H")
+    declared = any(status.managed for status in groups)  # else the columns would be empty
+    ours = ("MODE", "SLOTS", "WORKERS", "LAST CHANGE") if declared else ()
+    rows = table("GROUP", "STATE", *numbers, "LAST CAUSE", *ours, right=numbers)
     for status in groups:
-        seen, managed = status.seen, status.managed
+        seen = status.seen
         rows.add_row(
             escape(status.group),
             _state(status),
             str(len(seen.members)) if seen and status.exists else "-",
             _count(seen.lag if seen else None),
             duration(seen.lag_seconds if seen else None),
-            _mode(status),
-            f"{managed.active}/{len(managed.gate.open)}" if managed and managed.has_worker else "-",
-            _workers(managed),
-            last_change(managed.change if managed else None, now),
+            _count(status.per_hour),
+            last_cause(status.last_rebalance, now),
+            *(_ours(status, now) if declared else ()),
         )
     return rows
 
 
+def _ours(status: GroupStatus, now: float) -> tuple[str, ...]:
+    managed = status.managed
+    return (
+        _mode(status),
+        f"{managed.active}/{len(managed.gate.open)}" if managed and managed.has_worker else "-",
+        _workers(managed),
+        last_change(managed.change if managed else None, now),
+    )
+
+
+def last_cause(rebalance: Rebalance | None, now: float) -> str:
+    """Cause and age of a group's last rebalance: `join 3 m`; - where there was none."""
+    if rebalance is None:
+        return "-"
+    return f"{rebalance.cause.value} {duration(max(0.0, now - rebalance.ended_at))}"
+
+
 def _detail(console: Console, status: GroupStatus, now: float) -> None:
     seen, managed = status.seen, status.managed
-    console.print(f"\n[bold]{escape(status.group)}[/bold]: {_story(status)}")
+    console.print(f"\n[bold]{escape(status.group)}[/bold]: {_story(status, now)}")
     if seen and seen.partitions:
         console.print(_partitions(seen.partitions))
     if managed and managed.slots:
@@ -101,7 +122,7 @@ def foreign_holder(group: str, number: int) -> str:
     )
 
 
-def _story(status: GroupStatus) -> str:
+def _story(status: GroupStatus, now: float) -> str:
     if not status.exists:
         return "declared, not on the cluster yet"
     seen = status.seen
@@ -112,6 +133,8 @@ def _story(status: GroupStatus) -> str:
     if status.window is not None:
         counted = "unreadable" if status.rebalances is None else str(status.rebalances)
         parts.append(f"rebalances in the last {duration(status.window)}: {counted}")
+    if status.last_rebalance is not None:
+        parts.append(f"the last: {last_cause(status.last_rebalance, now)} ago")
     return ", ".join(parts)
 
 

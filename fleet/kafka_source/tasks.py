@@ -68,8 +68,9 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """The records of the ranges, at most one per partition; closes the consumer at the end.
 
-    make: columns of one partition's messages. gone: what to yield for the part of a range that is before the
-    log's first offset; without it that is a failure. Raises RangeTruncated or RangeUnread.
+    make: columns of one partition's messages. gone: what to yield for the part of a range that
+    is before the log's first offset; without it that is a failure. Raises RangeTruncated or
+    RangeUnread.
     """
     from confluent_kafka import TopicPartition  # noqa: PLC0415 - only where the task runs
 

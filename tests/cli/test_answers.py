@@ -20,6 +20,7 @@ from fleet.commands.changing import Result
 from fleet.commands.checks import Finding, Level, guarded
 from fleet.commands.doctor import as_json
 from fleet.commands.group_status import GroupStatus, Managed, status_answer
+from fleet.commands.recent import Recent
 from fleet.commands.status_table import duration, last_change, print_status
 from fleet.decide.storms import Storm
 from fleet.errors import FleetError
@@ -48,6 +49,7 @@ from fleet.slots import (
     WorkerProcess,
     WorkerReport,
 )
+from tests.asking.worlds import rebalance
 from tests.support.json_contract import documented, shape
 
 TP = TopicPartition("orders", 0)
@@ -70,6 +72,8 @@ CHANGE = Change(
     group="orders", plan=PLAN, state=ChangeState.DONE, actor="deploy@ci:4711", token=1, counter=9,
     step=1, started_at=101.0, ended_at=108.0, receipts=(RECEIPT,), sentence="2 slots more",
 )  # fmt: skip
+RECENT = Recent(kind="log", sentence="from __consumer_offsets, read just now")
+LAST = dataclasses.replace(rebalance(7, 0), ended_at=120.0)
 PAUSE = Pause(group=None, reason="incident", by="deploy@ci", at=90.0)
 STORM = Storm(
     cluster="main", group="orders", since=50.0, seen_at=200.0, rebalances=9, moved=24, budget=5,
@@ -101,7 +105,7 @@ STATUS = GroupStatus(
                               slot=None, counter=4, http_port=None)),
         change=CHANGE,
     ),
-    pauses=(PAUSE,), rebalances=2, window=600.0,
+    pauses=(PAUSE,), rebalances=2, window=600.0, per_hour=2, last_rebalance=LAST,
 )  # fmt: skip
 FOREIGN = GroupStatus(
     group="theirs",
@@ -122,8 +126,14 @@ def printed(show, *args, width=100, **kwargs) -> str:
 @pytest.mark.parametrize(
     ("heading", "answer"),
     [
-        ("fleet status -o json", status_answer(SNAPSHOT, [STATUS], [PAUSE], detail=False)),
-        ("fleet status GROUP -o json", status_answer(SNAPSHOT, [STATUS], [PAUSE], detail=True)),
+        (
+            "fleet status -o json",
+            status_answer(SNAPSHOT, [STATUS], [PAUSE], recent=RECENT, detail=False),
+        ),
+        (
+            "fleet status GROUP -o json",
+            status_answer(SNAPSHOT, [STATUS], [PAUSE], recent=RECENT, detail=True),
+        ),
         (
             "fleet plan -o json",
             {"schema_version": 1, "cluster": "main", "plans": [plan_answer(PLAN)]},
@@ -228,9 +238,10 @@ def test_status_lists_every_group_with_what_is_known():
     """Managed, foreign and not yet existing groups stand in one table."""
     text = printed(print_status, SNAPSHOT, [STATUS, FOREIGN, NEW], now=300.0, detail=False)
     assert re.search(
-        r"orders\s+Stable\s+1\s+7\s+0\.5 s\s+act paused\s+1/1\s+1\+1\s+done 3 m ago", text
+        r"orders\s+Stable\s+1\s+7\s+0\.5 s\s+2\s+join 3 m\s+act paused\s+1/1\s+1\+1\s+done 3 m ago",
+        text,
     )
-    assert re.search(r"theirs\s+Empty\s+0\s+-\s+-\s+-\s+-\s+-\s+-", text)
+    assert re.search(r"theirs\s+Empty\s+0\s+-\s+-\s+-\s+-\s+-\s+-\s+-\s+-", text)
     assert re.search(r"new\s+none yet", text)
     assert "paused all groups: incident" in text
     assert "storm orders: for 2 min: 9 rebalances in the last 10 min, budget 5; orders-3" in (
@@ -242,7 +253,10 @@ def test_status_lists_every_group_with_what_is_known():
 def test_status_of_one_group_shows_partitions_and_slots():
     """Detail: protocol, recent rebalances, owner of each partition, holder of each slot."""
     text = printed(print_status, SNAPSHOT, [STATUS], now=300.0, detail=True, width=120)
-    assert "classic group, assignor cooperative-sticky, rebalances in the last 10 m: 2" in text
+    assert (
+        "classic group, assignor cooperative-sticky, rebalances in the last 10 m: 2, the last: join"
+        in text
+    )
     assert re.search(r"orders-0\s+5\s+12\s+7\s+0\.5 s\s+w-1", text)
     assert re.search(r"0\s+active\s+w-1\s+0a1b2c3d4e\s+3\s+40", text)
     assert re.search(r"-\s+standby\s+w-2", text)

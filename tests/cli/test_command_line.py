@@ -17,6 +17,8 @@ NEEDS_FILE = {
     "up": [],
     "down": [],
     "status": [],
+    "rebalances": [],
+    "top": [],
     "plan": [],
     "apply": ["--all"],
     "scale": ["orders", "3"],

@@ -1,0 +1,91 @@
+"""Rebalances of the last hour and the last cause of every group, within bounded time.
+
+Problem: `fleet status` is looked at often and answers in a second for a thousand groups; the
+offsets topic of such a cluster takes minutes to read. Choice: tables where they are kept; else
+the topic, from its beginning where it is small and from a day ago where it is not, given up
+after `PATIENCE`. What was given up is absent, with words.
+Cost: a reader that begins in the middle does not know the cause of the first rebalance it sees.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from fleet.commands.past import by_group, tables_of, tail_of
+from fleet.errors import FleetError
+from fleet.rebalances import Rebalance
+
+if TYPE_CHECKING:
+    from fleet.cycle import Fleet
+
+HOUR: Final = 3600.0
+DAY: Final = 86400.0
+PATIENCE: Final = 3.0
+SMALL: Final = 250_000
+"""Records that are read in about a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recent:
+    """What is known of the last day. Groups without a rebalance in it are left out."""
+
+    kind: str
+    """tables | log | none."""
+    sentence: str
+    """Where it is from, or why nothing is known."""
+    in_hour: Mapping[str, int] = field(default_factory=dict)
+    last: Mapping[str, Rebalance] = field(default_factory=dict)
+
+    @property
+    def known(self) -> bool:
+        """Whether a group that is left out had no rebalance."""
+        return self.kind != "none"
+
+    def per_hour(self, group: str) -> int | None:
+        """Rebalances of a group in the last hour; None where not known."""
+        return self.in_hour.get(group, 0) if self.known else None
+
+
+def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, now: float) -> Recent:
+    """Counted from rows in any order."""
+    groups = by_group(rebalances)
+    return Recent(
+        kind=kind,
+        sentence=sentence,
+        in_hour={
+            group: sum(now - HOUR <= r.ended_at for r in found) for group, found in groups.items()
+        },
+        last={
+            group: max(found, key=lambda r: (r.ended_at, r.log_offset))
+            for group, found in groups.items()
+        },
+    )
+
+
+def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
+    """The last day of all groups; raises nothing: what cannot be read is not known."""
+    now = fleet.clock.now()
+    tables = tables_of(fleet)
+    if tables is not None:
+        found = tables.rows.rebalances(since=now - DAY)
+        return recent_from(found, kind="tables", sentence=tables.source.sentence(now), now=now)
+    try:
+        with tail_of(fleet, since=beginning(fleet), keep=DAY) as tail:
+            done = tail.catch_up(patience)
+            found, why = tail.rebalances(since=now - DAY), tail.problem
+    except FleetError as error:
+        done, found, why = False, [], str(error)
+    if done:
+        told = "from __consumer_offsets, read just now"
+        return recent_from(found, kind="log", sentence=told, now=now)
+    why = why or (
+        f"__consumer_offsets was not read within {patience:g} s; `fleet history tail` keeps "
+        "tables that answer at once"
+    )
+    return Recent(kind="none", sentence=f"rebalances are not known: {why}")
+
+
+def beginning(fleet: "Fleet") -> float | None:
+    """From when on a reader in a hurry reads the topic: all of it (None) where it is small."""
+    size = sum(end - start for start, end in fleet.offsets_bounds().values())
+    return None if size <= SMALL else fleet.clock.now() - DAY

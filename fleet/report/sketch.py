@@ -1,0 +1,413 @@
+"""A timeline as shapes in pixels, for any renderer. Pure.
+
+Problem: a PNG for a message and an HTML page for reading shall show the same picture, and two
+drawing programs drift apart. Choice: geometry is decided once, here, as rectangles, lines,
+diamonds and texts whose colour is a role (`own`, `pause`, `cause: join`, ...); renderers only
+know how to paint a role. Cost: widths of texts are estimated, as no font is measured.
+
+From the top: title; causes with their letters and counts; the ribbon of generations with the
+letter of each cause; durations; the lanes; the clock. A storm shades all of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from fleet.rebalances import Cause
+from fleet.report.timeline import Bar, Lane, Mark, Span, Timeline, labelled
+from fleet.report.wording import clock_text, number_word, span_text
+
+WIDTH: Final = 1200.0
+_LEFT: Final = 176.0
+_RIGHT: Final = 24.0
+_RIBBON: Final = 22.0
+_LETTERS: Final = 20.0
+_DURATIONS: Final = 64.0
+_GAP: Final = 14.0
+_LEAST: Final = 1.6
+"""Pixels that a pause or a generation always gets: seconds in a day are still seen."""
+_MANY: Final = 100
+"""Rebalances beyond which lines are thinner, so that bars are still seen."""
+
+LETTERS: Final[dict[Cause, str]] = {
+    Cause.CREATED: "G",
+    Cause.JOIN: "J",
+    Cause.LEAVE: "L",
+    Cause.BATCHED_LEAVE: "B",
+    Cause.EXPIRY: "X",
+    Cause.DEPARTURE: "D",
+    Cause.SUBSCRIPTION: "S",
+    Cause.PARTITIONS: "P",
+    Cause.ASSIGNOR: "A",
+    Cause.LEADER_REJOIN: "R",
+    Cause.SECOND_ROUND: "2",
+    Cause.COORDINATOR_MOVE: "C",
+    Cause.MIGRATION: "M",
+    Cause.REBORN: "N",
+    Cause.UNKNOWN: "?",
+}
+
+Anchor = Literal["start", "middle", "end"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A rectangle."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    paint: str
+    opacity: float = 1.0
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stroke:
+    """A straight line."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    paint: str
+    width: float = 1.0
+    opacity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diamond:
+    """A square on its corner."""
+
+    x: float
+    y: float
+    radius: float
+    paint: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """A text; `y` is its middle."""
+
+    x: float
+    y: float
+    text: str
+    size: float = 12.0
+    anchor: Anchor = "start"
+    paint: str = "ink"
+    bold: bool = False
+    title: str = ""
+
+
+Shape = Box | Stroke | Diamond | Words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sketch:
+    """Shapes in the order in which they are painted."""
+
+    width: float
+    height: float
+    shapes: tuple[Shape, ...]
+    caption: str
+    """The picture in one sentence, for who cannot see it."""
+
+
+def sketch(line: Timeline) -> Sketch:
+    """The picture of a timeline, `WIDTH` wide and as high as its lanes need."""
+    return _Drawing(line).drawn()
+
+
+def text_width(text: str, size: float) -> float:
+    """About how wide a text is in a common sans-serif font."""
+    return len(text) * size * 0.56
+
+
+def fitted(text: str, size: float, width: float) -> str:
+    """A text that is too wide without its middle: names differ at their ends."""
+    room = int(width / text_width("n", size))
+    if len(text) <= room:
+        return text
+    return f"{text[: room // 2 - 1]}…{text[-(room - room // 2) :]}"
+
+
+class _Drawing:
+    def __init__(self, line: Timeline) -> None:
+        self.line = line
+        self.word = number_word(line.protocol)
+        self.shapes: list[Shape] = []
+        self.scale = (WIDTH - _LEFT - _RIGHT) / max(line.until - line.since, 1e-6)
+        self.lane_height = min(34.0, max(11.0, 660.0 / max(len(line.lanes), 1)))
+
+    def x(self, at: float) -> float:
+        return _LEFT + (at - self.line.since) * self.scale
+
+    def drawn(self) -> Sketch:
+        top = self._head()
+        letters = top
+        ribbon = letters + _LETTERS
+        durations = ribbon + _RIBBON + _GAP
+        lanes = durations + (0.0 if self.line.longest is None else _DURATIONS + _GAP)
+        bottom = lanes + self.lane_height * max(len(self.line.lanes), 1)
+        self._storms(letters, bottom)
+        self._grid(durations, bottom)
+        self._rounds(letters, ribbon)
+        if self.line.longest is not None:
+            self._durations(durations, durations + _DURATIONS, self.line.longest)
+        self._causes_through(lanes, bottom)
+        self._lanes(lanes)
+        height = self._foot(bottom)
+        return Sketch(
+            width=WIDTH, height=height, shapes=tuple(self.shapes), caption=self._caption()
+        )
+
+    # --- around it ---------------------------------------------------------------------------
+
+    def _caption(self) -> str:
+        line = self.line
+        causes = ", ".join(f"{n} {cause.value}" for cause, n in line.counts) or "none"
+        return (
+            f"Group {line.group} on {line.cluster}: {len(line.marks)} rebalances ({causes}), "
+            f"{len(line.lanes)} lanes of members, {clock_text(line.since)} to "
+            f"{clock_text(line.until)} UTC"
+        )
+
+    def _head(self) -> float:
+        line = self.line
+        many = len(line.marks)
+        self._add(Words(x=16, y=22, text=line.group, size=17, bold=True))
+        told = (
+            f"cluster {line.cluster} · {line.protocol} · {clock_text(line.since)} to "
+            f"{clock_text(line.until)} UTC · {many} rebalance{'' if many == 1 else 's'}"
+        )
+        if line.storms:
+            told += f" · {len(line.storms)} storm{'' if len(line.storms) == 1 else 's'}"
+        self._add(Words(x=16, y=44, text=told, size=12, paint="faint"))
+        return self._legend(66.0) + 22.0
+
+    def _legend(self, y: float) -> float:
+        x = 16.0
+        for cause, count in self.line.counts:
+            text = f"{cause.value} {count}"
+            needed = 34.0 + text_width(text, 12)
+            if x + needed > WIDTH - _RIGHT:
+                x, y = 16.0, y + 20.0
+            self._badge(x + 8, y, cause)
+            self._add(Words(x=x + 21, y=y, text=text))
+            x += needed
+        y += 22.0
+        x = 16.0
+        for paint, text in self._signs():
+            if paint == "own":
+                for n, opacity in enumerate((0.35, 0.65, 1.0)):
+                    self._box(x + 7 * n, y - 6 + 2 * (2 - n), 7, 4 + 4 * n, paint, opacity=opacity)
+            elif paint == "replaced":
+                self._add(Diamond(x=x + 10, y=y, radius=5, paint=paint))
+            else:
+                self._box(x, y - 6, 20, 12, paint, opacity=0.22 if paint == "storm" else 1.0)
+            self._add(Words(x=x + 26, y=y, text=text, paint="faint"))
+            x += 46.0 + text_width(text, 12)
+        return y
+
+    def _signs(self) -> Iterator[tuple[str, str]]:
+        line = self.line
+        yield "own", f"partitions owned (number, thickness; most {line.most_owned})"
+        if line.longest is not None:
+            yield "pause", "paused"
+        if any(lane.replaced for lane in line.lanes):
+            yield "replaced", "static member replaced, no rebalance"
+        if line.storms:
+            yield "storm", "storm"
+        unknown = sum(mark.seconds is None for mark in line.marks)
+        if unknown == len(line.marks):
+            yield "unknown", "no duration is known"
+        elif unknown:
+            yield "unknown", f"duration not known ({unknown} of {len(line.marks)})"
+
+    def _foot(self, bottom: float) -> float:
+        for at, text in self.line.ticks:
+            self._add(Words(x=self.x(at), y=bottom + 15, text=text, anchor="middle", paint="faint"))
+        self._add(Words(x=_LEFT - 10, y=bottom + 15, text="UTC", anchor="end", paint="faint"))
+        if not self.line.hidden:
+            return bottom + 32
+        told = f"{self.line.hidden} more members owned less and are not drawn"
+        self._add(Words(x=_LEFT, y=bottom + 36, text=told, paint="faint"))
+        return bottom + 54
+
+    def _storms(self, top: float, bottom: float) -> None:
+        for storm in self.line.storms:
+            title = f"storm, {clock_text(storm.start)} to {clock_text(storm.end)}"
+            width = max(self.x(storm.end) - self.x(storm.start), 4.0)
+            self._box(
+                self.x(storm.start),
+                top - 4,
+                width,
+                bottom - top + 4,
+                "storm",
+                opacity=0.14,
+                title=title,
+            )
+
+    def _grid(self, top: float, bottom: float) -> None:
+        for at, _ in self.line.ticks:
+            self._upright(self.x(at), top, bottom, "grid")
+
+    # --- rebalances --------------------------------------------------------------------------
+
+    def _rounds(self, letters: float, ribbon: float) -> None:
+        """The ribbon of generations, and over each beginning the letter of its cause."""
+        marks = self.line.marks
+        self._side(f"{self.word}s", ribbon + _RIBBON / 2)
+        self._side("causes", letters + _LETTERS / 2 - 1)
+        starts = [self.line.since, *(mark.at for mark in marks)]
+        ends = [*starts[1:], self.line.until]
+        numbers = [self.line.before, *(mark.number for mark in marks)]
+        titles = ["", *(mark.title for mark in marks)]
+        for place, (start, end, number, title) in enumerate(
+            zip(starts, ends, numbers, titles, strict=True)
+        ):
+            x, width = self.x(start), self.x(end) - self.x(start)
+            if not number or width <= 0:  # nobody was a member in generation 0
+                continue
+            opacity = 0.16 if place % 2 else 0.3
+            self._box(x, ribbon, max(width, 0.5), _RIBBON, "ink", opacity=opacity, title=title)
+            if width > text_width(str(number), 12) + 6:
+                self._add(
+                    Words(
+                        x=x + width / 2, y=ribbon + _RIBBON / 2, text=str(number),
+                        anchor="middle", title=title,
+                    )
+                )  # fmt: skip
+        with_letter = labelled((self.x(mark.at) for mark in marks), 17.0)
+        for mark, lettered in zip(marks, with_letter, strict=True):
+            self._begin(mark, letters, ribbon, lettered=lettered)
+
+    def _begin(self, mark: Mark, letters: float, ribbon: float, *, lettered: bool) -> None:
+        x, paint = self.x(mark.at), paint_of(mark.cause)
+        if lettered:
+            self._badge(x, letters + 7, mark.cause, title=mark.title, certain=mark.certain)
+        width = 2.0 if len(self.line.marks) <= _MANY else 1.2
+        self._upright(x, letters + 12, ribbon + _RIBBON, paint, width=width)
+
+    def _durations(self, top: float, base: float, longest: float) -> None:
+        """Stems as high as rebalances were long; a grey stub where that is not known."""
+        self._side("duration", (top + base) / 2 - 7)
+        self._side(f"0 to {span_text(longest)}", (top + base) / 2 + 8)
+        self._box(_LEFT, base, WIDTH - _RIGHT - _LEFT, 1.0, "grid")
+        for mark in self.line.marks:
+            if mark.seconds is None:
+                self._box(self.x(mark.at) - 1, base - 6, 2.0, 6, "unknown", title=mark.title)
+                continue
+            height = max((base - top) * mark.seconds / max(longest, 1e-6), 1.5)
+            x = self.x(mark.at - mark.seconds)
+            width = max(self.x(mark.at) - x, _LEAST)
+            self._box(x, base - height, width, height, "pause", title=mark.title)
+
+    def _causes_through(self, top: float, bottom: float) -> None:
+        faint = 0.55 if len(self.line.marks) <= _MANY else 0.25
+        for mark in self.line.marks:
+            x = self.x(mark.at)
+            self._upright(x, top, bottom, paint_of(mark.cause), opacity=faint)
+
+    # --- members -----------------------------------------------------------------------------
+
+    def _lanes(self, top: float) -> None:
+        if not self.line.lanes:
+            told = "who owned what is not known for this time"
+            self._add(Words(x=_LEFT + 8, y=top + self.lane_height / 2, text=told, paint="faint"))
+        for place, lane in enumerate(self.line.lanes):
+            y = top + place * self.lane_height
+            if place % 2:
+                self._box(_LEFT, y, WIDTH - _LEFT - _RIGHT, self.lane_height, "ink", opacity=0.03)
+            size = min(12.0, self.lane_height * 0.85)
+            self._side(lane.label, y + self.lane_height / 2, size=size, title=_names(lane))
+            self._lane(lane, y)
+
+    def _lane(self, lane: Lane, y: float) -> None:
+        room = self.lane_height - 2
+        middle = y + self.lane_height / 2
+        numbers: list[Shape] = []
+        for bar in lane.bars:
+            numbers += self._bar(bar, middle, room, lane)
+        for pause in lane.pauses:
+            self._pause(pause, middle, room, lane)
+        self.shapes += numbers
+        for at in lane.replaced:
+            title = f"{lane.label} replaced, {clock_text(at)}: no rebalance"
+            radius = min(6.0, self.lane_height * 0.42)
+            self._add(Diamond(x=self.x(at), y=middle, radius=radius, paint="replaced", title=title))
+
+    def _bar(self, bar: Bar, middle: float, room: float, lane: Lane) -> Iterator[Words]:
+        x, width = self.x(bar.start), self.x(bar.end) - self.x(bar.start)
+        share = bar.owned / self.line.most_owned
+        height = room * (0.3 + 0.55 * share) if bar.owned else 2.0
+        title = (
+            f"{lane.label}: {bar.owned} partitions, {clock_text(bar.start)} to "
+            f"{clock_text(bar.end, date=False)}"
+            if width >= 3
+            else ""
+        )
+        paint, opacity = ("own", 0.35 + 0.65 * share) if bar.owned else ("unknown", 1.0)
+        self._box(
+            x, middle - height / 2, max(width, 0.7), height, paint, opacity=opacity, title=title
+        )
+        size = min(11.0, height * 0.9)
+        if bar.owned and size >= 7 and width > text_width(str(bar.owned), size) + 6:
+            yield Words(
+                x=x + width / 2, y=middle, text=str(bar.owned), size=size, anchor="middle",
+                paint="on own" if share > 0.55 else "ink", title=title,
+            )  # fmt: skip
+
+    def _pause(self, pause: Span, middle: float, room: float, lane: Lane) -> None:
+        x = self.x(max(pause.start, self.line.since))
+        width = max(self.x(pause.end) - x, _LEAST)
+        title = f"{lane.label} paused for {span_text(pause.end - pause.start)}"
+        self._box(x, middle - room * 0.425, width, room * 0.85, "pause", opacity=0.95, title=title)
+
+    # --- shapes ------------------------------------------------------------------------------
+
+    def _add(self, shape: Shape) -> None:
+        self.shapes.append(shape)
+
+    def _box(
+        self, x: float, y: float, width: float, height: float, paint: str,
+        *, opacity: float = 1.0, title: str = "",
+    ) -> None:  # fmt: skip
+        self._add(
+            Box(x=x, y=y, width=width, height=height, paint=paint, opacity=opacity, title=title)
+        )
+
+    def _upright(
+        self, x: float, top: float, bottom: float, paint: str,
+        *, width: float = 1.0, opacity: float = 1.0,
+    ) -> None:  # fmt: skip
+        self._add(Stroke(x1=x, y1=top, x2=x, y2=bottom, paint=paint, width=width, opacity=opacity))
+
+    def _side(self, text: str, y: float, *, size: float = 12.0, title: str = "") -> None:
+        text = fitted(text, size, _LEFT - 18)
+        self._add(Words(x=_LEFT - 10, y=y, text=text, size=size, anchor="end", title=title))
+
+    def _badge(
+        self, x: float, y: float, cause: Cause, *, title: str = "", certain: bool = True
+    ) -> None:
+        """A letter on its colour; paler where the cause is not certain."""
+        self._box(x - 8, y - 8, 16, 16, "paper")
+        self._box(
+            x - 8, y - 8, 16, 16, paint_of(cause), opacity=1.0 if certain else 0.6, title=title
+        )
+        letter = LETTERS[cause]
+        self._add(
+            Words(x=x, y=y, text=letter, size=11, anchor="middle", paint="on cause", bold=True,
+                  title=title)
+        )  # fmt: skip
+
+
+def paint_of(cause: Cause) -> str:
+    """The role of a cause's colour."""
+    return f"cause {cause.value}"
+
+
+def _names(lane: Lane) -> str:
+    return ", ".join(lane.members[:20]) + (" …" if len(lane.members) > 20 else "")

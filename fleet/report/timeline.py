@@ -1,0 +1,372 @@
+"""A group's rebalances and members as the layout of a timeline. Pure.
+
+Problem: an incident is read off a picture faster than off a table, but rows of rebalances and
+memberships are no picture yet: who held how many partitions when is spread over events, pauses
+are seconds within hours, and a client that starts again and again leaves a hundred member ids.
+Choice: one lane per member with a bar per stretch of the same number of partitions; one lane
+for all stays of a client id whose stays never overlap (a member that comes and goes); a pause
+on each lane that had to stop: all of an eager group, else those that gave partitions up.
+`fleet.report.sketch` turns this into shapes and two renderers draw those.
+Cost: at most `max_lanes` lanes; members beyond, those that owned least, are counted, not shown.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from math import ceil
+from typing import Final
+
+from fleet.model import TopicPartition
+from fleet.rebalances import Cause, Known, Membership, Rebalance
+from fleet.report.wording import by_cause, sentence, short
+
+_EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
+_STEPS: Final = (
+    *(0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200),
+    *(3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400, 14 * 86400, 30 * 86400),
+)
+_LEAST_SPAN: Final = 10.0
+_LATE: Final = 1.0
+"""Seconds after the end of a rebalance within which a member's own record may come (KIP-848)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From one time to another, wall-clock seconds."""
+
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch in which a lane's member owned the same number of partitions."""
+
+    start: float
+    end: float
+    owned: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One member, or all stays of a client id that were never members at the same time."""
+
+    label: str
+    members: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    pauses: tuple[Span, ...] = ()
+    replaced: tuple[float, ...] = ()
+    """When a static member was replaced by another process under the same instance id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One rebalance."""
+
+    at: float
+    number: int
+    cause: Cause
+    certain: bool
+    seconds: float | None
+    how: Known
+    aborted: int
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What a picture of one group shows, between two times."""
+
+    cluster: str
+    group: str
+    protocol: str
+    since: float
+    until: float
+    lanes: tuple[Lane, ...]
+    marks: tuple[Mark, ...]
+    before: int | None
+    """The generation that stood at `since`."""
+    storms: tuple[Span, ...]
+    ticks: tuple[tuple[float, str], ...]
+    counts: tuple[tuple[Cause, int], ...]
+    hidden: int = 0
+    """Members without a lane."""
+
+    @property
+    def most_owned(self) -> int:
+        """The most partitions that one lane ever held; at least 1."""
+        return max((bar.owned for lane in self.lanes for bar in lane.bars), default=0) or 1
+
+    @property
+    def longest(self) -> float | None:
+        """Seconds of the longest rebalance; None where no duration is known."""
+        return max((m.seconds for m in self.marks if m.seconds is not None), default=None)
+
+
+def lay_out(
+    *,
+    rebalances: Sequence[Rebalance],
+    memberships: Sequence[Membership],
+    since: float,
+    until: float,
+    storms: Sequence[Span] = (),
+    max_lanes: int = 60,
+) -> Timeline:
+    """One group between two times; memberships before `since` tell who owned what at `since`.
+
+    Raises ValueError where there is no rebalance or they are of several groups.
+    """
+    groups = {(r.cluster, r.group) for r in rebalances}
+    if len(groups) != 1:
+        raise ValueError(f"a timeline shows one group with rebalances, not {len(groups)}")
+    ((cluster, group),) = groups
+    shown = sorted(
+        (r for r in rebalances if since <= r.ended_at <= until), key=lambda r: r.ended_at
+    )
+    earlier = [r for r in rebalances if r.ended_at < since]
+    before = max(earlier, key=lambda r: r.ended_at).number if earlier else None
+    if before is None and shown:
+        before = shown[0].before
+    lanes = _lanes(memberships, shown, since, until)
+    kept = _with_most(lanes, max_lanes)
+    return Timeline(
+        cluster=cluster,
+        group=group,
+        protocol=rebalances[-1].protocol,
+        since=since,
+        until=until,
+        lanes=tuple(kept),
+        marks=tuple(_mark(r) for r in shown),
+        before=before,
+        storms=tuple(_clipped(storms, since, until)),
+        ticks=ticks(since, until),
+        counts=tuple(by_cause(shown)),
+        hidden=sum(len(lane.members) for lane in lanes) - sum(len(lane.members) for lane in kept),
+    )
+
+
+def extent(rebalances: Sequence[Rebalance], *, now: float) -> Span:
+    """The stretch that shows all of these with some air, and the present where it is near."""
+    begins = [r.started_at if r.started_at is not None else r.ended_at for r in rebalances]
+    first, last = min(begins, default=now), max((r.ended_at for r in rebalances), default=now)
+    air = max((last - first) * 0.05, _LEAST_SPAN / 2)
+    end = now if now - last <= (last - first) / 2 else last + air
+    return Span(first - air, max(min(end, now), last + air / 5))
+
+
+def ticks(since: float, until: float, *, most: int = 8) -> tuple[tuple[float, str], ...]:
+    """Round times between two, in UTC, each with its label; the first of a day has the date."""
+    span = max(until - since, 0.1)
+    step = next(
+        (s for s in _STEPS if span / s <= most), _STEPS[-1] * ceil(span / _STEPS[-1] / most)
+    )
+    number = int(since // step) + 1
+    found: list[tuple[float, str]] = []
+    day = ""
+    while number * step <= until:
+        at = number * step
+        moment = datetime.fromtimestamp(at, tz=UTC)
+        today = moment.strftime("%b %d")
+        clock = moment.strftime("%H:%M" if step >= 60 else "%H:%M:%S")
+        if step < 1:
+            clock += f".{int(at * 10) % 10}"
+        fresh, day = today != day, today
+        text = today if step >= 86400 else f"{today} {clock}" if fresh else clock
+        found.append((at, text))
+        number += 1
+    return tuple(found)
+
+
+def labelled(places: Iterable[float], gap: float) -> list[bool]:
+    """Which of these places, in order, can carry a label at least `gap` from the last one."""
+    last = float("-inf")
+    chosen = []
+    for place in places:
+        fits = place - last >= gap
+        chosen.append(fits)
+        last = place if fits else last
+    return chosen
+
+
+# --- marks ----------------------------------------------------------------------------------
+
+
+def _mark(rebalance: Rebalance) -> Mark:
+    return Mark(
+        at=rebalance.ended_at,
+        number=rebalance.number,
+        cause=rebalance.cause,
+        certain=rebalance.confidence.value == "certain",
+        seconds=rebalance.seconds,
+        how=rebalance.start_known,
+        aborted=rebalance.aborted,
+        title=sentence(rebalance),
+    )
+
+
+def _clipped(spans: Iterable[Span], since: float, until: float) -> Iterable[Span]:
+    for span in spans:
+        if span.end >= since and span.start <= until:
+            yield Span(max(span.start, since), min(span.end, until))
+
+
+# --- lanes ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Stay:
+    """One member from its first event to its leaving."""
+
+    member: str
+    instance: bool
+    client: str
+    came: float
+    bars: list[Bar]
+    replaced: list[float]
+    lost: list[float]
+    """When partitions were taken from it, be it for as many others; its leaving too."""
+    owned: frozenset[TopicPartition] = frozenset()
+    went: float | None = None
+
+    def owns(self, at: float, owned: Iterable[TopicPartition]) -> None:
+        """From now on these."""
+        before, self.owned = self.owned, frozenset(owned)
+        if before - self.owned:
+            self.lost.append(at)
+        if self.bars and self.bars[-1].owned == len(self.owned):
+            return
+        self._close(at)
+        self.bars.append(Bar(at, at, len(self.owned)))
+
+    def leaves(self, at: float) -> None:
+        """It is no member from now on."""
+        self.lost.append(at)
+        self._close(at)
+        self.went = at
+
+    def stands(self, at: float) -> None:
+        """It is still a member where the picture ends."""
+        self._close(at)
+
+    def _close(self, at: float) -> None:
+        if self.bars:
+            last = self.bars.pop()
+            if at > last.start:
+                self.bars.append(replace(last, end=at))
+
+
+def _lanes(
+    memberships: Sequence[Membership], shown: Sequence[Rebalance], since: float, until: float
+) -> list[Lane]:
+    stays = _stays(memberships, until)
+    visible = [s for s in stays if s.came <= until and (s.went or until) > since]
+    together: dict[str, list[_Stay]] = defaultdict(list)
+    for stay in visible:
+        together[stay.member].append(stay)
+    lanes = _shared(together)
+    made = [_lane(label, group, shown, since, until) for label, group in lanes]
+    return sorted(made, key=lambda lane: _order(lane, static=_is_static(lane, visible)))
+
+
+def _stays(memberships: Sequence[Membership], until: float) -> list[_Stay]:
+    present: dict[str, _Stay] = {}
+    done: list[_Stay] = []
+    for row in sorted(memberships, key=lambda m: m.at):
+        if row.event == "left":
+            if (gone := present.pop(row.member, None)) is not None:
+                gone.leaves(row.at)
+                done.append(gone)
+            continue
+        stay = present.get(row.member)
+        if stay is None:
+            stay = _Stay(row.member, row.instance_id is not None, row.client_id, row.at, [], [], [])
+            present[row.member] = stay
+        if row.event == "replaced":
+            stay.replaced.append(row.at)
+            continue
+        stay.owns(row.at, row.owned)
+    for stay in present.values():
+        stay.stands(until)
+    return done + list(present.values())
+
+
+def _shared(together: dict[str, list[_Stay]]) -> list[tuple[str, list[_Stay]]]:
+    """Dynamic members of one client id share a lane where they never met."""
+    lanes: list[tuple[str, list[_Stay]]] = []
+    clients: dict[str, list[_Stay]] = defaultdict(list)
+    for member, stays in together.items():
+        if stays[0].instance or not stays[0].client:
+            lanes.append((short(member), stays))
+        else:
+            clients[stays[0].client].extend(stays)
+    for client, stays in clients.items():
+        ordered = sorted(stays, key=lambda s: s.came)
+        met = any((a.went is None or a.went > b.came) for a, b in pairwise(ordered))
+        if not met and len({s.member for s in ordered}) > 1:
+            lanes.append((f"{client} ({len({s.member for s in ordered})} in turn)", ordered))
+            continue
+        by_member: dict[str, list[_Stay]] = defaultdict(list)
+        for stay in ordered:
+            by_member[stay.member].append(stay)
+        lanes.extend((short(member), own) for member, own in by_member.items())
+    return lanes
+
+
+def _lane(
+    label: str, stays: Sequence[_Stay], shown: Sequence[Rebalance], since: float, until: float
+) -> Lane:
+    bars = [
+        Bar(max(bar.start, since), min(bar.end, until), bar.owned)
+        for stay in stays
+        for bar in stay.bars
+        if bar.end > since and bar.start < until
+    ]
+    return Lane(
+        label=label,
+        members=tuple(dict.fromkeys(stay.member for stay in stays)),
+        bars=tuple(bars),
+        pauses=tuple(_pauses(stays, shown)),
+        replaced=tuple(at for stay in stays for at in stay.replaced if since <= at <= until),
+    )
+
+
+def _pauses(stays: Sequence[_Stay], shown: Sequence[Rebalance]) -> Iterable[Span]:
+    """While it was a member already: who joins with a rebalance had nothing to pause.
+
+    Who leaves had paused from its last sign of life on; who only gets more goes on reading.
+    """
+    for rebalance in shown:
+        start, end = rebalance.started_at, rebalance.ended_at
+        if start is None or end <= start:
+            continue
+        eager = rebalance.protocol == "classic" and rebalance.assignor in _EAGER
+        for stay in stays:
+            there = stay.came <= start and (stay.went is None or stay.went >= end)
+            gives = any(start <= at <= end + _LATE for at in stay.lost)
+            if there and (eager or gives):
+                yield Span(start, end)
+                break
+
+
+def _with_most(lanes: Sequence[Lane], most: int) -> list[Lane]:
+    """The lanes that held partitions longest, in their order."""
+    if len(lanes) <= most:
+        return list(lanes)
+    held = {id(ln): sum((b.end - b.start) * (b.owned + 0.01) for b in ln.bars) for ln in lanes}
+    kept = {id(lane) for lane in sorted(lanes, key=lambda ln: -held[id(ln)])[:most]}
+    return [lane for lane in lanes if id(lane) in kept]
+
+
+def _is_static(lane: Lane, stays: Sequence[_Stay]) -> bool:
+    return any(s.instance for s in stays if s.member == lane.members[0])
+
+
+def _order(lane: Lane, *, static: bool) -> tuple[object, ...]:
+    """Static members by their number, dynamic ones by when they came."""
+    parts = re.split(r"(\d+)", lane.label)
+    natural = tuple((int(p), "") if p.isdigit() else (-1, p) for p in parts)
+    came = lane.bars[0].start if lane.bars else 0.0
+    return (0, natural) if static else (1, came, natural)

@@ -1,0 +1,1 @@
+"""Asking for the past: rebalances as tables and pictures, and the live view."""

@@ -1,0 +1,323 @@
+"""Rebalances of real members, asked for by the commands; the live view on a real terminal.
+
+One scripted group for all: created by two, joined by a third, which leaves again; a static
+member is replaced. Counted against Kafka's own DumpLogSegments [33].
+"""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet import cli
+from fleet.clock import SystemClock
+from fleet.commands.past import past_of
+from fleet.cycle import Fleet
+from fleet.history.places import Place
+from fleet.history.rows import membership_row, rebalance_row
+from fleet.history.table_columns import MEMBERSHIPS, REBALANCES
+from fleet.history.writing import Writer
+from fleet.rebalances import Cause
+from tests.support import kafka_tools
+
+PARTITIONS = 6
+_NOBODY = "127.0.0.1:1"
+
+
+class Story:
+    """The group's members, polled in turn by one thread."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+        self.bootstrap, self.group, self.topic = bootstrap, group, topic
+        self.members: dict[str, Consumer] = {}
+
+    def join(self, name: str, *, static: bool) -> None:
+        """A member, not yet polled."""
+        known = {"group.instance.id": name} if static else {"client.id": name}
+        self.members[name] = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap, "group.id": self.group, "log_level": 0,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "auto.offset.reset": "earliest", "auto.commit.interval.ms": 500,
+                "heartbeat.interval.ms": 500, **known,
+            }
+        )  # fmt: skip
+        self.members[name].subscribe([self.topic])
+
+    def settle(self, *owned: int) -> None:
+        """Poll until the members own so many, in any order."""
+        end = time.monotonic() + 40
+        while sorted(len(c.assignment()) for c in self.members.values()) != sorted(owned):
+            assert time.monotonic() < end, [c.assignment() for c in self.members.values()]
+            for consumer in self.members.values():
+                consumer.poll(0.05)
+
+    def leave(self, name: str) -> None:
+        """Close: a dynamic member leaves, a static one is only away."""
+        self.members.pop(name).close()
+
+
+@pytest.fixture(scope="module")
+def away(tmp_path_factory) -> "Terminal":
+    """A view of a cluster where nobody answers, which takes ten seconds to find out."""
+    where = tmp_path_factory.mktemp("away")
+    spec = {"cluster": {"name": "away", "bootstrap_servers": _NOBODY}, "fleets": []}
+    (where / "fleet.yaml").write_text(yaml.safe_dump(spec))
+    return Terminal(where)
+
+
+@pytest.fixture(scope="module")
+def folder(broker, away, tmp_path_factory) -> Iterator[Path]:
+    """A folder with fleet.yaml, on whose cluster the story has been lived."""
+    where = tmp_path_factory.mktemp("asking")
+    group = f"asked-{where.name.replace('_', '-')}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(f"{group}-topic", PARTITIONS, 1)])[f"{group}-topic"].result(20)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(60):
+        producer.produce(f"{group}-topic", b"x", partition=number % PARTITIONS)
+    producer.flush(20)
+    (where / "fleet.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "cluster": {"name": "asked", "bootstrap_servers": broker.bootstrap_servers},
+                "fleets": [
+                    {
+                        "group": group,
+                        "topics": [f"{group}-topic"],
+                        "storm": {"rebalances": 2, "window": "5m"},
+                    }
+                ],
+            }
+        )
+    )
+    story = Story(broker.bootstrap_servers, group, f"{group}-topic")
+    for name in (f"{group}-0", f"{group}-1"):
+        story.join(name, static=True)
+    story.settle(3, 3)
+    story.join("guest", static=False)
+    story.settle(2, 2, 2)
+    story.leave("guest")
+    story.settle(3, 3)
+    story.leave(f"{group}-0")
+    story.join(f"{group}-0", static=True)
+    story.settle(3, 3)
+    (where / "group").write_text(group)
+    try:
+        yield where
+    finally:
+        for name in list(story.members):
+            story.leave(name)
+
+
+@pytest.fixture
+def group(folder, monkeypatch) -> str:
+    """The story's group; commands run in its folder."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("FLEET_HOME", str(folder / "home"))
+    monkeypatch.delenv("FLEET_CONFIG", raising=False)
+    return (folder / "group").read_text()
+
+
+def said(capsys, *arguments, code=0):
+    """(stdout, stderr) of a command; its exit code is as expected."""
+    capsys.readouterr()
+    got = cli.run(list(arguments))
+    captured = capsys.readouterr()
+    assert got == code, captured
+    return captured.out, captured.err
+
+
+def answer(capsys, *arguments):
+    """The JSON a command prints."""
+    return json.loads(said(capsys, *arguments, "-o", "json")[0])
+
+
+def test_rebalances_are_those_that_kafkas_own_tool_shows(broker, group, capsys):
+    """Numbers and order by DumpLogSegments; causes and members as the story goes."""
+    found = answer(capsys, "rebalances", group)
+    numbers = [r["number"] for r in found["rebalances"]]
+    recorded = [n for n in kafka_tools.generations(broker.broker, group) if n]
+    assert numbers == list(dict.fromkeys(recorded))
+    assert len(recorded) > len(numbers), "the replaced member's record is no rebalance"
+    causes = [Cause(r["cause"]) for r in found["rebalances"]]
+    assert causes[0] is Cause.CREATED
+    assert Cause.JOIN in causes
+    joined = next(r for r in found["rebalances"] if r["cause"] == "join")
+    assert joined["joined"][0].startswith("guest-")
+    left = [r for r in found["rebalances"] if r["left"]]
+    assert [name.startswith("guest-") for r in left for name in r["left"]] == [True]
+    assert found["source"]["kind"] == "log"
+    assert found["groups"][0]["rebalances"] == len(numbers)
+
+
+def test_the_table_and_its_choices(group, capsys):
+    """Cause, last, since; the source in the last line."""
+    out, _ = said(capsys, "rebalances", group)
+    assert "created" in out
+    assert "from what is retained of __consumer_offsets" in out.splitlines()[-1]
+    only = answer(capsys, "rebalances", "--group", group, "--cause", "join", "--since", "1h")
+    assert {r["cause"] for r in only["rebalances"]} == {"join"}
+    last = answer(capsys, "rebalances", group, "--last", "1")["rebalances"]
+    assert len(last) == 1
+    before = answer(capsys, "rebalances", group, "--until", "2020-01-01")
+    assert before["rebalances"] == []
+    every = answer(capsys, "rebalances")
+    assert group in {told["group"] for told in every["groups"]}
+
+
+def test_pictures_of_the_story(group, capsys, tmp_path):
+    """A lane for every member, the guest's too, and the replacement marked."""
+    png, html = tmp_path / "t.png", tmp_path / "t.html"
+    _, err = said(capsys, "rebalances", group, "--png", str(png), "--html", str(html))
+    assert f"wrote {png}" in err
+    assert matplotlib.image.imread(png).shape[1] == 1800
+    text = html.read_text()
+    for label in (f"{group}-0", f"{group}-1", "guest-"):
+        assert label[:10] in text
+    assert f"{group}-0 replaced" in text
+    assert "storm, " in text
+    assert not re.search(r"https?:|src=|href=", text)
+    assert sorted(tmp_path.iterdir()) == [html, png], "no part is left behind"
+
+
+def test_wrong_questions_are_refused_with_what_to_do(group, capsys, tmp_path):
+    """Exit 2 for wrong usage, 1 for what cannot be done."""
+    picture = str(tmp_path / "x.png")
+    assert "name it" in said(capsys, "rebalances", "--png", picture, code=2)[1]
+    assert "is no time" in said(capsys, "rebalances", group, "--since", "soon", code=2)[1]
+    said(capsys, "rebalances", group, "--since", "1h", "--until", "2h", code=2)
+    assert "nobody" in said(capsys, "rebalances", "nobody", code=1)[1]
+    empty = ("rebalances", group, "--until", "2020-01-01", "--png", picture)
+    assert "no rebalance to draw" in said(capsys, *empty, code=1)[1]
+    unwritable = ("rebalances", group, "--png", str(tmp_path / "none" / "x.png"))
+    assert "cannot be written" in said(capsys, *unwritable, code=1)[1]
+
+
+def test_tables_are_asked_where_they_are_kept(group, capsys, tmp_path, monkeypatch):
+    """The same answer as the log's, with its source; `--live` reads the log all the same."""
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path))
+    with Fleet.open(Path("fleet.yaml")) as fleet:
+        keep(past_of(fleet, group=group, live=True, patience=20).rows, group, tmp_path / "history")
+    tables, log = answer(capsys, "rebalances", group), answer(capsys, "rebalances", group, "--live")
+    assert tables["source"]["kind"] == "tables"
+    assert log["source"]["kind"] == "log"
+    assert tables["rebalances"] == log["rebalances"]
+    said(capsys, "rebalances", group, "--html", str(tmp_path / "t.html"))
+    assert f"{group}-0 replaced" in (tmp_path / "t.html").read_text()
+    assert "from the history tables in" in said(capsys, "rebalances", group)[0].splitlines()[-1]
+    assert answer(capsys, "status")["rebalances_from"]["kind"] == "tables"
+
+
+def keep(rows, group, where):
+    """Write rows of one group as the history's tables."""
+    with Writer(Place(where), cluster="asked", clock=SystemClock(), retention=1e6) as writer:
+        folder = writer.attempt()
+        rebalances = [rebalance_row(r) for r in rows.rebalances()]
+        members = [membership_row(m) for m in rows.memberships(group=group)]
+        files = (
+            *writer.write(folder, "rebalances", REBALANCES, rebalances, "ended_at"),
+            *writer.write(folder, "memberships", MEMBERSHIPS, members, "at"),
+        )
+        writer.commit(replace(writer.manifest, what="batch", files=files))
+
+
+def test_status_shows_rebalances_and_their_last_cause(group, capsys):
+    """In the hour, by the log."""
+    found = answer(capsys, "status")
+    assert found["rebalances_from"]["kind"] == "log"
+    (mine,) = [g for g in found["groups"] if g["group"] == group]
+    many = len(answer(capsys, "rebalances", group)["rebalances"])
+    assert mine["rebalances_per_hour"] == many
+    assert mine["last_rebalance"]["cause"] in set(Cause)
+    assert "REB/H" in said(capsys, "status")[0]
+
+
+def test_one_frame_of_top(group, capsys):
+    """Members, generation, lag and storm of the group."""
+    found = answer(capsys, "top", "--once", "--filter", group)
+    (mine,) = found["groups"]
+    assert mine["members"] == 2
+    assert mine["generation"] == answer(capsys, "rebalances", group)["rebalances"][-1]["number"]
+    assert mine["storm"]
+    out, _ = said(capsys, "top", "--once")
+    assert out.splitlines()[1].split()[:3] == ["GROUP", "TYPE", "STATE"]
+
+
+class Terminal:
+    """`fleet top` on a terminal of 100 x 30."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self._theirs = theirs
+        self.before = termios.tcgetattr(theirs)
+        self.text = ""
+        environ = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fleet", "top", *arguments],
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, start_new_session=True,
+            env={**environ, "TERM": "xterm-256color", "FLEET_HOME": str(folder / "home"),
+                 "PYTHONPATH": str(Path(cli.__file__).parents[1])},
+        )  # fmt: skip
+
+    def until(self, text: str, timeout: float = 40.0) -> None:
+        """Read until this was on the screen."""
+        end = time.monotonic() + timeout
+        while text not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text):
+            assert time.monotonic() < end, self.text[-2000:]
+            if select.select([self._ours], [], [], 0.1)[0]:
+                self.text += os.read(self._ours, 65536).decode("utf-8", "replace")
+
+    def press(self, key: str) -> None:
+        """A key."""
+        os.write(self._ours, key.encode())
+
+    def end(self) -> int:
+        """Its exit code, with the terminal as it was."""
+        code = self.process.wait(20)
+        while select.select([self._ours], [], [], 0.2)[0]:
+            self.text += os.read(self._ours, 65536).decode("utf-8", "replace")
+        assert termios.tcgetattr(self._theirs) == self.before
+        assert self.text.rstrip().endswith("\x1b[?1049l"), "the other screen is left"
+        assert self.text.rfind("\x1b[?25h") > self.text.rfind("\x1b[?25l"), "the cursor is back"
+        os.close(self._ours)
+        os.close(self._theirs)
+        return code
+
+
+def test_top_on_a_terminal_answers_to_keys(folder, group):
+    """Groups appear, s sorts, / filters, q ends it and leaves the terminal as it was."""
+    view = Terminal(folder, "--interval", "0.5")
+    view.until("by worst")
+    view.until(" classic ")
+    view.press("s")
+    view.until("by lag")
+    view.press("/nothing\r")
+    view.until("0 match 'nothing'")
+    view.press("q")
+    assert view.end() == 0
+
+
+def test_top_goes_on_without_a_broker(away):
+    """It says so, keeps looking, and still answers to keys."""
+    away.until("looking at the cluster for the first time")
+    away.until("does not answer")
+    away.press("q")
+    assert away.end() == 0

@@ -1,0 +1,335 @@
+"""The layout of a timeline: who owned how many when, what paused, which lanes there are."""
+
+import io
+import re
+from html.parser import HTMLParser
+
+import matplotlib.image
+import pytest
+
+from fleet.rebalances import Cause, Confidence, Known
+from fleet.report.sketch import LETTERS, Box, Diamond, Words, sketch
+from fleet.report.timeline import Bar, Span, extent, labelled, lay_out, ticks
+from fleet.report.timeline_html import as_html
+from fleet.report.timeline_png import as_png
+from tests.asking.worlds import START, membership, partitions, rebalance
+
+
+def picture(rebalances, memberships=(), *, since=0.0, until=100.0, **more):
+    """A layout between two seconds after START."""
+    return lay_out(
+        rebalances=rebalances,
+        memberships=memberships,
+        since=START + since,
+        until=START + until,
+        **more,
+    )
+
+
+def bars(lane):
+    """(from, to, owned) in seconds after START."""
+    return [(bar.start - START, bar.end - START, bar.owned) for bar in lane.bars]
+
+
+def texts(line):
+    """Every text of the picture."""
+    return [shape.text for shape in sketch(line).shapes if isinstance(shape, Words)]
+
+
+def test_a_lane_tells_how_many_partitions_were_owned_when():
+    """A bar lasts until the number changes; the last one up to the end."""
+    line = picture(
+        [rebalance(1, 10), rebalance(2, 40)],
+        [
+            membership("joined", "orders-0", 10, 4),
+            membership("joined", "orders-1", 40, 2),
+            membership("owns", "orders-0", 40, 2),
+            membership("left", "orders-1", 70),
+        ],
+    )
+    assert [lane.label for lane in line.lanes] == ["orders-0", "orders-1"]
+    assert bars(line.lanes[0]) == [(10, 40, 4), (40, 100, 2)]
+    assert bars(line.lanes[1]) == [(40, 70, 2)]
+    assert line.most_owned == 4
+
+
+def test_what_was_owned_before_the_picture_begins_is_drawn_from_its_edge():
+    """Rows before `since` are the state at `since`; who left before it has no lane."""
+    line = picture(
+        [rebalance(1, 10), rebalance(5, 60)],
+        [
+            membership("joined", "orders-0", 10, 4),
+            membership("joined", "orders-1", 11, 4),
+            membership("left", "orders-1", 20),
+        ],
+        since=50,
+    )
+    assert [bars(lane) for lane in line.lanes] == [[(50, 100, 4)]]
+    assert [mark.number for mark in line.marks] == [5]
+    assert line.before == 1
+
+
+def test_a_member_that_returns_has_a_gap_in_its_lane():
+    """The same instance id is the same lane."""
+    line = picture(
+        [rebalance(1, 10)],
+        [
+            membership("joined", "orders-0", 10, 4),
+            membership("left", "orders-0", 20),
+            membership("joined", "orders-0", 50, 4),
+        ],
+    )
+    (lane,) = line.lanes
+    assert bars(lane) == [(10, 20, 4), (50, 100, 4)]
+
+
+def test_an_idle_member_has_a_bar_of_none():
+    """A member without partitions is there, and owns nothing."""
+    line = picture([rebalance(1, 10)], [membership("joined", "orders-0", 10, 0)])
+    assert bars(line.lanes[0]) == [(10, 100, 0)]
+
+
+def test_a_replaced_static_member_is_marked_and_goes_on():
+    """No rebalance and no gap: a diamond."""
+    line = picture(
+        [rebalance(1, 10)],
+        [membership("joined", "orders-0", 10, 4), membership("replaced", "orders-0", 30, 4)],
+    )
+    assert bars(line.lanes[0]) == [(10, 100, 4)]
+    assert line.lanes[0].replaced == (START + 30,)
+    assert sum(isinstance(shape, Diamond) for shape in sketch(line).shapes) == 2, "with its legend"
+
+
+@pytest.mark.parametrize(
+    ("assignor", "paused"),
+    [
+        pytest.param("range", ["orders-0", "orders-1"], id="eager-pauses-all"),
+        pytest.param("cooperative-sticky", ["orders-1"], id="cooperative-pauses-who-gives"),
+    ],
+)
+def test_a_pause_is_on_the_lanes_that_had_to_stop(assignor, paused):
+    """Who joins with the rebalance had nothing to stop."""
+    line = picture(
+        [rebalance(2, 50, took=5.0, assignor=assignor)],
+        [
+            membership("joined", "orders-0", 10, 4),
+            membership("joined", "orders-1", 10, 4),
+            membership("owns", "orders-0", 50, 5),
+            membership("owns", "orders-1", 50, owned=partitions(4, first=4)),
+            membership("joined", "orders-2", 50, 4),
+        ],
+    )
+    found = {lane.label: lane.pauses for lane in line.lanes if lane.pauses}
+    assert sorted(found) == paused
+    assert found["orders-1"] == (Span(START + 45, START + 50),)
+
+
+def test_who_leaves_had_paused_from_its_last_sign_of_life():
+    """A cooperative group reads on; what the dead member owned was read by nobody."""
+    line = picture(
+        [rebalance(2, 50, took=8.0, how=Known.COMMITS, assignor="cooperative-sticky")],
+        [
+            membership("joined", "orders-0", 10, 2),
+            membership("joined", "orders-1", 10, 2),
+            membership("owns", "orders-0", 50, 4),
+            membership("left", "orders-1", 50),
+        ],
+    )
+    assert [lane.pauses for lane in line.lanes] == [(), (Span(START + 42, START + 50),)]
+
+
+def test_a_rebalance_whose_beginning_is_not_known_pauses_nobody():
+    """Nothing is guessed."""
+    line = picture([rebalance(2, 50)], [membership("joined", "orders-0", 10, 4)])
+    assert line.lanes[0].pauses == ()
+    assert line.longest is None
+    assert "no duration is known" in texts(line)
+
+
+def dynamic(event, member, client, at, owned=0):
+    """A row of a member without an instance id."""
+    return membership(event, member, at, owned, instance_id=None, client_id=client)
+
+
+def test_stays_of_a_client_that_never_meet_share_a_lane():
+    """A member that starts again and again is one lane, however many ids it had."""
+    rows = [dynamic("joined", "steady-1", "steady", 5, 4)]
+    for n in range(5):
+        rows.append(dynamic("joined", f"flaky-{n}", "flaky", 10 + n * 10, 2))
+        rows.append(dynamic("left", f"flaky-{n}", "flaky", 15 + n * 10))
+    line = picture([rebalance(1, 5)], rows)
+    assert [lane.label for lane in line.lanes] == ["steady-1", "flaky (5 in turn)"]
+    assert len(line.lanes[1].bars) == 5
+    assert len(line.lanes[1].members) == 5
+
+
+def test_members_of_one_client_id_that_meet_have_lanes_of_their_own():
+    """`rdkafka` is everybody's client id."""
+    rows = [dynamic("joined", f"rdkafka-{n}", "rdkafka", 10 + n, 2) for n in range(3)]
+    line = picture([rebalance(1, 10)], rows)
+    assert [lane.label for lane in line.lanes] == ["rdkafka-0", "rdkafka-1", "rdkafka-2"]
+
+
+def test_static_lanes_are_in_the_order_of_their_numbers():
+    """orders-10 comes after orders-2."""
+    rows = [membership("joined", f"orders-{n}", 10, 1) for n in (10, 2, 0)]
+    line = picture([rebalance(1, 10)], rows)
+    assert [lane.label for lane in line.lanes] == ["orders-0", "orders-2", "orders-10"]
+
+
+def test_lanes_beyond_the_most_are_counted():
+    """Those that owned most stay, in their order."""
+    rows = [membership("joined", f"orders-{n}", 10, n) for n in range(8)]
+    line = picture([rebalance(1, 10)], rows, max_lanes=3)
+    assert [lane.label for lane in line.lanes] == ["orders-5", "orders-6", "orders-7"]
+    assert line.hidden == 5
+    assert "5 more members owned less and are not drawn" in texts(line)
+
+
+def test_causes_are_counted_and_every_cause_has_a_letter():
+    """Most frequent first; letters differ."""
+    line = picture(
+        [rebalance(1, 10), rebalance(2, 20), rebalance(3, 30, cause=Cause.EXPIRY)], until=40
+    )
+    assert line.counts == ((Cause.JOIN, 2), (Cause.EXPIRY, 1))
+    assert {"join 2", "expiry 1"} <= set(texts(line))
+    assert set(LETTERS) == set(Cause)
+    assert len(set(LETTERS.values())) == len(Cause)
+
+
+def test_without_memberships_the_picture_says_so():
+    """Polled, or compacted away: rebalances alone."""
+    assert "who owned what is not known for this time" in texts(picture([rebalance(1, 10)]))
+
+
+def test_storms_are_shaded_as_far_as_the_picture_goes():
+    """A storm that began earlier is cut at the edge."""
+    line = picture([rebalance(1, 10)], storms=[Span(START - 50, START + 20), Span(0, 1)])
+    assert line.storms == (Span(START, START + 20),)
+    assert any(isinstance(s, Box) and s.paint == "storm" and s.title for s in sketch(line).shapes)
+
+
+def test_two_groups_are_no_timeline():
+    """One picture, one group."""
+    with pytest.raises(ValueError, match="shows one group"):
+        picture([rebalance(1, 10), rebalance(1, 10, group="payments")])
+
+
+@pytest.mark.parametrize("span", [0.4, 7, 60, 3600, 86400, 30 * 86400, 400 * 86400])
+def test_ticks_are_few_and_inside(span):
+    """Whatever the span, a handful of labels, the first with its date."""
+    found = ticks(START, START + span)
+    assert len(found) <= 15
+    assert all(START <= at <= START + span for at, _ in found)
+    assert all(re.match(r"[A-Z][a-z]{2} \d\d", text) for _, text in found[:1])
+
+
+def test_the_extent_shows_all_rebalances_and_the_present_where_it_is_near():
+    """Long after the last one the picture ends behind it; right after it, now."""
+    rounds = [rebalance(1, 0), rebalance(2, 100, took=5.0)]
+    near = extent(rounds, now=START + 120)
+    far = extent(rounds, now=START + 100_000)
+    assert near.start < START
+    assert near.end == START + 120
+    assert START + 100 < far.end < START + 110
+    alone = extent([rebalance(1, 0)], now=START + 9_999)
+    assert alone.start < START < alone.end
+
+
+def test_labels_keep_their_distance():
+    """The first that fits is chosen."""
+    assert labelled([0, 5, 17, 20, 40], 17) == [True, False, True, False, True]
+
+
+def busy(members=12, rounds=60):
+    """A group that changes all the time, with a name that HTML and mathematics would eat."""
+    rebalances, rows = [], []
+    for n in range(rounds):
+        at = 1 + n * 98 / rounds
+        confidence = Confidence.LIKELY if n % 3 else Confidence.CERTAIN
+        rebalances.append(
+            rebalance(n + 1, at, took=0.5, assignor="range", confidence=confidence,
+                      joined=("$a<b>&",), cause=list(Cause)[n % len(Cause)])
+        )  # fmt: skip
+        event = "owns" if n >= members else "joined"
+        name = f"orders-{n % members}" if n % members else "$a<b>&"
+        rows.append(membership(event, name, at, n % 7))
+    return picture(rebalances, rows), rebalances
+
+
+def test_the_png_decodes():
+    """One and a half times the sketch's size, and it is not blank."""
+    line, _ = busy()
+    made = sketch(line)
+    pixels = matplotlib.image.imread(io.BytesIO(as_png(made)))
+    assert abs(pixels.shape[1] - made.width * 1.5) <= 1
+    assert abs(pixels.shape[0] - made.height * 1.5) <= 1
+    assert 0.05 < (pixels[:, :, :3] < 0.9).any(axis=2).mean() < 0.95
+
+
+class _Page(HTMLParser):
+    """Tags with their attributes, and whether all that opened was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.open: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in {"meta", "line", "rect"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag) -> None:
+        if tag in {"line", "rect"}:
+            return
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        self.text.append(data)
+
+
+def test_the_page_is_whole_and_refers_to_nothing_outside():
+    """No address, script, font or image; every rebalance has a title and a row of the table."""
+    line, rebalances = busy()
+    html = as_html(sketch(line), rebalances)
+    page = _Page()
+    page.feed(html)
+    page.close()
+    assert page.open == []
+    assert not re.search(r"https?:|//|url\(|@import|src=|href=", html)
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
+    assert page.tags.count("tr") == len(rebalances) + 1
+    assert page.text.count("$a<b>&") == 2, "the lane's label and its title, unharmed"
+    titles = "".join(page.text)
+    assert all(mark.title in titles for mark in line.marks)
+
+
+@pytest.mark.parametrize(("members", "rounds"), [(2, 1), (60, 500)])
+def test_all_shapes_stay_on_the_paper(members, rounds):
+    """From the smallest to the largest."""
+    made = sketch(busy(members, rounds)[0])
+    for shape in made.shapes:
+        if isinstance(shape, Box):
+            assert 0 <= shape.x <= shape.x + shape.width <= made.width + 20
+            assert 0 <= shape.y <= shape.y + shape.height <= made.height
+        if isinstance(shape, Words):
+            assert 0 <= shape.x <= made.width
+            assert 0 <= shape.y <= made.height
+
+
+def test_bars_of_equal_numbers_are_one():
+    """What was moved for as many others is no new bar."""
+    rows = [
+        membership("joined", "orders-0", 10, 2),
+        membership("owns", "orders-0", 30, owned=partitions(2, first=2)),
+    ]
+    line = picture([rebalance(1, 10)], rows)
+    assert line.lanes[0].bars == (Bar(START + 10, START + 100, 2),)

@@ -1,0 +1,80 @@
+"""A rebalance in words: nothing that is not known reads like zero."""
+
+import pytest
+
+from fleet.rebalances import Cause, Confidence, Known
+from fleet.report.wording import cause_text, sentence, short, span_text, took, who
+from tests.asking.worlds import rebalance
+
+UUID = "0f3a9c12-7d1e-4a53-9b1a-2f6f0c9d8e7b"
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        pytest.param({"took": 2.34}, "2.3 s", id="by-record"),
+        pytest.param({"took": 2.34, "how": Known.COMMITS}, "≥ 2.3 s", id="by-commits"),
+        pytest.param({"took": 2.34, "how": Known.POLLED}, "~2.3 s", id="by-polling"),
+        pytest.param({"took": 2.34, "end_known": Known.POLLED}, "~2.3 s", id="end-by-polling"),
+        pytest.param({}, "-", id="not-known"),
+    ],
+)
+def test_a_duration_tells_how_it_is_known(changed, text):
+    """By its sign."""
+    assert took(rebalance(3, 10, **changed)) == text
+
+
+def test_a_cause_tells_its_confidence_unless_certain():
+    """And what else changed, once."""
+    assert cause_text(rebalance(3, 10)) == "join"
+    doubtful = rebalance(
+        3, 10, cause=Cause.DEPARTURE, confidence=Confidence.AMBIGUOUS,
+        also=(Cause.DEPARTURE, Cause.JOIN),
+    )  # fmt: skip
+    assert cause_text(doubtful) == "departure, join (ambiguous)"
+
+
+def test_who_names_a_few_and_counts_the_rest():
+    """`+1 more` is never said: the name is as short."""
+    seen = rebalance(
+        3, 10, joined=tuple(f"o-{n}" for n in range(5)), left=("o-7", "o-8", "o-9"),
+        replaced=("o-6",),
+    )  # fmt: skip
+    assert who(seen) == "+o-0 +o-1 +3 more -o-7 -o-8 -o-9 ~o-6"
+
+
+@pytest.mark.parametrize(
+    ("member", "text"),
+    [
+        ("orders-3", "orders-3"),
+        (f"rdkafka-{UUID}", "rdkafka-0f3a…"),
+        ("a-very-long-instance-id-of-a-pod-17", "a-very-lon…a-pod-17"),
+        ("5YhsFE1MSymO0KYXmCOpow", "5YhsFE1MSymO0KYXmCOpow"),
+    ],
+)
+def test_names_are_short_and_told_apart(member, text):
+    """The random end keeps its beginning, a long name both ends."""
+    found = short(member)
+    assert found == text or (len(found) <= 24 and found[:10] == member[:10])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0.00 s"), (0.254, "0.25 s"), (3.44, "3.4 s"), (59, "59 s"), (180, "3 m"),
+     (18000, "5 h"), (200000, "2 d")],
+)  # fmt: skip
+def test_lengths_of_time(seconds, text):
+    """Two figures, and a unit that fits."""
+    assert span_text(seconds) == text
+
+
+def test_a_sentence_holds_all_of_it():
+    """For hover titles."""
+    seen = rebalance(12, 0, took=2.0, joined=("o-1",), moved=1, aborted=2)
+    assert sentence(seen) == (
+        "generation 12, 2026-11-18 11:06:40: join; +o-1; 1 partition moved; took 2.0 s; "
+        "2 rounds aborted"
+    )
+    other = rebalance(4, 0, protocol="consumer")
+    assert sentence(other).startswith("epoch 4, ")
+    assert "its beginning is not known" in sentence(other)
