@@ -339,6 +339,7 @@ class Lane:
     def _picture(self) -> str:
         store, name = self.group.store, self.group.name
         told = [str(store.gate(name)), *map(str, store.slots(name)), f"living {self.living()}"]
+        told.append(f"last look: {self._collector.found}")
         return "\n".join([*told, self.group.logs()])
 
 
