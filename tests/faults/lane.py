@@ -32,6 +32,8 @@ REBALANCE = 20.0
 """Of the group: max_poll_interval."""
 START = 30.0
 """Seconds that a replacement may need on a busy machine until it is warm."""
+FIRST_START = 180.0
+"""The same, when all lanes begin at once."""
 MOST_SLOTS = 3
 BATCH = 20
 JOB = """
@@ -206,25 +208,29 @@ class Lane:
         if not gate.open:
             for _ in range(3):
                 self._start()
-            self.group.warm(*self.living())
+            first = set(self.living())
+            self._wait(lambda: first <= self._standbys(), "three warm workers", FIRST_START)
             self.group.change_gate(
                 lambda g: replace(g, open=frozenset({0, 1}), open_at=time.time() + 1.0)
             )
         self._wait(self._calm, "two active slots and a standby", START + SESSION + REBALANCE)
 
+    def _standbys(self) -> set[str]:
+        """Workers that say that they are warm."""
+        reports = self.group.store.reports(self.group.name)
+        return {r.worker for r in reports if r.phase == "standby"}
+
     def _calm(self) -> bool:
         gate = self.group.store.gate(self.group.name)
         slots = {s.number: s for s in self.group.store.slots(self.group.name)}
         holders = [slots[n].holder for n in gate.open if n in slots]
-        standbys = {r.worker for r in self.group.store.reports(self.group.name)} - set(holders)
-        warm = {r.worker for r in self.group.store.reports(self.group.name) if r.phase == "standby"}
         living = set(self.living())
         return (
             not gate.leaving
             and all(n in slots and slots[n].phase is Phase.ACTIVE for n in gate.open)
             and set(holders) <= living
             and len(set(holders)) == len(gate.open)
-            and bool(standbys & warm & living)
+            and bool((self._standbys() - set(holders)) & living)
         )
 
     def _do(self, act: Act) -> None:
@@ -339,6 +345,7 @@ class Lane:
     def _picture(self) -> str:
         store, name = self.group.store, self.group.name
         told = [str(store.gate(name)), *map(str, store.slots(name)), f"living {self.living()}"]
+        told.append(f"last look: {self._collector.found}")
         return "\n".join([*told, self.group.logs()])
 
 

@@ -7,6 +7,7 @@ long after SIGCONT, and only then returns, so that the worker's commit comes tha
 import os
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -117,9 +118,14 @@ def test_a_stopped_members_late_commit(
     stopped = group.slot(0).holder
     assert stopped is not None
     (group.folder / f"late-{stopped}").write_text(str(delay))
+    before = len(group.journal())
     group.produce(40)
-    group.until(lambda: group.journal()[-1]["worker"] == stopped, "its batch in hand")
-    in_hand = group.journal()[-1]["ranges"]
+
+    def taken() -> list[dict[str, Any]]:
+        return [line for line in group.journal()[before:] if line["worker"] == stopped]
+
+    group.until(lambda: bool(taken()), "its batch in hand")
+    in_hand = taken()[-1]["ranges"]
     os.kill(group.processes[stopped].pid, signal.SIGSTOP)
     group.produce(200)  # its successor shall be well past the batch in hand
     group.until(group.all_committed, "the successor to commit it all", timeout=40)
