@@ -49,7 +49,7 @@ from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.login import resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
 from fleet.kafka_source.source import SENT, Share, by_value
-from fleet.kafka_source.tasks import options_of, read_ranges
+from fleet.kafka_source.tasks import options_of, read_ranges, reading
 
 FORMAT: Final = "consumer_offsets"
 _SENT: Final = (
@@ -226,13 +226,11 @@ def _shares(wish: Wish, spans: Mapping[int, tuple[int, int]]) -> list[InputParti
 
 
 def _read(wish: Wish, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    from confluent_kafka import Consumer  # noqa: PLC0415 - only where the task runs
-
     if not isinstance(partition, Share):  # Spark's own, where there is no share at all
         return
     options = options_of(_options(wish), group=wish.group, isolation=wish.isolation)
     yield from read_ranges(
-        Consumer(options),
+        reading(options),
         [OffsetRange(*each) for each in partition.ranges],
         read_timeout=wish.read_timeout,
         make=partial(_decoded, groups=wish.groups, pattern=wish.pattern),

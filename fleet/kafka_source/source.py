@@ -23,7 +23,7 @@ from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import RangeUnread
 from fleet.kafka_source.login import References, resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
-from fleet.kafka_source.tasks import options_of, read_ranges
+from fleet.kafka_source.tasks import options_of, read_ranges, reading
 
 FORMAT: Final = "fleet_kafka"
 READ_TIMEOUT: Final = 20.0
@@ -61,8 +61,6 @@ class RangesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On a task."""
-        from confluent_kafka import Consumer  # noqa: PLC0415 - only where the task runs
-
         if not isinstance(partition, Share):  # Spark's own, where there is no share at all
             return
         try:
@@ -71,7 +69,7 @@ class RangesReader(DataSourceReader):
             raise RangeUnread(str(error)) from None
         options = options_of(found, group=self._group, isolation=self._isolation)
         wanted = [OffsetRange(*each) for each in partition.ranges]
-        yield from read_ranges(Consumer(options), wanted, read_timeout=self._read_timeout)
+        yield from read_ranges(reading(options), wanted, read_timeout=self._read_timeout)
 
 
 class FleetKafka(DataSource):

@@ -17,7 +17,7 @@ gives a word for it (`gone`), and reading goes on where the log begins.
 import gc
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -58,6 +58,13 @@ def options_of(login: Mapping[str, str], *, group: str, isolation: str) -> dict[
     }
 
 
+def reading(options: Mapping[str, Any]) -> Any:
+    """A consumer for `read_ranges`, which closes it."""
+    from confluent_kafka import Consumer  # noqa: PLC0415 - only where the task runs
+
+    return Consumer(dict(options))
+
+
 def read_ranges(
     consumer: Any,
     ranges: Sequence[OffsetRange],
@@ -92,11 +99,12 @@ def read_ranges(
             ]
             for where, position in ends:
                 _move(todo, where, position)
+            behind = {where for error, where in errors if error.code() == _OUT_OF_RANGE}
+            if gone is not None and behind & todo.keys():
+                yield from map(gone, _lost(consumer, behind & todo.keys(), todo))
+                errors = [each for each in errors if each[1] not in behind]
             for error, where in errors:
-                if gone is not None and (lost := _lost(consumer, error, where, todo)) is not None:
-                    yield gone(lost)
-                else:
-                    last_error = _judge(consumer, error, where, todo)
+                last_error = _judge(consumer, error, where, todo)
             done = before.keys() - todo.keys()
             if done and todo:
                 consumer.pause([TopicPartition(topic, partition) for topic, partition in done])
@@ -152,21 +160,23 @@ def _move(todo: dict[_Where, OffsetRange], where: _Where, position: int) -> None
 
 
 def _lost(
-    consumer: Any, error: Any, where: _Where, todo: dict[_Where, OffsetRange]
-) -> OffsetRange | None:
-    """The part of a range that is before the log's first offset; reading goes on behind it."""
+    consumer: Any, behind: Iterable[_Where], todo: dict[_Where, OffsetRange]
+) -> list[OffsetRange]:
+    """What the log no longer has of ranges that are out of it; reading goes on behind that."""
     from confluent_kafka import TopicPartition  # noqa: PLC0415 - only where the task runs
 
-    if error.code() != _OUT_OF_RANGE or where not in todo:
-        return None
-    left = todo[where]
-    first, _ = _bounds(consumer, where)
-    if first <= left.start:
-        return None
-    lost = left._replace(end=min(first, left.end))
-    _move(todo, where, lost.end)
-    if where in todo:
-        consumer.seek(TopicPartition(*where, lost.end))
+    lost = []
+    for where in sorted(behind):
+        left = todo[where]
+        first, after = _bounds(consumer, where)
+        if left.start > after:
+            raise RangeTruncated(*where, left.start, first, after)
+        if left.start < first:
+            lost.append(left._replace(end=min(first, left.end)))
+            _move(todo, where, lost[-1].end)
+    # Seek is refused after such an error. What was prefetched of the others comes again, and so
+    # may an error that is cured by now: that one ends here too, with nothing lost.
+    consumer.assign([TopicPartition(r.topic, r.partition, r.start) for r in todo.values()])
     return lost
 
 
