@@ -96,7 +96,10 @@ class Replay:
         return []
 
     def name_topics(self, names: Mapping[str, str]) -> None:
-        """Topic names by topic id, for KIP-848 records; kept by reference, and not in `as_json`.
+        """Topic names by topic id, for KIP-848 records; give them again after `from_json`.
+
+        The first mapping is kept by reference, for many groups may share one; a few more names
+        may come later.
 
         Commits name the ids of their own topics, so that only what never was committed to
         needs this.
@@ -109,6 +112,14 @@ class Replay:
         The records do not tell; whoever reads them sees it by the leader epoch of their batches.
         """
         self._state.coordinator_at = at
+
+    def session_timeout(self, seconds: float) -> None:
+        """A KIP-848 group's session timeout (`consumer.session.timeout.ms` of group or broker).
+
+        The records do not hold it. Told, it makes some departures certain; otherwise Kafka's
+        default of 45 s is taken for likely.
+        """
+        self._state.session_s = seconds
 
     def pending(self) -> tuple[Rebalance, ...]:
         """Rebalances that have begun and not ended; their `ended_at` is the last record's."""

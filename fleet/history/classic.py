@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet.history.group_state import GroupState, Member
-from fleet.history.reasons import Change, Silence, of_generation
+from fleet.history.reasons import Change, Silence, Verdict, of_generation
 from fleet.history.shapes import ClassicMember, GroupMetadata
 from fleet.model import TopicPartition
 from fleet.rebalances import Cause, Known, Membership, Rebalance
@@ -37,16 +37,18 @@ class Classic:
     """Owned before the last record by members still there, and by nobody after it."""
     left: tuple[str, ...] = ()
     """Gone with the group's conversion from KIP-848."""
+    grew: bool = False
+    """The last round was for a topic that grew, or for members that noticed it later."""
 
     def as_json(self) -> list[object]:
         """For JSON."""
         withheld = [[tp.topic, tp.partition] for tp in self.withheld]
-        return [self.at, self.assignor, withheld, list(self.left)]
+        return [self.at, self.assignor, withheld, list(self.left), self.grew]
 
     @classmethod
     def from_json(cls, kept: list[object]) -> "Classic":
         """What `as_json` gave."""
-        at, assignor, withheld, left = kept
+        at, assignor, withheld, left, grew = kept
         assert isinstance(withheld, list)
         assert isinstance(left, list)
         return cls(
@@ -54,6 +56,7 @@ class Classic:
             assignor=assignor if isinstance(assignor, str) else None,
             withheld=tuple(TopicPartition(topic, number) for topic, number in withheld),
             left=tuple(left),
+            grew=bool(grew),
         )
 
     def feed(self, group: GroupState, record: GroupMetadata) -> list[Rebalance | Membership]:
@@ -86,38 +89,13 @@ class Classic:
         before: Mapping[str, Member],
         now: Mapping[str, Member],
     ) -> Rebalance:
-        first = group.number is None
-        if first and record.generation == 1 and group.origin is None:
+        if group.number is None and record.generation == 1 and group.origin is None:
             group.origin = Cause.CREATED
-        known = not first or group.origin is not None
-        joined = sorted(now.keys() - before.keys()) if known else []
-        left = sorted({*self.left, *(before.keys() - now.keys())})
+        known = group.number is not None or group.origin is not None
         aborted = 0 if group.number is None else record.generation - group.number - 1
-        both = before.keys() & now.keys()
-        replaced = sorted(who for who in both if before[who].member_id != now[who].member_id)
         started_at, start_known = self._start(group, record, before, now, aborted)
-        silences = tuple(
-            self._silence(group, before, before[who], record, started_at)
-            for who in left
-            if who in before
-        )
-        verdict = of_generation(
-            Change(
-                origin=group.origin,
-                first=first,
-                joined=bool(joined),
-                left=silences,
-                static=all(before[who].instance_id for who in left if who in before),
-                replaced=bool(replaced),
-                assignor=None not in (self.assignor, record.protocol)
-                and self.assignor != record.protocol,
-                resubscribed=any(before[who].topics != now[who].topics for who in both),
-                grown=group.grown(tp for each in now.values() for tp in each.owned),
-                withheld=bool(self.withheld),
-                aborted=aborted,
-                coordinator=_coordinator_moved(group, record),
-            )
-        )
+        verdict = self._verdict(group, record, before, now, aborted=aborted, started_at=started_at)
+        self.grew = verdict.cause is Cause.PARTITIONS
         moved = [tp for who in sorted(now) for tp in group.owns(who, now[who].owned)]
         return Rebalance(
             cluster=group.cluster,
@@ -133,15 +111,49 @@ class Classic:
             cause=verdict.cause,
             confidence=verdict.confidence,
             also=verdict.also,
-            joined=tuple(joined),
-            left=tuple(left),
-            replaced=tuple(replaced),
+            joined=tuple(sorted(now.keys() - before.keys())) if known else (),
+            left=tuple(sorted({*self.left, *(before.keys() - now.keys())})),
+            replaced=_replaced(before, now),
             members=len(now),
             moved=tuple(sorted(moved)),
             aborted=aborted,
             assignor=record.protocol,
             log_partition=group.log_partition,
             log_offset=record.offset,
+        )
+
+    def _verdict(
+        self,
+        group: GroupState,
+        record: GroupMetadata,
+        before: Mapping[str, Member],
+        now: Mapping[str, Member],
+        *,
+        aborted: int,
+        started_at: float | None,
+    ) -> Verdict:
+        """What is different, put to the rules."""
+        gone = [before[who] for who in sorted(before.keys() - now.keys())]
+        return of_generation(
+            Change(
+                origin=group.origin,
+                first=group.number is None,
+                joined=bool(now.keys() - before.keys()),
+                left=tuple(self._silence(group, before, m, record, started_at) for m in gone),
+                static=all(member.instance_id for member in gone),
+                replaced=bool(_replaced(before, now)),
+                assignor=None not in {self.assignor, record.protocol}
+                and self.assignor != record.protocol,
+                resubscribed=any(
+                    before[who].topics != now[who].topics for who in before.keys() & now.keys()
+                ),
+                grown=group.grown(tp for each in now.values() for tp in each.owned),
+                withheld=bool(self.withheld),
+                noticed=self.grew and _is_cooperative(record),
+                cooperative=_is_cooperative(record),
+                aborted=aborted,
+                coordinator=_coordinator_moved(group, record),
+            )
         )
 
     def _start(
@@ -161,11 +173,15 @@ class Classic:
             return None, Known.NOT
         if len(before) == 1 and not now and not aborted:
             return end, Known.RECORD  # the last member went: there is nobody to wait for
+        if _is_cooperative(record):
+            return None, Known.NOT  # nobody gives up anything before the join phase
         since = self.at if self.at is not None else end
-        held = [tp for member in before.values() for tp in member.owned]
-        told = [(group.commits[tp], False) for tp in held if tp in group.commits]
-        told += [(group.commits[tp], True) for tp in self.withheld if tp in group.commits]
-        burst = [c.at for c, gave_up in told if (c.early or gave_up) and since < c.at <= end]
+        # Those who stay gave up what they had for this round; who is gone may have died before.
+        replaced = _replaced(before, now)
+        stay = [m for who, m in before.items() if who in now and who not in replaced]
+        held = [tp for member in stay for tp in member.owned]
+        told = [group.commits[tp] for tp in held if tp in group.commits]
+        burst = [commit.at for commit in told if commit.early and since < commit.at <= end]
         return (min(burst), Known.COMMITS) if burst else (None, Known.NOT)
 
     def _silence(
@@ -190,6 +206,7 @@ class Classic:
             since_commit_s=None if commit is None else max(0.0, until - commit.at),
             gap_s=None if commit is None else commit.gap,
             session_s=member.session_s,
+            silent_s=member.session_s or 0.0,
             rebalance_s=member.rebalance_s,
             dropped=self.at is None or end - self.at >= longest,
         )
@@ -209,7 +226,7 @@ class Classic:
             group.owns(who, member.owned)
         if record.generation != group.number and not converted:
             topics = {topic for member in now.values() for topic in member.topics}
-            cooperative = "cooperative" in (record.protocol or "")
+            cooperative = _is_cooperative(record)
             self.withheld = tuple(
                 sorted(
                     tp
@@ -244,6 +261,15 @@ def _joined_at(record: GroupMetadata) -> float:
     """When the join phase ended, in seconds."""
     at = record.timestamp_ms if record.state_timestamp_ms is None else record.state_timestamp_ms
     return min(at, record.timestamp_ms) / 1000
+
+
+def _replaced(before: Mapping[str, Member], now: Mapping[str, Member]) -> tuple[str, ...]:
+    both = sorted(before.keys() & now.keys())
+    return tuple(who for who in both if before[who].member_id != now[who].member_id)
+
+
+def _is_cooperative(record: GroupMetadata) -> bool:
+    return "cooperative" in (record.protocol or "")
 
 
 def _is_rewritten(record: GroupMetadata) -> bool:

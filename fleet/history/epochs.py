@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fleet.history.group_state import AWAY, STABLE, UNREVOKED, GroupState, Member
-from fleet.history.reasons import Silence, Step, Verdict, of_assignment, of_epoch
+from fleet.history.reasons import BEATS, SESSION_S, Silence, Step, Verdict, of_assignment, of_epoch
 from fleet.history.shapes import (
     AssignmentEpoch,
     ConsumerGroupEpoch,
     ConsumerGroupMember,
     CurrentAssignment,
+    Raw,
     Record,
     TargetAssignment,
     Tombstone,
@@ -72,6 +73,8 @@ class Epochs:
     joined: bool = False
     resubscribed: bool = False
     assignor: bool = False
+    initialised: bool = False
+    """A share group may be given partitions that it could not be given before (type 15)."""
     open: list[Open] = field(default_factory=list)
     last_at: float = 0.0
     last_assignor: str | None = None
@@ -93,6 +96,8 @@ class Epochs:
             return self._current(group, record)
         if isinstance(record, TargetAssignment):
             group.grown(group.named(record.partitions))
+        elif isinstance(record, Raw):
+            self.initialised = True
         return []
 
     def _opened(self, group: GroupState, record: Record) -> bool:
@@ -120,7 +125,7 @@ class Epochs:
     def _reset(self) -> None:
         self.epoch, self.hash = None, 0
         self.roster, self.steps = {}, []
-        self.joined = self.resubscribed = self.assignor = False
+        self.joined = self.resubscribed = self.assignor = self.initialised = False
 
     # --- members ----------------------------------------------------------------------------
 
@@ -205,9 +210,10 @@ class Epochs:
             left=left,
             resubscribed=self.resubscribed,
             assignor=self.assignor,
-            hash_changed=self.epoch is not None and record.metadata_hash != self.hash,
+            hash_changed=self.epoch is not None
+            and (record.metadata_hash != self.hash or self.initialised),
         )
-        self.joined = self.resubscribed = self.assignor = False
+        self.joined = self.resubscribed = self.assignor = self.initialised = False
         if record.epoch not in {self.epoch, group.number}:
             self._step(of_epoch(step), emptied=not group.members)
         self.epoch, self.epoch_at, self.hash = record.epoch, at, record.metadata_hash
@@ -265,7 +271,9 @@ class Epochs:
             rows.append(self.open.pop(0).ended(at, Known.NOT))
         self.roster, self.steps = now, []
         group.number, group.origin, group.origin_at = record.epoch, None, None
-        return rows if waiting else rows + self._arrived("", None, at)
+        if not waiting:  # its members' records are older than the log: whom to wait for?
+            rows.append(self.open.pop().ended(at, Known.NOT))
+        return rows
 
     # --- deletions --------------------------------------------------------------------------
 
@@ -298,6 +306,7 @@ class Epochs:
             "joined": self.joined,
             "resubscribed": self.resubscribed,
             "assignor": self.assignor,
+            "initialised": self.initialised,
             "last_at": self.last_at,
             "last_assignor": self.last_assignor,
             "open": [_open_json(each) for each in self.open],
@@ -326,13 +335,13 @@ def _silence(group: GroupState, member: Member, at: float) -> Silence:
     commit = group.last_commit(member.owned)
     if commit is not None and commit.at < member.state_since:
         commit = None
-    alive_at = max(member.alive_at, commit.at if commit else 0.0)
     revoking = member.state == UNREVOKED and member.rebalance_s is not None
     return Silence(
-        quiet_s=max(0.0, at - alive_at),
+        quiet_s=max(0.0, at - member.alive_at),
         since_commit_s=None if commit is None else max(0.0, at - commit.at),
         gap_s=None if commit is None else commit.gap,
-        session_s=member.session_s,
+        session_s=group.session_s,
+        silent_s=BEATS * (group.session_s or SESSION_S),
         rebalance_s=member.rebalance_s,
         overdue=revoking and at - member.state_since >= (member.rebalance_s or 0.0),
         away=member.epoch == AWAY,

@@ -23,6 +23,7 @@ AWAY: Final = -2
 STABLE, UNREVOKED = 0, 1
 """KIP-848: states of a member; 2 is unreleased."""
 _NAMES: Final = 1000
+_FEW: Final = 100
 _NEWEST: Final = 0.3
 """Weight of the newest gap in a partition's usual gap between commits."""
 _EARLY: Final = 0.5
@@ -93,6 +94,8 @@ class GroupState:
     """When the group's own record was deleted: the group, or only its protocol."""
     coordinator_at: float | None = None
     """When another broker became its coordinator, where somebody saw that."""
+    session_s: float | None = None
+    """KIP-848: the group's session timeout, where somebody knows its configuration."""
     members: dict[str, Member] = field(default_factory=dict)
     gone: dict[str, Member] = field(default_factory=dict)
     """KIP-848: deleted, and not yet known whether left or replaced."""
@@ -115,8 +118,11 @@ class GroupState:
         self._rename(topic_id, topic)
 
     def give(self, names: Mapping[str, str]) -> None:
-        """Somebody knows topics' ids."""
-        self.given = names
+        """Somebody knows topics' ids; a few more come beside what was given before."""
+        if self.given and names is not self.given and len(names) <= _FEW:
+            self.learnt.update(names)
+        else:
+            self.given = names
         held = {tp.topic for member in self.members.values() for tp in member.owned}
         for topic in {tp.topic for tp in self.last_owner} | set(self.width) | held:
             if topic in names:
@@ -227,6 +233,7 @@ class GroupState:
             "origin_at": self.origin_at,
             "closed_at": self.closed_at,
             "coordinator_at": self.coordinator_at,
+            "session_s": self.session_s,
             "members": [_member(each) for each in self.members.values()],
             "gone": [_member(each) for each in self.gone.values()],
             "last_owner": by_topic(self.last_owner),
@@ -253,6 +260,7 @@ class GroupState:
             origin_at=kept["origin_at"],
             closed_at=kept["closed_at"],
             coordinator_at=kept["coordinator_at"],
+            session_s=kept["session_s"],
             members={each.identity: each for each in members},
             gone={each.identity: each for each in gone},
             last_owner=from_topic(kept["last_owner"]),

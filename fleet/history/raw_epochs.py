@@ -51,6 +51,8 @@ def _typed(record: Raw) -> Record | None:
             epoch=data.i32(),
             assignment_timestamp_ms=None,
         )
+    if kind == 15:
+        return record
     if kind in {10, 19}:
         return _member(record, data)
     if kind in {14, 22}:

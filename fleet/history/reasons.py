@@ -26,7 +26,9 @@ _STEADY: Final = 3
 _SOON: Final = 2
 """Gaps of silence that a live member's rhythm explains."""
 SESSION_S: Final = 45.0
-"""KIP-848: `group.consumer.session.timeout.ms`' default; the log does not tell it."""
+"""KIP-848: the default of `group.consumer.session.timeout.ms`; the log does not tell it."""
+BEATS: Final = 2 / 3
+"""KIP-848: a commit is no heartbeat, so one may come this much of a session before an expiry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +36,14 @@ class Silence:
     """What is known of a member that is gone."""
 
     quiet_s: float
-    """From the last sign of life to the end of the join phase (KIP-848: to its removal)."""
+    """From the last proof of life to the end of the join phase (KIP-848: to its removal)."""
     since_commit_s: float | None = None
     gap_s: float | None = None
     """Its usual time between commits; None where it has no rhythm."""
     session_s: float | None = None
-    """None: not known (KIP-848)."""
+    """Removal by session timeout takes so long after a proof of life; None: not known."""
+    silent_s: float = SESSION_S
+    """And so long after a last commit, at least."""
     rebalance_s: float | None = None
     dropped: bool = False
     """It may have been dropped for not rejoining: the round may have lasted long enough."""
@@ -75,6 +79,9 @@ class Change:
     grown: bool = False
     withheld: bool = False
     """The generation before had partitions given up for others (KIP-429)."""
+    noticed: bool = False
+    """A cooperative round after one for a topic that grew: each member notices by itself."""
+    cooperative: bool = False
     aborted: int = 0
     coordinator: bool = False
     """Another broker became the coordinator shortly before."""
@@ -119,9 +126,13 @@ def _without_change(change: Change) -> Verdict:
     """Nothing that the records show is different."""
     if change.coordinator:
         return Verdict(Cause.COORDINATOR_MOVE, Confidence.LIKELY)
+    if change.noticed:
+        return Verdict(Cause.PARTITIONS, Confidence.LIKELY)
     if change.aborted or change.replaced:
         return Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
-    return Verdict(Cause.LEADER_REJOIN, Confidence.LIKELY)
+    # Followers of a cooperative group rejoin with what they own, and that counts as a change.
+    sure = Confidence.AMBIGUOUS if change.cooperative else Confidence.LIKELY
+    return Verdict(Cause.LEADER_REJOIN, sure)
 
 
 def _batched(change: Change) -> Verdict | None:
@@ -159,11 +170,10 @@ def _departed(silence: Silence) -> Verdict | None:
             return Verdict(Cause.LEAVE, sure)
     if gap is None or since is None:
         return None
-    if since <= _SOON * gap and session is None:
-        return Verdict(Cause.LEAVE, Confidence.LIKELY)
-    limit = SESSION_S if session is None else session
-    if since >= max(limit - _SLACK, _STEADY * gap):
+    if since >= max(silence.silent_s - _SLACK, _STEADY * gap):
         return Verdict(Cause.EXPIRY, Confidence.LIKELY)
+    if since <= min(_SOON * gap, silence.silent_s / 2):
+        return Verdict(Cause.LEAVE, Confidence.LIKELY)
     return None
 
 
