@@ -1,0 +1,76 @@
+"""`fleet bench history`: what is read and decoded of `__consumer_offsets` per second."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
+
+if TYPE_CHECKING:
+    from fleet.bench.history import Result
+
+
+@click.command(epilog="Example:  fleet bench history --commits 500000")
+@click.option(
+    "--commits",
+    type=click.IntRange(10_000, 100_000_000),
+    default=2_000_000,
+    show_default=True,
+    metavar="N",
+    help="Offset commits on the topic.",
+)
+@output_option
+@verbose_option
+def history(*, commits: int, output: str) -> None:
+    """Decode offset commits, beside what bare consumers read.
+
+    Commits of 2,000 groups are written to a broker of the benchmark's own. Goal: the vectorised
+    decoder alone takes 2,000,000 commits/s or more on one core, of every version. Beside it two
+    bare Python consumers read the topic, as they come and with our fetch options. About a minute.
+    """
+    from fleet.bench.history import Wish, run
+    from fleet.clock import SystemClock
+    from fleet.commands.progress import Progress
+    from fleet.demo.interrupts import interruptible
+    from fleet.home import fleet_home
+
+    clock = SystemClock()
+    home = fleet_home() / "bench" / f"history-{int(clock.now())}"
+    with (
+        Progress("bench history") as say,
+        interruptible(lambda: say("everything is being ended; one moment")) as ending,
+    ):
+        result = run(Wish(commits=commits), home=home, clock=clock, say=say, ending=ending.begin)
+    _print(result, output)
+    click.get_current_context().exit(0 if result.met else 1)
+
+
+def _print(result: "Result", output: str) -> None:
+    from fleet.commands.answers import print_json, stdout, table
+
+    if output == "json":
+        print_json({"schema_version": SCHEMA_VERSION, "bench": "history", **_as_json(result)})
+        return
+    console = stdout()
+    shown = table("", "records/s", right=("records/s",))
+    for name, rate in result.decoder.items():
+        shown.add_row(f"decoder alone, one core: {name}", f"{rate:,.0f}")
+    for name, rate in result.bare.items():
+        shown.add_row(f"two bare consumers, {name}", f"{rate:,.0f}")
+    console.print(shown)
+    for goal, measured, met in result.goals():
+        found = "not measured" if measured is None else f"{measured:,.0f}"
+        console.print(f"  {'met' if met else 'MISSED'}: {goal}: {found}", markup=False)
+
+
+def _as_json(result: "Result") -> dict[str, Any]:
+    return {
+        "met": result.met,
+        "commits": result.wish.commits,
+        "decoder_records_per_second": {n: round(rate) for n, rate in result.decoder.items()},
+        "bare_records_per_second": {n: round(rate) for n, rate in result.bare.items()},
+        "goals": [
+            {"goal": goal, "measured": None if value is None else round(value), "met": met}
+            for goal, value, met in result.goals()
+        ],
+    }

@@ -1,0 +1,48 @@
+"""`fleet bench history`: its commits are true records, its answer is the documented one."""
+
+import pyarrow as pa
+import pytest
+
+from fleet.bench.commits import GROUPS, arrays
+from fleet.bench.history import Result, Wish, ways
+from fleet.commands.bench_history import _as_json
+from fleet.history.columns import columns
+from tests.bench.test_commands import bench
+from tests.support.json_contract import documented, shape
+
+
+def test_synthetic_commits_are_read_without_a_problem():
+    """Every version and tombstones, as the coordinator writes them."""
+    keys, values = arrays(3 * GROUPS, versions=(0, 1, 2, 3, 4, None))
+    rows = len(keys)
+    found = columns([0] * rows, range(rows), [0] * rows, keys, values)
+    assert found.column("problem").null_count == rows
+    assert pa.compute.count_distinct(found.column("group")).as_py() == GROUPS
+    assert found.column("version").to_pylist()[:6] == [0, 1, 2, 3, 4, -1]
+    assert found.column("topic_id").to_pylist()[4] == bytes(range(16)).hex()
+
+
+def test_the_answer_is_the_documented_one():
+    """docs/json.md; a slow decoder misses its goal, and so does one that was not measured."""
+    wish = Wish(commits=10)
+    bare = dict.fromkeys(ways("b:1"), 9.0)
+    document = documented("fleet bench history -o json")
+    names = list(document["decoder_records_per_second"])
+    result = Result(wish=wish, decoder=dict.fromkeys(names, 3e6), bare=bare)
+    answer = {"schema_version": 1, "bench": "history", **_as_json(result)}
+    assert shape(answer) == shape(document)
+    assert list(answer["goals"][0]) == list(document["goals"][0])
+    assert result.met
+    assert not Result(wish=wish, decoder={**result.decoder, names[0]: 1e6}).met
+    assert not Result(wish=wish).met
+
+
+@pytest.mark.long
+@pytest.mark.broker
+@pytest.mark.timeout(300)
+def test_for_real(tmp_path):
+    """A small topic; nothing is left."""
+    code, answer = bench(tmp_path, "history", "--commits", "20000")
+    assert code == (0 if answer["met"] else 1)
+    assert set(answer["bare_records_per_second"]) == {"as they come", "with our fetch options"}
+    assert not any((tmp_path / "bench").iterdir()), "the home is gone"
