@@ -1,4 +1,4 @@
-"""`fleet bench history`: the decoder alone, and what bare Python consumers read of the same topic.
+"""`fleet bench history`: the decoder alone, bare Python consumers, and the history end to end.
 
 Problem: records per second through Spark say nothing without what the same cores can read at all.
 Choice: two processes, each a bare `Consumer.consume()` loop over half of the partitions, first as
@@ -18,6 +18,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.bench.commits import GROUPS, arrays, write
+from fleet.bench.recording import GOAL_RATE, GOAL_RATIO, Recorded, record
 from fleet.broker import Broker
 from fleet.clock import Clock
 from fleet.errors import FleetError
@@ -26,6 +27,7 @@ from fleet.kafka_source.tasks import options_of
 from fleet.observe.group_log import TOPIC
 
 GOAL_DECODER: Final = 2_000_000
+AS_THEY_COME: Final = "as they come"
 _CHUNK: Final = 10_000
 _DECODED: Final = 2_000_000
 """Records that each figure of the decoder is made from."""
@@ -46,6 +48,8 @@ class Wish:
 
     commits: int = 2_000_000
     groups: int = GROUPS
+    every: bool = False
+    """A row of `commits` for each commit."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,12 +59,31 @@ class Result:
     wish: Wish
     decoder: dict[str, float] = field(default_factory=dict)
     bare: dict[str, float] = field(default_factory=dict)
+    recorded: Recorded | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The history's records per second, of what bare consumers read as they come."""
+        if self.recorded is None or AS_THEY_COME not in self.bare:
+            return None
+        return self.recorded.rate / self.bare[AS_THEY_COME]
 
     def goals(self) -> tuple[tuple[str, float | None, bool], ...]:
         """(goal, measured, met)."""
         slowest = min(self.decoder.values(), default=None)
         met = slowest is not None and slowest >= GOAL_DECODER
-        return ((f"commits/s of the decoder on one core ≥ {GOAL_DECODER:,}", slowest, met),)
+        rate = None if self.recorded is None else self.recorded.rate
+        missing = None if self.recorded is None else float(self.recorded.missing)
+        return (
+            (f"commits/s of the decoder on one core ≥ {GOAL_DECODER:,}", slowest, met),
+            (f"commits/s into tables ≥ {GOAL_RATE:,.0f}", rate, (rate or 0.0) >= GOAL_RATE),
+            (
+                f"of two bare consumers in the same run ≥ {GOAL_RATIO:g}",
+                self.ratio,
+                (self.ratio or 0.0) >= GOAL_RATIO,
+            ),
+            ("commits lost or twice = 0", missing, missing == 0.0),
+        )
 
     @property
     def met(self) -> bool:
@@ -94,6 +117,15 @@ def run(
         for way, options in ways(bootstrap).items():
             say(f"two bare consumers, {way}")
             result.bare[way] = bare(options, partitions, wish.commits)
+        result.recorded = record(
+            home,
+            bootstrap,
+            written=wish.commits,
+            groups=wish.groups,
+            every=wish.every,
+            clock=clock,
+            say=say,
+        )
     return result
 
 
@@ -120,7 +152,7 @@ def ways(bootstrap: str) -> dict[str, dict[str, Any]]:
         "auto.offset.reset": "earliest",
     }
     ours = options_of({"bootstrap.servers": bootstrap}, group="bare", isolation="read_committed")
-    return {"as they come": plain, "with our fetch options": ours}
+    return {AS_THEY_COME: plain, "with our fetch options": ours}
 
 
 def bare(options: Mapping[str, Any], partitions: int, wanted: int) -> float:

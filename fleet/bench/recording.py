@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.act import spark_server
-from fleet.bench import commits
+from fleet.bench.commits import write
 from fleet.clock import Clock
 from fleet.commands.recording import recording
 from fleet.cycle import Fleet
@@ -107,7 +107,7 @@ def record(
     try:
         found = _measured(home, config, written, clock, say)
         say(f"another process catches up with {_RESTART:,}, then with nothing")
-        commits.write(bootstrap, _RESTART, groups=groups, clock=clock, say=lambda _: None)
+        write(bootstrap, _RESTART, groups=groups, clock=clock, say=lambda _: None)
         began = clock.monotonic()
         found.again_seconds = _command(home, config)
         found.process_seconds = clock.monotonic() - began

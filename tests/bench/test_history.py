@@ -1,10 +1,13 @@
 """`fleet bench history`: its commits are true records, its answer is the documented one."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
 from fleet.bench.commits import GROUPS, arrays
 from fleet.bench.history import Result, Wish, ways
+from fleet.bench.recording import Recorded
 from fleet.commands.bench_history import _as_json
 from fleet.history.columns import columns
 from tests.bench.test_commands import bench
@@ -28,12 +31,21 @@ def test_the_answer_is_the_documented_one():
     bare = dict.fromkeys(ways("b:1"), 9.0)
     document = documented("fleet bench history -o json")
     names = list(document["decoder_records_per_second"])
-    result = Result(wish=wish, decoder=dict.fromkeys(names, 3e6), bare=bare)
+    memory = {"job": 1.0, "Spark": 1.0, "Spark's Python": 1.0}
+    recorded = Recorded(commits=10, seconds=5e-5, rows=2, missing=0, memory=memory)
+    result = Result(wish=wish, decoder=dict.fromkeys(names, 3e6), bare=bare, recorded=recorded)
     answer = {"schema_version": 1, "bench": "history", **_as_json(result)}
     assert shape(answer) == shape(document)
     assert list(answer["goals"][0]) == list(document["goals"][0])
     assert result.met
-    assert not Result(wish=wish, decoder={**result.decoder, names[0]: 1e6}).met
+    for changed in (
+        {"decoder": {**result.decoder, names[0]: 1e6}},
+        {"bare": dict.fromkeys(bare, 1e6)},
+        {"recorded": replace(recorded, seconds=1.0)},
+        {"recorded": replace(recorded, missing=-1)},
+        {"recorded": None},
+    ):
+        assert not replace(result, **changed).met, changed
     assert not Result(wish=wish).met
 
 

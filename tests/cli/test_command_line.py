@@ -26,6 +26,7 @@ NEEDS_FILE = {
     "drain": ["orders", "1"],
     "pause": ["--all", "--reason", "incident"],
     "resume": ["--all"],
+    "history": ["run"],
     "worker": ["--group", "orders"],
     "exporter": [],
     "supervise": [],

