@@ -89,7 +89,7 @@ bench: $(READY) ## benchmarks, long form
 	$(long)
 
 faults: faults = tests/membership tests/ranges tests/security tests/worker \
-  tests/dagster_ui/test_power_cut.py
+  tests/alerts tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)
 

@@ -11,6 +11,7 @@ from dagster import AssetSelection, Definitions, define_asset_job, in_process_ex
 from assets import names
 from assets.checks import group_checks
 from assets.groups import group_assets
+from assets.history import history_assets, history_job, history_schedule, pipes_client
 from assets.resources import FleetResource, declared
 from assets.schedules import reconcile_schedule
 from assets.sensors import watch_sensor
@@ -31,13 +32,17 @@ def build(spec: FleetSpec) -> Definitions:
         executor_def=in_process_executor,
         description="Plan a group and carry the plan out: select the group's plan and rollout.",
     )
+    recording = history_job(spec)
     return Definitions(
-        assets=group_assets(spec),
+        assets=[*group_assets(spec), history_assets(spec)],
         asset_checks=[group_checks(spec, fleet) for fleet in spec.fleets],
-        jobs=[job] if acting else [],
-        schedules=[reconcile_schedule(spec, job)] if acting else [],
+        jobs=[*([job] if acting else []), recording],
+        schedules=[
+            *([reconcile_schedule(spec, job)] if acting else []),
+            history_schedule(recording),
+        ],
         sensors=[watch_sensor(spec), storm_sensor(spec)],
-        resources={"fleet": FleetResource()},
+        resources={"fleet": FleetResource(), "pipes": pipes_client()},
         executor=in_process_executor,
     )
 

@@ -51,6 +51,11 @@ def discovered_key(cluster: str) -> AssetKey:
     return AssetKey([cluster, "discovered_groups"])
 
 
+def history_key(cluster: str, table: str) -> AssetKey:
+    """Asset of one table of the history."""
+    return AssetKey([cluster, "history", table])
+
+
 def actor(run_id: str) -> str:
     """How a Dagster run signs a change."""
     return f"dagster run {run_id}"

@@ -38,6 +38,11 @@ class FleetResource(ConfigurableResource):  # type: ignore[type-arg]
     config: str = Field(default="", description="path of fleet.yaml; empty: $FLEET_CONFIG")
     home: str = Field(default="", description="folder of state; empty: $FLEET_HOME")
 
+    def environment(self) -> dict[str, str]:
+        """What a process of its own needs to find the same file and folder."""
+        made = {"FLEET_CONFIG": self.config, "FLEET_HOME": self.home}
+        return {name: value for name, value in made.items() if value}
+
     @contextmanager
     def open(self) -> Iterator["Fleet"]:
         """A Fleet for one use; FleetErrors pass through."""

@@ -2,10 +2,11 @@
 
 Problem: `fleet_watch` counts declared groups in turns and knows nothing of the others; a storm
 is a matter of seconds and of the whole cluster. Choice: a sensor of its own asks for the last
-rebalances of all groups (`recent`), holds them against budgets with hysteresis, and stores an
-event only where a storm begins, changes its worst member, calms or ends. Its cursor is the
-storms there are. Changes are held by the reconciling schedule itself, whose plans see the
-same storm. Cost: one more tick every quarter of a minute.
+rebalances of all groups (from the history tables while they are fresh), holds them against
+budgets with hysteresis, and stores an event only where a storm begins, changes its worst
+member, calms or ends. Its cursor is the storms there are. Changes are held by the reconciling
+schedule itself, whose plans see the same storm. Cost: without a history only declared groups
+are seen, at a read of the log each.
 """
 
 import json
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 INTERVAL = 15
 EVENTS_A_TICK = 50
+FRESH = 60.0
+"""Seconds after which the history is too old to tell of storms that begin."""
+READING_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +59,29 @@ def look(cycle: "Fleet", before: StormWatch) -> Weather:
     groups = [fleet.group for fleet in spec.fleets]
     watch = before.look(
         spec,
-        recent(cycle, since=now - watch_reach(spec)),
+        recent(cycle, before, since=now - watch_reach(spec), now=now),
         now=now,
         changes={group: cycle.changes(group) for group in groups},
     )
     return Weather(spec=spec, now=now, watch=watch)
 
 
-def recent(cycle: "Fleet", *, since: float) -> list[Rebalance]:
-    """The last rebalances."""
-    return [
-        rebalance
-        for fleet in cycle.spec.fleets
-        for rebalance in cycle.recorded(fleet.group, since=since) or ()
-    ]
+def recent(cycle: "Fleet", before: StormWatch, *, since: float, now: float) -> list[Rebalance]:
+    """The last rebalances: of all groups from the history, else of declared ones from the log."""
+    from fleet.history.tables import Tables  # noqa: PLC0415  pyarrow, only where it is used
+
+    tables = Tables(cycle.spec.history.path or cycle.home / "history")
+    manifest = tables.manifest()
+    if manifest is not None and now - manifest.at <= max(FRESH, 3 * cycle.spec.history.every):
+        return tables.rebalances(since=since)
+    began = cycle.clock.monotonic()
+    found: list[Rebalance] = []
+    # Storms first: what is not read any more looks calm.
+    for fleet in sorted(cycle.spec.fleets, key=lambda fleet: fleet.group not in before.storms):
+        if cycle.clock.monotonic() - began > READING_SECONDS:
+            break  # `fleet_watch` counts them all, in turns
+        found += cycle.recorded(fleet.group, since=since) or ()
+    return found
 
 
 def changed(before: StormWatch, after: StormWatch) -> list[str]:

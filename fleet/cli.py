@@ -49,6 +49,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     ),
     "top": Lazy("top", "top", "Groups as they are now, worst first; a live view.", "Look"),
     "plan": Lazy("reading", "plan", "What would be done, and what it costs.", "Look"),
+    "history": Lazy("history", "history", "Record every group's past as tables.", "Look"),
     "apply": Lazy("changing", "apply", "Carry out the plans of groups.", "Change"),
     "scale": Lazy("changing", "scale", "Give a group N slots.", "Change"),
     "roll": Lazy("changing", "roll", "Replace all workers by workers of the new code.", "Change"),

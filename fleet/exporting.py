@@ -9,11 +9,12 @@ interval old.
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from fleet.closing import Closing
 from fleet.errors import FleetError
+from fleet.exporting_storms import StormFamilies
 from fleet.history.causes import Replay
 from fleet.observe.group_log import Unreadable
 from fleet.observe.overview import Overlooker, Overview
@@ -35,7 +36,8 @@ _HANGING: Final = 60.0
 class Exporter(Closing):
     """One cluster's exporter: listens from the start, looks when `look` or `run` is called.
 
-    Raises ConfigError where the address is taken, before anything else begins.
+    `holds` is closed with it. Raises ConfigError where the address is taken, before anything
+    else begins.
     """
 
     def __init__(
@@ -47,10 +49,11 @@ class Exporter(Closing):
         overlooker: Overlooker,
         say: Say,
         more: More = lambda _: (),
+        holds: Sequence[Closing] = (),
     ) -> None:
         self._fleet = fleet
         self._tail, self._overlooker = tail, overlooker
-        self._say, self._more = say, more
+        self._say, self._more, self._holds = say, more, holds
         self._clock = fleet.clock
         self._every = fleet.spec.exporter.every
         self._body = Body()
@@ -84,7 +87,16 @@ class Exporter(Closing):
             tail=tail,
             samples=fleet.samples,
         )
-        return cls(fleet, listen=listen, tail=tail, overlooker=overlooker, say=say)
+        storms = StormFamilies(fleet, tail)
+        return cls(
+            fleet,
+            listen=listen,
+            tail=tail,
+            overlooker=overlooker,
+            say=say,
+            more=storms.families,
+            holds=(storms,),
+        )
 
     @property
     def address(self) -> str:
@@ -96,6 +108,8 @@ class Exporter(Closing):
         self._server.close()
         self._tail.close()
         self._overlooker.close()
+        for held in self._holds:
+            held.close()
 
     def run(self, stop: threading.Event) -> None:
         """Look on schedule until told to stop; a look that fails is told once, not each time."""

@@ -20,6 +20,7 @@ from fleet.decide.storm_watch import budget_of, excuses_of
 from fleet.decide.storms import Storm, assess, reach
 from fleet.errors import ConfigError, Unreachable
 from fleet.home import fleet_home
+from fleet.kafka_source.bounds import bounds
 from fleet.load import load
 from fleet.model import Snapshot, TopicPartition
 from fleet.observe.admin import Observer
@@ -178,30 +179,6 @@ class OpenFleet(Closing):
         """Rebalances recorded in the last `window` seconds; None where unreadable."""
         return self._ledger.recorded_since(group, self.clock.now() - window)
 
-    def offsets_bounds(self) -> dict[int, tuple[int, int]]:
-        """First offset and end of each partition of the coordinator's log; {} while there is none.
-
-        Raises Unreadable where this login may not read it.
-        """
-        count = self._observer.partitions([OFFSETS]).get(OFFSETS, 0)
-        allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
-        if allowed is not None and not allows(allowed, "Read"):
-            raise Unreadable(
-                f"{OFFSETS} may not be read by this login: allow Read on topic {OFFSETS} "
-                "(managed Kafka seldom does)"
-            )
-        tps = [TopicPartition(OFFSETS, number) for number in range(count)]
-        starts, ends = self._observer.log_starts(tps), self._observer.log_ends(tps)
-        return {tp.partition: (starts[tp], ends[tp]) for tp in tps if tp in starts and tp in ends}
-
-    def logs(self, committed: Mapping[TopicPartition, int]) -> Logs:
-        """Logs of these partitions now, with what tells the age of these offsets."""
-        return self._observer.logs(committed)
-
-    def topic_ids(self) -> dict[str, str]:
-        """Topic name by topic id."""
-        return self._observer.topic_ids()
-
     def recorded(self, group: str, *, since: float) -> list[Rebalance] | None:
         """One group's rebalances since a wall time; None where they cannot be read."""
         return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
@@ -236,6 +213,29 @@ class OpenFleet(Closing):
         storm = Storm.from_json(self.store.note(group, STORM_NOTE))
         fresh = storm is not None and self.clock.now() - storm.seen_at < storm.window
         return storm if fresh else None
+
+    def offsets_bounds(self) -> dict[int, tuple[int, int]]:
+        """First offset and end of each partition of the coordinator's log; {} while there is none.
+
+        What is behind an open transaction is not yet there. Raises Unreadable where this login may
+        not read it, RangeUnread where nobody answers.
+        """
+        allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
+        if allowed is not None and not allows(allowed, "Read"):
+            raise Unreadable(
+                f"{OFFSETS} may not be read by this login: allow Read on topic {OFFSETS} "
+                "(managed Kafka seldom does)"
+            )
+        found = bounds(self.client, OFFSETS, isolation="read_committed")
+        return {number: (each.first, each.end) for number, each in found.items()}
+
+    def logs(self, committed: Mapping[TopicPartition, int]) -> Logs:
+        """Logs of these partitions now, with what tells the age of these offsets."""
+        return self._observer.logs(committed)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Topic name by topic id."""
+        return self._observer.topic_ids()
 
     def slots(self, group: str) -> tuple[Slot, ...]:
         """The group's slots."""

@@ -11,7 +11,11 @@ Secrets are never in the file: security settings name environment variables or f
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+
+from fleet.spec_cluster import Cluster, Sasl, Security, Strict, Tls
+
+__all__ = ["Cluster", "Sasl", "Security", "Strict", "Tls"]  # said here for everybody else
 
 CONSUMER_HEARTBEAT = 5.0
 """Seconds: `group.consumer.heartbeat.interval.ms` as Kafka 4 ships it."""
@@ -70,82 +74,6 @@ Duration = Annotated[float, BeforeValidator(seconds)]
 Pattern = Annotated[str, BeforeValidator(regular_expression)]
 
 
-class Strict(BaseModel):
-    """No unknown keys, no change after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
-class Sasl(Strict):
-    """Where the SASL credentials are: environment variables or files; a name may be written."""
-
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-    username: str | None = None
-    """The name itself: it is no secret. `${NAME}` is read as username_env."""
-    username_env: str | None = None
-    username_file: str | None = None
-    password_env: str | None = None
-    password_file: str | None = None
-
-    @model_validator(mode="after")
-    def _one_source(self) -> "Sasl":
-        for part, keys in (
-            ("username", ("username", "username_env", "username_file")),
-            ("password", ("password_env", "password_file")),
-        ):
-            if len([key for key in keys if getattr(self, key)]) != 1:
-                allowed = f"{', '.join(keys[:-1])} and {keys[-1]}"
-                raise ValueError(f"needs exactly one of {allowed} for the {part}")
-        return self
-
-
-class Tls(Strict):
-    """Paths of PEM files."""
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-
-    @model_validator(mode="after")
-    def _pair(self) -> "Tls":
-        if (self.cert_file is None) != (self.key_file is None):
-            raise ValueError("needs cert_file and key_file together, or neither")
-        return self
-
-
-class Security(Strict):
-    """How clients reach the cluster."""
-
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl: Sasl | None = None
-    tls: Tls = Tls()
-
-    @model_validator(mode="after")
-    def _protocol_fits(self) -> "Security":
-        if self.protocol.startswith("SASL_") and self.sasl is None:
-            raise ValueError(f"protocol {self.protocol} needs sasl: {{mechanism, username_env, …}}")
-        if not self.protocol.startswith("SASL_") and self.sasl is not None:
-            raise ValueError(
-                f"sasl is given, but protocol {self.protocol} does not log in: "
-                "write protocol SASL_SSL or SASL_PLAINTEXT"
-            )
-        if not self.protocol.endswith("SSL") and self.tls != Tls():
-            raise ValueError(
-                f"tls is given, but protocol {self.protocol} does not encrypt: "
-                "write protocol SSL or SASL_SSL"
-            )
-        return self
-
-
-class Cluster(Strict):
-    """One Kafka cluster; its name is part of every key Fleet stores."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "main"
-    bootstrap_servers: str = "embedded"
-    """`embedded` or host:port,host:port."""
-    security: Security = Security()
-
-
 class Batch(Strict):
     """Bounds of one batch [8]: records inline, records by ranges, waiting, running."""
 
@@ -160,7 +88,7 @@ class _WorkerBase(Strict):
     """`package.module:function`, called with (df, context), or (df, batch_id) as foreachBatch."""
     python_path: tuple[str, ...] = ()
     """Folders put on the worker's module path; their entrypoint module is copied per revision."""
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default_factory=dict)
     """Environment of the worker; part of the revision as written. `${NAME}` is looked up by the
     worker in its own environment, so that no secret is frozen into a revision."""
     membership: Literal["static", "dynamic"] = "static"
@@ -286,6 +214,8 @@ class History(Strict):
     retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
     every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
     """Between two batches of `fleet history tail`."""
+    interval: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 10.0
+    """Commits of a partition within this time are one row with their number; 0: each its own."""
     groups: Selection = Selection()
 
 
@@ -326,7 +256,7 @@ class KubernetesRuntimeSpec(Strict):
     kind: Literal["kubernetes"]
     namespace: str = "default"
     image: str | None = None
-    resources: dict[str, Any] = {}
+    resources: dict[str, Any] = Field(default_factory=dict)
     lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 30.0
 
 
@@ -350,7 +280,7 @@ class GroupSpec(Strict):
     mode: Literal["observe", "plan", "act"] | None = None
     """Overrides the file's mode for this group."""
     owner: str = ""
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
     topics: Annotated[tuple[Topic, ...], Field(min_length=1)]
     create: CreateTopic | None = None
     worker: Worker | None = None

@@ -22,6 +22,7 @@ CONDUCTORS = (
     "fleet.cycle",
     "fleet.opening",
     "fleet.exporting",  # observe → decide → report, on a schedule
+    "fleet.exporting_storms",
     "fleet.picturing",
     "fleet.cli",
     "fleet.__main__",

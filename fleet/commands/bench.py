@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
+from fleet.commands.bench_observe import observe
 from fleet.commands.bench_worker import worker
 from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
 
@@ -250,6 +251,7 @@ def gate(
 
 
 bench.add_command(worker)
+bench.add_command(observe)
 
 
 def measure(

@@ -175,7 +175,8 @@ def _storm(world: GroupWorld, steps: Sequence[Step]) -> str:
         return ""
     return (
         f"{storm.sentence}; held until the window holds at most half of the budget for "
-        f"{world.spec.storm.calm:g} s (docs/runbooks/group-storm.md)"
+        f"{world.spec.storm.calm:g} s (`fleet rebalances --group {world.spec.group}` lists them, "
+        "docs/runbooks/group-storm.md says what to do)"
     )
 
 

@@ -23,7 +23,7 @@ from fleet.decide.storms import (
 )
 from fleet.rebalances import CoordinatorMove, Rebalance
 from fleet.slots import Change
-from fleet.spec import FleetSpec
+from fleet.spec import FleetSpec, GroupSpec
 from fleet.spec import Storm as Budget
 
 
@@ -54,16 +54,17 @@ class StormWatch:
         by_group: dict[str, list[Rebalance]] = defaultdict(list)
         for rebalance in rebalances:
             by_group[rebalance.group].append(rebalance)
+        declared = {fleet.group: fleet for fleet in spec.fleets}
         storms = {}
         for group in by_group.keys() | self.storms.keys():
             storm = assess(
                 by_group[group],
                 cluster=spec.cluster.name,
                 group=group,
-                budget=budget_of(spec, group),
+                budget=_budget(spec, declared.get(group)),
                 now=now,
                 before=self.storms.get(group),
-                excuses=excuses_of(spec, group, (changes or {}).get(group, ())),
+                excuses=_excuses(declared.get(group), (changes or {}).get(group, ())),
                 clients=clients,
             )
             if storm is not None:
@@ -98,13 +99,19 @@ class StormWatch:
 
 def budget_of(spec: FleetSpec, group: str) -> Budget:
     """The group's own, or the file's for groups that no fleet declares."""
-    declared = spec.fleet(group)
-    return declared.storm if declared is not None else spec.storm
+    return _budget(spec, spec.fleet(group))
 
 
 def excuses_of(spec: FleetSpec, group: str, changes: Sequence[Change]) -> tuple[Excused, ...]:
     """What the group's changes were to cost."""
-    declared = spec.fleet(group)
+    return _excuses(spec.fleet(group), changes)
+
+
+def _budget(spec: FleetSpec, declared: GroupSpec | None) -> Budget:
+    return declared.storm if declared is not None else spec.storm
+
+
+def _excuses(declared: GroupSpec | None, changes: Sequence[Change]) -> tuple[Excused, ...]:
     worker = declared.worker if declared is not None else None
     return excused(changes, static=worker is None or worker.membership == "static")
 

@@ -25,6 +25,8 @@ from fleet.spec import Storm as Budget
 
 TOGETHER: Final = 10
 """As many groups in a storm at once are one storm of their cluster."""
+_ONE_MOVE: Final = 60.0
+"""Seconds between two moves that are one: partitions get their leaders one after another."""
 _SKEW: Final = 60.0
 """Seconds by which a coordinator's clock may differ from ours."""
 
@@ -303,6 +305,15 @@ class ClusterStorm:
             return None
 
 
+def _together(first: CoordinatorMove, then: CoordinatorMove) -> CoordinatorMove:
+    return replace(
+        then,
+        partitions=min(then.of, first.partitions + then.partitions),
+        lost=tuple(sorted({*first.lost, *then.lost})),
+        gained=tuple(sorted({*first.gained, *then.gained})),
+    )
+
+
 def _move(stored: Mapping[str, Any]) -> CoordinatorMove:
     lost, gained = tuple(stored["lost"]), tuple(stored["gained"])
     return CoordinatorMove(**{**stored, "lost": lost, "gained": gained})
@@ -323,7 +334,9 @@ def assess_cluster(
     budget's window and calm); ten groups count until fewer than half of them are left.
     """
     groups = sorted(storm.group for storm in storms)
-    move = max(moves, key=lambda m: m.at, default=before.move if before else None)
+    move = before.move if before else None
+    for new in sorted(moves, key=lambda m: m.at):
+        move = new if move is None or new.at - move.at > _ONE_MOVE else _together(move, new)
     if move is not None and now - move.at >= budget.window + budget.calm:
         move = None
     many = len(groups) >= TOGETHER

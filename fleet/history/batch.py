@@ -21,7 +21,7 @@ from fleet.history.manifests import DataFile
 from fleet.history.places import Place
 from fleet.history.records import Record, decode
 from fleet.history.rows import membership_row, rebalance_row
-from fleet.history.standing import Commit, Kept, Key, Memory
+from fleet.history.standing import DELETED, Commit, Kept, Key, Memory
 from fleet.history.table_columns import TABLES
 from fleet.model import TopicPartition
 from fleet.rebalances import Membership, Rebalance
@@ -155,7 +155,7 @@ class Batch:
             )
         )
         for key, commit in _commits(rows, self._memory.commits.get):
-            if commit.committed is None:
+            if commit.committed == DELETED:
                 self._memory.forget(key)
             else:
                 self._memory.commit(key, commit)
@@ -232,7 +232,7 @@ class Batch:
         notes: Sequence[tuple[Key, Commit]],
     ) -> None:
         kept = self._memory.groups.get(group)
-        if kept is None:
+        if kept is None or kept.partition < 0:  # nothing, or what polling remembered
             replay = self._replays(self._cluster, group)
         else:
             replay = self._replays.from_json(json.loads(kept.state))
@@ -254,7 +254,7 @@ class Batch:
 def _note(replay: Replaying, key: Key, commit: Commit) -> None:
     replay.note_commit(
         TopicPartition(key[1], key[2]),
-        commit.committed,
+        None if commit.committed == DELETED else commit.committed,
         at=commit.timestamp / 1000,
         gap=None if commit.gap is None else commit.gap / 1000,
         early=commit.early,
@@ -282,7 +282,16 @@ def _commits(
         if previous is None and known is not None:
             previous = known.timestamp
         early = gap is not None and previous is not None and 2 * (at - previous) < gap
-        made = Commit(*(row[name] for name in _PLAIN), gap=gap, early=early)
+        made = Commit(
+            committed=DELETED if row["committed"] is None else row["committed"],
+            timestamp=at,
+            leader_epoch=row["leader_epoch"],
+            topic_id=row["topic_id"],
+            partition=row["partition"],
+            offset=row["offset"],
+            gap=gap,
+            early=early,
+        )
         yield key, made
 
 

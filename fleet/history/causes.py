@@ -66,6 +66,28 @@ class Replay:
         known = typed(record)
         return [] if known is None else self._epochs.feed(self._state, known)
 
+    def note_commit(
+        self,
+        tp: TopicPartition,
+        committed: int | None,
+        *,
+        at: float,
+        gap: float | None,
+        early: bool,
+        topic_id: str | None,
+    ) -> None:
+        """The last commit of a partition before the next record, for who feeds no commits.
+
+        at in seconds; gap is the usual time between two, `early` whether this one came sooner
+        than half of it; committed None: the offset was deleted.
+        """
+        if committed is None:
+            self._state.commits.pop(tp, None)
+            return
+        if topic_id is not None and topic_id not in self._state.learnt:
+            self._state.learn(topic_id, tp.topic)
+        self._state.commits[tp] = Committed(committed, at, gap, early)
+
     def _deleted(self, record: Tombstone) -> list[Rebalance | Membership]:
         if record.type == 2:
             if self._state.protocol == "classic":

@@ -39,7 +39,7 @@ class Log(Protocol):
         ...
 
     def rows(self, ranges: Mapping[int, tuple[int, int]]) -> Any:
-        """A DataFrame of DIGEST's columns: the records of the ranges."""
+        """A DataFrame of DIGEST's columns: the records of the ranges, which name all partitions."""
         ...
 
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
@@ -66,6 +66,8 @@ class Done:
     seconds: float = 0.0
     compacted: int = 0
     """Files that were merged into fewer."""
+    polled: bool = False
+    """The offsets topic could not be read: groups were looked at instead."""
 
     def __add__(self, other: "Done") -> "Done":
         return Done(
@@ -79,6 +81,7 @@ class Done:
             lost=self.lost + other.lost,
             seconds=self.seconds + other.seconds,
             compacted=self.compacted + other.compacted,
+            polled=self.polled or other.polled,
         )
 
 
@@ -98,7 +101,7 @@ class Recorder:
         self._log = log
         self._replays = replays
         self._say = say
-        self._batch = batch
+        self.batch = batch
         self._memory = Memory.read(writer.place, writer.manifest)
         self._cluster = writer.manifest.cluster
 
@@ -112,8 +115,8 @@ class Recorder:
         done = Done()
         bounds = self._log.bounds()
         while not stopped() and (todo := self._todo(bounds, done)):
-            ranges = _first(todo, self._batch)
-            made = self._record(ranges)
+            ranges = _first(todo, self.batch)
+            made = self._record(ranges, bounds)
             done += made
             left = sum(end - start for start, end in self._todo(bounds, Done()).values())
             self._say(_told(made, left))
@@ -159,10 +162,14 @@ class Recorder:
 
     # --- one batch --------------------------------------------------------------------------
 
-    def _record(self, ranges: Mapping[int, tuple[int, int]]) -> Done:
+    def _record(
+        self, ranges: Mapping[int, tuple[int, int]], bounds: Mapping[int, tuple[int, int]]
+    ) -> Done:
         writer, manifest = self._writer, self._writer.manifest
         folder = writer.attempt()
-        log_rows = self._log.rows(ranges)
+        # Of a partition that is not named the data source reads everything.
+        empty = {p: (end, end) for p, (_, end) in bounds.items()}
+        log_rows = self._log.rows({**empty, **ranges})
         cluster = self._cluster.replace("\\", "\\\\").replace("'", "\\'")
         log_rows.selectExpr(f"'{cluster}' AS cluster", "*").write.partitionBy("kind", "day").option(
             "compression", "zstd"
@@ -191,8 +198,15 @@ class Recorder:
         done.causes.update(row["cause"] for row in batch.rebalances)
         done.problems, done.groups = batch.problems, batch.groups
         positions = {**manifest.positions, **{p: end for p, (_, end) in ranges.items()}}
-        self._commit(
-            folder, "batch", files, positions=positions, topics=batch.topics, lost=done.lost
+        commit(
+            writer,
+            self._memory,
+            folder,
+            "batch",
+            files,
+            positions=positions,
+            topics=batch.topics,
+            lost=done.lost,
         )
         return done
 
@@ -206,33 +220,38 @@ class Recorder:
         if rows:
             done.rows["lag"] = len(rows)
             folder = self._writer.attempt()
-            self._commit(folder, "look", self._writer.write(folder, "lag", LAG, rows, "at"))
+            files = self._writer.write(folder, "lag", LAG, rows, "at")
+            commit(self._writer, self._memory, folder, "look", files)
         return done
 
-    def _commit(
-        self,
-        folder: str,
-        what: str,
-        files: list[DataFile],
-        *,
-        positions: Mapping[int, int] | None = None,
-        topics: Mapping[str, str] | None = None,
-        lost: Iterable[tuple[int, int, int]] = (),
-    ) -> None:
-        writer, manifest = self._writer, self._writer.manifest
-        for table, data in self._memory.changed():
-            name = f"{folder}/{table[1:]}.parquet"
-            files.append(writer.write_table(name, data, table=table, day=""))
-        made = replace(
+
+def commit(
+    writer: Writer,
+    memory: Memory,
+    folder: str,
+    what: str,
+    files: list[DataFile],
+    *,
+    positions: Mapping[int, int] | None = None,
+    topics: Mapping[str, str] | None = None,
+    lost: Iterable[tuple[int, int, int]] = (),
+) -> None:
+    """Make files visible, together with the memory's changes and the positions they stand for."""
+    manifest, added = writer.manifest, list(files)
+    for table, data in memory.changed():
+        name = f"{folder}/{table[1:]}.parquet"
+        added.append(writer.write_table(name, data, table=table, day=""))
+    writer.commit(
+        replace(
             manifest,
             what=what,
-            files=with_files(manifest, files),
+            files=with_files(manifest, added),
             positions=manifest.positions if positions is None else positions,
             topics=manifest.topics if topics is None else topics,
             lost=(*manifest.lost, *lost),
         )
-        writer.commit(made)
-        self._memory.saved()
+    )
+    memory.saved()
 
 
 def _first(todo: Mapping[int, tuple[int, int]], most: int) -> dict[int, tuple[int, int]]:

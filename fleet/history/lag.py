@@ -11,8 +11,8 @@ of lag in all of Fleet. Cost: only from the first look on; ends of the time befo
 from collections.abc import Iterable
 from typing import Any, Final
 
-from fleet.history.standing import Memory, Told
-from fleet.model import GroupSnapshot, PartitionState, TopicPartition
+from fleet.history.standing import Key, Memory, Told
+from fleet.model import PartitionState, Snapshot, TopicPartition
 from fleet.observe.lag import Logs, partition_state
 from fleet.rebalances import Known
 
@@ -34,10 +34,8 @@ def lag_rows(memory: Memory, ends: Logs, *, cluster: str) -> Iterable[dict[str, 
     for key, commit in memory.commits.items():
         group, topic, partition = key
         tp = TopicPartition(topic, partition)
-        end, told = ends.ends.get(tp), memory.told.get(key)
-        waits = end is not None and end > commit.committed
-        still = told is not None and (told.committed, told.end) == (commit.committed, end)
-        if still and told is not None and not waits and ends.at - told.at < ANYWAY:
+        end = ends.ends.get(tp)
+        if not _due(memory, key, commit.committed, end, ends.at):
             continue
         state = partition_state(
             tp=tp,
@@ -50,7 +48,6 @@ def lag_rows(memory: Memory, ends: Logs, *, cluster: str) -> Iterable[dict[str, 
             samples=ends.samples.get(tp, ()),
             now=ends.at,
         )
-        memory.tell(key, Told(commit.committed, end, ends.at))
         yield _row(
             state,
             cluster=cluster,
@@ -61,13 +58,14 @@ def lag_rows(memory: Memory, ends: Logs, *, cluster: str) -> Iterable[dict[str, 
         )
 
 
-def polled_rows(
-    groups: Iterable[GroupSnapshot], *, cluster: str, at: float
-) -> Iterable[dict[str, Any]]:
+def polled_rows(memory: Memory, snapshot: Snapshot) -> Iterable[dict[str, Any]]:
     """The same from a look through the AdminClient: when it was committed is not known."""
-    for group in groups:
+    cluster, at = snapshot.cluster, snapshot.at
+    for group in snapshot.groups.values():
         for state in group.partitions:
-            if state.committed is not None:
+            key = (group.group, state.tp.topic, state.tp.partition)
+            committed = state.committed
+            if committed is not None and _due(memory, key, committed, state.log_end, at):
                 yield _row(
                     state,
                     cluster=cluster,
@@ -76,6 +74,17 @@ def polled_rows(
                     committed_at=None,
                     known=Known.POLLED,
                 )
+
+
+def _due(memory: Memory, key: Key, committed: int, end: int | None, at: float) -> bool:
+    """Whether a row is; it is noted then."""
+    told = memory.told.get(key)
+    waits = end is not None and end > committed
+    same = told is not None and (told.committed, told.end) == (committed, end)
+    if told is not None and same and not waits and at - told.at < ANYWAY:
+        return False
+    memory.tell(key, Told(committed, end, at))
+    return True
 
 
 def _row(

@@ -30,7 +30,8 @@ def compared(memory: Memory, snapshot: Snapshot) -> list[Rebalance | Membership]
         if not group.exists or group.state not in _SETTLED:
             continue
         kept = memory.groups.get(name)
-        before: _Seen | None = None if kept is None else json.loads(kept.state)["polled"]
+        # What a replay remembers (the topic could be read before) is no look.
+        before: _Seen | None = json.loads(kept.state).get("polled") if kept else None
         now = _seen(group)
         if before == now:
             continue
@@ -61,9 +62,7 @@ def _difference(
     replaced = tuple(sorted(m for m in now.keys() & before.keys() if now[m][0] != before[m][0]))
     owners, last = _owners(now), _owners(before)
     moved = tuple(sorted(tp for tp in owners.keys() & last.keys() if owners[tp] != last[tp]))
-    rows: list[Rebalance | Membership] = [
-        *_memberships(snapshot, group, before, now),
-    ]
+    rows: list[Rebalance | Membership] = [*_memberships(snapshot, group, before, now)]
     if not joined and not left and owners == last:
         return rows  # a static member came back under its name: no rebalance
     causes = [*([Cause.JOIN] if joined else []), *([Cause.DEPARTURE] if left else [])]
@@ -116,7 +115,8 @@ def _memberships(
         else:
             event = "owns" if old[0] == new[0] else "replaced"
         member = members.get(who)
-        member_id, owned = new or (old or ("", []))[0:1] + ([],)
+        member_id = (new or old or ("", []))[0]
+        owned = () if new is None else new[1]
         found.append(
             Membership(
                 cluster=snapshot.cluster,

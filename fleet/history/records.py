@@ -3,9 +3,10 @@
 Problem: the coordinator's own log is the only place that tells every rebalance of every
 group, but its formats change with broker versions, and other record types live beside the
 ones we need. Choice: one table (`KEYS`, `VALUES`) with a reader per record type and its known
-versions; types that are only listed come back as `Raw`, everything else as `Undecoded` with
-its reason, to be counted, never guessed. Cost: about 10 µs a record in Python; the columns of
-the history are made by a vectorised reader, and this one is its oracle.
+versions; types of which we need little are read by a table of their fields (`schemas`) and come
+back as `Raw`, bytes and fields; everything else is `Undecoded` with its reason, to be counted,
+never guessed. Cost: about 10 µs a record in Python; the columns of the history are made by a
+vectorised reader, and this one is its oracle.
 
 Formats: Kafka 4.3's group-coordinator messages (OffsetCommit*, GroupMetadata*, KIP-848
 ConsumerGroup*); the blobs of a classic member are ConsumerProtocolSubscription/Assignment.
@@ -15,6 +16,8 @@ All times are milliseconds since the epoch, as Kafka writes them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from fleet.history.schemas import SCHEMAS
+from fleet.history.schemas import read as read_fields
 from fleet.history.shapes import (
     AssignmentEpoch,
     ClassicMember,
@@ -92,6 +95,7 @@ class _Head:
     type: int
     group: str
     key: tuple[str | int, ...]
+    raw: tuple[bytes, bytes]
 
 
 def _partitions(data: Cursor) -> Partitions:
@@ -275,6 +279,21 @@ def _current(head: _Head, _: int, data: Cursor) -> Record:
     )
 
 
+def _raw(head: _Head, _: int, data: Cursor) -> Record:
+    name, shape = KEYS[head.type]
+    return Raw(
+        offset=head.offset,
+        timestamp_ms=head.timestamp_ms,
+        type=head.type,
+        group=head.group,
+        name=name,
+        member_id=str(head.key[0]) if shape == GROUP_MEMBER else None,
+        fields=read_fields(SCHEMAS[head.type], data),
+        key=head.raw[0],
+        value=head.raw[1],
+    )
+
+
 VALUES: Mapping[int, tuple[int, Callable[[_Head, int, Cursor], Record]]] = {
     0: (4, _offset_commit),
     1: (4, _offset_commit),
@@ -284,6 +303,7 @@ VALUES: Mapping[int, tuple[int, Callable[[_Head, int, Cursor], Record]]] = {
     6: (0, _assignment_epoch),
     7: (0, _target),
     8: (0, _current),
+    **dict.fromkeys(SCHEMAS, (0, _raw)),
 }
 """Record type → highest value version known, and its reader."""
 
@@ -297,22 +317,12 @@ def _key_fields(shape: str, data: Cursor) -> tuple[str, tuple[str | int, ...]]:
     return group, (data.text(),)
 
 
-def _value(head: _Head, name: str, key: bytes, value: bytes) -> Record:
-    known = VALUES.get(head.type)
-    if known is None:
-        return Raw(
-            offset=head.offset,
-            timestamp_ms=head.timestamp_ms,
-            type=head.type,
-            group=head.group,
-            name=name,
-            key=key,
-            value=value,
-        )
-    highest, read = known
-    data = Cursor(value)
+def _value(head: _Head) -> Record:
+    highest, read = VALUES[head.type]
+    data = Cursor(head.raw[1])
     version = data.i16()
     if not 0 <= version <= highest:
+        name = KEYS[head.type][0]
         raise Malformed(f"{name} value version {version}, known up to {highest}")
     return read(head, version, data)
 
@@ -321,8 +331,8 @@ def decode(key: bytes | None, value: bytes | None, *, offset: int, timestamp: in
     """One record as a value; never raises.
 
     `offset` is its place in the log, `timestamp` its time in ms. A null value is a
-    `Tombstone`; a type that is known but not taken apart is `Raw`; an unknown type or
-    version and bytes that do not fit are `Undecoded` with the reason.
+    `Tombstone`; a type without a class of its own is `Raw`; an unknown type or version and
+    bytes that do not fit are `Undecoded` with the reason.
     """
     kind = -1
     try:
@@ -333,13 +343,12 @@ def decode(key: bytes | None, value: bytes | None, *, offset: int, timestamp: in
         known = KEYS.get(kind)
         if known is None:
             raise Malformed(f"record type {kind} is not known")
-        name, shape = known
-        group, fields = _key_fields(shape, data)
+        group, fields = _key_fields(known[1], data)
         if value is None:
             return Tombstone(
                 offset=offset, timestamp_ms=timestamp, type=kind, group=group, key=fields
             )
-        return _value(_Head(offset, timestamp, kind, group, fields), name, key, value)
+        return _value(_Head(offset, timestamp, kind, group, fields, (key, value)))
     except Malformed as error:
         return Undecoded(
             offset=offset,

@@ -6,6 +6,7 @@ epoch, as Kafka writes them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fleet.model import TopicPartition
 
@@ -135,10 +136,16 @@ class CurrentAssignment(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw(Record):
-    """A known type not taken apart here: share and streams groups, regexes, old metadata."""
+    """A type without a class of its own: share and streams groups, regexes, old metadata.
+
+    `fields` are Kafka's own, by name in snake_case (`fleet.history.schemas`); topic ids are 32
+    hex digits. `member_id` is the key's, None where the type is one per group.
+    """
 
     group: str
     name: str
+    member_id: str | None
+    fields: Mapping[str, Any]
     key: bytes
     value: bytes
 

@@ -22,6 +22,8 @@ Key = tuple[str, str, int]
 """Group, topic, partition."""
 GROUPS: Final = "_groups"
 STANDING: Final = "_standing"
+DELETED: Final = -1
+"""In place of a committed offset: it expired, or its group or topic went."""
 
 
 class Kept(NamedTuple):
@@ -36,7 +38,7 @@ class Kept(NamedTuple):
 class Commit(NamedTuple):
     """A commit of one partition of one group; `timestamp` in ms, `offset` its place.
 
-    committed None is a deletion (never kept in the memory).
+    committed DELETED is never kept in the memory.
     """
 
     committed: int

@@ -29,7 +29,10 @@ FORMAT: Final = "fleet_kafka"
 READ_TIMEOUT: Final = 20.0
 """Seconds without progress after which a task gives up."""
 _REGISTERED: Final = "_fleet_kafka_cores"
-_SENT: Final = ("columns", "failures", "login", "pieces", "source", "tasks")
+SENT: Final = tuple(
+    f"{__package__}.{name}"
+    for name in ("bounds", "columns", "failures", "login", "pieces", "source", "tasks")
+)
 """Modules of this room that a task runs. None of them may be named as a module by another: a
 function takes along what it uses, a module everything that stands in it."""
 
@@ -125,9 +128,9 @@ def _prepared(spark: Any) -> int:
 
 
 @contextmanager
-def by_value() -> Iterator[None]:
-    """Meanwhile cloudpickle sends this room's code itself, not its name."""
-    modules = [import_module(f"{__package__}.{name}") for name in _SENT]
+def by_value(names: Sequence[str] = SENT) -> Iterator[None]:
+    """Meanwhile cloudpickle sends the code of these modules itself, not their names."""
+    modules = [import_module(name) for name in names]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:

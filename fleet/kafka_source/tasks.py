@@ -6,11 +6,14 @@ range is done at a record or an end of partition at or behind its end [7]; reset
 progress for `read_timeout` fails the task with a sentence. `assign` makes no group member: the
 group's name is only the one that the principal may read with. Cost: a consumer's start (30 ms)
 per task, and up to a fetch of records behind a range's end that are thrown away.
+
+Where a start that is gone is no failure (a compacted log that somebody reads whole), the caller
+gives a word for it (`gone`), and reading goes on where the log begins.
 """
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,7 +45,9 @@ def options_of(login: Mapping[str, str], *, group: str, isolation: str) -> dict[
         "auto.offset.reset": "error",
         "allow.auto.create.topics": False,
         "fetch.wait.max.ms": 5,
+        "fetch.max.bytes": 8388608,  # the next answer travels while this one is read
         "queued.max.messages.kbytes": 32768,
+        "fetch.queue.backoff.ms": 10,  # after a full queue; 1 s by default, idle
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
         "log_level": 2,
@@ -50,11 +55,17 @@ def options_of(login: Mapping[str, str], *, group: str, isolation: str) -> dict[
 
 
 def read_ranges(
-    consumer: Any, ranges: Sequence[OffsetRange], *, read_timeout: float
+    consumer: Any,
+    ranges: Sequence[OffsetRange],
+    *,
+    read_timeout: float,
+    make: Callable[[Sequence[Any]], pa.RecordBatch] = batch_of,
+    gone: Callable[[OffsetRange], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of the ranges, at most one per partition; closes the consumer at the end.
 
-    Raises RangeTruncated or RangeUnread.
+    make: columns of messages. gone: what to yield for the part of a range that is before the
+    log's first offset; without it that is a failure. Raises RangeTruncated or RangeUnread.
     """
     from confluent_kafka import TopicPartition  # noqa: PLC0415 - only where the task runs
 
@@ -71,12 +82,15 @@ def read_ranges(
             for where, position in ends:
                 _move(todo, where, position)
             for error, where in errors:
-                last_error = _judge(consumer, error, where, todo)
+                if gone is not None and (lost := _lost(consumer, error, where, todo)) is not None:
+                    yield gone(lost)
+                else:
+                    last_error = _judge(consumer, error, where, todo)
             done = before.keys() - todo.keys()
             if done and todo:
                 consumer.pause([TopicPartition(topic, partition) for topic, partition in done])
             if kept:
-                yield batch_of(kept)
+                yield make(kept)
             if kept or todo != before:
                 moved = time.monotonic()  # after the yield: Spark may take its time
             elif time.monotonic() - moved > read_timeout:
@@ -124,16 +138,40 @@ def _move(todo: dict[_Where, OffsetRange], where: _Where, position: int) -> None
         todo[where] = left._replace(start=position)
 
 
-def _judge(consumer: Any, error: Any, where: _Where, todo: Mapping[_Where, OffsetRange]) -> str:
-    """Raise what cannot get better; else its words, for a stall's sentence."""
+def _lost(
+    consumer: Any, error: Any, where: _Where, todo: dict[_Where, OffsetRange]
+) -> OffsetRange | None:
+    """The part of a range that is before the log's first offset; reading goes on behind it."""
+    from confluent_kafka import TopicPartition  # noqa: PLC0415 - only where the task runs
+
+    if error.code() != _OUT_OF_RANGE or where not in todo:
+        return None
+    left = todo[where]
+    first, _ = _bounds(consumer, where)
+    if first <= left.start:
+        return None
+    lost = left._replace(end=min(first, left.end))
+    _move(todo, where, lost.end)
+    if where in todo:
+        consumer.seek(TopicPartition(*where, lost.end))
+    return lost
+
+
+def _bounds(consumer: Any, where: _Where) -> tuple[int, int]:
+    """The log's first offset, and the one after its last."""
     from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415
 
+    try:
+        first, after = consumer.get_watermark_offsets(TopicPartition(*where), timeout=5.0)
+    except KafkaException as unknown:
+        raise RangeUnread(f"{where[0]}-{where[1]}: {unknown.args[0].str()}") from unknown
+    return int(first), int(after)
+
+
+def _judge(consumer: Any, error: Any, where: _Where, todo: Mapping[_Where, OffsetRange]) -> str:
+    """Raise what cannot get better; else its words, for a stall's sentence."""
     if error.code() == _OUT_OF_RANGE and where in todo:
-        try:
-            first, after = consumer.get_watermark_offsets(TopicPartition(*where), timeout=5.0)
-        except KafkaException as unknown:
-            raise RangeUnread(f"{where[0]}-{where[1]}: {unknown.args[0].str()}") from unknown
-        raise RangeTruncated(*where, todo[where].start, first, after)
+        raise RangeTruncated(*where, todo[where].start, *_bounds(consumer, where))
     if error.fatal() or error.code() in _REFUSED:
         raise RangeUnread(f"the brokers refuse: {error.str()} ({error.code()})")
     return str(error.str())

@@ -198,9 +198,7 @@ class Observer:
         """Topic name by topic id, as 32 hex digits like `fleet.history.records`."""
         look = self._look()
         topics = sorted(self._topics(look))
-        futures = self._admin.describe_topics(
-            TopicCollection(topics), request_timeout=look.left()
-        )
+        futures = self._admin.describe_topics(TopicCollection(topics), request_timeout=look.left())
         found = look.gather(futures, "topic(s) cannot be described", _id_of)
         return {topic_id: topic for topic, topic_id in found.items()}
 

@@ -26,16 +26,22 @@ class Coordinators(Closing):
     """Looks again and again; not for several threads at once."""
 
     def __init__(self, config: Mapping[str, Any], *, clock: Clock, timeout: float = 5.0) -> None:
-        self._consumer = Consumer(
-            {**config, "group.id": "fleet-reads-only", "enable.auto.commit": False, "log_level": 0}
-        )
+        self._config = {
+            **config,
+            "group.id": "fleet-reads-only",  # never joined, never committed with
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+        self._consumer: Consumer | None = None
         self._clock = clock
         self._timeout = timeout
         self._known: dict[int, tuple[int, int]] = {}
 
     def close(self) -> None:
-        """Let go of the connections."""
-        self._consumer.close()
+        """Let go of the connections; the next look makes new ones."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
 
     def look(self) -> CoordinatorMove | None:
         """What moved since the last look; None where nothing did, or nobody can tell."""
@@ -61,6 +67,8 @@ class Coordinators(Closing):
 
     def _leaders(self) -> dict[int, tuple[int, int]]:
         """Partition → (leader, leader epoch), of partitions that have a leader now."""
+        if self._consumer is None:
+            self._consumer = Consumer(self._config)
         topic = self._consumer.list_topics(TOPIC, timeout=self._timeout).topics.get(TOPIC)
         if topic is None or topic.error is not None:
             return {}

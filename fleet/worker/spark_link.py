@@ -103,6 +103,13 @@ class SparkLink:
             with contextlib.suppress(Exception):
                 session.interruptTag(tag)
 
+    def interrupt_all(self) -> None:
+        """Cancel whatever this session runs; where nothing runs, nothing happens."""
+        session = self._session
+        if session is not None:
+            with contextlib.suppress(Exception):
+                session.interruptAll()
+
     def cure(self, foreign_session: str) -> str | None:
         """Interrupt and release another worker's session, within 5 s; why it failed, or None [3].
 

@@ -98,6 +98,20 @@ class Monitoring:
         assert answer["status"] == "success", answer
         return list(answer["data"]["result"])
 
+    def fleet(self, *arguments: str) -> Any:
+        """What a command of this fleet.yaml answers in JSON."""
+        done = subprocess.run(
+            fleet(*arguments, folder=self.folder),
+            env={**os.environ, **environment(self.folder)},
+            check=True, timeout=60, capture_output=True,
+        )  # fmt: skip
+        return json.loads(done.stdout)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Where commands find this checkout and their state."""
+    return {"PYTHONPATH": str(repository()), "FLEET_HOME": str(folder / "home")}
+
 
 def get(url: str) -> Any:
     """JSON of a URL."""
@@ -130,12 +144,16 @@ def fleet(*arguments: str, folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def monitoring(folder: Path, spec: dict[str, Any]) -> Iterator[Monitoring]:
-    """Exporter, Prometheus and Alertmanager for a fleet.yaml, all configured by `fleet alerts`."""
+def monitoring(folder: Path, spec: dict[str, Any], *, groups: str) -> Iterator[Monitoring]:
+    """Exporter, Prometheus and Alertmanager for a fleet.yaml, all configured by `fleet alerts`.
+
+    `groups` is the pattern of those that are exported.
+    """
     port, prom, alert = free_port(), free_port(), free_port()
-    spec = {**spec, "exporter": {"every": "1s", "listen": f"127.0.0.1:{port}"}}
+    exported = {"every": "1s", "listen": f"127.0.0.1:{port}", "groups": {"allow": [groups]}}
+    spec = {**spec, "exporter": exported}
     (folder / "fleet.yaml").write_text(yaml.safe_dump(spec))
-    here = {"PYTHONPATH": str(repository()), "FLEET_HOME": str(folder / "home")}
+    here = environment(folder)
     with contextlib.ExitStack() as stack:
         hook = stack.enter_context(webhook())
         for arguments in (

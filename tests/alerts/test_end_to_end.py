@@ -3,7 +3,8 @@
 import contextlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +25,10 @@ LIMITS: dict[str, Any] = {
 GROUPS = 50
 
 
-def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
+def make_topic(bootstrap: str, topic: str, partitions: int, *, copies: int = 1) -> None:
     """A topic with one record in every partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(timeout=30)
+    admin.create_topics([NewTopic(topic, partitions, copies)])[topic].result(timeout=30)
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for partition in range(partitions):
         producer.produce(topic, b"x", partition=partition)
@@ -58,7 +59,7 @@ def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> Non
     declared = [{"group": group, "owner": "pay", "topics": [group], "storm": LIMITS["storm"]}]
     with (
         member(bootstrap, group, group, **{"client.id": f"steady-{unique}"}) as steady,
-        monitoring(tmp_path, spec(bootstrap, fleets=declared)) as running,
+        monitoring(tmp_path, spec(bootstrap, fleets=declared), groups=group) as running,
     ):
         assert steady.assigned.wait(30)
         assert running.hook.notifications == []
@@ -69,6 +70,8 @@ def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> Non
             with member(bootstrap, group, group, **{"client.id": worst}) as flapping:
                 flapping.assigned.wait(10)
         check_dashboard(running)
+        (shown,) = running.fleet("status", group, "-o", "json")["groups"]
+        assert shown["storm"]["member"] == f"client {worst}"
         (alert,) = running.hook.alerts("FleetGroupStorm", "firing")
         assert alert["labels"]["group"] == group
         assert alert["labels"]["owner"] == "pay"
@@ -114,25 +117,58 @@ def why(running: Monitoring) -> str:
 @pytest.mark.timeout(240)
 def test_a_broker_killed_under_fifty_groups_is_one_notification(own, unique, tmp_path) -> None:
     """Coordinators that start again are one cause: one call, whatever the groups do."""
-    bootstrap, topic = own.status().bootstrap_servers, f"t-{unique}"
-    make_topic(bootstrap, topic, 2)
+
+    def bounced() -> None:
+        own.kill()
+        own.start()
+
+    told = fifty_groups(own, unique, tmp_path, during=bounced, copies=1)
+    assert "50 of 50 coordinators started again on broker" in told
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_one_broker_of_three_killed_is_one_notification(unique, tmp_path) -> None:
+    """Its coordinators move to the others; the alert says from where to where."""
+    three = Broker(tmp_path / "three", brokers=3)
+    try:
+        three.start()
+        told = fifty_groups(
+            three,
+            unique,
+            tmp_path,
+            during=lambda: three.kill(three.status().nodes[-1].id),
+            copies=3,
+        )
+        assert re.search(r"of 50 coordinators moved from broker \d to brokers? \d", told), told
+    finally:
+        three.purge()
+
+
+def fifty_groups(
+    broker: Broker, unique: str, folder: Path, *, during: Callable[[], None], copies: int
+) -> str:
+    """Fifty groups see it happen: the description of the one alert that is told."""
+    bootstrap, topic = broker.status().bootstrap_servers, f"t-{unique}"
+    make_topic(bootstrap, topic, 2, copies=copies)
     with contextlib.ExitStack() as stack:
         members = [
             stack.enter_context(member(bootstrap, f"g{n}-{unique}", topic)) for n in range(GROUPS)
         ]
         for each in members:
             assert each.assigned.wait(60)
-        running = stack.enter_context(monitoring(tmp_path, spec(bootstrap)))
-        until(
-            lambda: len(running.query("fleet_group_members > 0")) >= GROUPS,
-            "all groups to be seen",
-        )
-        own.kill()
-        own.start()
-        until(lambda: running.hook.firing, "a notification", timeout=60)
+        running = stack.enter_context(monitoring(folder, spec(bootstrap), groups=f".*{unique}"))
+
+        def all_seen() -> bool:
+            return len(running.query("fleet_group_members > 0")) >= GROUPS
+
+        until(all_seen, "all groups to be seen")
+        during()
+        until(lambda: running.hook.firing, "a notification", timeout=90)
         time.sleep(8)  # twice the interval in which Alertmanager would tell more
         assert len(running.hook.firing) == 1, running.hook.firing
         (alert,) = running.hook.firing[0]["alerts"]
         assert alert["labels"]["alertname"] == "FleetClusterStorm"
         assert alert["annotations"]["cause"] == "coordinator move"
-        assert "coordinators started again on broker" in alert["annotations"]["description"]
+        until(all_seen, "all members to be there as before")
+        return str(alert["annotations"]["description"])

@@ -369,6 +369,10 @@ def test_a_move_of_coordinators_is_one_storm() -> None:
     assert second is not None
     assert second.since == 1000.0
     assert together([], 1800, before=second) is not None
+    rest = replace(move, at=1003.0, partitions=3, gained=(0,))
+    told = together([], 1004, before=kept, moves=[rest])
+    assert told is not None
+    assert "20 of 50 coordinators moved from broker 2 to brokers 0, 1" in told.words
     both = together(_storms(12), 1010, before=kept)
     assert both is not None
     assert both.cause == "coordinator move"

@@ -64,3 +64,38 @@ def event(offset, timestamp, *, group, key=b"k", value=b"v", log_partition=0):
         "key": key,
         "value": value,
     }
+
+
+def _text(value):
+    data = value.encode()
+    return len(data).to_bytes(2, "big") + data
+
+
+def _bytes(data):
+    return len(data).to_bytes(4, "big") + data
+
+
+def group_metadata(group, generation, members, at):
+    """Key and value of a classic group at a completed generation; members own one partition each.
+
+    GroupMetadata version 3 (protocol.md 3.3).
+    """
+    key = b"\x00\x02" + _text(group)
+    head = b"\x00\x03" + _text("consumer") + generation.to_bytes(4, "big")
+    head += _text("range") + _text(members[0]) if members else b"\xff\xff\xff\xff"
+    value = head + at.to_bytes(8, "big") + len(members).to_bytes(4, "big")
+    for number, member in enumerate(members):
+        topics = b"\x00\x00" + (1).to_bytes(4, "big") + _text("t") + _bytes(b"")
+        owned = b"\x00\x00" + (1).to_bytes(4, "big") + _text("t")
+        owned += (1).to_bytes(4, "big") + number.to_bytes(4, "big") + _bytes(b"")
+        value += _text(member) + b"\xff\xff" + _text("client") + _text("/127.0.0.1")
+        value += (300_000).to_bytes(4, "big") + (45_000).to_bytes(4, "big")
+        value += _bytes(topics) + _bytes(owned)
+    return key, value
+
+
+def offset_commit(group, partition, committed, at):
+    """Key and value of an offset commit, version 3."""
+    key = b"\x00\x01" + _text(group) + _text("t") + partition.to_bytes(4, "big")
+    value = b"\x00\x03" + committed.to_bytes(8, "big") + (0).to_bytes(4, "big") + _text("")
+    return key, value + at.to_bytes(8, "big")

@@ -228,13 +228,31 @@ def test_a_null_value_is_a_tombstone_of_its_key(vector, key):
     assert found.key == key
 
 
-@pytest.mark.parametrize("kind", sorted(set(KEYS) - set(VALUES)))
-def test_known_types_that_are_not_taken_apart_keep_their_bytes(kind):
-    """Share, streams and regex records are counted by type and kept raw."""
-    rest = text("m") if KEYS[kind][1] != "g" else b""
-    found = decode(struct.pack(">h", kind) + text("g") + rest, b"\0\0abc", offset=0, timestamp=0)
-    assert isinstance(found, Raw)
-    assert (found.type, found.group, found.value) == (kind, "g", b"\0\0abc")
+def test_share_and_streams_groups_tell_their_epochs_and_members():
+    """Types that are read by a schema carry Kafka's own fields, and the bytes."""
+    group, member = struct.pack(">h", 17) + text("s"), struct.pack(">h", 10) + text("s") + text("m")
+    value = b"\0\0" + struct.pack(">iq", 7, 99) + b"\x01\x00\x04" + struct.pack(">i", 3)
+    epoch = decode(group, value, offset=0, timestamp=0)
+    assert isinstance(epoch, Raw)
+    assert (epoch.name, epoch.group, epoch.member_id) == ("StreamsGroupMetadata", "s", None)
+    assert epoch.fields["epoch"] == 7
+    assert epoch.fields["validated_topology_epoch"] == 3
+    assert (epoch.key, epoch.value) == (group, value)
+    value = b"\0\0\0" + compact("c") + compact("/h") + b"\x02" + compact("t") + b"\0"
+    joined = decode(member, value, offset=0, timestamp=0)
+    assert isinstance(joined, Raw)
+    assert joined.member_id == "m"
+    assert joined.fields == {
+        "rack_id": None,
+        "client_id": "c",
+        "client_host": "/h",
+        "subscribed_topic_names": ("t",),
+    }
+
+
+def test_every_known_type_has_a_reader():
+    """No type of Kafka 4.3 is only listed."""
+    assert set(KEYS) == set(VALUES)
 
 
 @pytest.mark.parametrize(

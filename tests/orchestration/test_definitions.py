@@ -61,16 +61,18 @@ def test_raw_ids_are_metadata():
 def test_schedule_runs_by_itself_only_where_a_group_acts(mode, status):
     """Nothing acts unless fleet.yaml says so."""
     fleets = [f.model_copy(update={"mode": mode}) for f in spec().fleets]
-    (schedule,) = build(spec().model_copy(update={"fleets": tuple(fleets)})).schedules or ()
-    assert schedule.default_status is status
+    made = build(spec().model_copy(update={"fleets": tuple(fleets)})).schedules or ()
+    reconcile, recording = made
+    assert reconcile.default_status is status
+    assert recording.default_status is DefaultScheduleStatus.STOPPED
 
 
 def test_no_fleets_load():
-    """An empty file shows the sensor and no job."""
+    """An empty file shows the sensor and the history, and no job that acts."""
     definitions = build(FleetSpec())
     Definitions.validate_loadable(definitions)
-    assert not definitions.jobs
-    assert not definitions.schedules
+    assert [job.name for job in definitions.jobs or ()] == ["record_history"]
+    assert [schedule.name for schedule in definitions.schedules or ()] == ["record_history"]
 
 
 def test_workspace_names_this_module():
@@ -158,5 +160,5 @@ def test_three_hundred_groups_load_quickly():
     began = time.monotonic()
     definitions = build(FleetSpec(fleets=fleets))
     Definitions.validate_loadable(definitions)
-    assert len(definitions.resolve_asset_graph().get_all_asset_keys()) == 300 * 3 + 20 + 1
+    assert len(definitions.resolve_asset_graph().get_all_asset_keys()) == 300 * 3 + 20 + 1 + 5
     assert time.monotonic() - began < 20

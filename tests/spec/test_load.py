@@ -65,7 +65,7 @@ GOLDEN = [
     pytest.param(
         "clustre: {}\n" + FLEET,
         "fleet.yaml:1: clustre: unknown key; nearest: cluster "
-        "(allowed: cluster, mode, defaults, fleets)",
+        "(allowed: cluster, mode, storm, history, exporter, alerts, defaults, fleets)",
         id="unknown-top-key",
     ),
     pytest.param(
@@ -184,13 +184,14 @@ GOLDEN = [
     ),
     pytest.param(
         "- fleets\n",
-        "fleet.yaml:1: is no mapping of cluster, mode, defaults, fleets",
+        "fleet.yaml:1: is no mapping of cluster, mode, storm, history, exporter, alerts, defaults, "
+        "fleets",
         id="no-mapping",
     ),
     pytest.param(
         "fleets: [3]\n",
         "fleet.yaml:1: fleets[0]: 3 is no mapping of group, mode, owner, labels, topics, create, "
-        "worker, replicas, scaling, rollout, storm, runtime",
+        "worker, replicas, scaling, rollout, storm, max_lag, runtime",
         id="fleet-no-mapping",
     ),
     pytest.param(

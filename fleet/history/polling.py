@@ -1,0 +1,59 @@
+"""The fallback's job: one look at all groups, its differences and lag, one manifest."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from fleet.history.compaction import compacted
+from fleet.history.job import Done, commit
+from fleet.history.lag import polled_rows
+from fleet.history.polled import compared
+from fleet.history.rows import membership_row, rebalance_row
+from fleet.history.standing import Memory
+from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
+from fleet.history.writing import Writer
+from fleet.model import Snapshot
+from fleet.rebalances import Rebalance
+
+
+class Poller:
+    """Brings the tables up to date by looking. `wanted` says which groups."""
+
+    def __init__(
+        self, writer: Writer, *, look: Callable[[], Snapshot], wanted: Callable[[str], bool]
+    ) -> None:
+        self._writer = writer
+        self._look = look
+        self._wanted = wanted
+        self._memory = Memory.read(writer.place, writer.manifest)
+
+    def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> Done:
+        """One look."""
+        writer = self._writer
+        began = writer.clock.monotonic()
+        seen = self._look()
+        seen = replace(seen, groups={n: g for n, g in seen.groups.items() if self._wanted(n)})
+        made = compared(self._memory, seen)
+        rebalances = [rebalance_row(each) for each in made if isinstance(each, Rebalance)]
+        members = [membership_row(each) for each in made if not isinstance(each, Rebalance)]
+        lag = list(polled_rows(self._memory, seen))
+        folder = writer.attempt()
+        files = [
+            *writer.write(folder, "rebalances", REBALANCES, rebalances, "ended_at"),
+            *writer.write(folder, "memberships", MEMBERSHIPS, members, "at"),
+            *writer.write(folder, "lag", LAG, lag, "at"),
+        ]
+        commit(writer, self._memory, folder, "polled", files)
+        done = Done(batches=1, groups={row["group"] for row in rebalances}, polled=True)
+        for file in files:
+            done.rows[file.table] += file.rows
+        done.causes.update(row["cause"] for row in rebalances)
+        if not stopped():
+            done.compacted = self.compact()
+        done.seconds = writer.clock.monotonic() - began
+        return done
+
+    def compact(self, *, all_days: bool = False) -> int:
+        """As the other job does."""
+        merged = compacted(self._writer, self._memory, thoroughly=all_days)
+        self._writer.clear_away()
+        return merged

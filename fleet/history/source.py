@@ -1,0 +1,278 @@
+"""`consumer_offsets`: the coordinator's own topic as a DataFrame, batch and streaming.
+
+Problem: Spark's own Kafka source gives no row of `__consumer_offsets` and says nothing
+(protocol.md 3.6), and its rows would be bytes. Choice: a Python data source on the ranges of
+`kafka_source`: ends are asked once, the offsets between are cut into equal shares, and every task
+reads its shares with a consumer of its own, assigned by hand, and yields the decoded columns as
+Arrow batches. It joins no group and commits nothing: a commit would be a record in the very topic
+that it reads. Positions are the caller's (a streaming checkpoint, the tables' own). Its code
+travels by value, as that of `kafka_source` does: executors need only PySpark, pyarrow, numpy and
+confluent-kafka. Cost: rows are ordered per partition within a task only; a task holds at most
+about 40 MB of fetched records.
+
+Compaction leaves gaps, which are nothing to it. Where the log begins after a wanted start, one row
+with type -1 says in `problem` which offsets are gone, and reading goes on.
+
+    register(spark)
+    spark.read.format("consumer_offsets").option("bootstrap.servers", "localhost:9092").load()
+
+Options: `fleet.history.options`, docs/history-source.md. Columns: `fleet.history.columns`.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as t
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from fleet.history.columns import COLUMNS, columns
+from fleet.history.options import EARLIEST, LATEST, Wish, wish_of
+from fleet.kafka_source.bounds import Bounds, bounds
+from fleet.kafka_source.failures import RangeTruncated, RangeUnread
+from fleet.kafka_source.login import resolved
+from fleet.kafka_source.pieces import OffsetRange, shares
+from fleet.kafka_source.source import SENT, Share, by_value
+from fleet.kafka_source.tasks import options_of, read_ranges
+
+FORMAT: Final = "consumer_offsets"
+_SENT: Final = (
+    *SENT,
+    *(
+        f"fleet.history.{name}"
+        for name in (
+            "columns",
+            "layout",
+            "options",
+            "records",
+            "schemas",
+            "shapes",
+            "source",
+            "wire",
+        )
+    ),
+    "fleet.model",
+)
+_SPARK_TYPES: Final = {
+    pa.int16(): t.ShortType(),
+    pa.int32(): t.IntegerType(),
+    pa.int64(): t.LongType(),
+    pa.string(): t.StringType(),
+    pa.binary(): t.BinaryType(),
+}
+_PROBLEM_TYPE: Final = -1
+
+
+def register(spark: Any) -> None:
+    """Make the format `consumer_offsets` known to a session; again is harmless."""
+    with by_value(_SENT):
+        spark.dataSource.register(ConsumerOffsets)
+
+
+class ConsumerOffsets(DataSource):
+    """The data source; see the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For spark.read.format."""
+        return FORMAT
+
+    def schema(self) -> t.StructType:
+        """COLUMNS as Spark's own type."""
+        return t.StructType([t.StructField(f.name, _SPARK_TYPES[f.type]) for f in COLUMNS])
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - PySpark's signature
+        """One batch."""
+        return OffsetsReader(wish_of(self.options))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802, ARG002
+        """Micro-batches; positions are Spark's own checkpoint."""
+        return OffsetsStream(wish_of(self.options))
+
+
+class OffsetsReader(DataSourceReader):
+    """From `startingOffsets` to `endingOffsets`, each found once."""
+
+    def __init__(self, wish: Wish) -> None:
+        self._wish = wish
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """As many shares as tasks are wanted, fewer where little is there."""
+        wish, reach = self._wish, _reach(self._wish)
+        start, end = _starts(wish.starting, reach), _ends(wish.ending, reach)
+        _within(wish.topic, start, reach)
+        return _shares(wish, {number: (start.get(number, 0), end[number]) for number in end})
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On a task."""
+        return _read(self._wish, partition)
+
+
+class OffsetsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets by partition, as Spark keeps them in its checkpoint: {"0": 120, …}."""
+
+    def __init__(self, wish: Wish) -> None:
+        self._wish = wish
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - PySpark's name
+        """Where a query without a checkpoint begins."""
+        return _keyed(_starts(self._wish.starting, _reach(self._wish)))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
+        """`maxOffsetsPerTrigger`."""
+        most = self._wish.most
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Where a batch ends: everything, or an equal part of what each partition has."""
+        reach = _reach(self._wish)
+        _within(self._wish.topic, {int(p): at for p, at in start.items()}, reach)
+        end = self._target or _keyed({number: each.end for number, each in reach.items()})
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return _limited(start, end, most)
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - PySpark's name
+        """For the query's progress."""
+        return self._ends()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
+        """What is there now is all that will be read."""
+        self._target = self._ends()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """A partition that the start does not name is new, and read from its beginning."""
+        return _shares(self._wish, {int(p): (start.get(p, 0), end[p]) for p in end})
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On a task."""
+        return _read(self._wish, partition)
+
+    def _ends(self) -> dict[str, int]:
+        return _keyed({number: each.end for number, each in _reach(self._wish).items()})
+
+
+def _keyed(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(number): offset for number, offset in sorted(offsets.items())}
+
+
+def _limited(start: Mapping[str, int], end: Mapping[str, int], most: int | None) -> dict[str, int]:
+    """`end`, or as much of it as `most` allows, the same part of every partition; at least 1."""
+    behind = {p: max(0, offset - start.get(p, 0)) for p, offset in end.items()}
+    total = sum(behind.values())
+    if most is None or total <= most:
+        return {p: max(offset, start.get(p, 0)) for p, offset in end.items()}
+    return {p: start.get(p, 0) + -(-behind[p] * most // total) for p in end}
+
+
+def _reach(wish: Wish) -> dict[int, Bounds]:
+    return bounds(_options(wish), wish.topic, isolation=wish.isolation, timeout=wish.read_timeout)
+
+
+def _options(wish: Wish) -> dict[str, str]:
+    try:
+        return resolved(wish.login, os.environ)
+    except ValueError as error:
+        raise RangeUnread(str(error)) from None
+
+
+def _within(topic: str, start: Mapping[int, int], reach: Mapping[int, Bounds]) -> None:
+    """Refuse to wait for a log that is shorter than what was read of it: it was made anew."""
+    for number, at in start.items():
+        first, end = reach.get(number, Bounds(0, 0))
+        if at > end:
+            raise RangeTruncated(topic, number, at, first, end)
+
+
+def _starts(wanted: int | Mapping[int, int], reach: Mapping[int, Bounds]) -> dict[int, int]:
+    """An offset per partition; one that `wanted` does not name begins with its log."""
+    if isinstance(wanted, int):
+        wanted = dict.fromkeys(reach, wanted)
+    wanted = {**dict.fromkeys(reach, EARLIEST), **wanted}
+    return {number: _at(offset, reach.get(number)) for number, offset in wanted.items()}
+
+
+def _ends(wanted: int | Mapping[int, int], reach: Mapping[int, Bounds]) -> dict[int, int]:
+    """An offset per partition; one that `wanted` does not name is not read."""
+    if isinstance(wanted, int):
+        wanted = dict.fromkeys(reach, wanted)
+    return {number: _at(offset, reach.get(number)) for number, offset in wanted.items()}
+
+
+def _at(offset: int, reach: Bounds | None) -> int:
+    first, end = reach or Bounds(0, 0)
+    return {EARLIEST: first, LATEST: end}.get(offset, offset)
+
+
+def _shares(wish: Wish, spans: Mapping[int, tuple[int, int]]) -> list[InputPartition]:
+    ranges = [OffsetRange(wish.topic, p, start, end) for p, (start, end) in sorted(spans.items())]
+    return [Share(each) for each in shares(ranges, wish.tasks or os.cpu_count() or 1)]
+
+
+def _read(wish: Wish, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    from confluent_kafka import Consumer  # noqa: PLC0415 - only where the task runs
+
+    if not isinstance(partition, Share):  # Spark's own, where there is no share at all
+        return
+    options = options_of(_options(wish), group=wish.group, isolation=wish.isolation)
+    yield from read_ranges(
+        Consumer(options),
+        [OffsetRange(*each) for each in partition.ranges],
+        read_timeout=wish.read_timeout,
+        make=partial(_decoded, groups=wish.groups, pattern=wish.pattern),
+        gone=_gone,
+    )
+
+
+def _decoded(
+    messages: Sequence[Any], *, groups: frozenset[str] | None, pattern: str | None
+) -> pa.RecordBatch:
+    batch = columns(
+        [m.partition() for m in messages],
+        [m.offset() for m in messages],
+        [m.timestamp()[1] for m in messages],
+        pa.array([m.key() for m in messages], pa.binary()),
+        pa.array([m.value() for m in messages], pa.binary()),
+    )
+    if groups is None and pattern is None:
+        return batch
+    return batch.filter(_chosen(batch.column("group"), groups, pattern))
+
+
+def _chosen(group: pa.Array, groups: frozenset[str] | None, pattern: str | None) -> pa.Array:
+    """Rows of the groups asked for: of either, where both are given. Unreadable rows are none."""
+    coded = group.dictionary_encode()
+    chosen = [
+        (groups is not None and name in groups)
+        or (pattern is not None and re.fullmatch(pattern, name) is not None)
+        for name in coded.dictionary.to_pylist()
+    ]
+    return pc.fill_null(pa.array(chosen, pa.bool_()).take(coded.indices), False)
+
+
+def _gone(lost: OffsetRange) -> pa.RecordBatch:
+    """One row that names offsets that the log no longer has."""
+    known = {
+        "partition": lost.partition,
+        "offset": lost.start,
+        "timestamp": time.time_ns() // 1_000_000,
+        "type": _PROBLEM_TYPE,
+        "problem": f"offsets {lost.start} to {lost.end - 1} are gone: the log begins behind them",
+    }
+    return pa.RecordBatch.from_pylist([known], schema=COLUMNS)

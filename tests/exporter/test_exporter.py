@@ -1,0 +1,255 @@
+"""`fleet exporter` on a real broker: what Prometheus gets, and when the cluster is away."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client.parser import text_string_to_metric_families
+
+from fleet.clock import SystemClock
+from fleet.cycle import Fleet
+from fleet.exporting import Exporter
+from fleet.observe.admin import Observer
+from fleet.observe.overview import Overlooker
+from fleet.observe.tail import Tail
+from fleet.picturing import verdicts
+from tests.support import commits
+from tests.support.needs import repository
+from tests.support.workshop import until
+
+
+@pytest.fixture
+def bootstrap(broker) -> str:
+    return broker.bootstrap_servers
+
+
+@pytest.fixture
+def topic(bootstrap, unique) -> str:
+    """Two partitions with five records each."""
+    name = f"exported-{unique}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result(20)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(10):
+        producer.produce(name, b"x", partition=number % 2)
+    assert producer.flush(20) == 0
+    return name
+
+
+@pytest.fixture
+def config(bootstrap, unique, topic, tmp_path) -> Path:
+    spec = {
+        "cluster": {"name": "main", "bootstrap_servers": bootstrap},
+        "exporter": {
+            "every": "1s",
+            "listen": "127.0.0.1:0",
+            "groups": {"allow": [f".*-{unique}"], "deny": ["denied-.*"]},
+        },
+        "fleets": [{"group": f"seen-{unique}", "owner": "team-a", "topics": [topic]}],
+    }
+    path = tmp_path / "fleet.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    return path
+
+
+def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
+    client = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    commits.commit(client, [KafkaPartition(topic, number, offset) for number in range(2)])
+    client.close()
+
+
+@contextmanager
+def polling(bootstrap: str, group: str, topic: str) -> Iterator[None]:
+    """A member that polls on a thread of its own."""
+    client = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
+    )
+    client.subscribe([topic])
+    ending = threading.Event()
+
+    def poll() -> None:
+        while not ending.is_set():
+            client.poll(0.05)
+        client.close()
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+class Scraped(dict):
+    """Samples of one group by name; of many labels the sum."""
+
+    def __init__(self, text: str, group: str) -> None:
+        super().__init__()
+        self.labels: dict[str, dict[str, str]] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.labels.get("group", group) == group:
+                    self[sample.name] = self.get(sample.name, 0.0) + sample.value
+                    self.labels[sample.name] = sample.labels
+
+
+def fleet(*arguments: str, config: Path) -> subprocess.Popen:
+    home = config.parent / "home"
+    return subprocess.Popen(
+        [sys.executable, "-m", "fleet", "--config", str(config), *arguments],
+        env={**os.environ, "PYTHONPATH": str(repository()), "FLEET_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
+    """Lag, members, rebalances by cause, owner; a deleted group is gone; SIGTERM ends it well."""
+    group, other, denied = f"seen-{unique}", f"gone-{unique}", f"denied-{unique}"
+    for each in (group, other, denied):
+        commit(bootstrap, each, topic, 2)
+    running = fleet("exporter", config=config)
+    try:
+        assert running.stderr is not None
+        line = running.stderr.readline()
+        assert "metrics of cluster main at http://" in line
+        url = line.split(" at ")[1].strip()
+
+        def scrape(whose: str = group) -> Scraped:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return Scraped(answer.read().decode(), whose)
+
+        until(lambda: scrape().get("fleet_group_lag_records") == 6, 20, "the lag to be told")
+        first = scrape()
+        assert first.labels["fleet_group_lag_records"] == {
+            "cluster": "main", "group": group, "topic": topic, "owner": "team-a",
+        }  # fmt: skip
+        assert first["fleet_group_members"] == 0
+        assert first.labels["fleet_group_state"]["state"] == "Empty"
+        assert first["fleet_exporter_reads_offsets_topic"] == 1
+        assert first["fleet_snapshot_age_seconds"] < 5
+        assert scrape(other)["fleet_group_lag_records"] == 6
+        assert "fleet_group_lag_records" not in scrape(denied)
+        with polling(bootstrap, group, topic):
+            until(lambda: scrape().get("fleet_group_members") == 1, 30, "a member")
+            settled = scrape()
+            assert settled.labels["fleet_group_state"]["state"] == "Stable"
+            assert settled["fleet_group_generation"] == 1
+            assert settled["fleet_group_rebalances_total"] == 1
+        until(lambda: scrape().get("fleet_group_members") == 0, 30, "the member to be gone")
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.delete_consumer_groups([other])[other].result(20)
+        until(lambda: "fleet_group_state" not in scrape(other), 20, "the group to be gone")
+        taken = url.split("//")[1].split("/")[0]
+        second = fleet("exporter", "--listen", taken, config=config)
+        out, err = second.communicate(timeout=30)
+        assert (second.returncode, out) == (2, "")
+        assert f"exporter.listen {taken} cannot be listened on" in err
+        asked = time.monotonic()
+        running.send_signal(signal.SIGTERM)
+        out, err = running.communicate(timeout=20)
+        assert (running.returncode, out) == (0, ""), err
+        assert time.monotonic() - asked < 10
+    finally:
+        running.kill()
+
+
+def test_once_prints_and_ends(bootstrap, topic, unique, config):
+    """For a cron job, or to look at."""
+    group = f"seen-{unique}"
+    commit(bootstrap, group, topic, 4)
+    done = fleet("exporter", "--once", config=config)
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 0, err
+    assert Scraped(out, group)["fleet_group_lag_records"] == 2
+
+
+def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique, config, tmp_path):
+    """A broker that hangs: looks fail in time, figures stay, the age grows, and it mends."""
+    group, said = f"seen-{unique}", []
+    commit(broker.bootstrap_servers, group, topic, 2)
+    with Fleet.open(config, home=tmp_path / "home", clock=SystemClock()) as opened:
+        name = opened.spec.cluster.name
+        tail = Tail(opened.client, cluster=name, clock=opened.clock)
+        looking = Overlooker(
+            cluster=name, config=opened.client, clock=opened.clock, tail=tail, timeout=2.0
+        )
+        stop = threading.Event()
+        with Exporter(
+            opened, listen="127.0.0.1:0", tail=tail, overlooker=looking, say=said.append
+        ) as exporter:
+            thread = threading.Thread(target=exporter.run, args=(stop,))
+            thread.start()
+            try:
+                until(lambda: "lag_records{" in exporter.text(), 20, "a first look")
+                (node,) = broker.broker.status().nodes
+                os.kill(node.pid, signal.SIGSTOP)
+                try:
+                    until(lambda: exporter.age() > 5, 30, "the age to grow")
+                    away = Scraped(exporter.text(), group)
+                finally:
+                    os.kill(node.pid, signal.SIGCONT)
+                assert away["fleet_group_lag_records"] == 6
+                assert away["fleet_exporter_looks_total"] >= 2
+                assert any("does not answer" in sentence for sentence in said), said
+                until(lambda: exporter.age() < 1, 30, "a look after it")
+                until(lambda: any("well again" in s for s in said), 30, "good news")
+            finally:
+                stop.set()
+                thread.join()
+
+
+def test_without_the_log_the_coordinators_tell_the_same(bootstrap, topic, unique):
+    """Both ways to an overview, and the snapshot of one group, agree."""
+    group, config = f"same-{unique}", {"bootstrap.servers": bootstrap}
+    commit(bootstrap, group, topic, 3)
+    clock = SystemClock()
+    with polling(bootstrap, group, topic), Tail(config, cluster="t", clock=clock).start() as tail:
+        until(
+            lambda: (live := tail.group(group)) is not None and bool(live.members), 30, "a member"
+        )
+        assert tail.catch_up(20)
+        found = []
+        for kept in (tail, None):
+            looking = Overlooker(cluster="t", config=config, clock=clock, tail=kept)
+            seen = looking.overview()
+            rows = [i for i, g in enumerate(seen.commits.group) if seen.commits.groups[g] == group]
+            facts = seen.groups[group]
+            assert seen.from_log is (kept is not None)
+            assert seen.problems == ()
+            assert verdicts(seen)[group].verdict == "OK"
+            found.append(
+                (facts.state, facts.type, facts.members, sorted(int(seen.lag[i]) for i in rows))
+            )
+            looking.close()
+        assert found[0] == found[1]
+        told = Observer(cluster="t", config=config, clock=clock).snapshot([group]).groups[group]
+        lags = sorted(p.lag for p in told.partitions if p.lag is not None)
+        assert found[0] == (told.state, told.type, len(told.members), lags)
+
+
+def test_json_of_a_verdict_is_json(bootstrap, topic, unique):
+    """What `fleet status -o json` shows of it."""
+    group, clock = f"json-{unique}", SystemClock()
+    commit(bootstrap, group, topic, 3)
+    looking = Overlooker(
+        cluster="t", config={"bootstrap.servers": bootstrap}, clock=clock, tail=None
+    )
+    answer = verdicts(looking.overview())[group].as_json()
+    assert json.loads(json.dumps(answer))["verdict"] == "OK"
+    looking.close()

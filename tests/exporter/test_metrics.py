@@ -1,0 +1,197 @@
+"""The names of the metrics are a contract, and Prometheus itself finds nothing to complain of."""
+
+import gzip
+import re
+import shutil
+import subprocess
+import urllib.request
+from dataclasses import replace
+from urllib.error import HTTPError
+
+import pytest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from fleet.decide.storm_watch import StormWatch
+from fleet.errors import ConfigError
+from fleet.rebalances import Cause, Confidence, CoordinatorMove, Known, Rebalance
+from fleet.report.metrics import Ages, families, rendered
+from fleet.report.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
+from fleet.report.serving import Body, Server
+from fleet.report.storm_metrics import receipt_families, storm_families
+from fleet.spec import FleetSpec
+from fleet.totals import Totals
+from tests.support.needs import repository
+
+DOC = repository() / "docs" / "metrics.md"
+ROW = re.compile(r"^\| `(fleet_\w+)` \| (\w+) \| ([\w, ]+) \|", re.MULTILINE)
+
+
+def rebalance(cause: Cause, seconds: float | None) -> Rebalance:
+    return Rebalance(
+        cluster="main",
+        group="g",
+        protocol="classic",
+        number=3,
+        before=2,
+        incarnation=0,
+        started_at=None if seconds is None else 100.0 - seconds,
+        start_known=Known.COMMITS if seconds is not None else Known.NOT,
+        ended_at=100.0,
+        end_known=Known.RECORD,
+        cause=cause,
+        confidence=Confidence.CERTAIN,
+        log_partition=1,
+        log_offset=2,
+    )
+
+
+def picture(**changes) -> Picture:
+    """Every family has a sample."""
+    totals = Totals()
+    for seconds in (0.05, 0.7, 4000.0, None):
+        totals.add(rebalance(Cause.JOIN, seconds))
+    group = GroupPicture(
+        group='g "quoted"\\',
+        owner="team",
+        state="Stable",
+        type="classic",
+        members=2,
+        generation=3,
+        topics=(
+            TopicLag(topic="t", lag=7, seconds=1.5),
+            TopicLag(topic="unknown", lag=None, seconds=None),
+        ),
+        cases={"ok": 3, "unknown": 1},
+        verdict="OK",
+        level="OK",
+        totals=totals,
+        partitions=(
+            PartitionLag(topic="t", partition=0, committed=5, lag=7, seconds=1.5),
+            PartitionLag(topic="t", partition=1, committed=5, lag=None, seconds=None),
+        ),
+    )
+    known = {
+        "cluster": "main",
+        "took": 0.2,
+        "from_log": True,
+        "groups": (group,),
+        "slots": (SlotPicture(group="g", owner="team", slot=3, state="active"),),
+        "decode_errors": {(1, 9): 4},
+        "records": 100,
+        "problems": ("one",),
+    }
+    return Picture(**{**known, **changes})
+
+
+def ages() -> Ages:
+    return Ages("main", age=lambda: 3.0, log_age=lambda: 0.2, looks=lambda: (5, 1))
+
+
+def decided() -> list[Metric]:
+    """What was decided from the look: a storm, and a receipt that is well."""
+    flaps = [
+        replace(rebalance(Cause.JOIN, None), joined=("g-1",), ended_at=at, log_offset=at)
+        for at in range(40, 100, 10)
+    ]
+    move = CoordinatorMove(at=99.0, partitions=3, of=50, lost=(1,), gained=(2,))
+    watch = StormWatch().look(FleetSpec(), flaps, now=100.0, moves=[move])
+    owners = {"g": "team"}
+    return [
+        *storm_families(watch, cluster="main", owners=owners),
+        *receipt_families([("g", ())], cluster="main", owners=owners, now=100.0),
+    ]
+
+
+def test_storms_are_told_in_words():
+    """Who makes it, beside a gauge whose labels stay the same."""
+    text = rendered(picture(), decided()).decode()
+    assert 'fleet_group_storm{cluster="main",group="g",owner="team"} 1.0' in text
+    assert 'member="g-1",owner="team",words="g-1 joins every 10 s"' in text
+    assert 'words="3 of 50 coordinators moved from broker 1 to broker 2 1 s ago"' in text
+    assert 'fleet_group_receipt_differs{cluster="main",group="g",owner="team"} 0.0' in text
+
+
+def test_names_types_and_labels_are_those_of_the_table():
+    """docs/metrics.md is the contract: nothing more, nothing less."""
+    told = {name: (kind, labels.split(", ")) for name, kind, labels in ROW.findall(DOC.read_text())}
+    found = {}
+    for family in (*families(picture()), *ages().collect(), *decided()):
+        suffix = "_total" if family.type == "counter" else ""
+        labels = {key for sample in family.samples for key in sample.labels} - {"le"}
+        found[family.name + suffix] = (family.type, sorted(labels))
+    assert found == {name: (kind, sorted(labels)) for name, (kind, labels) in told.items()}
+
+
+@pytest.mark.prometheus
+def test_promtool_has_no_complaint():
+    """Names, units, types and help texts as Prometheus wants them."""
+    promtool = shutil.which("promtool")
+    assert promtool
+    text = ages().rendered() + rendered(picture(), decided())
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_what_is_not_known_is_no_sample():
+    """Neither 0 nor NaN: one NaN spoils every sum."""
+    text = rendered(picture()).decode()
+    assert "NaN" not in text
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    assert not [line for line in samples if 'topic="unknown"' in line]
+    assert not [line for line in samples if 'partition="1"' in line and "committed" not in line]
+    blind = picture(from_log=False, groups=(), decode_errors={})
+    names = {
+        s.name for f in text_string_to_metric_families(rendered(blind).decode()) for s in f.samples
+    }
+    assert "fleet_group_rebalances_total" not in names
+
+
+def test_rebalances_are_counted_by_cause_and_duration():
+    """All causes are there from the start; a duration beyond all bounds is in +Inf."""
+    found = {family.name: family.samples for family in families(picture())}
+    by_cause = {s.labels["cause"]: s.value for s in found["fleet_group_rebalances"]}
+    assert set(by_cause) == {cause.value for cause in Cause}
+    assert by_cause["join"] == 4
+    assert by_cause["expiry"] == 0
+    buckets = {
+        s.labels["le"]: s.value
+        for s in found["fleet_group_rebalance_duration_seconds"]
+        if s.name.endswith("_bucket")
+    }
+    assert (buckets["0.1"], buckets["1.0"], buckets["300.0"], buckets["+Inf"]) == (1, 2, 2, 3)
+
+
+def get(address: str, path: str, **headers: str) -> tuple[int, bytes, str]:
+    asked = urllib.request.Request(f"http://{address}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=5) as answer:
+            return answer.status, answer.read(), answer.headers.get("Content-Encoding", "")
+    except HTTPError as error:
+        return error.code, error.read(), ""
+
+
+def test_pages():
+    """Plain and gzipped text of the last look with the ages of now; health and readiness."""
+    body, well = Body(), ["nothing yet"]
+    reason = lambda: well[0]  # noqa: E731
+    well_ever = {"ages": lambda: b"age 1\n", "healthy": lambda: None, "ready": reason}
+    with Server("127.0.0.1:0", body, **well_ever) as server:
+        assert get(server.address, "/metrics") == (200, b"age 1\n", "")
+        assert get(server.address, "/readyz")[:2] == (503, b"nothing yet\n")
+        body.show(b"look 1\n")
+        well[0] = None
+        assert get(server.address, "/readyz")[:2] == (200, b"ok\n")
+        assert get(server.address, "/healthz")[:2] == (200, b"ok\n")
+        for _ in range(2):
+            code, text, packed = get(server.address, "/metrics", **{"Accept-Encoding": "gzip"})
+            assert (code, packed) == (200, "gzip")
+            assert gzip.decompress(text) == b"age 1\nlook 1\n"
+        body.show(b"look 2\n")
+        text = get(server.address, "/metrics", **{"Accept-Encoding": "gzip"})[1]
+        assert gzip.decompress(text) == b"age 1\nlook 2\n"
+        assert get(server.address, "/nothing")[0] == 404
+        with pytest.raises(ConfigError, match=r"cannot be listened on .* --listen"):
+            Server(server.address, body, **well_ever)

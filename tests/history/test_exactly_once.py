@@ -1,0 +1,245 @@
+"""kill -9 at any moment of the job loses and doubles no row, against a scan of the topic itself."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+
+from fleet.act import spark_server
+from fleet.history.records import OffsetCommit, Tombstone, decode
+from fleet.history.tables import Tables
+from fleet.observe.group_log import partition_for
+from tests.history.records_made import group_metadata, offset_commit
+from tests.support.json_contract import documented, shape
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
+
+TOPIC = "__consumer_offsets"
+ROOT = Path(__file__).parents[2]
+
+# `fleet history run` in batches of BATCH offsets, which kills itself where it is told to.
+CHILD = """
+import functools, os, signal, sys, threading
+from fleet import cli
+from fleet.commands import recording
+from fleet.history import job, writing
+
+at, times = sys.argv[1], int(sys.argv[2])
+recording.Recorder = functools.partial(job.Recorder, batch=int(os.environ["BATCH"]))
+calls = 0
+
+
+def deadly(owner, name, *, before):
+    real = getattr(owner, name)
+
+    def wrapped(*args, **kwargs):
+        global calls
+        calls += 1
+        if before and calls == times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        done = real(*args, **kwargs)
+        if not before and calls == times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    setattr(owner, name, wrapped)
+
+
+if at == "in Spark's job":
+    real_rows = recording.ClusterLog.rows
+
+    def rows(*args):
+        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        return real_rows(*args)
+
+    recording.ClusterLog.rows = rows
+elif at == "data written":
+    deadly(writing.Writer, "written_by_spark", before=False)
+elif at == "between tables":
+    deadly(writing.Writer, "write_table", before=False)
+elif at == "before the manifest":
+    deadly(writing.Writer, "commit", before=True)
+elif at == "after the manifest":
+    deadly(writing.Writer, "commit", before=False)
+elif at == "clearing away":
+    deadly(writing.Writer, "clear_away", before=True)
+sys.exit(cli.run(["history", *sys.argv[3:]]))
+"""
+KILLS = (
+    ("in Spark's job", 1),
+    ("data written", 1),
+    ("between tables", 2),
+    ("before the manifest", 1),
+    ("after the manifest", 1),
+    ("before the manifest", 2),
+    ("clearing away", 1),
+)
+
+
+@pytest.fixture
+def home(broker, tmp_path, spark_home):
+    """A fleet.yaml of the session's broker; Spark is the session's shared server."""
+    (tmp_path / "fleet.yaml").write_text(
+        f'cluster: {{name: main, bootstrap_servers: "{broker.bootstrap_servers}"}}\n'
+        "history: {interval: 1s}\n"
+    )
+    return tmp_path
+
+
+def run(home, url, at="nowhere", times=0, *, batch=4_000, path=None, arguments=("run",)):
+    """The command in a process of its own; its exit code and output."""
+    config = home / "fleet.yaml"
+    if path is not None:
+        text = config.read_text()
+        config = home / "other.yaml"
+        config.write_text(text.replace("history: {", f"history: {{path: {path}, "))
+    return subprocess.run(
+        [sys.executable, "-c", CHILD, at, str(times), *arguments, "--spark", url, "-o", "json"],
+        env={
+            **os.environ,
+            "FLEET_CONFIG": str(config),
+            "FLEET_HOME": str(home / "home"),
+            "BATCH": str(batch),
+            "PYTHONPATH": str(ROOT),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+
+
+def partitions_of(client):
+    """How many there are; the first question for a coordinator creates the topic."""
+    asker = Consumer({"bootstrap.servers": client, "group.id": "asks"})
+    while True:
+        with contextlib.suppress(KafkaException):  # its partition has no leader yet
+            asker.committed([TopicPartition("t", 0)], timeout=20)
+        found = asker.list_topics(TOPIC, timeout=10).topics[TOPIC]
+        if found.error is None and found.partitions:
+            asker.close()
+            return len(found.partitions)
+        time.sleep(0.2)
+
+
+def fill(bootstrap, unique, *, generations, commits):
+    """Records as a coordinator writes them: three groups, one rebalance after the other."""
+    producer = Producer({"bootstrap.servers": bootstrap, "client.id": "__admin_client"})
+    count = partitions_of(bootstrap)
+    at = int(time.time() * 1000) - 600_000
+    for generation in range(1, generations + 1):
+        for name in ("a", "b", "c"):
+            group = f"{name}-{unique}"
+            members = [f"{group}-{n}" for n in range(1 + generation % 3)]
+            key, value = group_metadata(group, generation, members, at)
+            where = partition_for(group, count)
+            producer.produce(TOPIC, value, key, partition=where, timestamp=at)
+            for number in range(commits):
+                at += 7
+                key, value = offset_commit(group, number % 4, generation * commits + number, at)
+                producer.produce(TOPIC, value, key, partition=where, timestamp=at)
+            producer.flush(20)
+
+
+def scan(bootstrap):
+    """Every record of the topic, by a plain consumer: commits by partition, the others' places."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "scan",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    partitions = consumer.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+    consumer.assign([TopicPartition(TOPIC, p, OFFSET_BEGINNING) for p in partitions])
+    commits, last, events, left = Counter(), {}, [], set(partitions)
+    while left:
+        for message in consumer.consume(5000, 1.0):
+            if message.error() is not None:
+                left.discard(message.partition())
+                continue
+            made = decode(message.key(), message.value(), offset=message.offset(), timestamp=0)
+            if isinstance(made, OffsetCommit):
+                key = (made.group, made.tp.topic, made.tp.partition)
+                commits[key] += 1
+                last[key] = made.committed
+            elif isinstance(made, Tombstone) and made.type <= 1:
+                key = (made.group, *made.key)
+                commits[key] += 1
+                last[key] = None
+            else:
+                events.append((message.partition(), message.offset()))
+    consumer.close()
+    return commits, last, sorted(events)
+
+
+def held(tables):
+    """The same, by the tables."""
+    commits, last = Counter(), {}
+    for row in tables.read("commits").sort_by("offset").to_pylist():
+        key = (row["group"], row["topic"], row["topic_partition"])
+        commits[key] += row["commits"]
+        last[key] = row["committed"]
+    events = tables.read("events", columns=["partition", "offset"]).to_pylist()
+    return commits, last, sorted((row["partition"], row["offset"]) for row in events)
+
+
+def test_killed_at_every_step_no_row_is_lost_or_twice(broker, home, unique, spark_home):
+    """Seven kills, records coming in between; then tables equal the topic, and one quiet run."""
+    fill(broker.bootstrap_servers, unique, generations=6, commits=200)
+    url = spark_server.connect_url(spark_home)
+    for number, (at, times) in enumerate(KILLS):
+        done = run(home, url, at, times)
+        assert done.returncode == -9, (at, done.returncode, done.stderr)
+        tables = Tables(home / "home" / "history")
+        commits, _, events = held(tables)
+        real, _, every = scan(broker.bootstrap_servers)
+        assert all(commits[key] <= real[key] for key in commits), f"twice after {at}"
+        assert len(set(events)) == len(events)
+        assert set(events) <= set(every)
+        if number % 3 == 2:
+            fill(broker.bootstrap_servers, f"{unique}-{number}", generations=3, commits=100)
+    done = run(home, url)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert held(tables) == scan(broker.bootstrap_servers)
+    quiet = home / "quiet"
+    done = run(home, url, batch=1_000_000, path=quiet)
+    assert done.returncode == 0, done.stderr
+    assert held(Tables(quiet)) == held(tables)
+    assert Tables(quiet).rebalances() == tables.rebalances()
+    mine = f"a-{unique}"
+    assert [r.number for r in tables.rebalances(group=mine)] == [1, 2, 3, 4, 5, 6]
+    assert Tables(quiet).memberships(group=mine) == tables.memberships(group=mine)
+    assert json.loads(done.stdout)["positions"] == found["positions"]
+
+    assert shape(found) == shape(documented("fleet history run -o json"))
+    again = json.loads(run(home, url).stdout)
+    assert (again["batches"], again["offsets"]) == (0, 0)
+    kept = held(tables), tables.rebalances()
+    compacted = subprocess.run(
+        [sys.executable, "-m", "fleet", "history", "compact"],
+        env={
+            **os.environ,
+            "FLEET_CONFIG": str(home / "fleet.yaml"),
+            "FLEET_HOME": str(home / "home"),
+            "PYTHONPATH": str(ROOT),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert compacted.returncode == 0, compacted.stderr
+    assert (held(tables), tables.rebalances()) == kept
+    manifest = tables.manifest()
+    assert manifest is not None
+    by_day = Counter((f.table, f.day) for f in manifest.files)
+    assert set(by_day.values()) == {1}

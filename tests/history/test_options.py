@@ -1,0 +1,77 @@
+"""Options of `consumer_offsets`: what they mean, and a sentence for each mistake."""
+
+import pytest
+
+from fleet.history.options import EARLIEST, LATEST, wish_of
+
+SERVERS = {"bootstrap.servers": "localhost:9092"}
+
+
+def test_defaults():
+    """Everything, from the beginning, committed records only."""
+    wish = wish_of(SERVERS)
+    assert wish.login == {"bootstrap.servers": {"value": "localhost:9092"}}
+    assert (wish.starting, wish.ending) == (EARLIEST, LATEST)
+    assert (wish.groups, wish.pattern, wish.tasks, wish.most) == (None, None, None, None)
+    assert (wish.topic, wish.isolation) == ("__consumer_offsets", "read_committed")
+
+
+def test_names_are_read_in_any_case_as_spark_sends_them():
+    """Spark lowers the case of options on some ways."""
+    wish = wish_of({**SERVERS, "startingoffsets": "LATEST", "MAXOFFSETSPERTRIGGER": "7"})
+    assert (wish.starting, wish.most) == (LATEST, 7)
+
+
+def test_offsets_in_json():
+    """By partition, flat or under the topic's name; -2 and -1 as in Spark's own source."""
+    flat = wish_of({**SERVERS, "startingOffsets": '{"0": 12, "3": -2}'})
+    nested = wish_of({**SERVERS, "startingOffsets": '{"__consumer_offsets": {"0": 12, "3": -2}}'})
+    assert flat.starting == nested.starting == {0: 12, 3: EARLIEST}
+
+
+def test_client_options_and_references():
+    """kafka.… is what is no secret; a secret is a place where it is found."""
+    wish = wish_of(
+        {
+            "kafka.bootstrap.servers": "b:1",
+            "kafka.security.protocol": "SASL_SSL",
+            "login": '{"sasl.password": {"env": "PASSWORD"}}',
+        }
+    )
+    assert wish.login == {
+        "bootstrap.servers": {"value": "b:1"},
+        "security.protocol": {"value": "SASL_SSL"},
+        "sasl.password": {"env": "PASSWORD"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        pytest.param({}, "bootstrap.servers is missing", id="no-servers"),
+        pytest.param({**SERVERS, "subscribe": "x"}, "option subscribe is not known", id="unknown"),
+        pytest.param({**SERVERS, "startingOffsets": "noon"}, "'noon': earliest, latest", id="word"),
+        pytest.param({**SERVERS, "endingOffsets": '{"a": 1}'}, "endingOffsets", id="partition"),
+        pytest.param({**SERVERS, "endingOffsets": '{"0": -3}'}, "-2 is earliest", id="offset"),
+        pytest.param({**SERVERS, "groups": "a,b"}, "'a,b' is not a list in JSON", id="groups"),
+        pytest.param({**SERVERS, "groups": "[1]"}, "not a list of names", id="group-names"),
+        pytest.param({**SERVERS, "groupsPattern": "("}, "no regular expression", id="pattern"),
+        pytest.param({**SERVERS, "tasks": "0"}, "tasks: '0' is not a number from 1", id="tasks"),
+        pytest.param({**SERVERS, "isolation.level": "x"}, "read_committed or", id="isolation"),
+        pytest.param({**SERVERS, "readTimeout": "soon"}, "seconds, more than 0", id="timeout"),
+        pytest.param({**SERVERS, "login": '{"a": "b"}'}, "option login", id="login"),
+    ],
+)
+def test_mistakes_are_refused_in_words(options, told):
+    """The option, its value, what is allowed."""
+    with pytest.raises(ValueError, match="option") as refused:
+        wish_of(options)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["sasl.password", "ssl.key.password", "ssl.key.pem"])
+def test_a_secret_is_no_option(name):
+    """It would stand in plans, logs and Spark's UI; its value is not repeated."""
+    with pytest.raises(ValueError, match="does not belong into an option") as refused:
+        wish_of({**SERVERS, f"kafka.{name}": "hunter2"})
+    assert "hunter2" not in str(refused.value)

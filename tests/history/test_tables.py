@@ -1,0 +1,319 @@
+"""Tables, manifests and their one writer, without Spark and Kafka."""
+
+import pyarrow as pa
+import pytest
+
+from fleet.clock import ManualClock
+from fleet.errors import FleetError, LostLease, Refused, SchemaTooNew
+from fleet.history.compaction import MANY, compacted
+from fleet.history.job import commit
+from fleet.history.lag import lag_rows, waited_for
+from fleet.history.manifests import latest, name_of, numbers
+from fleet.history.places import Place
+from fleet.history.polled import compared
+from fleet.history.rows import membership_row, rebalance_row
+from fleet.history.standing import Commit, Kept, Memory
+from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
+from fleet.history.tables import Tables
+from fleet.history.writing import ATTEMPT_SECONDS, KEPT_SECONDS, Writer
+from fleet.model import GroupSnapshot, GroupState, LagCase, Member, Snapshot, TopicPartition
+from fleet.observe.lag import Logs
+from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+
+DAY = 86_400.0
+NOW = 1_790_000_000.0
+T0 = TopicPartition("t", 0)
+
+
+def rebalance(number, at=NOW, *, group="g", cause=Cause.JOIN):
+    return Rebalance(
+        cluster="main",
+        group=group,
+        protocol="classic",
+        number=number,
+        before=number - 1 or None,
+        incarnation=0,
+        started_at=None,
+        start_known=Known.NOT,
+        ended_at=at,
+        end_known=Known.RECORD,
+        cause=cause,
+        confidence=Confidence.CERTAIN,
+        also=(Cause.LEAVE,),
+        joined=("a",),
+        moved=(T0, TopicPartition("t", 1)),
+        members=2,
+        log_partition=3,
+        log_offset=number,
+    )
+
+
+def membership(at=NOW):
+    return Membership(
+        cluster="main",
+        group="g",
+        at=at,
+        number=1,
+        event="owns",
+        member="a",
+        member_id="a-1",
+        instance_id="a",
+        client_id="c",
+        host="/h",
+        owned=(T0,),
+        log_partition=3,
+        log_offset=7,
+    )
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(at=NOW)
+
+
+@pytest.fixture
+def writer(tmp_path, clock):
+    with Writer(Place(tmp_path), cluster="main", clock=clock, retention=10 * DAY) as made:
+        yield made
+
+
+def add(writer, *rebalances, memory=None):
+    """One batch of rebalances."""
+    folder = writer.attempt()
+    rows = [rebalance_row(each) for each in rebalances]
+    files = writer.write(folder, "rebalances", REBALANCES, rows, "ended_at")
+    commit(
+        writer, memory or Memory(), folder, "batch", files, positions={0: writer.manifest.number}
+    )
+
+
+def test_values_come_back_as_they_went(writer, tmp_path):
+    """Every field, by group, time and cause."""
+    made = [rebalance(1), rebalance(2, NOW + 60), rebalance(3, NOW + 90, cause=Cause.LEAVE)]
+    add(writer, *made)
+    folder = writer.attempt()
+    rows = [membership_row(membership())]
+    files = writer.write(folder, "memberships", MEMBERSHIPS, rows, "at")
+    commit(writer, Memory(), folder, "batch", files)
+    tables = Tables(tmp_path)
+    assert tables.rebalances() == made
+    assert tables.rebalances(group="g", since=NOW + 60, until=NOW + 90) == made[1:2]
+    assert tables.rebalances(cause=Cause.LEAVE) == made[2:]
+    assert tables.rebalances(group="h") == []
+    assert tables.memberships(group="g") == [membership()]
+    assert tables.rows()["rebalances"] == 3
+
+
+def test_no_history_is_empty(tmp_path):
+    """Reading before the first batch is no error."""
+    tables = Tables(tmp_path / "none")
+    assert (tables.rebalances(), tables.lag(group="g"), tables.manifest()) == ([], [], None)
+    assert tables.files("rebalances") == []
+
+
+def test_what_no_manifest_names_is_not_there(writer, tmp_path):
+    """Files of an attempt that never became visible are nobody's."""
+    add(writer, rebalance(1))
+    folder = writer.attempt()
+    writer.write(folder, "rebalances", REBALANCES, [rebalance_row(rebalance(2))], "ended_at")
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [1]
+
+
+def test_second_writer_is_refused_in_words(writer, tmp_path, clock):
+    """Locally by the kernel's lock, with the process that holds it."""
+    with pytest.raises(Refused, match="another `fleet history run` or `tail` writes"):
+        Writer(Place(tmp_path), cluster="main", clock=clock, retention=DAY)
+    writer.close()
+    with Writer(Place(tmp_path), cluster="main", clock=clock, retention=DAY) as other:
+        assert other.manifest.number == 0
+
+
+def test_a_number_is_taken_once(writer):
+    """A writer that another one overtook makes nothing visible."""
+    add(writer, rebalance(1))
+    writer.place.put(name_of(2), writer.manifest.as_bytes())
+    with pytest.raises(LostLease, match="nothing of this batch became visible"):
+        add(writer, rebalance(2))
+
+
+def test_another_clusters_tables_are_refused(writer, tmp_path, clock):
+    """One path, one cluster."""
+    add(writer, rebalance(1))
+    writer.close()
+    with pytest.raises(FleetError, match="holds the history of cluster main, not of other"):
+        Writer(Place(tmp_path), cluster="other", clock=clock, retention=DAY)
+
+
+def test_newer_manifests_are_refused(writer, tmp_path):
+    """State carries its schema."""
+    add(writer, rebalance(1))
+    data = writer.manifest.as_bytes().replace(b'"schema":1', b'"schema":2')
+    writer.place.put(name_of(1), data)
+    with pytest.raises(SchemaTooNew, match="newer fleet"):
+        Tables(tmp_path).rebalances()
+
+
+def test_compaction_keeps_every_row_and_clears_away_later(writer, tmp_path, clock):
+    """Readers of the old files have ten minutes; then they go, and dead attempts after an hour."""
+    for number in range(1, MANY + 3):
+        add(writer, rebalance(number))
+    writer.write_table(
+        f"{writer.attempt()}/rebalances/day=x/0.parquet",
+        pa.Table.from_pylist([rebalance_row(rebalance(99))], schema=REBALANCES),
+        table="rebalances",
+        day="x",
+    )
+    before = Tables(tmp_path).rebalances()
+    assert compacted(writer, Memory()) == MANY + 2
+    assert len(writer.manifest.of("rebalances")) == 1
+    assert Tables(tmp_path).rebalances() == before
+    assert writer.clear_away() == 0
+    clock.sleep(KEPT_SECONDS + 1)
+    add(writer, rebalance(50))
+    clock.sleep(KEPT_SECONDS + 1)
+    assert writer.clear_away() > 0
+    assert Tables(tmp_path).rebalances() == [*before, rebalance(50)]
+    assert len(numbers(writer.place)) <= 3
+    clock.sleep(ATTEMPT_SECONDS + 1)
+    add(writer, rebalance(51))
+    writer.clear_away()
+    left = {f.name for f in writer.place.files("data")}
+    assert left == {f.name for f in writer.manifest.files}
+
+
+def test_days_past_retention_go(writer, tmp_path, clock):
+    """With the next manifest."""
+    add(writer, rebalance(1, NOW - 11 * DAY), rebalance(2, NOW - 9 * DAY), rebalance(3))
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [2, 3]
+    clock.sleep(2 * DAY)
+    assert compacted(writer, Memory()) == 0
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [3]
+
+
+def test_memory_comes_back(writer):
+    """Changes are rows; the latest of a key counts; what was deleted stays deleted."""
+    memory = Memory()
+    first = Commit(5, 1000, 0, "id", 3, 70, gap=900, early=True)
+    memory.commit(("g", "t", 0), first)
+    memory.commit(("g", "t", 1), first)
+    memory.keep("g", Kept(3, 70, 1000, "{}"))
+    memory.keep("h", Kept(3, 71, 1000, "{}"))
+    add(writer, memory=memory)
+    memory.forget(("g", "t", 1))
+    memory.keep("h", None)
+    newer = first._replace(offset=80)
+    memory.commit(("g", "t", 0), newer)
+    add(writer, memory=memory)
+    for _ in range(2):
+        back = Memory.read(writer.place, writer.manifest)
+        assert back.commits == {("g", "t", 0): newer}
+        assert back.groups == {"g": Kept(3, 70, 1000, "{}")}
+        assert not list(back.changed())
+        compacted(writer, back, thoroughly=True)
+
+
+def lag_of(memory, at, end, **keys):
+    logs = Logs(at=at, starts={T0: 0}, ends={} if end is None else {T0: end}, **keys)
+    return [(r["case"], r["records"]) for r in lag_rows(memory, logs, cluster="main")]
+
+
+def test_lag_has_a_row_where_something_changed_or_waits():
+    """And once an hour in any case."""
+    memory = Memory()
+    memory.commit(("g", "t", 0), Commit(10, 1000, 0, None, 0, 1))
+    assert waited_for(memory) == {T0: 10}
+    assert lag_of(memory, NOW, 10) == [("ok", 0)]
+    assert lag_of(memory, NOW + 10, 10) == []
+    assert lag_of(memory, NOW + 20, 12) == [("ok", 2)]
+    assert lag_of(memory, NOW + 30, 12) == [("ok", 2)]
+    memory.commit(("g", "t", 0), Commit(12, 2000, 0, None, 0, 2))
+    assert lag_of(memory, NOW + 40, 12) == [("ok", 0)]
+    assert lag_of(memory, NOW + 50, 12) == []
+    assert lag_of(memory, NOW + 40 + 3600, 12) == [("ok", 0)]
+    assert lag_of(memory, NOW + 5000, None) == [("unknown", None)]
+    gone = frozenset({"t"})
+    assert lag_of(memory, NOW + 5010, None, deleted=gone) == []
+    memory.told.clear()
+    assert lag_of(memory, NOW + 5020, None, deleted=gone) == [(LagCase.TOPIC_DELETED.value, None)]
+
+
+def test_lag_reads_back(writer, tmp_path):
+    """As points of one group."""
+    memory = Memory()
+    memory.commit(("g", "t", 0), Commit(10, int(NOW * 1000), 0, None, 0, 1))
+    logs = Logs(at=NOW, starts={T0: 0}, ends={T0: 15})
+    folder = writer.attempt()
+    rows = list(lag_rows(memory, logs, cluster="main"))
+    commit(writer, memory, folder, "look", writer.write(folder, "lag", LAG, rows, "at"))
+    (point,) = Tables(tmp_path).lag(group="g", since=NOW - 1)
+    assert (point.tp, point.committed, point.log_end, point.records) == (T0, 10, 15, 5)
+    assert (point.case, point.known, point.seconds) == (LagCase.OK, Known.COMMITS, None)
+
+
+def looked(members, at, state=GroupState.STABLE):
+    """A look at one group: member id → partitions; ids are `instance:incarnation`."""
+    made = tuple(
+        Member(
+            member_id=member,
+            instance_id=member.partition(":")[0],
+            client_id="c",
+            host="/h",
+            partitions=frozenset(TopicPartition("t", p) for p in owned),
+        )
+        for member, owned in members.items()
+    )
+    group = GroupSnapshot(
+        group="g",
+        exists=True,
+        state=state,
+        type="classic",
+        assignor="range",
+        members=made,
+        partitions=(),
+    )
+    return Snapshot(cluster="main", at=at, took=0.1, groups={"g": group}, topics={"t": 2})
+
+
+def test_polling_tells_what_two_looks_differ_in():
+    """Marked so, without generation and start; a static member that is back is no rebalance."""
+    memory = Memory()
+    assert compared(memory, looked({"a:1": [0, 1]}, NOW)) == []
+    assert compared(memory, looked({"a:1": [0, 1]}, NOW + 1)) == []
+    assert compared(memory, looked({"b:1": [1]}, NOW + 2, GroupState.PREPARING)) == []
+    joined = compared(memory, looked({"a:1": [0], "b:1": [1]}, NOW + 3))
+    assert [type(each) for each in joined] == [Membership, Membership, Rebalance]
+    made = joined[-1]
+    assert isinstance(made, Rebalance)
+    assert (made.cause, made.joined, made.moved) == (Cause.JOIN, ("b",), (TopicPartition("t", 1),))
+    assert (made.number, made.end_known, made.start_known) == (-1, Known.POLLED, Known.NOT)
+    replaced = compared(memory, looked({"a:2": [0], "b:1": [1]}, NOW + 4))
+    assert [getattr(each, "event", None) for each in replaced] == ["replaced"]
+    left = compared(memory, looked({"b:1": [0, 1]}, NOW + 5))
+    assert isinstance(left[-1], Rebalance)
+    assert (left[-1].cause, left[-1].confidence) == (Cause.DEPARTURE, Confidence.AMBIGUOUS)
+
+
+class Store(Place):
+    """A folder as if it were an object store: no locks, no hard links."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.local = None
+
+
+def test_object_stores_have_a_lease(tmp_path, clock):
+    """Renewed by commits, free after its time; who was overtaken makes nothing visible."""
+    for folder in ("manifests", "data"):
+        (tmp_path / folder).mkdir()
+    place = Store(tmp_path)
+    with Writer(place, cluster="main", clock=clock, retention=10 * DAY) as one:
+        add(one, rebalance(1))
+        with pytest.raises(Refused, match="lease"):
+            Writer(Store(tmp_path), cluster="main", clock=clock, retention=DAY)
+        clock.sleep(301)
+        with Writer(Store(tmp_path), cluster="main", clock=clock, retention=10 * DAY) as other:
+            with pytest.raises(LostLease):
+                add(one, rebalance(2))
+            add(other, rebalance(3))
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 3]
+    assert latest(place) is not None

@@ -1,0 +1,123 @@
+"""The history as assets: recorded outside of the step, told inside, ended with the run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from dagster import DagsterInstance, materialize
+
+from assets.history import TABLES, history_assets, pipes_client
+from assets.history_plot import markdown
+from assets.names import history_key
+from fleet.act.census import marked
+from fleet.clock import SystemClock
+from fleet.history.places import Place
+from fleet.history.tables import Tables
+from fleet.history.writing import Writer
+from tests.support.workshop import until
+
+ROOT = Path(__file__).parents[2]
+
+# A run worker of the asset, as Dagster interrupts one.
+WORKER = """
+import sys
+from dagster import materialize, DagsterInstance
+from assets.history import history_assets, pipes_client
+from assets.resources import FleetResource, declared
+
+materialize(
+    [history_assets(declared({"FLEET_CONFIG": sys.argv[1]}))],
+    resources={
+        "fleet": FleetResource(config=sys.argv[1], home=sys.argv[2]),
+        "pipes": pipes_client(),
+    },
+    instance=DagsterInstance.ephemeral(),
+    raise_on_error=False,
+)
+"""
+
+
+def recorded(scene):
+    """One run of the asset in this process; metadata by table."""
+    done = materialize(
+        [history_assets(scene.spec)],
+        resources={"fleet": scene.resource, "pipes": pipes_client()},
+        instance=DagsterInstance.ephemeral(),
+    )
+    assert done.success
+    events = done.get_asset_materialization_events()
+    return {e.asset_key.path[-1]: e.materialization.metadata for e in events}
+
+
+def of_home(home):
+    """Processes that a run started for this home, Spark's server among them."""
+    found = [m.process.pid for m in marked(home)]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+                environ = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"assets.history_process" in arguments and f"FLEET_HOME={home}".encode() in environ:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_run_records_tells_and_can_be_ended(scene, tmp_path, monkeypatch):
+    """Rows of every table and the plot; ended half-way, nothing runs on, and tables are whole."""
+    monkeypatch.setenv("FLEET_SPARK_MEMORY", "700m")
+    home = tmp_path / "home"
+    with scene.member(scene.plain):
+        pass
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(scene.config), str(home)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    try:
+        until((home / "spark" / "log").exists, 60, "the run to start Spark")
+        time.sleep(2.0)
+        worker.send_signal(signal.SIGINT)
+        worker.wait(60)
+    finally:
+        worker.kill()
+    assert of_home(home) == []
+    assert Tables(home / "history").rebalances() == []
+
+    told = recorded(scene)
+    assert told.keys() == TABLES.keys()
+    tables = Tables(home / "history")
+    assert {name: told[name]["dagster/row_count"].value for name in told} == tables.rows()
+    assert [r.members for r in tables.rebalances(group=scene.plain)] == [1, 0]
+    assert "data:image/png;base64," in told["rebalances"]["rebalances_per_hour"].md_str
+    assert told["commits"]["added"].value == tables.rows()["commits"]
+    assert of_home(home) == []
+
+    with Writer(Place(home / "history"), cluster="main", clock=SystemClock(), retention=86400.0):
+        told = recorded(scene)
+    assert "added" not in told["commits"]
+    assert told["commits"]["dagster/row_count"].value == tables.rows()["commits"]
+
+
+def test_the_plot_is_small_and_says_what_it_shows():
+    """A page of Dagster holds it: well below its limit for one event."""
+    counts = [Counter({"join": n % 5, "leave": n % 3, "expiry": n % 2}) for n in range(48)]
+    text = markdown(counts)
+    assert len(text) < 40_000
+    assert text.endswith("leave, 24 expiry")
+    assert markdown([Counter()] * 48) == "No rebalance in the last 48 hours."
+
+
+def test_every_table_is_an_asset_with_a_freshness_policy(scene):
+    """And the schedule waits until somebody turns it on."""
+    made = history_assets(scene.spec)
+    assert {spec.key for spec in made.specs} == {history_key("main", t) for t in TABLES}
+    assert all(spec.freshness_policy is not None for spec in made.specs)
