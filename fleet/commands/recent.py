@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from fleet.commands.past import by_group, tables_of, tail_of
-from fleet.errors import FleetError
+from fleet.errors import FleetError, Unreachable
 from fleet.rebalances import Rebalance
 
 if TYPE_CHECKING:
@@ -86,6 +86,15 @@ def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
 
 
 def beginning(fleet: "Fleet") -> float | None:
-    """From when on a reader in a hurry reads the topic: all of it (None) where it is small."""
-    size = sum(end - start for start, end in fleet.offsets_bounds().values())
+    """From when on a reader in a hurry reads the topic: all of it (None) where it is small.
+
+    Raises FleetError where its size cannot be asked.
+    """
+    from fleet.kafka_source.failures import RangeUnread
+
+    try:
+        bounds = fleet.offsets_bounds()
+    except RangeUnread as error:
+        raise Unreachable(f"the size of __consumer_offsets cannot be asked: {error}") from error
+    size = sum(end - start for start, end in bounds.values())
     return None if size <= SMALL else fleet.clock.now() - DAY
