@@ -123,8 +123,9 @@ class Fleet(OpenFleet):
         if wanted is None:
             decision = self.wanted(group, seen)
             wanted, sentence = decision.wanted, decision.sentence
+        recent = self.rebalances(group, window=spec.storm.window)
         return make_plan(
-            self.world(group, seen),
+            replace(self.world(group, seen), readable_log=recent is not None),
             wanted=wanted,
             now=self.clock.now(),
             force_roll=roll,

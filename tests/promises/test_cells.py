@@ -5,6 +5,7 @@ a busy machine. The table is printed, and written to FLEET_TABLE where that name
 """
 
 import os
+import traceback
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -72,8 +73,18 @@ def test_every_cell(cells: dict[str, Cells]):
 
 
 def play(kind: str, cells: Cells, results: Results) -> list[str]:
-    """All runs of one kind; what was not as promised."""
-    cells.begin()
+    """All runs of one kind; what was not as promised. What breaks one kind leaves the others."""
+    try:
+        cells.begin()
+        return play_runs(kind, cells, results)
+    except Exception:  # noqa: BLE001 - told
+        told = f"{kind}: {traceback.format_exc()}"
+        print(told, flush=True)
+        return [told]
+
+
+def play_runs(kind: str, cells: Cells, results: Results) -> list[str]:
+    """What was not as promised."""
     broke = []
     for run in range(RUNS):
         for name in CELLS:
