@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.history.tables import Tables
@@ -32,6 +33,8 @@ class Scene:
             f'cluster: {{name: main, bootstrap_servers: "{bootstrap}"}}\n'
             f"history: {{every: 1s, groups: {{allow: [{self.group}]}}}}\n"
         )
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(self.topic, 1, 1)])[self.topic].result(20)
         self.producer = Producer({"bootstrap.servers": bootstrap})
         self.write()
 
