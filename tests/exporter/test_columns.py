@@ -77,11 +77,11 @@ def test_another_log_under_the_same_name_begins_anew():
 
 
 def test_old_looks_are_thinned_and_stored_ones_loaded():
-    """Two hours of looks every second stay a few rows, and still tell ages."""
+    """Two hours of looks stay a few rows, and still tell ages."""
     history = EndHistory()
-    for second in range(7300):
+    for second in range(0, 7300, 5):
         history.add(10_000.0 + second, {TP: second * 10})
-    assert len(history._times) < 400
+    assert len(history._times) < 150
     now = 17_299.0
     exact, _ = history.ages(history.columns([TP]), np.array([69_990]), now)
     assert exact[0] == pytest.approx(300.0, abs=1.0)

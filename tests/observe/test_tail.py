@@ -124,39 +124,29 @@ def text(value: str) -> bytes:
 
 
 def write(config, group: str, *records: tuple[bytes, bytes | None]) -> None:
-    """What only the coordinator may write, on a broker that is ours."""
+    """What only the coordinator may write, on a broker that is ours.
+
+    Only what it could have written itself: a record that it cannot read would keep it from
+    loading the partition for ever (test_log_view.py has those).
+    """
     producer = Producer({**config, "client.id": "__admin_client"})
     for key, value in records:
         producer.produce("__consumer_offsets", value, key, partition=partition_for(group, 50))
     assert producer.flush(20) == 0
 
 
-def commit_of(group: str, partition: int, offset: int, version: int = 3) -> tuple[bytes, bytes]:
+def commit_of(group: str, partition: int, offset: int) -> tuple[bytes, bytes]:
     key = b"\x00\x01" + text(group) + text("made-up") + struct.pack(">i", partition)
-    return key, struct.pack(">hqi", version, offset, -1) + text("") + struct.pack(">q", 0)
+    return key, struct.pack(">hqi", 3, offset, -1) + text("") + struct.pack(">q", 0)
 
 
-def test_what_cannot_be_read_is_counted_and_nothing_stops(config, topic, unique):
-    """Unknown types and versions, and bytes cut short; commits after them are still taken."""
-    group = f"odd-{unique}"
-    write(
-        config,
-        group,
-        commit_of(group, 0, 5),
-        (b"\x00\x63" + text(group), b"\x00\x00"),
-        commit_of(group, 0, 6, version=9),
-        (commit_of(group, 0, 0)[0], b"\x00\x03\x00"),
-        (b"\x00", b"\x00"),
-        commit_of(group, 1, 8),
-    )
+def test_commits_are_followed_to_their_tombstones(config, topic, unique):
+    """What comes after the first reading, too."""
+    group = f"followed-{unique}"
+    write(config, group, commit_of(group, 0, 5), commit_of(group, 1, 8))
     with tailing(config) as tail:
         at = {tp.partition: offset for tp, (offset, _) in tail.committed(group).items()}
         assert at == {0: 5, 1: 8}
-        errors = tail.decode_errors()
-        assert errors[99, 0] >= 1
-        assert errors[1, 9] >= 1
-        assert errors[1, 3] >= 1
-        assert errors[-1, -1] >= 1
         write(config, group, commit_of(group, 0, 7))
         assert tail.catch_up(10)
         assert tail.committed(group)[TopicPartition("made-up", 0)][0] == 7

@@ -1,0 +1,93 @@
+"""Whatever stands in the offsets topic, the view goes on, and counts what it could not read."""
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.clock import ManualClock
+from fleet.history.causes import Replay
+from fleet.model import TopicPartition
+from fleet.observe.log_view import KEEP, MOST, LogView, everything
+
+
+def view(**options) -> LogView:
+    known = {"groups": everything, "keep": KEEP, "most": MOST, "replay": Replay}
+    return LogView(cluster="test", clock=ManualClock(), **{**known, **options})
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def commit_of(group: str, partition: int, offset: int, version: int = 3) -> tuple[bytes, bytes]:
+    key = b"\x00\x01" + text(group) + text("t") + struct.pack(">i", partition)
+    return key, struct.pack(">hqi", version, offset, -1) + text("") + struct.pack(">q", 0)
+
+
+def feed(seen: LogView, *records: tuple[bytes | None, bytes | None]) -> None:
+    for offset, (key, value) in enumerate(records):
+        seen._record(3, offset, 1000 + offset, key, value)
+
+
+def test_what_cannot_be_read_is_counted_and_nothing_stops():
+    """Unknown types and versions, and bytes cut short; commits after them are still taken."""
+    seen = view()
+    feed(
+        seen,
+        commit_of("g", 0, 5),
+        (b"\x00\x63" + text("g"), b"\x00\x00"),
+        commit_of("g", 0, 6, version=9),
+        (commit_of("g", 0, 0)[0], b"\x00\x03\x00"),
+        (b"\x00", b"\x00"),
+        (None, None),
+        (b"\x00\x02" + text("g"), b"\x00\x03\x00"),
+        commit_of("g", 1, 8),
+    )
+    at = {tp.partition: offset for tp, (offset, _) in seen.committed("g").items()}
+    assert at == {0: 5, 1: 8}
+    assert seen.decode_errors() == {(99, 0): 1, (1, 9): 1, (1, 3): 1, (-1, -1): 2, (2, 3): 1}
+    assert seen.records == 8
+
+
+def test_kinds_of_what_cannot_be_read_are_bounded():
+    """Noise does not become labels without end."""
+    seen = view()
+    for kind in range(100, 400):
+        feed(seen, (struct.pack(">h", kind) + text("g"), b"\x00\x00"))
+    errors = seen.decode_errors()
+    assert len(errors) == 201
+    assert sum(errors.values()) == 300
+
+
+def test_an_old_commits_key_is_that_of_the_new_one():
+    """Type 0 was written before Kafka 0.9; both name the same position."""
+    seen, (key, value) = view(), commit_of("g", 0, 5)
+    feed(seen, (b"\x00\x00" + key[2:], value), commit_of("g", 0, 6))
+    assert seen.committed("g") == {TopicPartition("t", 0): (6, 1.001)}
+
+
+def test_groups_that_are_not_chosen_leave_nothing():
+    """Neither positions nor members."""
+    seen = view(groups=lambda group: group == "mine")
+    feed(seen, commit_of("mine", 0, 1), commit_of("other", 0, 1))
+    assert seen.groups() == {"mine"}
+
+
+@given(st.lists(st.tuples(st.none() | st.binary(max_size=60), st.none() | st.binary(max_size=60))))
+def test_random_bytes_never_raise(records):
+    """No input stops the reader."""
+    seen = view()
+    feed(seen, *records)
+    assert seen.records == len(records)
+    seen.summaries()
+    seen.commits()
+
+
+@given(st.integers(0, 24), st.binary(max_size=80), st.integers(0, 4))
+def test_random_values_of_known_types_never_raise(kind, value, version):
+    """Right keys with wrong values, too."""
+    seen = view()
+    key = struct.pack(">h", kind) + text("g") + text("m") + struct.pack(">i", 0)
+    feed(seen, (key, struct.pack(">h", version) + value), (key, None), commit_of("g", 0, 1))
+    assert "g" in seen.groups()
