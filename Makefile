@@ -57,7 +57,8 @@ demo: java $(READY) ## a whole fleet on this machine; ARGS="--help" for options
 	@exec $(BIN)/fleet demo $(ARGS)
 
 test: $(READY) ## all tests that can run here; ARGS="-m unit" for the fast ones, JOBS=1 one by one
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not alone" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+	  -m "not alone" $(ARGS)
 
 test-demo: $(READY) ## the demo as a test, with the machine to itself
 	$(BIN)/python -m pytest -m alone $(ARGS)

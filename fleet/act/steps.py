@@ -6,23 +6,23 @@ the other to hand over to a warm standby, the first being the canary [22]. A ste
 performed again skips what is already so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.act.crew import Crew, Wait
+from fleet.act.handovers import JOIN_LIMIT, Handovers, without
 from fleet.act.join_window import JoinWindow
 from fleet.act.lease import ChangeLease
 from fleet.act.waves import numbers_of as _numbers
 from fleet.act.waves import roll_wave
 from fleet.clock import Clock
-from fleet.errors import FleetError, LostLease, RolledBack
+from fleet.errors import FleetError
 from fleet.model import Step, StepKind
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore, Watch
 from fleet.spec import GroupSpec
 
 OPEN_AHEAD = 1.5
 """Seconds between the gate write and the joint subscribe: time to take, build, connect [19]."""
-JOIN_LIMIT = 90.0
 Leave = Callable[..., str | None]
 
 
@@ -60,10 +60,11 @@ class StepWork:
 
     # --- reading and writing ----------------------------------------------------------------
 
-    def _slots(self) -> dict[int, Slot]:
+    def slots(self) -> dict[int, Slot]:
+        """The group's slots as they stand now, by number."""
         return {slot.number: slot for slot in self.store.slots(self.spec.group)}
 
-    def _write_gate(self, change: Callable[[Gate], Gate | None]) -> Gate:
+    def write_gate(self, change: Callable[[Gate], Gate | None]) -> Gate:
         """Change the gate by compare-and-set; `change` returns None where nothing is to do."""
         for _ in range(50):
             self.lease.check()
@@ -105,12 +106,12 @@ class StepWork:
             self.progress(f"  warming {count} standby(s) of revision {revision}")
             limit = self.spec.rollout.warm_timeout
             self.crew.await_warm(revision, count, timeout=limit, wait=self.wait)
-            slots = self._slots()
+            slots = self.slots()
             tokens = {n: slots[n].token if n in slots else 0 for n in missing if pinned}
             pins = {n: Handover(token=token, revision=revision) for n, token in tokens.items()}
             if self.window is not None and len(missing) > 1:
                 apart = self.window.widen()
-            self._write_gate(
+            self.write_gate(
                 lambda gate: replace(
                     gate,
                     open=gate.open | missing,
@@ -131,9 +132,9 @@ class StepWork:
 
     def unpin(self, numbers: Sequence[int]) -> None:
         """Let anybody take these again."""
-        self._write_gate(
+        self.write_gate(
             lambda gate: (
-                replace(gate, handover=_without(gate.handover, numbers))
+                replace(gate, handover=without(gate.handover, numbers))
                 if set(numbers) & gate.handover.keys()
                 else None
             )
@@ -141,7 +142,7 @@ class StepWork:
 
     def _all_active(self, numbers: Sequence[int], *, trial: str | None = None) -> bool:
         self.crew.raise_if_ill(self.lease.change.plan.revision)
-        slots = self._slots()
+        slots = self.slots()
         if trial is not None:
             self._raise_on_trial([slots[n] for n in numbers if n in slots], trial)
         return all(n in slots and slots[n].phase is Phase.ACTIVE for n in numbers)
@@ -173,7 +174,7 @@ class StepWork:
         if "holders" not in self.lease.change.detail:
             held = {str(n): w for n, w in self.crew.holders().items() if n in numbers}
             self.lease.remember(holders=held)
-        self._write_gate(
+        self.write_gate(
             lambda gate: (
                 replace(gate, leaving=gate.leaving | (numbers & gate.open))
                 if not (numbers & gate.open) <= gate.leaving
@@ -189,33 +190,34 @@ class StepWork:
     def _all_closed(self, numbers: frozenset[int]) -> bool:
         """Closed by their holders, already gone from the gate, or held by the dead."""
         gate = self.store.gate(self.spec.group)
-        slots = self._slots()
+        slots = self.slots()
         return all(
             n not in gate.open
             or n not in slots
             or slots[n].phase is Phase.CLOSED
             or slots[n].holder is None
-            or self._dead(slots[n])
+            or self.is_dead(slots[n])
             for n in numbers
         )
 
-    def _dead(self, slot: Slot) -> bool:
+    def is_dead(self, slot: Slot) -> bool:
+        """Its lease stood still for its whole duration [13]."""
         mark = (slot.holder, slot.token, slot.counter)
         return self._watch.expired(str(slot.number), mark, self.clock.monotonic())
 
     def _send_leave(self, numbers: frozenset[int]) -> tuple[str, ...]:
         gate = self.store.gate(self.spec.group)
-        going = [s for n, s in sorted(self._slots().items()) if n in numbers & gate.open]
+        going = [s for n, s in sorted(self.slots().items()) if n in numbers & gate.open]
         members = [(self._instance_of(s), s.member_id) for s in going if s.member_id]
         if members:
             why = self.leave(self.spec.group, members, reason=f"fleet {self.lease.change.plan.id}")
             if why is not None:
                 raise FleetError(f"the batched leave was refused: {why}; plan again")
-        self._write_gate(
+        self.write_gate(
             lambda gate: replace(gate, open=gate.open - numbers, leaving=gate.leaving - numbers)
         )
         self.wait(lambda: self._all_released(numbers), JOIN_LIMIT, "the members to close")
-        for slot in (s for s in self._slots().values() if s.number in numbers):
+        for slot in (s for s in self.slots().values() if s.number in numbers):
             self.store.clear(slot)
         return () if going else ("the workers had completed the leave themselves",)
 
@@ -226,9 +228,9 @@ class StepWork:
         return slot.instance_id() if static else None
 
     def _all_released(self, numbers: frozenset[int]) -> bool:
-        slots = self._slots()
+        slots = self.slots()
         return all(
-            n not in slots or slots[n].holder is None or self._dead(slots[n]) for n in numbers
+            n not in slots or slots[n].holder is None or self.is_dead(slots[n]) for n in numbers
         )
 
     def drop_holders(self) -> None:
@@ -243,107 +245,19 @@ class StepWork:
     def _roll(self, step: Step) -> tuple[str, ...]:
         if self.spec.worker is not None and self.spec.worker.membership == "dynamic":
             return roll_wave(self, step)
-        if "tokens" not in self.lease.change.detail:
-            slots = self._slots()
-            self.lease.remember(tokens={str(n): slots[n].token for n in step.slots})
-        todo = [n for n in step.slots if not self._rolled(n, step.revision)]
-        canary_due = len(todo) == len(step.slots) or "canary" in self.lease.change.detail
-        width = self.spec.rollout.max_parallel
-        self._stock(step, len(todo))
-        while todo:
-            turn = todo[:1] if canary_due else todo[:width]
-            self._hand_over(step, turn, canary=canary_due)
-            todo = todo[len(turn) :]
-            canary_due = False
-            self._stock(step, len(todo))
-        self.retire_all(step.revision)
-        return ()
+        return Handovers(self).perform(step)
 
-    def _rolled(self, number: int, revision: str) -> bool:
-        """Taken since the step began by a worker of the revision, and confirmed."""
-        slot = self._slots().get(number)
-        gate = self.store.gate(self.spec.group)
-        return (
-            slot is not None
-            and slot.token > self._token_before(number)
-            and slot.revision == revision
-            and slot.phase is Phase.ACTIVE
-            and number not in gate.handover
-        )
-
-    def _token_before(self, number: int) -> int:
-        tokens = self.lease.change.detail.get("tokens")
-        return int(tokens[str(number)]) if isinstance(tokens, dict) else 0
-
-    def _stock(self, step: Step, left: int) -> None:
-        """Keep new standbys ahead of the roll, never more than are still needed."""
-        standby = self.spec.replicas.standby
-        ahead = min(left, self.spec.rollout.max_parallel + 1)
-        self.crew.ensure(step.revision, ahead + standby if left else standby)
-
-    def _hand_over(self, step: Step, numbers: Sequence[int], *, canary: bool) -> None:
-        rollout = self.spec.rollout
-        self.crew.await_warm(
-            step.revision, len(numbers), timeout=rollout.warm_timeout, wait=self.wait
-        )
-        before = {n: self._slots()[n] for n in numbers}
-        if canary and "canary" not in self.lease.change.detail:
-            old = before[numbers[0]]
-            self.lease.remember(canary=numbers[0], old_revision=old.revision or "")
-        self._ask(before, step.revision)
-        started = self.clock.monotonic()
-        limit = rollout.drain_timeout + self.spec.runtime.lease + JOIN_LIMIT
-        try:
-            self.wait(
-                lambda: all(self._taken(n, step.revision, canary=canary) for n in numbers),
-                limit,
-                f"slot(s) {_numbers(numbers)} to pass to revision {step.revision}",
-            )
-            if canary:
-                self.prove(numbers[:1], step.revision)
-        except LostLease:
-            raise
-        except FleetError as error:
-            if not canary:
-                raise
-            self._roll_back(numbers[0], step, error)
-        took = self.clock.monotonic() - started
-        self._write_gate(lambda gate: replace(gate, handover=_without(gate.handover, numbers)))
-        done = {
-            s.holder for n, s in before.items() if s.holder and s.token <= self._token_before(n)
-        }
-        self.crew.remove(sorted(done), grace=rollout.drain_timeout)
-        kind = "canary slot" if canary else "slot"
-        self.progress(f"  {kind} {_numbers(numbers)} runs {step.revision} after {took:.1f} s")
-
-    def _ask(self, slots: dict[int, Slot], revision: str) -> None:
-        asks = {
-            n: Handover(token=s.token, revision=revision)
-            for n, s in slots.items()
-            if s.token <= self._token_before(n) or s.revision != revision
-        }
-        self._write_gate(
-            lambda gate: replace(gate, handover={**gate.handover, **asks}) if asks else None
-        )
-
-    def _taken(self, number: int, revision: str, *, canary: bool) -> bool:
-        slot = self._slots()[number]
-        if canary:
-            self.crew.raise_if_ill(revision)
-            self._raise_on_error(slot, revision)
-        taken = slot.token > self._token_before(number)
-        return taken and slot.revision == revision and slot.phase is Phase.ACTIVE
-
-    def _raise_on_error(self, slot: Slot, revision: str) -> None:
+    def raise_on_error(self, slot: Slot, revision: str) -> None:
+        """FleetError where a slot on trial tells an error, or its holder died."""
         if slot.revision == revision and slot.error:
             raise FleetError(slot.error)
-        if slot.revision == revision and slot.holder and self._dead(slot):
+        if slot.revision == revision and slot.holder and self.is_dead(slot):
             raise FleetError(f"worker {slot.holder} died while it was the canary")
 
     def _raise_on_trial(self, slots: Sequence[Slot], revision: str) -> None:
         """The first error of a revision: a slot that is taken again keeps none, its report does."""
         for slot in slots:
-            self._raise_on_error(slot, revision)
+            self.raise_on_error(slot, revision)
         for report in self.store.reports(self.spec.group):
             if report.revision == revision and report.phase == "failed" and report.error:
                 raise FleetError(report.error)
@@ -357,7 +271,7 @@ class StepWork:
         since = self.clock.monotonic()
 
         def proven() -> bool:
-            slots = [self._slots()[n] for n in numbers]
+            slots = [self.slots()[n] for n in numbers]
             self._raise_on_trial(slots, revision)
             for slot in slots:
                 if slot.revision != revision or slot.phase is not Phase.ACTIVE:
@@ -373,35 +287,6 @@ class StepWork:
         )
         self.wait(proven, rollout.bake + 30.0, "the canary")
 
-    def _roll_back(self, number: int, step: Step, error: FleetError) -> None:
-        old = str(self.lease.change.detail.get("old_revision", ""))
-        self.progress(f"  the canary failed ({error}); slot {number} goes back to {old}")
-        slot = self._slots()[number]
-        asks = (
-            {}  # the old holder has it still: take the ask back, then it is void
-            if slot.revision == old
-            else {number: Handover(token=slot.token, revision=old)}
-        )
-        self._write_gate(
-            lambda gate: replace(gate, handover={**_without(gate.handover, (number,)), **asks})
-        )
-        failed = [w.name for w in self.crew.wanted() if w.revision == step.revision != old]
-        self.crew.remove(failed, grace=self.spec.rollout.drain_timeout)
-
-        def home_again() -> bool:
-            now = self._slots()[number]
-            return now.revision == old and now.phase is Phase.ACTIVE
-
-        limit = self.spec.rollout.drain_timeout + self.spec.runtime.lease + JOIN_LIMIT
-        self.wait(home_again, limit, f"slot {number} to run revision {old} again")
-        self._write_gate(lambda gate: replace(gate, handover=_without(gate.handover, (number,))))
-        self.crew.settle_standbys(
-            old, self.spec.replicas.standby, grace=self.spec.rollout.drain_timeout
-        )
-        raise RolledBack(
-            f"the canary on slot {number} failed: {error}; it runs {old} again"
-        ) from error
-
     def retire_all(self, revision: str) -> None:
         """Remove the standbys of other revisions."""
         free = set(self.crew.free())
@@ -413,8 +298,8 @@ class StepWork:
     def _rejoin(self, step: Step) -> tuple[str, ...]:
         number = step.slots[0]
         if "asked" not in self.lease.change.detail:
-            token = self._slots()[number].token
-            self._write_gate(lambda gate: replace(gate, rejoin={**gate.rejoin, number: token}))
+            token = self.slots()[number].token
+            self.write_gate(lambda gate: replace(gate, rejoin={**gate.rejoin, number: token}))
             self.lease.remember(asked=token)
         self.wait(
             lambda: (
@@ -441,7 +326,3 @@ class StepWork:
         limit = self.spec.rollout.warm_timeout + self.spec.runtime.lease
         self.wait(manned, limit, f"every open slot held and {standby} warm standby(s)")
         return ()
-
-
-def _without(asks: Mapping[int, Handover], numbers: Sequence[int]) -> dict[int, Handover]:
-    return {n: h for n, h in asks.items() if n not in set(numbers)}

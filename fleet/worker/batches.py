@@ -83,6 +83,13 @@ class _Part:
     messages: list[Any] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     end_seen: bool = False
+    fresh: bool = True
+    """In no batch yet since it was assigned."""
+
+    @property
+    def heard(self) -> bool:
+        """Its records come, or there are none."""
+        return bool(self.messages) or self.end_seen
 
 
 class Buffer:
@@ -175,9 +182,17 @@ class Buffer:
             return self._cut(replaying)
         if self._count == 0 or self._first_at is None:
             return None
-        if not self.full and now - self._first_at < self.max_wait:
+        if not self.full and not self._due_at_once and now - self._first_at < self.max_wait:
             return None
         return self._cut(self._parts)
+
+    @property
+    def _due_at_once(self) -> bool:
+        """After an assignment the pause goes on until the first commit, so nothing is waited for
+        once every partition was heard of; else one that answers later had to wait a batch more.
+        """
+        parts = self._parts.values()
+        return any(part.fresh for part in parts) and all(part.heard for part in parts)
 
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See Reading.gaps."""
@@ -234,6 +249,8 @@ class Buffer:
             self._count -= size
             self._bytes -= sum(map(len, taken))
             part.start, part.replay_to = end, None
+        for part in parts.values():
+            part.fresh = False
         self._first_at = None if self._count == 0 else self._first_at
         return InlineBatch(ranges=tuple(ranges), tables=tables)
 

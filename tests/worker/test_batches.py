@@ -79,6 +79,20 @@ def test_batch_closes_max_wait_after_its_first_record():
     assert made.close(99.0) is None
 
 
+def test_first_batch_after_an_assignment_waits_for_no_more():
+    """Once every partition was heard of (records, or its end), the pause shall end."""
+    made = buffer(max_wait=0.2)
+    made.add(P0, records(0, 2), now=10.0)
+    assert made.close(10.01) is None, "P1 would wait for a whole batch more"
+    made.end_at(P1, 0)
+    first = made.close(10.01)
+    assert first is not None
+    assert [each.id for each in first.ranges] == ["T-0-0-2"]
+    made.add(P0, records(2, 3), now=10.02)
+    assert made.close(10.03) is None, "the next one is gathered as usual"
+    assert made.close(10.23) is not None
+
+
 @pytest.mark.parametrize(
     ("limit", "max_bytes"),
     [pytest.param(10, 1 << 20, id="records"), pytest.param(1000, 100, id="bytes")],
