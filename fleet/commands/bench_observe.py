@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     "--groups",
     type=click.IntRange(10, 100_000),
     multiple=True,
-    default=(1_000, 5_000),
+    default=(1_000,),
     show_default=True,
     metavar="N",
     help="How many; may be given again, for more.",
