@@ -207,12 +207,12 @@ def terminal():
 def test_keys_come_without_return_and_the_terminal_is_restored(terminal):
     """Whatever ends the view."""
     ours, theirs = terminal
-    before = termios.tcgetattr(theirs)
+    before, handler = termios.tcgetattr(theirs), signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as left:
         press_and_be_ended(ours, theirs, before)
     assert left.value.code == 128 + signal.SIGTERM
     assert termios.tcgetattr(theirs) == before
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def press_and_be_ended(ours, theirs, before):

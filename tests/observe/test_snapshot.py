@@ -214,6 +214,7 @@ def test_a_kip_848_group_is_seen_with_its_members(config, topic_of, unique):
             "group.protocol": "consumer",
             "group.instance.id": f"{group}-0",
             "auto.offset.reset": "earliest",
+            "topic.metadata.refresh.interval.ms": 1000,  # the topic is this moment's
         }
     )
     client.subscribe([topic])

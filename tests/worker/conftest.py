@@ -182,14 +182,12 @@ class Group:
         while self.store.write_gate(change(self.store.gate(self.name))) is None:
             pass
 
-    def open(self, *numbers: int) -> None:
-        """Open slots together and wait until all are active."""
+    def open(self, *numbers: int, phase: Phase = Phase.ACTIVE) -> None:
+        """Open slots together and wait until all are active: after a commit or an empty poll."""
         self.change_gate(
             lambda gate: replace(gate, open=gate.open | set(numbers), open_at=time.time() + 1.5)
         )
-        self.until(
-            lambda: all(self.slot(n).phase is Phase.ACTIVE for n in numbers), f"slots {numbers}"
-        )
+        self.until(lambda: all(self.slot(n).phase is phase for n in numbers), f"slots {numbers}")
 
     def hand_over(self, number: int, revision: str) -> None:
         """Ask for a handover and wait until it is done."""

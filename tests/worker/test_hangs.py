@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fleet.slots import Phase
 from tests.worker.conftest import Group
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
@@ -97,7 +98,7 @@ def test_a_batch_that_never_ends_ends_the_worker(blocking: Group, function: str,
     start(group, "w1", function, batch_timeout="2s")
     group.warm("w1")
     group.produce(8)
-    group.open(0)
+    group.open(0, phase=Phase.JOINING)  # not active before its first commit
     assert livez(group, "w1") == (200, "ok")
     seen: list[tuple[int, str]] = []
 
@@ -126,7 +127,7 @@ def test_a_dead_holders_writing_stops_before_its_successors_commit(blocking: Gro
         start(group, name, "in_spark")
     group.warm("w1", "w2")
     group.produce(8)
-    group.open(0)
+    group.open(0, phase=Phase.JOINING)
     former = str(group.slot(0).holder)
     output = group.folder / former
     group.until(output.exists, "the former holder's tasks to write")
