@@ -177,7 +177,9 @@ class Script:
     ("assignor", "a_join", "a_leave"),
     [
         pytest.param("range", (1, 1), (1, 1), id="range"),
-        pytest.param("cooperative-sticky", (1, 2), (1, 2), id="cooperative-sticky"),
+        # 3: a bare member that rejoins within milliseconds of its revocation makes another learn
+        # only a round later what to give up; workers wait for that, these members do not.
+        pytest.param("cooperative-sticky", (1, 3), (1, 2), id="cooperative-sticky"),
     ],
 )
 def test_a_scripted_classic_group_counts_as_dumped(broker, crew_of, assignor, a_join, a_leave):
