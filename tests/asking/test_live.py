@@ -74,12 +74,15 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def away(tmp_path_factory) -> "Terminal":
+def away(tmp_path_factory) -> "Iterator[Terminal]":
     """A view of a cluster where nobody answers, which takes ten seconds to find out."""
     where = tmp_path_factory.mktemp("away")
     spec = {"cluster": {"name": "away", "bootstrap_servers": _NOBODY}, "fleets": []}
     (where / "fleet.yaml").write_text(yaml.safe_dump(spec))
-    return Terminal(where)
+    view = Terminal(where)
+    yield view
+    view.process.kill()  # where its test was not chosen, nobody has ended it
+    view.process.wait(20)
 
 
 @pytest.fixture(scope="module")
