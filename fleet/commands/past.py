@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from fleet.acls import OFFSETS
 from fleet.errors import FleetError
 from fleet.rebalances import Cause, Membership, Rebalance
 from fleet.report.wording import clock_text, span_text
@@ -226,7 +227,7 @@ def tail_of(
 def _log_source(fleet: "Fleet", rebalances: Sequence[Rebalance], note: str = "") -> Source:
     return Source(
         kind="log",
-        place="__consumer_offsets",
+        place=OFFSETS,
         reaches=min((r.ended_at for r in rebalances), default=None),
         as_of=fleet.clock.now(),
         note=note or "compaction may have taken older ones" * bool(rebalances),

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from fleet.acls import OFFSETS
 from fleet.act import spark_server
 from fleet.act.roster import Roster
 from fleet.errors import ConfigError
-from fleet.history.causes import Replay
 from fleet.history.digested import digested
 from fleet.history.job import Recorder
 from fleet.history.places import Place
@@ -61,7 +61,7 @@ class ClusterLog:
             ranges,
             options={
                 "login": json.dumps(references(fleet.spec.cluster, fleet.bootstrap)),
-                "topic": "__consumer_offsets",
+                "topic": OFFSETS,
             },
             digest={
                 "interval": int(history.interval * 1000),
@@ -109,7 +109,7 @@ def recording(fleet: "Fleet", *, spark: str, polled: bool, say: Say) -> Iterator
             return
         session = _Session(fleet, spark, say)
         stack.callback(session.close)
-        yield Recorder(writer, ClusterLog(fleet, session.get), replays=Replay, say=say)
+        yield Recorder(writer, ClusterLog(fleet, session.get), say=say)
 
 
 def _selection(fleet: "Fleet") -> Callable[[str], bool]:

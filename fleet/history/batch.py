@@ -10,13 +10,14 @@ catch-up, when every group has events; next to nothing afterwards.
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from fleet.history.causes import Replay
 from fleet.history.manifests import DataFile
 from fleet.history.places import Place
 from fleet.history.records import Record, decode
@@ -24,7 +25,7 @@ from fleet.history.rows import membership_row, rebalance_row
 from fleet.history.standing import DELETED, Commit, Kept, Key, Memory
 from fleet.history.table_columns import TABLES
 from fleet.model import TopicPartition
-from fleet.rebalances import Membership, Rebalance
+from fleet.rebalances import Rebalance
 
 HELD_BYTES: Final = 32 << 20
 """Compressed size of a batch's events up to which they are held at once."""
@@ -32,47 +33,6 @@ _KEY: Final = ("group", "topic", "topic_partition")
 _PLAIN: Final = tuple(name for name in Commit._fields if name not in {"gap", "early"})
 _COMMIT: Final = (*_PLAIN, "commits", "first_timestamp", "previous_timestamp")
 _OFFSET_BITS: Final = 40
-
-
-class Replaying(Protocol):
-    """`fleet.history.causes.Replay`, of one group."""
-
-    def feed(self, partition: int, record: Record) -> list[Rebalance | Membership]:
-        """The next record of the group."""
-        ...
-
-    def note_commit(
-        self,
-        tp: TopicPartition,
-        committed: int | None,
-        *,
-        at: float,
-        gap: float | None,
-        early: bool,
-        topic_id: str | None,
-    ) -> None:
-        """The group's last commit of a partition before the next record, with its rhythm."""
-        ...
-
-    def name_topics(self, names: Mapping[str, str]) -> None:
-        """Topic id → name."""
-        ...
-
-    def as_json(self) -> Any:
-        """Its state."""
-        ...
-
-
-class Replays(Protocol):
-    """How replays are made."""
-
-    def __call__(self, cluster: str, group: str) -> Replaying:
-        """A new one."""
-        ...
-
-    def from_json(self, state: Any) -> Replaying:
-        """One that goes on."""
-        ...
 
 
 class BatchFiles:
@@ -116,14 +76,12 @@ class Batch:
         memory: Memory,
         *,
         cluster: str,
-        replays: Replays,
         names: Callable[[Collection[str]], Mapping[str, str]],
         topics: Mapping[str, str],
     ) -> None:
         self._files = files
         self._memory = memory
         self._cluster = cluster
-        self._replays = replays
         self._names = names
         self.topics = {**topics, **self._new_topics()}
         self.rebalances: list[dict[str, Any]] = []
@@ -233,9 +191,9 @@ class Batch:
     ) -> None:
         kept = self._memory.groups.get(group)
         if kept is None or kept.partition < 0:  # nothing, or what polling remembered
-            replay = self._replays(self._cluster, group)
+            replay = Replay(self._cluster, group)
         else:
-            replay = self._replays.from_json(json.loads(kept.state))
+            replay = Replay.from_json(json.loads(kept.state))
         replay.name_topics({i: self.topics[i] for i in _ids(records) if i in self.topics})
         waiting = deque(notes)
         for record in records:
@@ -251,7 +209,7 @@ class Batch:
         self._memory.keep(group, Kept(partition, last.offset, last.timestamp_ms, state))
 
 
-def _note(replay: Replaying, key: Key, commit: Commit) -> None:
+def _note(replay: Replay, key: Key, commit: Commit) -> None:
     replay.note_commit(
         TopicPartition(key[1], key[2]),
         None if commit.committed == DELETED else commit.committed,

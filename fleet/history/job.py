@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from fleet.errors import FleetError
-from fleet.history.batch import Batch, BatchFiles, Replays
+from fleet.history.batch import Batch, BatchFiles
 from fleet.history.compaction import compacted
 from fleet.history.lag import lag_rows, waited_for
 from fleet.history.manifests import DataFile
@@ -93,13 +93,11 @@ class Recorder:
         writer: Writer,
         log: Log,
         *,
-        replays: Replays,
         say: Callable[[str], None],
         batch: int = BATCH,
     ) -> None:
         self._writer = writer
         self._log = log
-        self._replays = replays
         self._say = say
         self.batch = batch
         self._memory = Memory.read(writer.place, writer.manifest)
@@ -185,7 +183,6 @@ class Recorder:
             BatchFiles(writer.place, files),
             self._memory,
             cluster=self._cluster,
-            replays=self._replays,
             names=self._log.names,
             topics=manifest.topics,
         )

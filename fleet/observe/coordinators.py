@@ -11,15 +11,14 @@ broker answers, nothing is said.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from fleet.clock import Clock
 from fleet.closing import Closing
+from fleet.observe.group_log import TOPIC
 from fleet.rebalances import CoordinatorMove
-
-TOPIC: Final = "__consumer_offsets"
 
 
 class Coordinators(Closing):

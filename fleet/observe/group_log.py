@@ -32,7 +32,7 @@ from fleet.history.records import (
 )
 
 TOPIC: Final = "__consumer_offsets"
-_CONFIG: Final[Mapping[str, Any]] = {
+READS_ONLY: Final[Mapping[str, Any]] = {
     "group.id": "fleet-reads-only",  # never joined, never committed with
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -93,7 +93,7 @@ class GroupLog(Closing):
 
     def __init__(self, config: Mapping[str, Any], *, clock: Clock, timeout: float = 10.0) -> None:
         self._address = str(config.get("bootstrap.servers", "?"))
-        self._config = {**config, **_CONFIG}
+        self._config = {**config, **READS_ONLY}
         self._clock = clock
         self._timeout = timeout
         self._consumer: Consumer | None = None

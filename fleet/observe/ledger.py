@@ -1,5 +1,7 @@
 """What the coordinator recorded, for receipts and budgets: the log and the group's state."""
 
+from collections.abc import Sequence
+
 from fleet.counted import Counted
 from fleet.history.records import GroupMetadata, Record
 from fleet.model import GroupState
@@ -38,23 +40,26 @@ class CoordinatorLedger:
     def recorded_since(self, group: str, at: float) -> int | None:
         """Rebalances since a wall time."""
         try:
-            since = self._log.position_at(group, at)
-            before = self._log.last_state(group, since)
-            return count(self._log.read(group, since), before=before).rebalances
+            records, before = self._since(group, at)
+            return count(records, before=before).rebalances
         except Unreadable:
             return None
 
     def rebalances(self, group: str, *, cluster: str, since: float) -> list[Rebalance] | None:
         """The rebalances since a wall time."""
         try:
-            first = self._log.position_at(group, since)
-            before = self._log.last_state(group, first)
-            records = self._log.read(group, first)
+            records, before = self._since(group, since)
         except Unreadable:
             return None
         classic = any(isinstance(r, GroupMetadata) for r in (*before, *records))
         protocol = "classic" if classic else "consumer"
         return rebalances_of(count(records, before=before), cluster=cluster, protocol=protocol)
+
+    def _since(self, group: str, at: float) -> tuple[Sequence[Record], tuple[Record, ...]]:
+        """The group's records since a wall time, and the state before them."""
+        first = self._log.position_at(group, at)
+        before = self._log.last_state(group, first)
+        return self._log.read(group, first), before
 
     def state(self, group: str) -> GroupState:
         """The group's state now; Dead where it does not exist."""

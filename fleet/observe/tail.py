@@ -32,21 +32,15 @@ from confluent_kafka import (
 from fleet.clock import Clock
 from fleet.closing import Closing
 from fleet.history.causes import Replay
-from fleet.observe.group_log import DENIED, TOPIC, Unreadable
+from fleet.observe.group_log import DENIED, READS_ONLY, TOPIC, Unreadable
 from fleet.observe.log_view import KEEP, MOST, LogView, everything
 
 _CONFIG: Final[Mapping[str, Any]] = {
-    "group.id": "fleet-reads-only",  # never joined, never committed with
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "earliest",  # a position that compaction or retention took away
+    **READS_ONLY,
     "isolation.level": "read_committed",
-    "allow.auto.create.topics": False,
     "fetch.wait.max.ms": 50,  # the question for the ends waits behind a parked fetch
     "fetch.queue.backoff.ms": 10,
     "queued.max.messages.kbytes": 16_384,
-    "log_level": 0,  # what matters is told by `problem`
 }
 _BATCH: Final = 10_000
 _POLL: Final = 0.02
