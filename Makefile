@@ -11,9 +11,17 @@ BIN := .venv/bin
 READY := .venv/.ready
 # Tests start their own: what Debian would start now (RUNLEVEL) and at every boot stays masked;
 # `systemctl unmask` undoes it.
-UNITS := prometheus prometheus-alertmanager
+# Program:unit.
+UNITS := prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager etcd:etcd \
+  containerd:containerd initdb:postgresql
+# Program:package.
+PROGRAMS := chromium:chromium chromedriver:chromium-driver java:openjdk-17-jre-headless \
+  etcd:etcd-server containerd:containerd runc:runc /usr/lib/cni/bridge:containernetworking-plugins \
+  iptables:iptables ip:iproute2 openssl:openssl buildah:buildah mmdebstrap:mmdebstrap \
+  prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager initdb:postgresql
 
-.PHONY: help .venv deps demo test test-demo lint bench faults conformance clean java
+.PHONY: help .venv deps demo cluster cluster-down images test test-demo lint bench faults \
+  conformance clean java
 
 help: ## this list
 	@sed -nE 's/^([.a-z-]+):.*## (.*)$$/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
@@ -43,25 +51,32 @@ java:
 	if [ "$${version:-0}" -lt 17 ]; then \
 	  echo "Java $${version:-of unknown version} is too old: install Java 17 or 21, or set JAVA_HOME" >&2; exit 1; fi
 
-deps: ## what the tests need of Debian: chromium, its driver, Java, Prometheus, Alertmanager
+deps: ## what the tests need of Debian: Chromium, Java, Prometheus, Postgres, a cluster's parts
 	@command -v apt-get >/dev/null || { \
-	  echo "no apt-get here: install chromium, chromedriver, Java 17, prometheus and alertmanager" \
-	       "by your own means" >&2; exit 1; }
-	@wanted=(); \
-	command -v chromium >/dev/null || wanted+=(chromium); \
-	command -v chromedriver >/dev/null || wanted+=(chromium-driver); \
-	command -v java >/dev/null || wanted+=(openjdk-17-jre-headless); \
-	units=(); \
-	for unit in $(UNITS); do command -v $$unit >/dev/null || units+=($$unit); done; \
-	wanted+=("$${units[@]}"); \
+	  echo "no apt-get here: install chromium, chromedriver, Java 17, prometheus, alertmanager," \
+	       "postgresql, etcd, containerd, runc, CNI plugins, iptables, buildah by your own means" \
+	       >&2; exit 1; }
+	@PATH=$$PATH:/usr/sbin:/sbin:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :); wanted=(); \
+	for each in $(PROGRAMS); do \
+	  command -v $${each%%:*} >/dev/null || wanted+=($${each#*:}); done; \
 	if [ $${#wanted[@]} -eq 0 ]; then echo "nothing to install"; exit 0; fi; \
 	sudo=(); if [ "$$(id -u)" -ne 0 ]; then sudo=(sudo); fi; \
-	for unit in "$${units[@]}"; do \
+	for unit in $(UNITS); do \
+	  if command -v $${unit%%:*} >/dev/null; then continue; fi; \
 	  "$${sudo[@]}" mkdir -p /etc/systemd/system; \
-	  "$${sudo[@]}" ln -sf /dev/null "/etc/systemd/system/$$unit.service"; done; \
+	  "$${sudo[@]}" ln -sf /dev/null "/etc/systemd/system/$${unit#*:}.service"; done; \
 	"$${sudo[@]}" apt-get update -qq && \
 	"$${sudo[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
 	  apt-get install -y -qq --no-install-recommends "$${wanted[@]}" </dev/null
+
+cluster: $(READY) ## a real Kubernetes of one node (root; built once, about 10 minutes)
+	@$(BIN)/python -m k8s.cluster up
+
+cluster-down: $(READY) ## end that cluster and delete all of it
+	@$(BIN)/python -m k8s.cluster down
+
+images: $(READY) ## images of worker, Spark server and manager, brought to the cluster; ARGS="--tag x"
+	@$(BIN)/python -m k8s.images load $(ARGS)
 
 demo: java $(READY) ## a whole fleet on this machine; ARGS="--help" for options
 	@exec $(BIN)/fleet demo $(ARGS)
@@ -89,7 +104,7 @@ bench: $(READY) ## benchmarks, long form
 	$(long)
 
 faults: faults = tests/membership tests/promises tests/ranges tests/security tests/worker \
-  tests/alerts tests/dagster_ui/test_power_cut.py
+  tests/alerts tests/spark_cluster tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)
 

@@ -15,10 +15,12 @@ from dagster import (
 )
 
 from assets import names
-from assets.judging import lag_judgement, storm_judgement
-from assets.looking import missing
+from assets.judging import lag_judgement
+from assets.looking import budget_of, missing
+from assets.recorded import from_tables
 from assets.resources import FleetResource, told
 from fleet.decide.names import slug
+from fleet.decide.storm_watch import watch_reach
 from fleet.spec import FleetSpec, GroupSpec
 
 
@@ -51,8 +53,9 @@ def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
                 seen = cycle.snapshot([group]).groups.get(group) or missing(group)
                 yield lag_judgement(declared, seen).result(names.LAG, key)
             if names.STORM in wanted:
-                recorded = cycle.rebalances(group, window=declared.storm.window)
-                storm = cycle.storm(group)
-                yield storm_judgement(declared, recorded, storm).result(names.STORM, key)
+                now = cycle.clock.now()
+                history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)
+                known = None if history is None else history.of(group)
+                yield budget_of(cycle, declared, known, now=now).result(names.STORM, key)
 
     return check

@@ -39,7 +39,7 @@ MAX_SECONDS: Final = 3600
 _STOP_SECONDS: Final = 30.0
 """What an interrupted process may take to end: Spark's query and, where it started one, server."""
 _FRESH: Final = FreshnessPolicy.time_window(
-    fail_window=timedelta(minutes=45), warn_window=timedelta(minutes=25)
+    fail_window=timedelta(minutes=40), warn_window=timedelta(minutes=25)
 )
 TABLES: Final = {
     "commits": ("Committed offsets of every group, a row per partition and interval.", ()),

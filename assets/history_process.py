@@ -10,13 +10,15 @@ import io
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from dagster_pipes import open_dagster_pipes
 
-from assets.history_plot import markdown, rebalances_per_hour
+from assets import history_plot
 from fleet import cli
+from fleet.history.tables import Tables
 
 _HOURS = 48
 
@@ -63,24 +65,32 @@ def _somebody_writes(path: str) -> bool:
 
 
 def metadata(done: dict[str, Any], table: str) -> dict[str, Any]:
-    """What the asset's page shows of one table."""
+    """What the asset's page shows of one table: what a person asks for comes first."""
     held = done["tables"][table]
-    shown: dict[str, Any] = {
-        "dagster/row_count": held["rows"],
+    shown: dict[str, Any] = {"dagster/row_count": held["rows"]}
+    if table == "rebalances":
+        shown |= _last_rebalances(done["path"], end=time.time())
+    if "added" in done:
+        shown |= {"rows added": done["added"][table], "took (s)": round(done["seconds"], 1)}
+    return {
+        **shown,
+        "from": held["first_day"] or "none",
+        "to": held["last_day"] or "none",
         "files": held["files"],
-        "megabytes": round(held["bytes"] / 1e6, 3),
-        "first_day": held["first_day"] or "none",
-        "last_day": held["last_day"] or "none",
+        "size (MB)": round(held["bytes"] / 1e6, 3),
         "path": done["path"],
     }
-    if "added" in done:
-        shown |= {"added": done["added"][table], "seconds": done["seconds"]}
-    if table == "rebalances":
-        counts = rebalances_per_hour(done["path"], hours=_HOURS)
-        shown["rebalances_per_hour"] = {"raw_value": markdown(counts), "type": "md"}
-        shown["causes"] = {"raw_value": done.get("causes", []), "type": "json"}
-        shown["in_the_last_hour"] = sum(counts[-1].values()) if counts else 0
-    return shown
+
+
+def _last_rebalances(path: str, *, end: float) -> dict[str, Any]:
+    found = Tables(path).rebalances(since=end - _HOURS * 3600, until=end)
+    counts = history_plot.per_hour(found, hours=_HOURS, end=end)
+    return {
+        "in the last hour": counts[-1].total(),
+        f"causes ({_HOURS} h)": history_plot.causes(counts),
+        f"by hour ({_HOURS} h)": {"raw_value": history_plot.plot(counts), "type": "md"},
+        "latest": {"raw_value": history_plot.latest(found), "type": "table"},
+    }
 
 
 if __name__ == "__main__":

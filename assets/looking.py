@@ -1,12 +1,13 @@
 """One tick's look at the cluster: every group, and what is said of it.
 
-A snapshot of all groups is one batched question. Counting a group's rebalances is a read of
-its partition of `__consumer_offsets` (10 to 100 ms), too much for 300 groups in a tick: it is
-done for groups that changed, for those that were over their budget, and in turns for some of
-the others, so that each is counted several times within the usual window.
+A snapshot of all groups is one batched question. Where the history's tables are fresh they
+tell the rebalances of all groups at once (assets.recorded). Elsewhere counting a group's is a
+read of its partition of `__consumer_offsets` (10 to 100 ms), too much for 300 groups in a tick:
+it is done for groups that changed, for those that were over their budget, and in turns for some
+of the others, so that each is counted several times within the usual window.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,11 @@ from dagster import AssetCheckEvaluation, AssetObservation
 
 from assets import names
 from assets.judging import Judgement, lag_judgement, receipt_judgement, storm_judgement
+from assets.recorded import from_tables
 from assets.watching import Look, Memory, due
+from fleet.decide.storm_watch import watch_reach
 from fleet.model import GroupSnapshot, GroupState
+from fleet.rebalances import Rebalance
 from fleet.slots import Change
 from fleet.spec import FleetSpec, GroupSpec
 
@@ -104,16 +108,28 @@ def with_budgets(
 ) -> Iterator[Seen]:
     """Count the rebalances of groups that need it, as far as the time reaches."""
     began = cycle.clock.monotonic()
+    history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)
     telling = {told.group for told in due((s.look for s in declared), memory, now=now)}
     turn = in_turn([s.group for s in declared], now=now)
     for seen in declared:
-        needed = seen.was_over or seen.group in telling or seen.group in turn
+        known = None if history is None else history.of(seen.group)
+        needed = seen.was_over or seen.group in telling or seen.group in turn or bool(known)
         if not needed or cycle.clock.monotonic() - began > COUNTING_SECONDS or seen.fleet is None:
             yield seen
             continue
-        recorded = cycle.rebalances(seen.group, window=seen.fleet.storm.window)
-        storm = cycle.storm(seen.group)
-        yield replace(seen, budget=storm_judgement(seen.fleet, recorded, storm))
+        yield replace(seen, budget=budget_of(cycle, seen.fleet, known, now=now))
+
+
+def budget_of(
+    cycle: "Fleet", fleet: GroupSpec, known: Sequence[Rebalance] | None, *, now: float
+) -> Judgement:
+    """The check on storms; `known` are the group's rebalances by the tables, None: by the log."""
+    window = fleet.storm.window
+    if known is None:
+        recorded = cycle.rebalances(fleet.group, window=window)
+    else:
+        recorded = sum(each.ended_at >= now - window for each in known)
+    return storm_judgement(fleet, recorded, cycle.storm(fleet.group, known))
 
 
 def in_turn(groups: list[str], *, now: float, interval: float = 15.0) -> set[str]:
@@ -140,7 +156,8 @@ def observation(cluster: str, seen: Seen) -> AssetObservation:
     """What the web page shows of a group; numbers are plotted over time."""
     state = seen.state
     parts = [f"{state.state.value if state.exists else 'does not exist'}"]
-    parts.append(f"{len(state.members)} members")
+    count = len(state.members)
+    parts.append(f"{count} member{'' if count == 1 else 's'}")
     metadata: dict[str, Any] = {
         "group": seen.group,
         "state": state.state.value,
@@ -152,10 +169,10 @@ def observation(cluster: str, seen: Seen) -> AssetObservation:
         metadata["assignor"] = state.assignor
     if state.lag is not None:
         metadata["lag (records)"] = state.lag
-        parts.append(f"{state.lag:,} records waiting")
     if state.lag_seconds is not None:
         metadata["lag (s)"] = round(state.lag_seconds, 3)
-        parts.append(f"the oldest for {state.lag_seconds:.1f} s")
+    if seen.lag is None:  # else the judgement's own sentence tells it
+        parts += _waiting(state)
     if seen.change is not None:
         metadata["last change"] = f"{seen.change.state.value}, by {seen.change.actor}"
     sentence = ", ".join(parts) + "."
@@ -170,6 +187,13 @@ def observation(cluster: str, seen: Seen) -> AssetObservation:
         description=sentence,
         metadata={"sentence": sentence, **metadata},
     )
+
+
+def _waiting(state: GroupSnapshot) -> Iterator[str]:
+    if state.lag is not None:
+        yield f"{state.lag:,} records waiting"
+    if state.lag_seconds is not None:
+        yield f"the oldest for {state.lag_seconds:.1f} s"
 
 
 def events_of(cluster: str, seen: Seen) -> Iterable[Event]:

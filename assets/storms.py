@@ -27,6 +27,7 @@ from dagster import (
 from assets import names
 from assets.judging import storm_judgement
 from assets.looking import Event
+from assets.recorded import from_tables
 from assets.resources import FleetResource
 from fleet.decide.storm_watch import StormWatch, watch_reach
 from fleet.decide.storms import Storm
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 INTERVAL = 15
 EVENTS_A_TICK = 50
-FRESH = 60.0
-"""Seconds after which the history is too old to tell of storms that begin."""
 READING_SECONDS = 20.0
 
 
@@ -67,17 +66,14 @@ def look(cycle: "Fleet", before: StormWatch) -> Weather:
 
 
 def recent(cycle: "Fleet", before: StormWatch, *, since: float, now: float) -> list[Rebalance]:
-    """The last rebalances: of all groups from the history, else of declared ones from the log."""
-    from fleet.history.tables import Tables  # noqa: PLC0415  pyarrow, only where it is used
-
-    tables = Tables(cycle.spec.history.path or cycle.home / "history")
-    manifest = tables.manifest()
-    if manifest is not None and now - manifest.at <= max(FRESH, 3 * cycle.spec.history.every):
-        return tables.rebalances(since=since)
+    """The last rebalances: of all groups from the history, of declared ones else from the log."""
+    history = from_tables(cycle, since=since, now=now)
+    found = [] if history is None else history.all()
     began = cycle.clock.monotonic()
-    found: list[Rebalance] = []
     # Storms first: what is not read any more looks calm.
     for fleet in sorted(cycle.spec.fleets, key=lambda fleet: fleet.group not in before.storms):
+        if history is not None and history.takes(fleet.group):
+            continue
         if cycle.clock.monotonic() - began > READING_SECONDS:
             break  # `fleet_watch` counts them all, in turns
         found += cycle.recorded(fleet.group, since=since) or ()

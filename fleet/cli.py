@@ -56,11 +56,13 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "drain": Lazy("changing", "drain", "Take slots out of a group together.", "Change"),
     "pause": Lazy("holding", "pause", "Hold all changes of a group, or of all.", "Hold"),
     "resume": Lazy("holding", "resume", "Lift a pause, or open a slot that was shut.", "Hold"),
+    "release": Lazy("holding", "release", "Stop managing a group; its workers go on.", "Hold"),
     "worker": Lazy("worker", "worker", "Run one worker in the foreground.", "Parts"),
     "bench": Lazy("bench", "bench", "Measure a promise on this machine.", "Parts"),
     "alerts": Lazy("alerts", "alerts", "Rules, routes and a dashboard for Prometheus.", "Parts"),
     "broker": Lazy("broker", "broker", "Run the embedded Kafka.", "Parts"),
     "exporter": Lazy("exporter", "exporter", "Prometheus metrics of every group.", "Parts"),
+    "manifests": Lazy("manifests", "manifests", "Render fleet.yaml for a cluster.", "Parts"),
     "supervise": Lazy("supervise", "supervise", "Keep this machine's workers alive.", ""),
 }
 

@@ -10,25 +10,26 @@ the call; workers, their supervisor and the broker do.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from fleet.act.adopting import Adopting
 from fleet.act.changing import Changing
 from fleet.act.crew import Crew
 from fleet.act.farewell import leave_for_good
 from fleet.act.join_window import JoinWindow
 from fleet.act.kafka import GroupAdmin
-from fleet.act.local import LocalRuntime
 from fleet.act.performer import BatchedLeave, Performer
+from fleet.act.revisions import Revisions
 from fleet.broker import Broker
-from fleet.code import code_digest, snapshot_code
+from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.receipts import judge
-from fleet.decide.refusals import may_act
+from fleet.decide.refusals import may_act, refusals
 from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
 from fleet.decide.world import GroupWorld
 from fleet.errors import Refused
 from fleet.model import Plan, Snapshot
 from fleet.opening import EMBEDDED, OpenFleet
 from fleet.security import kafka_python_config
-from fleet.settings import WorkerSettings, revision_of
+from fleet.settings import settings_from
 from fleet.slots import (
     Change,
     ChangeState,
@@ -56,6 +57,9 @@ class Fleet(OpenFleet):
     def world(self, group: str, snapshot: Snapshot) -> GroupWorld:
         """All a decision about one group may know, at one moment."""
         spec = self.group(group)
+        revision = MEMBERS if spec.worker is None else self._revisions().wanted(spec)
+        if spec.worker is not None:
+            self.runtime.recognise(group, revision)
         slots, reports = self.store.slots(group), self.store.reports(group)
         processes = self.runtime.workers(group)
         return GroupWorld(
@@ -73,16 +77,16 @@ class Fleet(OpenFleet):
             change_alive=self._changing(group).works_on(),
             pauses=self.store.pauses(),
             quarantines=self.store.quarantines(group),
-            revision=revision_of(spec, code_digest(spec)),
+            revision=revision,
             storm=self.storm(group),
             published={
-                revision: WorkerSettings.model_validate_json(text)
+                revision: settings_from(text)
                 for revision in {s.revision for s in slots if s.revision}
                 if (text := self.runtime.published(group, revision)) is not None
             },
         )
 
-    def wanted(self, group: str, snapshot: Snapshot) -> Decision:
+    def wanted(self, group: str, snapshot: Snapshot, *, adopted: Adopted | None = None) -> Decision:
         """What the policy wants now; its agreement over time is kept in the store."""
         spec = self.group(group)
         note = self.store.note(group, "scaling")
@@ -90,10 +94,11 @@ class Fleet(OpenFleet):
             spec=spec,
             group=snapshot.groups.get(group),
             topics=snapshot.topics,
-            current=len(self.store.gate(group).open),
+            current=adopted.replicas if adopted else len(self.store.gate(group).open),
             memory=ScalingMemory.from_json(note) if note else ScalingMemory(),
             quarantined={mark.tp for mark in self.store.quarantines(group)},
             now=self.clock.now(),
+            unit="pod" if adopted else "slot",
         )
         self.store.put_note(group, "scaling", decision.memory.as_json())
         return decision
@@ -111,7 +116,7 @@ class Fleet(OpenFleet):
         `wanted` None asks the policy; `roll` asks for a roll even where the code is the same.
         """
         spec = self.group(group)
-        if spec.worker is None:
+        if not spec.is_changeable:
             raise Refused(
                 f"group {group} declares no worker, so it is observed only; "
                 f"write fleets[].worker in {self.config} to run it"
@@ -119,18 +124,54 @@ class Fleet(OpenFleet):
         seen = snapshot or self.snapshot([group])
         if hidden := self.hidden([spec], seen):
             raise Refused("; ".join(hidden))
+        if spec.worker is None:
+            return self._adopted_plan(spec, seen, wanted=wanted, roll=roll)
         sentence = ""
         if wanted is None:
             decision = self.wanted(group, seen)
             wanted, sentence = decision.wanted, decision.sentence
         recent = self.rebalances(group, window=spec.storm.window)
-        return make_plan(
+        plan = make_plan(
             replace(self.world(group, seen), readable_log=recent is not None),
             wanted=wanted,
             now=self.clock.now(),
             force_roll=roll,
             why=sentence,
         )
+        return self.runtime.concerns(plan).told_in(plan)
+
+    def _adopted_plan(
+        self, spec: GroupSpec, seen: Snapshot, *, wanted: int | None, roll: bool
+    ) -> Plan:
+        """Of other people's Deployment: scaled when asked, or by a policy that is written for it.
+
+        Never rolled. A default policy would scale what nobody has spoken of.
+        """
+        adopted = self.runtime.adopted(spec.group)
+        if adopted is None:
+            raise Refused(f"there is no Deployment of group {spec.group}; see `fleet doctor`")
+        group = seen.groups.get(spec.group)
+        if roll:
+            raise Refused(f"{roll_note(group, adopted)}, so it is left to whoever owns it")
+        why = ""
+        if wanted is None and "scaling" in spec.model_fields_set:
+            decision = self.wanted(spec.group, seen, adopted=adopted)
+            wanted, why = decision.wanted, decision.sentence
+        now = self.clock.now()
+        plan = make_adopted_plan(
+            spec=spec,
+            cluster=self.spec.cluster.name,
+            group=group,
+            adopted=adopted,
+            wanted=wanted,
+            snapshot_at=seen.at,
+            now=now,
+            why=why,
+        )
+        if plan.steps:
+            against = refusals(self.world(spec.group, seen), now, steps=plan.steps)
+            plan = replace(plan, refusals=against)
+        return self.runtime.concerns(plan).told_in(plan)
 
     # --- act --------------------------------------------------------------------------------
 
@@ -183,8 +224,11 @@ class Fleet(OpenFleet):
 
     def drain_plan(self, group: str, slots: Sequence[int]) -> Plan:
         """The plan of `drain`."""
+        if self.group(group).worker is None:
+            raise Refused(f"group {group} declares no worker: it has no slots to drain")
         seen = self.snapshot([group])
-        return make_drain_plan(self.world(group, seen), slots=tuple(slots), now=self.clock.now())
+        plan = make_drain_plan(self.world(group, seen), slots=tuple(slots), now=self.clock.now())
+        return self.runtime.concerns(plan).told_in(plan)
 
     def _may_act(self, group: str) -> None:
         spec = self.group(group)
@@ -204,7 +248,8 @@ class Fleet(OpenFleet):
     def _begin(self, group: str, plan: Plan, *, actor: str, progress: Progress) -> Change:
         if not plan.refusals:
             self._may_by_acl(group)
-            self._publish(group, plan)
+            if plan.revision != MEMBERS:
+                self._revisions().publish(self.group(group), plan.revision)
         return self._changing(group).begin(plan, actor=actor, progress=progress)
 
     def _changing(self, group: str) -> Changing:
@@ -216,43 +261,13 @@ class Fleet(OpenFleet):
             perform=lambda change, progress: self._perform(group, change, progress),
         )
 
-    def _publish(self, group: str, plan: Plan) -> None:
-        """Keep what the plan's revision is, before any worker of it starts."""
-        runtime = self.runtime
-        if runtime.published(group, plan.revision) is not None:
-            self._refresh(group, plan.revision)
-            return
-        spec = self.group(group)
-        digest = code_digest(spec)
-        if isinstance(runtime, LocalRuntime):
-            digest = snapshot_code(spec, runtime.code_dir(group, plan.revision))
-        if revision_of(spec, digest) != plan.revision:
-            raise Refused(f"the code of group {group} changed while it was planned; plan again")
-        runtime.publish(group, plan.revision, self._settings(spec, plan.revision, digest))
-
-    def _settings(self, spec: GroupSpec, revision: str, digest: str) -> str:
-        return WorkerSettings(
+    def _revisions(self) -> Revisions:
+        return Revisions(
             cluster=self.spec.cluster,
-            bootstrap_servers=self.bootstrap,
-            group=spec,
-            revision=revision,
-            code_digest=digest,
-            published_at=self.clock.now(),
-        ).model_dump_json(indent=1)
-
-    def _refresh(self, group: str, revision: str) -> None:
-        """Address and time are no part of a revision: keep a published one current.
-
-        A revision that is wanted again (A, B, A) is the newest again.
-        """
-        text = self.runtime.published(group, revision)
-        known = WorkerSettings.model_validate_json(text or "{}")
-        others = {s.revision for s in self.store.slots(group) if s.revision} - {revision}
-        fresh = known.model_copy(update={"bootstrap_servers": self.bootstrap})
-        if others:
-            fresh = fresh.model_copy(update={"published_at": self.clock.now()})
-        if fresh != known:
-            self.runtime.publish(group, revision, fresh.model_dump_json(indent=1))
+            bootstrap=self.bootstrap,
+            runtime=self.runtime,
+            clock=self.clock,
+        )
 
     def _perform(self, group: str, change: Change, progress: Progress) -> Change:
         self.runtime.ensure()
@@ -267,8 +282,18 @@ class Fleet(OpenFleet):
                 judge=judge,
                 clock=self.clock,
                 progress=progress,
+                adopting=self._adopting(admin) if change.plan.revision == MEMBERS else None,
             )
             return performer.perform(change)
+
+    def _adopting(self, admin: GroupAdmin) -> Adopting:
+        return Adopting(
+            adopted=self.runtime.adopted,
+            scale=self.runtime.scale_adopted,
+            look=lambda group: self.snapshot([group]).groups.get(group),
+            leave=BatchedLeave(admin).leave,
+            clock=self.clock,
+        )
 
     def _admin(self) -> GroupAdmin:
         login = kafka_python_config(self.spec.cluster, self.bootstrap, self._environ)
@@ -304,6 +329,7 @@ class Fleet(OpenFleet):
         aborted = self._changing(group).abort(actor=actor)
         if aborted is not None:
             self._close_window(group, silent)
+            self.runtime.rest(group, given_up=True)
         return aborted
 
     def pause(self, group: str | None, *, reason: str, by: str) -> None:
@@ -313,6 +339,22 @@ class Fleet(OpenFleet):
     def unpause(self, group: str | None) -> bool:
         """Lift a pause; False where there was none."""
         return self.store.resume(group)
+
+    def release(self, group: str, *, by: str) -> int:
+        """Stop managing a group: nothing acts on it any more, its workers go on; how many.
+
+        Refused while a change of it is unfinished. `unpause` manages it again.
+        """
+        self.group(group)
+        if self._changing(group).running() is not None:
+            raise Refused(
+                f"a change of group {group} is not finished; end it first with "
+                f"`fleet apply {group} --resume` or `--abort`"
+            )
+        self.runtime.rest(group)
+        self.runtime.release(group)
+        self.pause(group, reason="released: not managed any more", by=by)
+        return sum(worker.wanted for worker in self.runtime.workers(group))
 
     def _is_static(self, fleet: GroupSpec) -> Callable[[Slot], bool]:
         """Whether a slot's last member had an instance id: by what it ran, else by the file."""

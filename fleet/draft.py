@@ -8,9 +8,11 @@ other protocols, are named in comments only.
 """
 
 import json
+import re
+from collections.abc import Mapping
 
 from fleet.model import GroupSnapshot, LagCase, Snapshot
-from fleet.spec import Cluster, Security
+from fleet.spec import Cluster, KubernetesRuntimeSpec, Security
 
 _HEAD = """\
 # The fleets of cluster {name}, written by `fleet init` from the groups it found.
@@ -39,9 +41,33 @@ _EXAMPLE = """
 """
 
 
-def draft(snapshot: Snapshot, cluster: Cluster) -> str:
-    """The file's text: one observed fleet per consumer group of the snapshot, by name."""
+_DEPLOYED = """\
+# Where a group's members run in pods of a Deployment, the fleet names it (runtime.deployment): read
+# `fleet plan GROUP` for what a roll of it costs; with mode: act, `fleet scale GROUP N` changes its
+# replicas, and so does a policy that you write under scaling: (with replicas: as its bounds).
+"""
+
+_PLAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+Deployed = Mapping[str, Mapping[str, int]]
+"""Group → Deployment → how many of the group's members run in its pods."""
+
+
+def draft(
+    snapshot: Snapshot,
+    cluster: Cluster,
+    *,
+    runtime: KubernetesRuntimeSpec | None = None,
+    deployed: Deployed | None = None,
+) -> str:
+    """The file's text: one observed fleet per consumer group of the snapshot, by name.
+
+    runtime: the namespace in which Deployments were looked for.
+    """
     lines = [_HEAD.format(name=_comment(cluster.name)), *_cluster(cluster), "", "mode: plan", ""]
+    if runtime is not None:
+        place = runtime.model_dump(mode="json", include={"kind", "namespace", "context"})
+        told = {key: value for key, value in place.items() if value is not None}
+        lines += [_DEPLOYED, "defaults:", f"  runtime: {_escaped(json.dumps(told))}", ""]
     fleets: list[str] = []
     left_out: list[str] = []
     for name in sorted(snapshot.groups):
@@ -50,7 +76,7 @@ def draft(snapshot: Snapshot, cluster: Cluster) -> str:
         if reason:
             left_out.append(f"# not written: {_comment(name)} ({reason})")
         else:
-            fleets += _fleet(group)
+            fleets += _fleet(group, deployed or {})
     if fleets:
         lines += ["fleets:", *fleets]
     else:
@@ -72,7 +98,7 @@ def _cluster(cluster: Cluster) -> list[str]:
     return lines
 
 
-def _fleet(group: GroupSnapshot) -> list[str]:
+def _fleet(group: GroupSnapshot, deployed: Deployed) -> list[str]:
     members = len(group.members)
     told = [f"{group.state}, {group.type}"]
     told.append(f"{members} member{'' if members == 1 else 's'}")
@@ -81,12 +107,36 @@ def _fleet(group: GroupSnapshot) -> list[str]:
     if group.lag is not None:
         told.append(f"{group.lag:,} records waiting")
     topics = ", ".join(_text(topic) for topic in _topics(group))
+    remark, runtime = _deployment(group.group, deployed)
     return [
         f"  # {_comment(', '.join(told))}",
+        *remark,
         f"  - group: {_text(group.group)}",
         "    mode: observe",
         f"    topics: [{topics}]",
+        *runtime,
     ]
+
+
+def _deployment(group: str, deployed: Deployed) -> tuple[list[str], list[str]]:
+    """Comments about where its members run, and the key that names the Deployment."""
+    mine = deployed.get(group, {})
+    if not mine:
+        return [], []
+    where = ", ".join(
+        f"{count} in pods of Deployment {name}" for name, count in sorted(mine.items())
+    )
+    remarks = [f"  # members: {_comment(where)}"]
+    if len(mine) > 1:
+        return [*remarks, "  # name the one to scale: runtime: {deployment: NAME}"], []
+    (name,) = mine
+    others = sorted(other for other in deployed if other != group and name in deployed[other])
+    if others:
+        told = _comment(", ".join(others))
+        remarks.append(f"  # of {told}, too: let only one of these fleets scale it")
+    if not _PLAIN.fullmatch(name):
+        return [*remarks, "  # a name with dots cannot be written under runtime.deployment"], []
+    return remarks, [f"    runtime: {{deployment: {_text(name)}}}"]
 
 
 def _topics(group: GroupSnapshot) -> list[str]:
@@ -103,6 +153,8 @@ def _unusable(group: GroupSnapshot) -> str:
     if not group.group or len(group.group) > 249:
         return "its name is empty or longer than 249 characters"
     if not _topics(group):
+        if group.members:
+            return "no topic of it is known: its members hold no partition yet, and no offset"
         return "no topic of it is known: it has neither members nor offsets"
     return ""
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from fleet.acls import OFFSETS, Grant, allows, needed
-from fleet.act.local import LocalRuntime
-from fleet.act.runtime import Runtime
+from fleet.act.runtime import Runtime, RuntimeKind
 from fleet.broker import Broker, embedded_bootstrap
 from fleet.clock import Clock, SystemClock
 from fleet.closing import Closing
@@ -21,6 +20,7 @@ from fleet.decide.storms import Storm, assess, reach
 from fleet.errors import ConfigError, Unreachable
 from fleet.home import fleet_home
 from fleet.kafka_source.bounds import bounds
+from fleet.kafka_source.failures import RangeUnread
 from fleet.load import load
 from fleet.model import Snapshot, TopicPartition
 from fleet.observe.admin import Observer
@@ -29,6 +29,7 @@ from fleet.observe.lag import Logs
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.observe.samples import EndOffsetSamples
 from fleet.rebalances import Rebalance
+from fleet.runtimes import runtime_kind
 from fleet.security import client_config
 from fleet.slots import Change, Gate, Pause, Slot, SlotStore, WorkerProcess, WorkerReport
 from fleet.spec import FleetSpec, GroupSpec, Security, is_pattern
@@ -59,7 +60,8 @@ class OpenFleet(Closing):
         self._environ = environ
         client = self.client = client_config(spec.cluster, bootstrap, environ)
         home.mkdir(parents=True, exist_ok=True)
-        self.runtime: Runtime = LocalRuntime(home, cluster=spec.cluster.name, clock=clock)
+        kind: RuntimeKind = runtime_kind(spec.runtime.kind)
+        self.runtime: Runtime = kind.open(spec, home=home, environ=environ, clock=clock)
         self.samples = EndOffsetSamples(home / "samples.db")
         self._observer = Observer(
             cluster=spec.cluster.name,
@@ -70,6 +72,11 @@ class OpenFleet(Closing):
         self._log = GroupLog(client, clock=clock)
         self._ledger = CoordinatorLedger(self._log, self._observer)
         self._previous: Snapshot | None = None
+
+    @property
+    def history_path(self) -> str:
+        """Where the history's tables are, or would be: `history.path`, or `history` in the home."""
+        return self.spec.history.path or str(self.home / "history")
 
     @classmethod
     def open(
@@ -183,15 +190,18 @@ class OpenFleet(Closing):
         """One group's rebalances since a wall time; None where they cannot be read."""
         return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
 
-    def storm(self, group: str) -> Storm | None:
+    def storm(self, group: str, seen: Sequence[Rebalance] | None = None) -> Storm | None:
         """The group's storm now; None where there is none, or its records cannot be read.
+
+        `seen` are its rebalances of the last `reach(budget)` seconds, where the caller has them.
 
         Kept beside the slots, since a storm may be older than what is read to tell it. What
         our own changes were to cost does not count.
         """
         budget = budget_of(self.spec, group)
         now = self.clock.now()
-        seen = self.recorded(group, since=now - reach(budget))
+        if seen is None:
+            seen = self.recorded(group, since=now - reach(budget))
         if seen is None:
             return None
         note = self.store.note(group, STORM_NOTE)
@@ -218,7 +228,7 @@ class OpenFleet(Closing):
         """First offset and end of each partition of the coordinator's log; {} while there is none.
 
         What is behind an open transaction is not yet there. Raises Unreadable where this login may
-        not read it, RangeUnread where nobody answers.
+        not read it, Unreachable where nobody answers.
         """
         allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
         if allowed is not None and not allows(allowed, "Read"):
@@ -226,7 +236,10 @@ class OpenFleet(Closing):
                 f"{OFFSETS} may not be read by this login: allow Read on topic {OFFSETS} "
                 "(managed Kafka seldom does)"
             )
-        found = bounds(self.client, OFFSETS, isolation="read_committed")
+        try:
+            found = bounds(self.client, OFFSETS, isolation="read_committed")
+        except RangeUnread as error:
+            raise Unreachable(f"the size of {OFFSETS} cannot be asked: {error}") from error
         return {number: (each.first, each.end) for number, each in found.items()}
 
     def logs(self, committed: Mapping[TopicPartition, int]) -> Logs:

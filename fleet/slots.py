@@ -13,10 +13,11 @@ counter) has not changed for the lease duration on the observer's own monotonic 
 SQLite file (`fleet.act.store`).
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fleet.model import Plan, Receipt, TopicPartition
 
@@ -184,6 +185,10 @@ class Pause:
     at: float
 
 
+ILL_AFTER = 3
+"""Ends of a process after which its worker counts as one that cannot run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerProcess:
     """One worker as its runtime sees it."""
@@ -198,6 +203,43 @@ class WorkerProcess:
     pid: int | None = None
     exit_reason: str | None = None
     """Last line or exit code of the last process that ended; None while the first one runs."""
+    stuck: bool = False
+    """It never ran and cannot (no such image, a Secret that is missing): exit_reason says why."""
+
+    @property
+    def ill(self) -> bool:
+        """Whether waiting for it helps nobody: it ends each time, or cannot be started."""
+        return self.stuck or self.restarts >= ILL_AFTER
+
+
+class FirstOpening(Protocol):
+    """What a gate that nobody has written yet shall open, where no manager does it [22]."""
+
+    @property
+    def slots(self) -> int:
+        """Slots 0 to this, less one."""
+        ...
+
+    @property
+    def after(self) -> float:
+        """Seconds since the first standby was seen, after which too few standbys are enough."""
+        ...
+
+
+@runtime_checkable
+class Unmanaged(Protocol):
+    """What a store adds where workers are rolled out by others than a manager [22].
+
+    A store without it (SQLite) leaves both to the manager. Raises as SlotStore does.
+    """
+
+    def first(self, group: str) -> FirstOpening | None:
+        """What shall open by itself; None where the gate was written already, or nothing said."""
+        ...
+
+    def since(self, group: str, template_hash: str, now: float) -> float:
+        """Wall time at which the first worker of a pod template came: `now` where that is us."""
+        ...
 
 
 class SlotStore(Protocol):
@@ -321,12 +363,27 @@ class SlotStore(Protocol):
 
 def on_trial(slots: Iterable[Slot], wanted: Slot, revision: str) -> bool:
     """Whether `revision` may not have this slot yet: it was another revision's, and of those
-    that the revision holds none is active (its first has not committed a batch) [22].
+    that this one holds, or was the last to hold, none has shown that it works [22].
+
+    A holder that fails on every record ends, or is active in the end with nothing left to read.
     """
     if wanted.revision in {None, revision}:
         return False
-    held = [s for s in slots if s.holder is not None and s.revision == revision]
-    return bool(held) and not any(s.phase is Phase.ACTIVE for s in held)
+    mine = [s for s in slots if s.revision == revision]
+    return bool(mine) and not any(proven(s) or s.batches > 0 for s in mine)
+
+
+def proven(slot: Slot) -> bool:
+    """Whether its holder has shown that its revision works: by a batch, or by finding nothing to
+    read without an error.
+    """
+    well = slot.error is None or slot.batches > 0
+    return slot.holder is not None and slot.phase is Phase.ACTIVE and well
+
+
+def spoiled(slot: Slot) -> bool:
+    """Whether its last holder failed on it before it had committed a batch."""
+    return slot.error is not None and slot.batches == 0
 
 
 @dataclass(slots=True)
@@ -343,3 +400,16 @@ class Watch:
             self._seen[key] = (fingerprint, monotonic)
             return False
         return monotonic - known[1] >= self.duration
+
+
+def known_for(store: object, monotonic: float) -> float:
+    """Seconds for which what the store answers has been true without a break; < 0: it is not now.
+
+    A store that is fed from elsewhere tells since when (`known_since`); while nobody hears of a
+    holder, its silence says nothing [13]. Any other store is known for ever.
+    """
+    known_since = getattr(store, "known_since", None)
+    if known_since is None:
+        return math.inf
+    since = known_since()
+    return -1.0 if since is None else monotonic - float(since)

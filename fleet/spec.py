@@ -14,27 +14,25 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from fleet.spec_cluster import Cluster, Sasl, Security, Strict, Tls
+from fleet.spec_runtime import KubernetesRuntimeSpec, LocalRuntimeSpec, RuntimeSpec
+from fleet.spec_values import Duration, Pattern, SparkPlace, seconds
 
-__all__ = ["Cluster", "Sasl", "Security", "Strict", "Tls"]  # said here for everybody else
+__all__ = [
+    "Cluster",
+    "KubernetesRuntimeSpec",
+    "LocalRuntimeSpec",
+    "RuntimeSpec",
+    "Sasl",
+    "Security",
+    "Strict",
+    "Tls",
+    "seconds",
+]  # said here for everybody else
 
 CONSUMER_HEARTBEAT = 5.0
 """Seconds: `group.consumer.heartbeat.interval.ms` as Kafka 4 ships it."""
 CONSUMER_SESSION = 45.0
 """Seconds: `group.consumer.session.timeout.ms` as Kafka 4 ships it; a group config may raise it."""
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def seconds(value: Any) -> Any:
-    """`200ms`, `10s`, `5m`, `1h`, `2d` or a number of seconds → seconds."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", value)
-        if match is None:
-            raise ValueError("is no duration: write a number and ms, s, m, h or d, such as 30s")
-        # 9 * 0.001 is 0.009000000000000001: a figure that nobody wrote, in messages and hashes.
-        return round(float(match[1]) * _UNITS[match[2] or "s"], 6)
-    if isinstance(value, bool):
-        raise ValueError("is no duration: write a number and ms, s, m, h or d, such as 30s")  # noqa: TRY004
-    return value
 
 
 def is_pattern(topic: str) -> bool:
@@ -58,20 +56,6 @@ def topic_entry(value: Any) -> Any:
             "a regular expression starts with ^"
         )
     return value
-
-
-def regular_expression(value: Any) -> Any:
-    """A pattern that Python's `re` reads."""
-    if isinstance(value, str):
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise ValueError(f"is no regular expression: {error}") from error
-    return value
-
-
-Duration = Annotated[float, BeforeValidator(seconds)]
-Pattern = Annotated[str, BeforeValidator(regular_expression)]
 
 
 class Batch(Strict):
@@ -106,7 +90,7 @@ class _WorkerBase(Strict):
     """Where records go that fail alone; absent = their partition is quarantined [9]."""
     start_from: Literal["earliest", "latest"] = "earliest"
     """Where a topic begins that the group never committed; partitions added later: earliest."""
-    spark: Annotated[str, Field(pattern=r"^(shared|sc://.+|local\[(\d+|\*)\])$")] = "shared"
+    spark: SparkPlace = "shared"
     http: str = "127.0.0.1:0"
     """Address of health, readiness and metrics; port 0 = a free one."""
 
@@ -214,6 +198,10 @@ class History(Strict):
     retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
     every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
     """Between two batches of `fleet history tail`."""
+    spark: SparkPlace = "shared"
+    """What reads the log: the home's server, which needs Java here, or Spark elsewhere."""
+    batch_timeout: Annotated[Duration, Field(ge=10.0, le=86_400.0)] = 900.0
+    """Seconds that Spark may take for one batch; then it is interrupted, and nothing is lost."""
     interval: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 10.0
     """Commits of a partition within this time are one row with their number; 0: each its own."""
     groups: Selection = Selection()
@@ -243,23 +231,6 @@ class Alerts(Strict):
     """Where the runbooks are: a URL or a folder, without the name of a runbook."""
 
 
-class LocalRuntimeSpec(Strict):
-    """Workers are processes of this machine."""
-
-    kind: Literal["local"] = "local"
-    lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 10.0
-
-
-class KubernetesRuntimeSpec(Strict):
-    """Workers are pods of one Deployment (package k8s)."""
-
-    kind: Literal["kubernetes"]
-    namespace: str = "default"
-    image: str | None = None
-    resources: dict[str, Any] = Field(default_factory=dict)
-    lease: Annotated[Duration, Field(ge=2.0, le=600.0)] = 30.0
-
-
 class CreateTopic(Strict):
     """Create the group's topics where they are missing."""
 
@@ -270,7 +241,6 @@ class CreateTopic(Strict):
 Topic = Annotated[str, BeforeValidator(topic_entry)]
 Worker = Annotated[ClassicWorker | ConsumerWorker, Field(discriminator="protocol")]
 Scaling = Annotated[FixedScaling | PartitionsScaling | LagScaling, Field(discriminator="policy")]
-RuntimeSpec = Annotated[LocalRuntimeSpec | KubernetesRuntimeSpec, Field(discriminator="kind")]
 
 
 class GroupSpec(Strict):
@@ -292,6 +262,12 @@ class GroupSpec(Strict):
     max_lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] | None = None
     """How old its oldest waiting record may be; None: alerts.lag."""
     runtime: RuntimeSpec = LocalRuntimeSpec()
+
+    @property
+    def is_changeable(self) -> bool:
+        """Whether anything of it may be changed: workers, or a Deployment to scale."""
+        adopts = isinstance(self.runtime, KubernetesRuntimeSpec) and self.runtime.deployment
+        return self.worker is not None or bool(adopts)
 
     @model_validator(mode="after")
     def _dead_letters_end(self) -> "GroupSpec":
@@ -368,9 +344,27 @@ class FleetSpec(Strict):
             seen.add(fleet.group)
         return self
 
+    @model_validator(mode="after")
+    def _one_runtime(self) -> "FleetSpec":
+        places: dict[str, str] = {}
+        for fleet in self.fleets:
+            places.setdefault(fleet.runtime.place(), fleet.group)
+        if len(places) > 1:
+            told = ", ".join(f"{where} (group {group})" for where, group in places.items())
+            raise ValueError(
+                f"the fleets of one file share one runtime, and this one names several: {told}; "
+                "write a file for each"
+            )
+        return self
+
+    @property
+    def runtime(self) -> RuntimeSpec:
+        """Where the file's workers run: the same place for all its fleets."""
+        return self.fleets[0].runtime if self.fleets else LocalRuntimeSpec()
+
     def mode_of(self, group: GroupSpec) -> Literal["observe", "plan", "act"]:
         """What may be done for a group: its own mode, the file's, or the default."""
-        if group.worker is None:
+        if not group.is_changeable:
             return "observe"
         default: Literal["plan", "act"] = (
             "act" if self.cluster.bootstrap_servers == "embedded" else "plan"

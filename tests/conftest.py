@@ -1,23 +1,31 @@
 """Fixtures for every folder, and the rule for tests whose needs are not met (support/needs.py)."""
 
 import os
+import signal
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from fleet.broker import Broker
-from tests.support import needs
+from tests.support import kube_home, needs
+
+if TYPE_CHECKING:
+    from tests.support.kube import Kube
+
+if TYPE_CHECKING:
+    from tests.support.kube_api import KubeApi
 
 # A busy machine makes any example slow: no test here is about its own speed.
 settings.register_profile("fleet", deadline=None)
 settings.load_profile("fleet")
 
 _unmet: Counter[str] = Counter()
-_WEIGHTS = ("broker", "spark", "browser")
+_WEIGHTS = ("broker", "spark", "browser", "kubernetes")
 """Needs, from what starts in seconds to what takes minutes."""
 
 # Every JVM of a test lives for a minute or less, and the optimising compiler pays only after
@@ -44,14 +52,59 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         embedded.purge()
 
 
+@pytest.fixture(scope="session")
+def kube_api(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[KubeApi]":
+    """One API server without nodes for the whole session: use a namespace of your own."""
+    from tests.support.kube_api import KubeApi
+
+    server = KubeApi(tmp_path_factory.mktemp("kube-api"))
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
 @pytest.fixture
 def unique() -> str:
     """A suffix that no other test of this session uses."""
     return uuid.uuid4().hex[:8]
 
 
+@pytest.fixture(scope="session")
+def kube() -> "Kube":
+    """A real cluster, one for all processes of the session, with this checkout's images."""
+    from tests.support import kube as cluster
+
+    return cluster.start()
+
+
+@pytest.fixture
+def namespace(kube: "Kube", unique: str) -> Iterator[str]:
+    """A namespace of this test alone."""
+    with kube.namespace(f"test-{unique}") as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def kube_broker(kube: "Kube", tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """One real Kafka node for the whole session that pods reach, and this machine too."""
+    embedded = Broker(tmp_path_factory.mktemp("session"), host=kube.host_address)
+    try:
+        yield RunningBroker(embedded.start().bootstrap_servers, embedded)
+    finally:
+        embedded.purge()
+
+
 def _needs_of(item: pytest.Item) -> list[str]:
     return [name for name in needs.PROBES if item.get_closest_marker(name)]
+
+
+def _hear_interrupts() -> None:
+    """Behind `&` of a script SIGINT is ignored, and Dagster gives SIGTERM the handler of SIGINT
+    while it executes a run: whatever a test starts after that would ignore SIGTERM too.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,6 +113,13 @@ def pytest_configure(config: pytest.Config) -> None:
         needs.required()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+    kube_home.begin_session()
+    _hear_interrupts()
+
+
+def pytest_unconfigure() -> None:
+    """After the last test of the last process."""
+    kube_home.end_session()
 
 
 def pytest_report_header() -> str:
@@ -75,8 +135,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=later)
         items[:] = [item for item in items if item not in later]
     for item in items:
-        if "broker" in getattr(item, "fixturenames", ()):
+        used = getattr(item, "fixturenames", ())
+        if "broker" in used or "kube_broker" in used:
             item.add_marker("broker")
+        if "kube" in used:
+            item.add_marker("kubernetes")
         if not _needs_of(item) and not item.get_closest_marker("slow"):
             item.add_marker("unit")
     items[:] = _longest_first(items)

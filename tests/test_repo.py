@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from itertools import chain
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_lock_has_no_addresses() -> None:
 def test_lock_pins_every_dependency() -> None:
     """What pyproject.toml asks for is in the lock, at the exact version where it names one."""
     project = _project()["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     locked = _locked()
     for requirement in wanted:
         assert _name(requirement) in locked, requirement

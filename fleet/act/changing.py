@@ -13,7 +13,7 @@ from fleet.act.liveness import sign, works_on
 from fleet.clock import Clock
 from fleet.errors import Refused
 from fleet.model import Plan
-from fleet.slots import Change, ChangeState, Phase, SlotStore, Watch
+from fleet.slots import Change, ChangeState, Phase, SlotStore, Watch, known_for
 
 Progress = Callable[[str], None]
 Perform = Callable[[Change, Progress], Change]
@@ -46,7 +46,9 @@ class Changing:
             mark = (change.actor, change.token, change.counter)
             if first is not None and mark != (first.actor, first.token, first.counter):
                 return True
-            if watch.expired(self.group, mark, self.clock.monotonic()):
+            now = self.clock.monotonic()
+            silent = watch.expired(self.group, mark, now)
+            if silent and known_for(self.store, now) >= self.lease:
                 return False
             self.clock.sleep(LOOK)
             change = self.running()

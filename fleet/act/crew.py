@@ -8,13 +8,11 @@ from collections.abc import Callable, Collection
 
 from fleet.act.runtime import Runtime
 from fleet.errors import FleetError
-from fleet.settings import WorkerSettings
+from fleet.settings import settings_from
 from fleet.slots import SlotStore, WorkerProcess
 
 Wait = Callable[[Callable[[], bool], float, str], None]
 """wait(predicate, seconds, what is awaited): polls and renews; FleetError in the end."""
-
-CRASHES_BEFORE_ILL = 3
 
 
 class Crew:
@@ -36,7 +34,7 @@ class Crew:
     def is_static(self, revision: str | None, *, otherwise: bool) -> bool:
         """Whether members of a revision have instance ids; `otherwise` where nothing is kept."""
         text = None if revision is None else self._runtime.published(self._group, revision)
-        worker = WorkerSettings.model_validate_json(text).group.worker if text else None
+        worker = settings_from(text).group.worker if text else None
         return otherwise if worker is None else worker.membership == "static"
 
     def free(self, revision: str | None = None) -> tuple[str, ...]:
@@ -73,19 +71,21 @@ class Crew:
         wait(ready, timeout, f"{count} warm standby(s) of revision {revision}")
 
     def raise_if_ill(self, revision: str) -> None:
-        """FleetError where workers of the revision keep dying before they are warm."""
+        """FleetError where workers of the revision cannot start, or end before they are warm."""
         warm = {r.worker: r for r in self._store.reports(self._group)}
         for worker in self.wanted():
             report = warm.get(worker.name)
-            if worker.revision != revision or worker.restarts < CRASHES_BEFORE_ILL:
+            if worker.revision != revision or not worker.ill:
                 continue
             if report is None or report.phase in {"starting", "failed"}:
                 told = report.error if report else None
                 reason = told or worker.exit_reason or "no reason given"
-                raise FleetError(
-                    f"worker {worker.name} of revision {revision} ended {worker.restarts} times "
-                    f"before it was warm: {reason}"
+                what = (
+                    "cannot be started"
+                    if worker.stuck
+                    else f"ended {worker.restarts} times before it was warm"
                 )
+                raise FleetError(f"worker {worker.name} of revision {revision} {what}: {reason}")
 
     def remove(self, names: Collection[str], *, grace: float) -> None:
         """Ask for the removal of exactly these."""

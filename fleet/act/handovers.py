@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from fleet.act.waves import numbers_of
-from fleet.errors import FleetError, LostLease, RolledBack
+from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import Step
 from fleet.slots import Handover, Phase, Slot
 
@@ -42,7 +42,10 @@ class Handovers:
         stock = self._stock(step, len(todo))
         while todo:
             turn = todo[:1] if canary_due else todo[:width]
-            self._await_stock(step, stock)
+            if canary_due:
+                self._await_first(step, stock)
+            else:
+                self._await_stock(step, stock)
             self._hand_over(step, turn, canary=canary_due)
             todo = todo[len(turn) :]
             canary_due = False
@@ -91,6 +94,35 @@ class Handovers:
             STOCK_PATIENCE + JOIN_LIMIT,
             f"{stock} warm standby(s) of revision {step.revision}",
         )
+
+    def _await_first(self, step: Step, stock: int) -> None:
+        """The same before the canary: a revision that never gets warm has touched nothing yet."""
+        work = self._work
+        try:
+            self._await_stock(step, stock)
+            limit = work.spec.rollout.warm_timeout
+            work.crew.await_warm(step.revision, 1, timeout=limit, wait=work.wait)
+        except (LostLease, Unreachable):
+            raise
+        except FleetError as error:
+            if "canary" in work.lease.change.detail:
+                raise
+            self._give_up(step, error)
+
+    def _give_up(self, step: Step, error: FleetError) -> None:
+        """Its workers go; those of the old revision never stopped."""
+        work, grace = self._work, self._work.spec.rollout.drain_timeout
+        slots = work.slots()
+        running = {revision for n in step.slots if (revision := slots[n].revision)}
+        old = min(running - {step.revision}, default=step.revision)
+        warm = set(work.crew.warm(step.revision)) if old == step.revision else set()
+        work.progress(f"  no worker of {step.revision} gets warm ({error}); they go again")
+        work.crew.remove(sorted(set(work.crew.free(step.revision)) - warm), grace=grace)
+        work.crew.settle_standbys(old, work.spec.replicas.standby, grace=grace)
+        raise RolledBack(
+            f"no worker of revision {step.revision} got warm: {error}; nothing was handed over, "
+            f"{old} goes on"
+        ) from error
 
     def _hand_over(self, step: Step, numbers: Sequence[int], *, canary: bool) -> None:
         rollout = self._work.spec.rollout

@@ -12,6 +12,7 @@ a change watches its lease first (`fleet.act.changing`).
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from fleet.clock import Clock
@@ -51,10 +52,21 @@ def works_on(store: SlotStore, change: Change, *, lease: float, clock: Clock) ->
 
 
 def _here() -> dict[str, Any] | None:
-    """This process, its machine and its boot; a container's own host name tells its pids apart."""
+    """This process, its machine, its boot, and whose pids it sees: containers of one pod share
+    a host name and a boot, and each has pids of its own.
+    """
     me = identify(os.getpid())
-    return None if me is None else {"host": socket.gethostname(), **me.as_json()}
+    if me is None:
+        return None
+    return {"host": socket.gethostname(), "pids": _pid_namespace(), **me.as_json()}
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def _same_machine(one: Mapping[str, object], two: Mapping[str, object]) -> bool:
-    return all(one.get(key) == two.get(key) for key in ("host", "boot_id"))
+    return all(one.get(key) == two.get(key) for key in ("host", "boot_id", "pids"))

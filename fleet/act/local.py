@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,15 +25,22 @@ from fleet.act.census import environment, marked
 from fleet.act.database import DATABASE
 from fleet.act.logs import last_line, set_aside
 from fleet.act.roster import Launch, Roster, Row
+from fleet.act.runtime import Manifests, ManifestWish
 from fleet.act.store import SqliteStore
 from fleet.act.supervisor import supervise
 from fleet.clock import Clock, SystemClock
-from fleet.errors import FleetError, Refused
+from fleet.code import snapshot_code
+from fleet.decide.adopted import Adopted
+from fleet.decide.concerns import NO_CONCERNS, Concerns
+from fleet.errors import ConfigError, FleetError, Refused
+from fleet.findings import Finding, ok, warn
 from fleet.home import write_whole
+from fleet.model import Plan
 from fleet.processes import ProcessId, alive, end, spawn, wait_gone
 from fleet.references import plain_environment
-from fleet.settings import WorkerSettings
+from fleet.settings import WorkerSettings, settings_from
 from fleet.slots import WorkerProcess
+from fleet.spec import FleetSpec, GroupSpec, RuntimeSpec
 
 _KEPT_REVISIONS: Final = 10
 """Revisions of a group kept beside those in use: a way back needs no new copy."""
@@ -123,6 +130,10 @@ class LocalRuntime:
         """Where the caller puts the copy of a revision's code; first on its workers' path."""
         return self.revision_dir(group, revision) / "code"
 
+    def keep_code(self, spec: GroupSpec, revision: str) -> str:
+        """Copy the entrypoint's code to where the revision's workers find it; its digest."""
+        return snapshot_code(spec, self.code_dir(spec.group, revision))
+
     def publish(self, group: str, revision: str, settings: str) -> None:
         """Keep a revision's settings, written whole; the oldest that nobody uses are let go."""
         write_whole(self._settings_file(group, revision), settings)
@@ -143,6 +154,9 @@ class LocalRuntime:
         except FileNotFoundError:
             return None
 
+    def recognise(self, group: str, revision: str) -> None:
+        """Nothing: only this runtime makes workers here."""
+
     def _settings_file(self, group: str, revision: str) -> Path:
         return self.revision_dir(group, revision) / "settings.json"
 
@@ -156,7 +170,7 @@ class LocalRuntime:
                 f"revision {revision} of group {group} was never published in {self.home}; run "
                 f"`fleet apply {group}`"
             )
-        worker = WorkerSettings.model_validate_json(text).group.worker
+        worker = settings_from(text).group.worker
         if worker is None:
             raise Refused(f"group {group} declares no worker: its consumers are other people's")
         paths = [str(self.code_dir(group, revision))]
@@ -217,6 +231,45 @@ class LocalRuntime:
             )
         return tuple(found)
 
+    # --- beside a change ------------------------------------------------------------------------
+
+    def rest(self, group: str, *, given_up: bool = False) -> None:
+        """Nothing: the supervisor does what the roster says at any time."""
+
+    def concerns(self, plan: Plan) -> Concerns:
+        """None: nobody else starts processes here."""
+        del plan
+        return NO_CONCERNS
+
+    def adopted(self, group: str) -> Adopted | None:
+        """None: processes of others are not ours to start."""
+        del group
+        return None
+
+    def scale_adopted(self, group: str, count: int) -> Adopted:
+        """Refused: there is nothing to scale."""
+        raise Refused(f"group {group} runs {count} processes that this machine does not know")
+
+    def release(self, group: str) -> None:
+        """Nothing: the supervisor keeps its workers alive until `fleet down`."""
+
+    def examine(self) -> Iterator[Finding]:
+        """The supervisor, the shared Spark server, and processes that belong to nobody."""
+        wanted = [row for row in self._roster.rows() if row.wanted]
+        supervisor = self.supervisor()
+        if supervisor is not None:
+            yield ok("supervisor", f"runs, pid {supervisor.pid}")
+        elif wanted:
+            yield warn("supervisor", "does not run: nothing restarts a worker", "fleet up")
+        if spark_server.alive(self.home):
+            yield ok("spark", f"the shared server runs at {spark_server.connect_url(self.home)}")
+        elif any(row.shared_spark for row in wanted):
+            remedy = "fleet up; its log says why it ended"
+            yield warn("spark", "the shared server does not run", remedy)
+        for orphan in find_orphans(self.home):
+            told = f"pid {orphan.pid} belongs to no known worker"
+            yield warn("orphans", told, "fleet down ends it")
+
     # --- the end --------------------------------------------------------------------------------
 
     def down(self, *, grace: float) -> None:
@@ -246,6 +299,53 @@ class LocalRuntime:
             (self.home / name).unlink(missing_ok=True)
         for folder in ("revisions", "workers", "supervisor", "spark"):
             shutil.rmtree(self.home / folder, ignore_errors=True)
+
+
+class LocalKind:
+    """`fleet.act.runtime.RuntimeKind` of this machine."""
+
+    def open(
+        self, spec: FleetSpec, *, home: Path, environ: Mapping[str, str], clock: Clock
+    ) -> LocalRuntime:
+        """The home's runtime."""
+        del environ  # workers see their supervisor's
+        return LocalRuntime(home, cluster=spec.cluster.name, clock=clock)
+
+    def store(
+        self, settings: WorkerSettings, *, home: Path, environ: Mapping[str, str], clock: Clock
+    ) -> SqliteStore:
+        """The home's slots."""
+        del environ
+        return SqliteStore(home / DATABASE, cluster=settings.cluster.name, clock=clock)
+
+    def deployments(
+        self, runtime: RuntimeSpec, *, environ: Mapping[str, str], clock: Clock
+    ) -> tuple[Adopted, ...]:
+        """None: other people's processes of this machine are not scaled."""
+        del runtime, environ, clock
+        return ()
+
+    def manifests(self, spec: FleetSpec, wish: ManifestWish) -> Manifests:
+        """None: workers are processes here."""
+        del wish
+        raise _nothing_to_render(spec)
+
+    def try_out(
+        self, spec: FleetSpec, made: Manifests, *, environ: Mapping[str, str], clock: Clock
+    ) -> tuple[str, ...]:
+        """None of them either."""
+        del made, environ, clock
+        raise _nothing_to_render(spec)
+
+
+KIND: Final = LocalKind()
+
+
+def _nothing_to_render(spec: FleetSpec) -> ConfigError:
+    return ConfigError(
+        f"the fleets of cluster {spec.cluster.name} run on this machine (runtime.kind local), so "
+        "there are no manifests: write runtime: {kind: kubernetes, namespace: …, image: …}"
+    )
 
 
 def find_orphans(home: Path) -> list[ProcessId]:

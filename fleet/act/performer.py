@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fleet.act.adopting import Adopting
 from fleet.act.crew import Crew
 from fleet.act.join_window import JoinWindow
 from fleet.act.kafka import GroupAdmin, LeavingMember
@@ -106,6 +107,8 @@ class Performer:
     clock: Clock
     progress: Progress
     poll: float = 0.1
+    adopting: Adopting | None = None
+    """Set where the group is other people's: its Deployment is scaled, there are no slots."""
     _lease: ChangeLease | None = field(default=None, init=False)
 
     def perform(self, change: Change) -> Change:
@@ -122,10 +125,10 @@ class Performer:
                 raise
             except RolledBack as error:
                 self.window.restore()
-                return self._end(lease, ChangeState.ROLLED_BACK, str(error))
+                return self._end(lease, ChangeState.ROLLED_BACK, self._rested(str(error)))
             except FleetError as error:
                 self.window.restore()
-                return self._end(lease, ChangeState.FAILED, str(error))
+                return self._end(lease, ChangeState.FAILED, self._rested(str(error)))
 
     def _all_steps(self, lease: ChangeLease) -> Change:
         plan = lease.change.plan
@@ -143,6 +146,7 @@ class Performer:
                     f"expected, so {held} more step(s) are held. {why}".strip()
                 )
         self._tidy(plan.revision)
+        self.runtime.rest(self.spec.group)
         differs = [r for r in lease.change.receipts if r.verdict is Verdict.DIFFERS]
         sentence = "done; the receipt differs from the plan" if differs else "done, as planned"
         return self._end(lease, ChangeState.DONE, sentence)
@@ -154,6 +158,8 @@ class Performer:
                 position=self.ledger.position(self.spec.group),
                 members=sorted(self._member_ids(step)),
             )
+        if self.adopting is not None:
+            return self._receipt(lease, step, index, self.adopting.perform(step, lease))
         consumer = isinstance(self.spec.worker, ConsumerWorker)
         work = StepWork(
             spec=self.spec,
@@ -251,6 +257,8 @@ class Performer:
         self._wait(settled, limit, f"group {self.spec.group} to settle", poll=0.5)
 
     def _tidy(self, revision: str) -> None:
+        if self.adopting is not None:
+            return
         crew = Crew(self.runtime, self.store, self.spec.group)
         wanted = self.spec.replicas.standby if self.store.gate(self.spec.group).open else 0
         crew.settle_standbys(revision, wanted, grace=self.spec.rollout.drain_timeout)
@@ -270,6 +278,16 @@ class Performer:
                 looked = now
                 self.runtime.ensure()
             self.clock.sleep(poll or self.poll)
+
+    def _rested(self, sentence: str) -> str:
+        """Why the change did not go well, and what its runtime could not do to its end either."""
+        try:
+            self.runtime.rest(self.spec.group)
+        except LostLease:
+            raise
+        except FleetError as error:
+            return f"{sentence}; {error}"
+        return sentence
 
     def _end(self, lease: ChangeLease, state: ChangeState, sentence: str) -> Change:
         self.progress(f"{state}: {sentence}")

@@ -5,10 +5,19 @@ A runtime knows nothing of groups' state in Kafka. It keeps named worker process
 those it is told to. Runtimes are found through the entry-point group `fleet.runtimes`.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
+from fleet.clock import Clock
+from fleet.decide.adopted import Adopted
+from fleet.decide.concerns import Concerns
+from fleet.findings import Finding
+from fleet.model import Plan
+from fleet.settings import WorkerSettings
 from fleet.slots import SlotStore, WorkerProcess
+from fleet.spec import FleetSpec, GroupSpec, RuntimeSpec
 
 
 class Runtime(Protocol):
@@ -23,12 +32,20 @@ class Runtime(Protocol):
         """Make sure that the supervisor (and the shared Spark server) runs; cheap when it does."""
         ...
 
+    def keep_code(self, spec: GroupSpec, revision: str) -> str:
+        """Copy the entrypoint's code for one revision, before `publish`; the copy's digest."""
+        ...
+
     def publish(self, group: str, revision: str, settings: str) -> None:
-        """Keep what workers of `revision` need (resolved settings as JSON, a copy of the code)."""
+        """Keep what workers of `revision` need (resolved settings as JSON)."""
         ...
 
     def published(self, group: str, revision: str) -> str | None:
         """The settings kept for a revision, None where it was never published."""
+        ...
+
+    def recognise(self, group: str, revision: str) -> None:
+        """Take workers for what they are that somebody else made of this published revision."""
         ...
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
@@ -47,6 +64,35 @@ class Runtime(Protocol):
         """All workers not yet gone."""
         ...
 
+    def rest(self, group: str, *, given_up: bool = False) -> None:
+        """No change of the group is carried out any more: what was asked for is done to its end.
+
+        given_up: the last change was ended where it stood (abort). Called before a change ends,
+        so that its actor's successor does it where the actor died. Raises FleetError where other
+        workers were removed than those asked for.
+        """
+        ...
+
+    def concerns(self, plan: Plan) -> Concerns:
+        """What stands against a plan here, and what a person should know of it."""
+        ...
+
+    def adopted(self, group: str) -> Adopted | None:
+        """Other people's workers that are scaled here; None where the group has none."""
+        ...
+
+    def scale_adopted(self, group: str, count: int) -> Adopted:
+        """Have `count` of them; returns when those that go are gone, or those that come ready."""
+        ...
+
+    def release(self, group: str) -> None:
+        """Give up what says that the group's workers are ours; they go on."""
+        ...
+
+    def examine(self) -> Iterator[Finding]:
+        """What `fleet doctor` says of it."""
+        ...
+
     def down(self, *, grace: float) -> None:
         """End all workers, the supervisor and the Spark server; returns when they are gone."""
         ...
@@ -57,4 +103,62 @@ class Runtime(Protocol):
 
     def purge(self) -> None:
         """After `down`: forget slots, workers, settings and logs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestWish:
+    """What of a fleet.yaml shall be rendered."""
+
+    text: str
+    """The file as it is written."""
+    parts: frozenset[str]
+    """Of fleet.runtimes.PARTS."""
+    groups: tuple[str, ...] = ()
+    """Of which workers are rendered; empty: of all."""
+    image: str | None = None
+    """Of manager and exporter; None: the workers'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifests:
+    """A fleet.yaml as the objects of a cluster, in the order in which they are applied."""
+
+    objects: tuple[dict[str, Any], ...]
+    secrets: tuple[str, ...]
+    """What the objects refer to and somebody else has to make; no value is ever rendered."""
+
+
+class RuntimeKind(Protocol):
+    """What an entry point of `fleet.runtimes` names: how a manager and a worker get at it."""
+
+    def open(
+        self, spec: FleetSpec, *, home: Path, environ: Mapping[str, str], clock: Clock
+    ) -> Runtime:
+        """The runtime of a fleet.yaml, for whoever manages its fleets."""
+        ...
+
+    def store(
+        self, settings: WorkerSettings, *, home: Path, environ: Mapping[str, str], clock: Clock
+    ) -> SlotStore:
+        """The slots of one group, for one of its workers."""
+        ...
+
+    def deployments(
+        self, runtime: RuntimeSpec, *, environ: Mapping[str, str], clock: Clock
+    ) -> tuple[Adopted, ...]:
+        """Other people's Deployments of that place."""
+        ...
+
+    def manifests(self, spec: FleetSpec, wish: ManifestWish) -> Manifests:
+        """A fleet.yaml as objects. Raises ConfigError where this runtime has none."""
+        ...
+
+    def try_out(
+        self, spec: FleetSpec, made: Manifests, *, environ: Mapping[str, str], clock: Clock
+    ) -> tuple[str, ...]:
+        """Ask the cluster what it would say of them and change nothing; one sentence each.
+
+        Raises Refused with all that it refuses, Unreachable.
+        """
         ...

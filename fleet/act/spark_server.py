@@ -7,14 +7,24 @@ with the serial collector (half the memory of the parallel one, 570 MB after wor
 throughput on two cores), while the launcher before it compiles lightly (5-6 s from start to
 listening). The quick compiler alone for the server itself would start a second sooner and
 then run batches 2.5 times slower. Cost: workers share one JVM's fate and heap.
+
+Whoever may call it runs code as its user, so it asks for a token: a file of the home that only
+its owner reads, handed over in the environment, never on a command line. Calls are not encrypted:
+on loopback nobody listens; in a cluster the network between pods is trusted that far.
+
+`python -m fleet.act.spark_server --listen HOST:PORT` is the same server in the foreground, for a
+container, with the token of its environment.
 """
 
+import argparse
 import contextlib
 import importlib.util
 import os
+import secrets
 import shutil
 import socket
 import sys
+import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,14 +33,17 @@ from typing import Any, Final
 from fleet.act.census import environment, marked
 from fleet.act.logs import last_line, set_aside
 from fleet.clock import Clock
-from fleet.errors import FleetError, Unreachable
-from fleet.home import read_state, write_state
+from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.home import fleet_home, read_state, write_state
 from fleet.processes import ProcessId, end, spawn
 from fleet.processes import alive as process_alive
 
 SCHEMA: Final = 1
 PART: Final = "spark"
 HOST: Final = "127.0.0.1"
+_NAME: Final = "localhost"
+"""What clients are told: PySpark's own sends a token without TLS to this name alone."""
+TOKEN_ENV: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - Spark's name of it
 _CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # Below the ports that the kernel gives to outgoing connections, which could take a dead
 # server's port before its successor does.
@@ -38,9 +51,6 @@ _FIRST_PORT: Final = 15002
 _LAST_PORT: Final = 31999
 
 _SETTINGS: Final = {
-    "spark.connect.grpc.binding.address": HOST,
-    "spark.driver.host": HOST,
-    "spark.driver.bindAddress": HOST,
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
     "spark.sql.shuffle.partitions": "4",
@@ -59,9 +69,17 @@ _SETTINGS: Final = {
 
 
 def connect_url(home: Path) -> str | None:
-    """`sc://127.0.0.1:<port>`; None where no server was ever started for this home."""
+    """`sc://localhost:<port>`; None where no server was ever started for this home."""
     port = _state(home).get("port")
-    return None if port is None else f"sc://{HOST}:{port}"
+    return None if port is None else f"sc://{_NAME}:{port}"
+
+
+def token(home: Path) -> str | None:
+    """What a client of the home's server has to show; None where none was ever started."""
+    try:
+        return _token_file(home).read_text(encoding="ascii").strip() or None
+    except FileNotFoundError:
+        return None
 
 
 def process(home: Path) -> ProcessId | None:
@@ -91,8 +109,9 @@ def ready(home: Path) -> bool:
 def start(home: Path, *, environ: Mapping[str, str] = os.environ) -> ProcessId:
     """Start the server where none runs, and return without waiting for it; the supervisor's job.
 
-    FLEET_SPARK_MASTER (local[*]) and FLEET_SPARK_MEMORY (2g) override the defaults. Raises
-    FleetError where PySpark or Java is missing.
+    FLEET_SPARK_MASTER (local[*]) and FLEET_SPARK_MEMORY (2g) override the defaults; for a master
+    elsewhere PYSPARK_PYTHON is the Python of its executors, and of this machine. Raises FleetError
+    where PySpark or Java is missing.
     """
     running = process(home) or _unrecorded(home)
     state = _state(home)
@@ -105,9 +124,13 @@ def start(home: Path, *, environ: Mapping[str, str] = os.environ) -> ProcessId:
         set_aside(log_file(home))
         port = _port(home, port)
         running = spawn(
-            _arguments(folder, port=port, environ=environ),
+            _arguments(folder, host=HOST, port=port, environ=environ),
             log=log_file(home),
-            env=environment(home, part=PART, extra=_extra(scratch)),
+            env=environment(
+                home,
+                part=PART,
+                extra={**_extra(scratch, HOST, environ), TOKEN_ENV: _keep_token(home)},
+            ),
             cwd=folder,
         )
     write_state(_state_file(home), {"port": port, "process": running.as_json()}, schema=SCHEMA)
@@ -150,6 +173,27 @@ def log_file(home: Path) -> Path:
     return home / "spark" / "log"
 
 
+def _token_file(home: Path) -> Path:
+    return home / "spark" / "token"
+
+
+def _keep_token(home: Path) -> str:
+    """The home's token; made once, so that workers keep theirs over restarts of the server."""
+    file = _token_file(home)
+    kept = token(home)
+    if kept is None:
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=".token.")  # only its owner's
+        with os.fdopen(handle, "w", encoding="ascii") as out:
+            out.write(secrets.token_urlsafe(32))
+        with contextlib.suppress(FileExistsError):  # somebody else's start was quicker
+            os.link(name, file)
+        Path(name).unlink()
+        kept = token(home)
+    assert kept is not None
+    file.chmod(0o600)
+    return kept
+
+
 def _state_file(home: Path) -> Path:
     return home / "spark" / "connect.json"
 
@@ -171,7 +215,7 @@ def _pyspark() -> Path:
     return Path(spec.origin).parent
 
 
-def _arguments(folder: Path, *, port: int, environ: Mapping[str, str]) -> list[str]:
+def _arguments(folder: Path, *, host: str, port: int, environ: Mapping[str, str]) -> list[str]:
     java_home = environ.get("JAVA_HOME")
     java = str(Path(java_home, "bin", "java")) if java_home else "java"
     if shutil.which(java, path=environ.get("PATH")) is None:
@@ -182,6 +226,9 @@ def _arguments(folder: Path, *, port: int, environ: Mapping[str, str]) -> list[s
     options = f"-XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={scratch}"
     settings = {
         **_SETTINGS,
+        "spark.connect.grpc.binding.address": host,
+        "spark.driver.host": _driver_host(host, environ),
+        "spark.driver.bindAddress": host,
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.memory": environ.get("FLEET_SPARK_MEMORY") or "2g",
         "spark.driver.extraJavaOptions": f"{options} -Dderby.system.home={folder}",
@@ -198,13 +245,32 @@ def _arguments(folder: Path, *, port: int, environ: Mapping[str, str]) -> list[s
     ]
 
 
-def _extra(scratch: Path) -> dict[str, str]:
+def _driver_host(host: str, environ: Mapping[str, str]) -> str:
+    """Where executors find the driver: loopback, unless they are elsewhere and so may be it."""
+    if host == HOST or _is_local(environ):
+        return HOST
+    scheme, _, rest = str(environ.get("FLEET_SPARK_MASTER")).partition("://")
+    master, _, port = rest.partition(",")[0].rpartition(":")
+    if scheme == "spark" and port.isdecimal():
+        # A machine's own name may be a loopback address to itself: ask which way the master is.
+        with contextlib.suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
+            probe.connect((master, int(port)))
+            return str(probe.getsockname()[0])
+    return socket.gethostbyname(socket.gethostname())
+
+
+def _is_local(environ: Mapping[str, str]) -> bool:
+    return (environ.get("FLEET_SPARK_MASTER") or "local").startswith("local")
+
+
+def _extra(scratch: Path, host: str, environ: Mapping[str, str]) -> dict[str, str]:
+    python = None if _is_local(environ) else environ.get("PYSPARK_PYTHON")
     return {
         "SPARK_HOME": str(_pyspark()),
-        "SPARK_LOCAL_IP": HOST,
+        "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(scratch),
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:-UsePerfData",
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python or sys.executable,
     }
 
 
@@ -220,3 +286,41 @@ def _port(home: Path, kept: int) -> int:
             probe.bind((HOST, port))
             return port
     raise FleetError(f"no free port for the Spark server near {candidates[-1]} on {HOST}")
+
+
+def foreground(listen: str, home: Path, *, environ: Mapping[str, str]) -> None:
+    """Become the server: this process is replaced by it, so that signals and its exit are its own.
+
+    Raises ConfigError where `listen` is no address or the environment holds no token.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"--listen {listen}: write HOST:PORT, for example 0.0.0.0:15002")
+    if not environ.get(TOKEN_ENV):
+        raise ConfigError(
+            f"{TOKEN_ENV} is not set: whoever may call a Spark Connect server runs code as its "
+            "user, so it has to ask for a token; take it from a Secret"
+        )
+    folder = home / "spark"
+    scratch = folder / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    arguments = _arguments(folder, host=host, port=int(port), environ=environ)
+    os.chdir(folder)
+    os.execvpe(arguments[0], arguments, {**environ, **_extra(scratch, host, environ)})  # noqa: S606
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a server in the foreground; the exit code where it cannot begin."""
+    parser = argparse.ArgumentParser(prog="python -m fleet.act.spark_server")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT")
+    try:
+        foreground(parser.parse_args(argv).listen, fleet_home(), environ=os.environ)
+    except FleetError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from fleet.bench.commits import GROUPS, arrays, write
 from fleet.bench.recording import GOAL_RATE, GOAL_RATIO, Recorded, record
+from fleet.bench.spent import Spent
 from fleet.broker import Broker
 from fleet.clock import Clock
 from fleet.errors import FleetError
@@ -59,6 +60,8 @@ class Result:
     wish: Wish
     decoder: dict[str, float] = field(default_factory=dict)
     bare: dict[str, float] = field(default_factory=dict)
+    bare_cpu: dict[str, dict[str, float]] = field(default_factory=dict)
+    """CPU seconds of the two consumers and of the broker meanwhile, by way."""
     recorded: Recorded | None = None
 
     @property
@@ -113,10 +116,16 @@ def run(
         stack.callback(broker.purge)
         stack.callback(ending)
         bootstrap = broker.start().bootstrap_servers
+
+        def pids() -> list[int]:
+            return [node.pid for node in broker.status().nodes if node.pid is not None]
+
         partitions = write(bootstrap, wish.commits, groups=wish.groups, clock=clock, say=say)
         for way, options in ways(bootstrap).items():
             say(f"two bare consumers, {way}")
-            result.bare[way] = bare(options, partitions, wish.commits)
+            spent = Spent({"broker": pids})
+            result.bare[way], consumers = bare(options, partitions, wish.commits)
+            result.bare_cpu[way] = {"consumers": consumers, **spent.seconds()}
         result.recorded = record(
             home,
             bootstrap,
@@ -125,6 +134,7 @@ def run(
             every=wish.every,
             clock=clock,
             say=say,
+            broker=pids,
         )
     return result
 
@@ -155,8 +165,8 @@ def ways(bootstrap: str) -> dict[str, dict[str, Any]]:
     return {AS_THEY_COME: plain, "with our fetch options": ours}
 
 
-def bare(options: Mapping[str, Any], partitions: int, wanted: int) -> float:
-    """Records per second of two processes that read the whole topic, each half of it.
+def bare(options: Mapping[str, Any], partitions: int, wanted: int) -> tuple[float, float]:
+    """Two processes read the whole topic, each half of it: records per second, and CPU seconds.
 
     From the moment when both are connected until the last has read its half. FleetError where
     they do not get there.
@@ -174,22 +184,24 @@ def bare(options: Mapping[str, Any], partitions: int, wanted: int) -> float:
     for reader in readers:
         reader.start()
     try:
-        answers: list[tuple[int, float, float]] = [told.get(timeout=_READ_SECONDS) for _ in readers]
+        answers: list[tuple[int, float, float, float]] = [
+            told.get(timeout=_READ_SECONDS) for _ in readers
+        ]
     except Exception as error:
         raise FleetError(f"bare consumers did not end within {_READ_SECONDS:g} s") from error
     finally:
         for reader in readers:
             reader.kill()
             reader.join()
-    records = sum(count for count, _, _ in answers)
+    records = sum(count for count, *_ in answers)
     if records < wanted:
         raise FleetError(f"bare consumers read {records:,} of {wanted:,} commits")
-    seconds: float = max(end for *_, end in answers) - min(begun for _, begun, _ in answers)
-    return records / seconds
+    seconds: float = max(end for _, _, end, _ in answers) - min(begun for _, begun, *_ in answers)
+    return records / seconds, sum(spent for *_, spent in answers)
 
 
 def _read(options: dict[str, Any], partitions: list[int], ready: Any, told: Any) -> None:
-    """One process: (records, when it began, when it ended), on the machine's monotonic clock."""
+    """One process: (records, when it began and ended on the machine's monotonic clock, CPU)."""
     consumer = Consumer(options)
     left = {}
     for number in partitions:
@@ -197,7 +209,7 @@ def _read(options: dict[str, Any], partitions: list[int], ready: Any, told: Any)
         if end:
             left[number] = end
     ready.wait(60)
-    begun, count = time.monotonic(), 0
+    begun, spent, count = time.monotonic(), time.process_time(), 0
     consumer.assign([TopicPartition(TOPIC, number, 0) for number in left])
     while left:
         for message in consumer.consume(_CHUNK, 0.1):
@@ -210,5 +222,5 @@ def _read(options: dict[str, Any], partitions: list[int], ready: Any, told: Any)
             position: Any = message.offset()
             if position + 1 >= left.get(partition, 0):
                 left.pop(partition, None)
-    told.put((count, begun, time.monotonic()))
+    told.put((count, begun, time.monotonic(), time.process_time() - spent))
     consumer.close()

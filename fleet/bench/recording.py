@@ -11,13 +11,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from fleet.act import spark_server
 from fleet.bench.commits import write
+from fleet.bench.spent import Pids, Spent, below, peak
 from fleet.clock import Clock
 from fleet.commands.recording import recording
 from fleet.cycle import Fleet
@@ -53,6 +54,8 @@ class Recorded:
     nothing_seconds: float = 0.0
     memory: dict[str, float] = field(default_factory=dict)
     """Peak of resident memory: the job's process, Spark's server, its Python workers together."""
+    cpu: dict[str, float] = field(default_factory=dict)
+    """CPU seconds while the clock ran, of these and of the broker."""
 
     @property
     def rate(self) -> float:
@@ -75,6 +78,7 @@ class Recorded:
                 "nothing_new_seconds": round(self.nothing_seconds, 2),
             },
             "memory_mb": {name: round(size) for name, size in self.memory.items()},
+            "cpu_seconds": {name: round(spent, 2) for name, spent in self.cpu.items()},
         }
 
     def sentences(self) -> list[str]:
@@ -87,15 +91,30 @@ class Recorded:
                 f"process {self.process_seconds:.1f} s; nothing new: {self.nothing_seconds:.2f} s"
             ),
             f"peak memory: {memory}",
+            f"CPU: {told(self.cpu, self.commits)}",
         ]
 
 
+def told(cpu: Mapping[str, float], commits: int) -> str:
+    """Seconds by process, and of all of them microseconds a commit."""
+    each = ", ".join(f"{name} {spent:.2f} s" for name, spent in cpu.items())
+    return f"{each}; {sum(cpu.values()) / commits * 1e6:.2f} µs a commit"
+
+
 def record(
-    home: Path, bootstrap: str, *, written: int, groups: int, every: bool, clock: Clock, say: Say
+    home: Path,
+    bootstrap: str,
+    *,
+    written: int,
+    groups: int,
+    every: bool,
+    clock: Clock,
+    say: Say,
+    broker: Pids,
 ) -> Recorded:
     """Record a topic that holds `written` commits of so many groups; ends the Spark it starts.
 
-    every: a row for each commit, not the last of 10 s with their number.
+    every: a row for each commit, not the last of 10 s with their number. broker: its processes.
     """
     config = home / "fleet.yaml"
     config.write_text(
@@ -105,7 +124,7 @@ def record(
     )
     spark_server.start(home)
     try:
-        found = _measured(home, config, written, clock, say)
+        found = _measured(home, config, written=written, clock=clock, say=say, broker=broker)
         say(f"another process catches up with {_RESTART:,}, then with nothing")
         write(bootstrap, _RESTART, groups=groups, clock=clock, say=lambda _: None)
         began = clock.monotonic()
@@ -117,7 +136,9 @@ def record(
         spark_server.stop(home)
 
 
-def _measured(home: Path, config: Path, written: int, clock: Clock, say: Say) -> Recorded:
+def _measured(
+    home: Path, config: Path, *, written: int, clock: Clock, say: Say, broker: Pids
+) -> Recorded:
     with (
         Fleet.open(config, home=home, clock=clock) as fleet,
         recording(fleet, spark="shared", polled=False, say=lambda _: None) as recorder,
@@ -129,9 +150,20 @@ def _measured(home: Path, config: Path, written: int, clock: Clock, say: Say) ->
         warm = recorder.catch_up(stopped=lambda: next(looks))
         recorder.batch = usual
         say("the history records the rest")
+        server = spark_server.process(home)
+        jvm = [server.pid] if server is not None else []
+        spent = Spent(
+            {
+                "job": lambda: [os.getpid()],
+                "Spark": lambda: jvm,
+                "Spark's Python": lambda: [child for pid in jvm for child in below(pid)],
+                "broker": broker,
+            }
+        )
         began = clock.monotonic()
         done = recorder.catch_up()
         seconds = clock.monotonic() - began
+        cpu = spent.seconds()
         memory = _memory(home)
     import pyarrow.compute as pc  # noqa: PLC0415 - a command that only prints loads none
 
@@ -143,6 +175,7 @@ def _measured(home: Path, config: Path, written: int, clock: Clock, say: Say) ->
         rows=done.rows["commits"],
         missing=written - int(pc.sum(mine["commits"]).as_py() or 0) if warm.batches else written,
         memory=memory,
+        cpu=cpu,
     )
 
 
@@ -162,33 +195,8 @@ def _command(home: Path, config: Path) -> float:
 
 def _memory(home: Path) -> dict[str, float]:
     server = spark_server.process(home)
-    found = {"job": _peak(os.getpid())}
+    found = {"job": peak(os.getpid())}
     if server is not None:
-        found["Spark"] = _peak(server.pid)
-        found["Spark's Python"] = sum(_peak(pid) for pid in _below(server.pid))
-    return found
-
-
-def _peak(pid: int) -> float:
-    """VmHWM in MB; 0 where the process is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return 0.0
-    sizes = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
-    return int(sizes[0]) / 1024 if sizes else 0.0
-
-
-def _below(pid: int) -> list[int]:
-    """All descendants."""
-    found, waiting = [], [pid]
-    while waiting:
-        parent = waiting.pop()
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                children = [int(each) for each in task.read_text(encoding="ascii").split()]
-            except OSError:
-                continue
-            found += children
-            waiting += children
+        found["Spark"] = peak(server.pid)
+        found["Spark's Python"] = sum(peak(pid) for pid in below(server.pid))
     return found

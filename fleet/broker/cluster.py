@@ -18,18 +18,18 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fleet import processes
 from fleet.broker import node as nodes_
-from fleet.broker.config import HOST, Node, check_overrides, tool_logging
+from fleet.broker.config import HOST, Node, check_host, check_overrides, tool_logging
 from fleet.broker.jars import Kafka, find_kafka
 from fleet.broker.secrets import Secrets
+from fleet.broker.state import BrokerState, as_json, from_json
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.home import read_state, write_state
-from fleet.processes import ProcessId
 from fleet.security import client_config
 from fleet.spec import Cluster, Security
 
@@ -71,36 +71,14 @@ class BrokerStatus:
     secure: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
-    """What is kept between processes."""
-
-    cluster_id: str
-    nodes: tuple[Node, ...]
-    secure: bool = False
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    processes: Mapping[int, ProcessId] = field(default_factory=dict)
-
-    def process(self, node: Node) -> ProcessId | None:
-        """The node's living process."""
-        known = self.processes.get(node.id)
-        return known if known is not None and processes.alive(known) else None
-
-    def with_process(self, node: Node, process: ProcessId) -> "_State":
-        return replace(self, processes={**self.processes, node.id: process})
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return ",".join(node.address for node in self.nodes)
-
-
 class Broker:
     """The embedded broker under `home`/broker; any number of these may look at the same one.
 
     `brokers` (1 or 3) and `secure` count where none exists yet: an existing one keeps its size,
     and whether it is secure (None: whatever it is; other data, so another answer is refused).
     `overrides` are settings of server.properties, kept with the broker and applied when a node
-    starts.
+    starts. So is `host`, an IPv4 address of this machine at which clients reach it (pods, for
+    example); only this machine does at the default, 127.0.0.1.
     """
 
     def __init__(
@@ -110,10 +88,14 @@ class Broker:
         brokers: int = 1,
         overrides: Mapping[str, str] | None = None,
         secure: bool | None = None,
+        host: str | None = None,
     ) -> None:
         if brokers not in {1, 3}:
             raise ConfigError(f"{brokers} brokers: the embedded broker has 1 or 3 nodes")
         check_overrides(overrides or {})
+        if host is not None:
+            check_host(host)
+        self._host = host
         self._folder = home.absolute() / "broker"
         self._file = self._folder / "state.json"
         self._brokers = brokers
@@ -142,14 +124,14 @@ class Broker:
                     f"stays so: for a {_kind(not state.secure)} one `fleet broker stop --purge` "
                     "first (deletes its data), or set FLEET_HOME to another folder"
                 )
-            state = self._adopt(state)
+            state = self._moved(self._adopt(state))
             dead = [node for node in state.nodes if state.process(node) is None]
             if dead:
                 state = replace(state, overrides={**state.overrides, **self._overrides})
                 kafka = self._check(dead, say)
                 if state.secure:
                     formatted = any((n.data / "meta.properties").exists() for n in state.nodes)
-                    self.secrets.ensure(kafka.java, data=formatted)
+                    self.secrets.ensure(kafka.java, data=formatted, host=state.host)
                 for each in dead:
                     nodes_.prepare(
                         kafka,
@@ -238,10 +220,15 @@ class Broker:
                 f"{LEAST_FREE_BYTES // 2**20}: make room or point FLEET_HOME elsewhere"
             )
         for each in dead:
+            if not nodes_.is_here(each.host):
+                raise FleetError(
+                    f"no interface of this machine has the broker's address {each.host}: bring it "
+                    "back, or name another by --listen"
+                )
             taken = nodes_.ports_taken(each)
             if taken:
                 raise FleetError(
-                    f"port {taken[0]} of {HOST}, kept for node {each.id}, is taken by another "
+                    f"port {taken[0]} of {each.host}, kept for node {each.id}, is taken by another "
                     f"program (`ss -ltnp 'sport = :{taken[0]}'` names it): end that program, or "
                     "`fleet broker stop --purge` (deletes the broker's data) for new ports"
                 )
@@ -262,7 +249,7 @@ class Broker:
         for process in living:
             processes.end(process, grace=max(0.0, deadline - time.monotonic()))
 
-    def _adopt(self, state: _State) -> _State:
+    def _adopt(self, state: BrokerState) -> BrokerState:
         """Find nodes that were started by someone who was killed before writing it down."""
         for each in state.nodes:
             if state.process(each) is None:
@@ -272,7 +259,24 @@ class Broker:
                     self._save(state)
         return state
 
-    def _wait_ready(self, state: _State, *, wait: float) -> None:
+    def _moved(self, state: BrokerState) -> BrokerState:
+        """At the address that was asked for; Refused where that takes more than a restart."""
+        if self._host in {None, state.host}:
+            return state
+        assert self._host is not None
+        if any(state.process(node) for node in state.nodes):
+            raise Refused(
+                f"the broker in {self._folder} runs at {state.host}: `fleet broker stop` first, "
+                f"then it can start at {self._host}"
+            )
+        if state.secure and self.secrets.folder.exists():
+            raise Refused(
+                f"the certificate of the broker in {self._folder} names {state.host}: "
+                "`fleet broker stop --purge` first (deletes its data)"
+            )
+        return state.at(self._host)
+
+    def _wait_ready(self, state: BrokerState, *, wait: float) -> None:
         """Every node answers for itself and knows all: the others remember a dead one for 6 s."""
         from confluent_kafka import KafkaException  # noqa: PLC0415 - loads librdkafka
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415
@@ -297,7 +301,7 @@ class Broker:
                 if seen != len(state.nodes):
                     time.sleep(0.1)
 
-    def _new(self) -> _State:
+    def _new(self) -> BrokerState:
         ports = _free_ports(2 * self._brokers)
         nodes = tuple(
             Node(
@@ -305,25 +309,26 @@ class Broker:
                 port=ports[2 * number],
                 controller_port=ports[2 * number + 1],
                 home=self._folder / f"node-{number + 1}",
+                host=self._host or HOST,
             )
             for number in range(self._brokers)
         )
-        return _State(cluster_id=_cluster_id(), nodes=nodes, secure=bool(self._secure))
+        return BrokerState(cluster_id=_cluster_id(), nodes=nodes, secure=bool(self._secure))
 
-    def _load(self) -> _State | None:
+    def _load(self) -> BrokerState | None:
         kept = read_state(self._file, schema=SCHEMA)
         if kept is None:
             return None
         try:
-            return _from_json(kept, self._folder)
+            return from_json(kept, self._folder)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FleetError(
                 f"{self._file} is not the state of a broker ({error!r}): end its processes, move "
                 f"{self._folder} away and start again"
             ) from error
 
-    def _save(self, state: _State) -> None:
-        write_state(self._file, _as_json(state), schema=SCHEMA)
+    def _save(self, state: BrokerState) -> None:
+        write_state(self._file, as_json(state), schema=SCHEMA)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -340,7 +345,7 @@ def embedded_bootstrap(home: Path) -> str | None:
     return status.bootstrap_servers if status.running else None
 
 
-def _check_alive(state: _State) -> None:
+def _check_alive(state: BrokerState) -> None:
     for node in state.nodes:
         if state.process(node) is None:
             raise FleetError(
@@ -349,7 +354,7 @@ def _check_alive(state: _State) -> None:
             )
 
 
-def _no_answer(state: _State, node: Node, seen: int | None, wait: float) -> str:
+def _no_answer(state: BrokerState, node: Node, seen: int | None, wait: float) -> str:
     answer = "does not answer" if seen is None else f"sees {seen} of {len(state.nodes)} nodes"
     return (
         f"node {node.id} at {node.address} {answer} after {wait:.0f} s; the last lines of "
@@ -357,7 +362,7 @@ def _no_answer(state: _State, node: Node, seen: int | None, wait: float) -> str:
     )
 
 
-def _status(state: _State) -> BrokerStatus:
+def _status(state: BrokerState) -> BrokerStatus:
     nodes = tuple(
         NodeStatus(
             id=each.id,
@@ -379,46 +384,6 @@ def _status(state: _State) -> BrokerStatus:
 
 def _kind(secure: bool) -> str:
     return "secure" if secure else "plain"
-
-
-def _as_json(state: _State) -> dict[str, Any]:
-    return {
-        "cluster_id": state.cluster_id,
-        "secure": state.secure,
-        "overrides": dict(state.overrides),
-        "nodes": [
-            {
-                "id": node.id,
-                "port": node.port,
-                "controller_port": node.controller_port,
-                "process": process.as_json() if (process := state.processes.get(node.id)) else None,
-            }
-            for node in state.nodes
-        ],
-    }
-
-
-def _from_json(kept: Mapping[str, Any], folder: Path) -> _State:
-    nodes = tuple(
-        Node(
-            id=int(each["id"]),
-            port=int(each["port"]),
-            controller_port=int(each["controller_port"]),
-            home=folder / f"node-{int(each['id'])}",
-        )
-        for each in kept["nodes"]
-    )
-    return _State(
-        cluster_id=str(kept["cluster_id"]),
-        nodes=nodes,
-        secure=bool(kept.get("secure", False)),
-        overrides={str(key): str(value) for key, value in kept["overrides"].items()},
-        processes={
-            int(each["id"]): ProcessId.from_json(each["process"])
-            for each in kept["nodes"]
-            if each["process"] is not None
-        },
-    )
 
 
 def _free_ports(count: int) -> list[int]:

@@ -7,6 +7,7 @@ creation of topics by accident, and compaction that waits a week, because compac
 the history of groups that Fleet reads.
 """
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,13 @@ class Node:
     port: int
     controller_port: int
     home: Path
+    host: str = HOST
+    """Where clients reach it; controllers only ever meet at 127.0.0.1."""
 
     @property
     def address(self) -> str:
         """host:port for clients."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def data(self) -> Path:
@@ -144,6 +147,22 @@ def check_overrides(overrides: Mapping[str, str]) -> None:
     for key, value in overrides.items():
         if not key or any(c in "\r\n=: " for c in key) or any(c in "\r\n" for c in value):
             raise ConfigError(f"broker setting {key!r}={value!r} is no single line of properties")
+
+
+def check_host(host: str) -> None:
+    """ConfigError where clients could not be told `host` as an address."""
+    try:
+        address = ipaddress.IPv4Address(host)
+    except ValueError as error:
+        raise ConfigError(
+            f"the broker cannot listen on {host!r}: name an IPv4 address of this machine "
+            "(`ip -4 -brief address` lists them)"
+        ) from error
+    if address.is_unspecified or address.is_multicast:
+        raise ConfigError(
+            f"the broker cannot listen on {host}: clients are sent to the address that it listens "
+            "on, so name one of this machine's own"
+        )
 
 
 def _escaped(value: str) -> str:

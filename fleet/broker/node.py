@@ -110,7 +110,8 @@ def find_running(node: Node) -> ProcessId | None:
 
 def ports_taken(node: Node) -> list[int]:
     """Which of the node's ports somebody listens on."""
-    return [port for port in (node.port, node.controller_port) if not port_free(port)]
+    wanted = ((node.host, node.port), (HOST, node.controller_port))
+    return [port for host, port in wanted if not port_free(port, host)]
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -138,14 +139,24 @@ def _telling(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.strip() and not line.lstrip().startswith(("at ", "..."))]
 
 
-def port_free(port: int) -> bool:
-    """Whether nobody listens on that port of this machine."""
+def port_free(port: int, host: str = HOST) -> bool:
+    """Whether nobody listens on that port of that address of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As Kafka does: a port in TIME_WAIT is free, one that somebody listens on is not.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
             probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def is_here(host: str) -> bool:
+    """Whether that address is one of this machine's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
         except OSError:
             return False
     return True

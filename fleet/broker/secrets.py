@@ -107,10 +107,11 @@ class Secrets:
             ),
         }
 
-    def ensure(self, java: Path, *, data: bool) -> None:
+    def ensure(self, java: Path, *, data: bool, host: str = "127.0.0.1") -> None:
         """Make the folder where there is none. Raises FleetError where keytool fails.
 
-        data: the broker has been formatted, so that other secrets would open nothing.
+        data: the broker has been formatted, so that other secrets would open nothing. host: where
+        clients reach it, named by its certificate.
         """
         if self.folder.exists():
             return
@@ -124,7 +125,7 @@ class Secrets:
         made.folder.mkdir(mode=0o700, parents=True)
         admin, broker, keystore = (secrets.token_urlsafe(24) for _ in range(3))
         made._write(made._keystore_password, keystore)
-        made._certificates(java)
+        made._certificates(java, host)
         made._write(made.admin_password, admin)
         final = self.ca
         made._write(
@@ -160,8 +161,9 @@ class Secrets:
         finally:
             file.unlink(missing_ok=True)
 
-    def _certificates(self, java: Path) -> None:
+    def _certificates(self, java: Path, host: str) -> None:
         """A CA, one certificate signed by it for every node of this machine, and no CA key."""
+        names = dict.fromkeys(["ip:127.0.0.1", f"ip:{host}", "dns:localhost"])
         key = ("-keyalg", "EC", "-groupname", "secp256r1", "-validity", _DAYS)
         self._keytool(
             java, "-genkeypair", "-alias", "ca", "-dname", "CN=fleet-ca", *key,
@@ -171,7 +173,7 @@ class Secrets:
         self.ca.chmod(0o600)
         self._keytool(
             java, "-genkeypair", "-alias", "node", "-dname", f"CN={NODE}", *key, "-signer", "ca",
-            "-ext", "san=ip:127.0.0.1,dns:localhost", "-ext", "eku=serverAuth,clientAuth",
+            "-ext", f"san={','.join(names)}", "-ext", "eku=serverAuth,clientAuth",
         )  # fmt: skip
         self._keytool(java, "-delete", "-alias", "ca")
         self._keystore.chmod(0o600)

@@ -51,6 +51,7 @@ def history(*, commits: int, every_commit: bool, output: str) -> None:
 
 
 def _print(result: "Result", output: str) -> None:
+    from fleet.bench.recording import told
     from fleet.commands.answers import print_json, stdout, table
 
     if output == "json":
@@ -67,6 +68,9 @@ def _print(result: "Result", output: str) -> None:
     console.print(shown)
     for sentence in result.recorded.sentences() if result.recorded is not None else ():
         console.print(f"  {sentence}", markup=False, soft_wrap=True)
+    for name, spent in result.bare_cpu.items():
+        text = f"  CPU of two bare consumers, {name}: {told(spent, result.wish.commits)}"
+        console.print(text, markup=False, soft_wrap=True)
     for goal, measured, met in result.goals():
         found = "not measured" if measured is None else f"{measured:,.4g}"
         if measured is not None and measured >= 1000:
@@ -80,6 +84,10 @@ def _as_json(result: "Result") -> dict[str, Any]:
         "commits": result.wish.commits,
         "decoder_records_per_second": {n: round(rate) for n, rate in result.decoder.items()},
         "bare_records_per_second": {n: round(rate) for n, rate in result.bare.items()},
+        "bare_cpu_seconds": {
+            way: {name: round(seconds, 2) for name, seconds in spent.items()}
+            for way, spent in result.bare_cpu.items()
+        },
         "recorded": None if result.recorded is None else result.recorded.as_json(),
         "ratio_to_bare_consumers": None if result.ratio is None else round(result.ratio, 3),
         "goals": [

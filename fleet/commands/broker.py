@@ -58,7 +58,20 @@ def broker() -> None:
     help="Whether a broker that does not exist yet is secure (default: plain); "
     "an existing one keeps what it is.",
 )
-def start(*, brokers: str, settings: tuple[str, ...], wait: float, secure: bool | None) -> None:
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help="An IPv4 address of this machine at which clients reach the broker (default: 127.0.0.1, "
+    "so only this machine does); kept with it, and changed while it is stopped.",
+)
+def start(
+    *,
+    brokers: str,
+    settings: tuple[str, ...],
+    wait: float,
+    secure: bool | None,
+    listen: str | None,
+) -> None:
     """Start the nodes that do not run, and print their address.
 
     Starting a running broker changes nothing. Exit 1 with the reason where a port is taken,
@@ -73,7 +86,9 @@ def start(*, brokers: str, settings: tuple[str, ...], wait: float, secure: bool 
 
     overrides = dict(_setting(text) for text in settings)
     with Progress("starting the broker") as say:
-        embedded = Broker(fleet_home(), brokers=int(brokers), overrides=overrides, secure=secure)
+        embedded = Broker(
+            fleet_home(), brokers=int(brokers), overrides=overrides, secure=secure, host=listen
+        )
         status = embedded.start(wait=wait, say=say)
     click.echo(status.bootstrap_servers)
     if status.secure:

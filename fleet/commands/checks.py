@@ -1,4 +1,4 @@
-"""What `fleet doctor` finds: one fact, how bad it is, what to do.
+"""What `fleet doctor` finds on this machine.
 
 Each check is a function that returns findings and raises nothing that a broken machine can
 cause; `guarded` turns a FleetError into a FAIL that carries its sentence. The machine is here;
@@ -10,53 +10,18 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from fleet.errors import FleetError
+from fleet.findings import Finding, fail, ok, warn
 
 _LEAST_PYTHON: Final = (3, 11)
 _LEAST_BYTES: Final = 500_000_000
 _COMFORT_BYTES: Final = 3_000_000_000
 
 
-class Level(StrEnum):
-    """How bad a finding is; only FAIL changes the exit code."""
-
-    OK = "OK"
-    WARN = "WARN"
-    FAIL = "FAIL"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the doctor's answer."""
-
-    check: str
-    level: Level
-    found: str
-    remedy: str = ""
-    """What to do; empty where nothing is to be done."""
-
-
 Check = Callable[[], Iterator[Finding]]
-
-
-def ok(check: str, found: str) -> Finding:
-    """All is well."""
-    return Finding(check, Level.OK, found)
-
-
-def warn(check: str, found: str, remedy: str) -> Finding:
-    """Something works less well, or not yet."""
-    return Finding(check, Level.WARN, found, remedy)
-
-
-def fail(check: str, found: str, remedy: str = "") -> Finding:
-    """Something does not work."""
-    return Finding(check, Level.FAIL, found, remedy)
 
 
 def guarded(check: str, look: Check) -> list[Finding]:

@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fleet.commands.checks import Finding, Level, fail, guarded, jars, ok, warn
+from fleet.commands.checks import guarded, jars
 from fleet.commands.invocation import Invocation
 from fleet.errors import FleetError, Unreachable
+from fleet.findings import Finding, Level, fail, ok, warn
 from fleet.slots import ChangeState
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def _cluster(fleet: "Fleet") -> list[Finding]:
         found += guarded("batched leave", lambda: leave_possible(fleet))
         found += guarded("acls", lambda: missing_acls(fleet))
     found += guarded("workers", lambda: workers(fleet))
+    found += guarded("runtime", fleet.runtime.examine)
     found += guarded("slots", lambda: slots(fleet))
     found += guarded("changes", lambda: changes(fleet))
     return found
@@ -166,13 +168,9 @@ def missing_acls(fleet: "Fleet") -> Iterator[Finding]:
 
 def workers(fleet: "Fleet") -> Iterator[Finding]:
     """Processes run where they are wanted, and nowhere else."""
-    from fleet.act import spark_server
-    from fleet.act.local import LocalRuntime, find_orphans
-
     processes = fleet.workers()
     wanted = [worker for worker in processes if worker.wanted]
     running = sum(worker.running for worker in wanted)
-    runtime = fleet.runtime
     if not wanted:
         yield ok("workers", "none are wanted yet")
     elif running < len(wanted):
@@ -181,23 +179,18 @@ def workers(fleet: "Fleet") -> Iterator[Finding]:
         yield warn(
             "workers",
             f"{running} of {len(wanted)} run; {down.name} does not{why}",
-            f"its log is under {fleet.home}; the supervisor starts it again",
+            _log_of(fleet, down.name),
         )
     else:
         yield ok("workers", f"{running} run")
-    if not isinstance(runtime, LocalRuntime):
-        return
-    supervisor = runtime.supervisor()
-    if supervisor is not None:
-        yield ok("supervisor", f"runs, pid {supervisor.pid}")
-    elif wanted:
-        yield warn("supervisor", "does not run: nothing restarts a worker", "fleet up")
-    if spark_server.alive(fleet.home):
-        yield ok("spark", f"the shared server runs at {spark_server.connect_url(fleet.home)}")
-    elif wanted and any(f.worker and f.worker.spark == "shared" for f in fleet.spec.fleets):
-        yield warn("spark", "the shared server does not run", "fleet up; its log says why it ended")
-    for orphan in find_orphans(fleet.home):
-        yield warn("orphans", f"pid {orphan.pid} belongs to no known worker", "fleet down ends it")
+
+
+def _log_of(fleet: "Fleet", worker: str) -> str:
+    runtime = fleet.spec.runtime
+    if runtime.kind == "kubernetes":
+        where = f"kubectl -n {runtime.namespace} logs {worker} --previous"
+        return f"{where}; the kubelet starts it again"
+    return f"its log is under {fleet.home}; the supervisor starts it again"
 
 
 def slots(fleet: "Fleet") -> Iterator[Finding]:

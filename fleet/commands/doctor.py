@@ -5,9 +5,10 @@ from typing import Final
 
 import click
 
-from fleet.commands.checks import Finding, Level, disk, guarded, jars, java, packages, python
+from fleet.commands.checks import disk, guarded, jars, java, packages, python
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.errors import ConfigError
+from fleet.findings import Finding, Level
 
 _COLOURS: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 

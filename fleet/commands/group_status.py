@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fleet.commands.invocation import SCHEMA_VERSION
+from fleet.commands.keeping_up import verdicts
 from fleet.commands.recent import Recent, recently
 from fleet.decide.storms import Storm
+from fleet.decide.verdicts import GroupVerdict
 from fleet.model import GroupSnapshot, Member, PartitionState, Snapshot
 from fleet.rebalances import Rebalance
 from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
@@ -76,6 +78,8 @@ class GroupStatus:
     """The last one of the last day."""
     storm: Storm | None = None
     """As it stands, or, where the log was not read, as it was last seen."""
+    verdict: GroupVerdict | None = None
+    """Whether it keeps up; None where that cannot be said."""
 
     @property
     def exists(self) -> bool:
@@ -87,6 +91,7 @@ def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupSt
     """All groups of the cluster and all declared ones, or those named, in order of name."""
     snapshot = fleet.snapshot(names or None)
     recent = recently(fleet)
+    judged = verdicts(fleet, snapshot, recent, names)
     pauses = fleet.pauses()
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
@@ -105,6 +110,7 @@ def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupSt
                 per_hour=recent.per_hour(name),
                 last_rebalance=recent.last.get(name),
                 storm=fleet.storm(name) if names else fleet.last_storm(name),
+                verdict=judged.get(name),
             )
         )
     return snapshot, found, recent
@@ -161,6 +167,7 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
         "last_rebalance": _last(status.last_rebalance),
         "paused": bool(status.pauses),
         "storm": _storm(status.storm) if status.storm else None,
+        "verdict": status.verdict.as_json() if status.verdict else None,
         "managed": _managed_answer(status.managed) if status.managed else None,
     }
     if detail:

@@ -32,10 +32,9 @@ def history() -> None:
 
 spark_option = click.option(
     "--spark",
-    default="shared",
-    show_default=True,
     metavar="WHERE",
-    help="shared (this home's server), sc://host:port or local[n].",
+    help="shared (this home's server), sc://host:port or local[n] (default: history.spark of "
+    "fleet.yaml, shared).",
 )
 polled_option = click.option(
     "--polled", is_flag=True, help="Look at the groups, even where the offsets topic can be read."
@@ -47,7 +46,7 @@ polled_option = click.option(
 @polled_option
 @output_option
 @common
-def run(invocation: Invocation, *, spark: str, polled: bool, output: str) -> None:
+def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str) -> None:
     """Catch up with the cluster, and stop.
 
     Goes on where the last run or tail stopped, whatever ended it: nothing is lost or twice in
@@ -80,7 +79,7 @@ def run(invocation: Invocation, *, spark: str, polled: bool, output: str) -> Non
 @spark_option
 @polled_option
 @common
-def tail(invocation: Invocation, *, spark: str, polled: bool) -> None:
+def tail(invocation: Invocation, *, spark: str | None, polled: bool) -> None:
     """Follow the cluster until Ctrl-C or SIGTERM.
 
     A batch every `history.every` seconds. SIGTERM lets the batch in hand become visible first; a

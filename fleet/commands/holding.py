@@ -1,4 +1,4 @@
-"""`fleet pause` and `fleet resume`: a person holds all changes, and lets go.
+"""`fleet pause`, `resume` and `release`: a person holds all changes, lets go, or ends managing.
 
 A pause is kept beside the slots, so everything that acts obeys it: this command, Dagster's
 runs, a second shell. Workers go on working; handovers that they do among themselves (a crash,
@@ -62,6 +62,22 @@ def resume(
     click.echo(f"the pause of {what} is lifted" if lifted else f"{what}: there was no pause")
     for held in left:
         click.echo(f"still held by the pause of all groups: {held.reason} ({held.by})")
+
+
+@click.command(epilog="Example:  fleet release orders-enrichment")
+@click.argument("group")
+@common
+def release(invocation: Invocation, group: str) -> None:
+    """Stop managing a group; its workers go on.
+
+    Nothing acts on it from here on: slots, takeovers and rolls are its workers' own business, as
+    without a manager. `fleet resume GROUP` manages it again, `fleet down` ends its workers.
+    """
+    with invocation.open() as fleet:
+        left = fleet.release(group, by=person())
+    what = "1 worker goes on" if left == 1 else f"{left} workers go on"
+    click.echo(f"group {group} is not managed any more; {what}")
+    click.echo(f"Manage it again with `fleet resume {group}`, or take it out of the file.")
 
 
 def _reopen(invocation: Invocation, group: str | None, slot: int) -> None:

@@ -13,8 +13,10 @@ from fleet.commands.invocation import Invocation, actor, common
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 
 if TYPE_CHECKING:
+    from fleet.act.runtime import RuntimeKind
+    from fleet.decide.adopted import Adopted
     from fleet.model import Snapshot
-    from fleet.spec import Cluster
+    from fleet.spec import Cluster, FleetSpec, KubernetesRuntimeSpec
 
 
 _GRACE_SECONDS: Final = 5.0
@@ -31,31 +33,54 @@ _GRACE_SECONDS: Final = 5.0
     help="Where to write (default: the --config file).",
 )
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.option("--kubernetes", "namespace", metavar="NAMESPACE", help="Look for Deployments there.")
+@click.option("--context", metavar="NAME", help="Of the kubeconfig, with --kubernetes.")
 @common
 def init(
-    invocation: Invocation, *, bootstrap: str | None, name: str, out: Path | None, force: bool
+    invocation: Invocation,
+    *,
+    bootstrap: str | None,
+    name: str,
+    out: Path | None,
+    force: bool,
+    namespace: str | None,
+    context: str | None,
 ) -> None:
     """Write a fleet.yaml from the groups of a cluster.
 
     All groups are written with mode: observe, so nothing is acted upon until you say so. With
     --force and without --bootstrap, the `cluster:` part of the file that is there is kept, its
     security settings with it. Without either, the cluster is the embedded one.
+
+    With --kubernetes, a group whose members run in pods of a Deployment of that namespace (by
+    their address, or by the pod's name in their ids) is written with `runtime.deployment`.
     """
+    if context is not None and namespace is None:
+        raise click.UsageError("--context says where --kubernetes NAMESPACE is: name that, too")
     path = out or invocation.path()
     if path.exists() and not force:
         raise ConfigError(
             f"{path} is there already: overwrite it with --force, or name another with --out FILE"
         )
     cluster = _cluster(path, bootstrap=bootstrap, name=name)
+    from fleet.decide.adopted import deployed
     from fleet.draft import draft
     from fleet.home import write_whole
 
+    runtime = None if namespace is None else _namespace(namespace, context)
+    found = () if runtime is None else _deployments(runtime)
     snapshot = _look(cluster)
-    write_whole(path, draft(snapshot, cluster))
+    homes = deployed(snapshot.groups, found)
+    write_whole(path, draft(snapshot, cluster, runtime=runtime, deployed=homes))
     for problem in snapshot.problems:
         click.echo(f"fleet: {problem}", err=True)
-    found = len(snapshot.groups)
-    click.echo(f"{path}: {found} group{'' if found == 1 else 's'} of {cluster.bootstrap_servers}")
+    count = len(snapshot.groups)
+    click.echo(f"{path}: {count} group{'' if count == 1 else 's'} of {cluster.bootstrap_servers}")
+    if runtime is not None:
+        click.echo(
+            f"  {len(found)} Deployment{'' if len(found) == 1 else 's'} in namespace {namespace}, "
+            f"members of {len(homes)} group{'' if len(homes) == 1 else 's'} in their pods"
+        )
     click.echo("Next:")
     click.echo("  fleet status                what every group does now")
     click.echo(f"  edit {path}: give a group a `worker:`, then `mode: plan`")
@@ -79,6 +104,28 @@ def _cluster(path: Path, *, bootstrap: str | None, name: str) -> "Cluster":
         raise ConfigError(
             f"--cluster {name} is no cluster name: up to 64 letters, digits and . _ - in it"
         ) from error
+
+
+def _namespace(namespace: str, context: str | None) -> "KubernetesRuntimeSpec":
+    from pydantic import ValidationError
+
+    from fleet.spec import KubernetesRuntimeSpec
+
+    try:
+        return KubernetesRuntimeSpec(kind="kubernetes", namespace=namespace, context=context)
+    except ValidationError as error:
+        raise ConfigError(
+            f"--kubernetes {namespace} is no namespace: up to 63 small letters, digits and - in it"
+        ) from error
+
+
+def _deployments(runtime: "KubernetesRuntimeSpec") -> "tuple[Adopted, ...]":
+    """Other people's Deployments of the namespace."""
+    from fleet.clock import SystemClock
+    from fleet.runtimes import runtime_kind
+
+    kind: RuntimeKind = runtime_kind(runtime.kind)
+    return kind.deployments(runtime, environ=os.environ, clock=SystemClock())
 
 
 def _look(cluster: "Cluster") -> "Snapshot":
@@ -148,7 +195,8 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     from fleet.home import fleet_home
     from fleet.load import load
 
-    cluster = load(invocation.existing_path(), os.environ).cluster
+    spec = load(invocation.existing_path(), os.environ)
+    cluster = spec.cluster
     if purge and not yes and sys.stdin.isatty():
         what = "slots and, embedded, the broker's data"
         if not click.confirm(f"Remove the {what}, of cluster {cluster.name}?"):
@@ -157,7 +205,7 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
         try:
             fleet = invocation.open()
         except Unreachable:
-            _down_without_broker(cluster, purge=purge)
+            _down_without_broker(spec, purge=purge)
         else:
             with fleet:
                 fleet.down(purge=purge, progress=progress)
@@ -165,19 +213,20 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     click.echo(f"cluster {cluster.name}: down{', and purged' if purge else ''}")
 
 
-def _down_without_broker(cluster: "Cluster", *, purge: bool) -> None:
+def _down_without_broker(spec: "FleetSpec", *, purge: bool) -> None:
     """End what is left where the embedded broker does not run: nobody is there to say goodbye to.
 
     Members of the dead broker's groups are met again when it comes back with its data; the next
     `fleet up` takes their slots over.
     """
-    from fleet.act.local import LocalRuntime
     from fleet.broker import Broker
     from fleet.clock import SystemClock
     from fleet.home import fleet_home
+    from fleet.runtimes import runtime_kind
 
     home = fleet_home()
-    runtime = LocalRuntime(home, cluster=cluster.name, clock=SystemClock())
+    kind = runtime_kind(spec.runtime.kind)
+    runtime = kind.open(spec, home=home, environ=os.environ, clock=SystemClock())
     runtime.down(grace=_GRACE_SECONDS)
     if purge:
         runtime.purge()

@@ -140,21 +140,16 @@ def past_of(fleet: "Fleet", *, group: str | None, live: bool, patience: float) -
         return _of_all(fleet, patience)
     except FleetError as error:
         raise FleetError(
-            f"the past cannot be read: there are no history tables in {history_path(fleet)}, and "
+            f"the past cannot be read: there are no history tables in {fleet.history_path}, and "
             f"{error}"
         ) from error
-
-
-def history_path(fleet: "Fleet") -> str:
-    """Where this fleet's tables are, or would be."""
-    return fleet.spec.history.path or str(fleet.home / "history")
 
 
 def tables_of(fleet: "Fleet") -> Past | None:
     """The history's tables; None where there are none. Raises FleetError where they are broken."""
     from fleet.history.manifests import FOLDER
 
-    path = history_path(fleet)
+    path = fleet.history_path
     if "://" not in path and not Path(path, FOLDER).is_dir():
         return None  # pyarrow takes a quarter of a second to load, to say the same
 

@@ -110,7 +110,7 @@ def plan(invocation: Invocation, groups: tuple[str, ...], *, output: str) -> Non
 
 
 def _plans(fleet: "Fleet", groups: tuple[str, ...]) -> "list[Plan]":
-    names = groups or tuple(f.group for f in fleet.spec.fleets if f.worker is not None)
+    names = groups or tuple(f.group for f in fleet.spec.fleets if f.is_changeable)
     for name in names:
         fleet.group(name)
     if not names:

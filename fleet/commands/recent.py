@@ -8,15 +8,17 @@ Cost: a reader that begins in the middle does not know the cause of the first re
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from fleet.commands.past import by_group, tables_of, tail_of
-from fleet.errors import FleetError, Unreachable
+from fleet.errors import FleetError
 from fleet.rebalances import Rebalance
 
 if TYPE_CHECKING:
+    from fleet.commands.past import Past
     from fleet.cycle import Fleet
+    from fleet.observe.positions import Commits
 
 HOUR: Final = 3600.0
 DAY: Final = 86400.0
@@ -35,6 +37,11 @@ class Recent:
     """Where it is from, or why nothing is known."""
     in_hour: Mapping[str, int] = field(default_factory=dict)
     last: Mapping[str, Rebalance] = field(default_factory=dict)
+    commits: "Commits | None" = None
+    """The last ones, where the log was read."""
+    reaches: float | None = None
+    """Since when it was read; None: from its beginning."""
+    tables: "Past | None" = None
 
     @property
     def known(self) -> bool:
@@ -68,16 +75,21 @@ def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
     tables = tables_of(fleet)
     if tables is not None:
         found = tables.rows.rebalances(since=now - DAY)
-        return recent_from(found, kind="tables", sentence=tables.source.sentence(now), now=now)
+        told = tables.source.sentence(now)
+        return replace(recent_from(found, kind="tables", sentence=told, now=now), tables=tables)
+    done, commits, reaches = False, None, None
     try:
-        with tail_of(fleet, since=beginning(fleet), keep=DAY) as tail:
+        reaches = beginning(fleet)
+        with tail_of(fleet, since=reaches, keep=DAY) as tail:
             done = tail.catch_up(patience)
             found, why = tail.rebalances(since=now - DAY), tail.problem
+            commits = tail.commits()
     except FleetError as error:
         done, found, why = False, [], str(error)
     if done:
         told = "from __consumer_offsets, read just now"
-        return recent_from(found, kind="log", sentence=told, now=now)
+        made = recent_from(found, kind="log", sentence=told, now=now)
+        return replace(made, commits=commits, reaches=reaches)
     why = why or (
         f"__consumer_offsets was not read within {patience:g} s; `fleet history tail` keeps "
         "tables that answer at once"
@@ -90,11 +102,5 @@ def beginning(fleet: "Fleet") -> float | None:
 
     Raises FleetError where its size cannot be asked.
     """
-    from fleet.kafka_source.failures import RangeUnread
-
-    try:
-        bounds = fleet.offsets_bounds()
-    except RangeUnread as error:
-        raise Unreachable(f"the size of __consumer_offsets cannot be asked: {error}") from error
-    size = sum(end - start for start, end in bounds.values())
+    size = sum(end - start for start, end in fleet.offsets_bounds().values())
     return None if size <= SMALL else fleet.clock.now() - DAY

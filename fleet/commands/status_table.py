@@ -9,6 +9,7 @@ from rich.markup import escape
 from fleet.commands.answers import table
 from fleet.commands.group_status import GroupStatus, Managed
 from fleet.commands.recent import Recent
+from fleet.decide.verdicts import Level
 from fleet.model import LagCase, PartitionState, Snapshot
 from fleet.rebalances import Rebalance
 from fleet.slots import Change, ChangeState, WorkerReport
@@ -45,14 +46,24 @@ def print_status(
             )
     if groups and recent is not None and not recent.known:
         console.print(f"[yellow]not read[/yellow]: {escape(recent.sentence)}")
-    for status in groups:
-        if status.storm is not None:
-            console.print(f"[red]storm[/red] {escape(status.group)}: {escape(storm_of(status))}")
+    _alarms(console, groups)
     for problem in snapshot.problems:
         console.print(f"[yellow]not read[/yellow]: {escape(problem)}")
     if detail:
         for status in groups:
             _detail(console, status, now)
+
+
+def _alarms(console: Console, groups: Sequence[GroupStatus]) -> None:
+    """Storms, and groups that do not keep up."""
+    for status in groups:
+        if status.storm is not None:
+            console.print(f"[red]storm[/red] {escape(status.group)}: {escape(storm_of(status))}")
+    for status in groups:
+        if status.verdict is not None and status.verdict.level is not Level.OK:
+            colour = "red" if status.verdict.level is Level.ERR else "yellow"
+            said = f"{status.group}: {status.verdict.sentence}"
+            console.print(f"[{colour}]{status.verdict.verdict}[/] {escape(said)}")
 
 
 def _overview(groups: Sequence[GroupStatus], now: float) -> object:
@@ -130,6 +141,8 @@ def _story(status: GroupStatus, now: float) -> str:
     parts = [f"{seen.type} group"]
     if seen.assignor:
         parts.append(f"assignor {escape(seen.assignor)}")
+    if status.verdict is not None:
+        parts.append(f"verdict {status.verdict.verdict}")
     if status.window is not None:
         counted = "unreadable" if status.rebalances is None else str(status.rebalances)
         parts.append(f"rebalances in the last {duration(status.window)}: {counted}")

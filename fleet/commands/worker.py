@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--settings",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Frozen settings of a revision; fleet.yaml is not read then.",
+    help="Frozen settings of a revision, and code.tgz beside them; fleet.yaml is not read then.",
 )
 @click.option("--name", metavar="NAME", help="Unique among workers (default: from host and pid).")
 @common
@@ -38,10 +38,16 @@ def worker(
         raise click.UsageError("name a --group of fleet.yaml, or a --settings FILE")
     made = _declared(invocation, group) if group is not None else _frozen(settings)
     from fleet.home import fleet_home
+    from fleet.worker.pod import CODE
     from fleet.worker.process import run
 
-    code = run(made, name=name or default_name(made.group.group), home=fleet_home())
-    click.get_current_context().exit(code)
+    status = run(
+        made,
+        name=name or default_name(made.group.group),
+        home=fleet_home(),
+        code=None if settings is None else settings.with_name(CODE),
+    )
+    click.get_current_context().exit(status)
 
 
 def _declared(invocation: Invocation, group: str) -> "WorkerSettings":
@@ -66,16 +72,17 @@ def _declared(invocation: Invocation, group: str) -> "WorkerSettings":
 
 
 def _frozen(path: Path | None) -> "WorkerSettings":
-    from pydantic import ValidationError
-
-    from fleet.settings import WorkerSettings
+    from fleet.settings import LEFT_OUT, read_settings
 
     assert path is not None
     try:
-        return WorkerSettings.model_validate_json(path.read_text(encoding="utf-8"))
-    except (ValidationError, OSError, UnicodeDecodeError) as error:
+        settings, left_out = read_settings(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"{path} holds no worker settings of this version: {first}") from error
+    if left_out:
+        click.echo(f"{LEFT_OUT}: {', '.join(left_out)}", err=True)
+    return settings
 
 
 def default_name(group: str) -> str:

@@ -125,10 +125,6 @@ def plan_id(world: GroupWorld, *, wanted: int, now: float, drained: tuple[int, .
     return f"{slug(world.cluster, world.spec.group)}-{at}-{digest}"
 
 
-ILL_AFTER = 3
-"""Restarts after which a worker that does not run is no standby any more."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planning:
     world: GroupWorld
@@ -371,8 +367,7 @@ class _Planning:
         good = [
             p
             for p in wanted
-            if p.name in holders
-            or (p.revision == self.world.revision and (p.running or p.restarts < ILL_AFTER))
+            if p.name in holders or (p.revision == self.world.revision and (p.running or not p.ill))
         ]
         return len(good), [p for p in wanted if p not in good]
 

@@ -29,7 +29,7 @@ _MEMBERSHIP = {StepKind.OPEN, StepKind.LEAVE, StepKind.REJOIN, StepKind.STOP_ALL
 def may_act(spec: GroupSpec, mode: str) -> str | None:
     """Why the mode forbids acting, None where it allows it; plans are made in any mode."""
     group = spec.group
-    if spec.worker is None:
+    if not spec.is_changeable:
         return (
             f"{group} declares no worker, so it is only observed; declare one in fleet.yaml to "
             "manage it"

@@ -20,6 +20,7 @@ from fleet.decide.capacity import (
     ownable_reason,
     subscribed,
 )
+from fleet.decide.words import plural
 from fleet.model import GroupSnapshot, Json, LagCase, TopicPartition
 from fleet.spec import FixedScaling, GroupSpec, LagScaling, PartitionsScaling
 
@@ -93,8 +94,11 @@ def wanted_slots(
     memory: ScalingMemory,
     now: float,
     quarantined: Collection[TopicPartition] = (),
+    unit: str = "slot",
 ) -> Decision:
     """Decide once per look; `now` in wall-clock seconds, `memory` from the look before.
+
+    unit: what `current` counts, for the sentence (other people's consumers have pods, no slots).
 
     A quarantined partition's lag does not count: no worker can reduce it [30].
     """
@@ -103,7 +107,7 @@ def wanted_slots(
     target, limits = _bounded(spec, expected, ask.raw, current)
     memory = memory if memory.current == current else ScalingMemory(current=current)
     if current in {0, target}:
-        why = f"{ask.why}{limits}: {target} {_slots(target)}"
+        why = f"{ask.why}{limits}: {plural(target, unit)}"
         return Decision(wanted=target, raw=ask.raw, sentence=why, memory=_quiet(current))
     if target > current:
         wanted, memory, how = _grow(spec, target, current, memory, now)
@@ -113,14 +117,10 @@ def wanted_slots(
         wanted, memory, how = _stepped(spec, current, target), _quiet(current), "from"
     else:
         wanted, memory, how = _shrink(spec, target, current, memory, now)
-    tail = f"{current} to {wanted} {_slots(wanted)}" if wanted != current else f"{current}"
+    tail = f"{current} to {plural(wanted, unit)}" if wanted != current else f"{current}"
     return Decision(
         wanted=wanted, raw=ask.raw, sentence=f"{ask.why}{limits}: {how} {tail}", memory=memory
     )
-
-
-def _slots(count: int) -> str:
-    return "slot" if count == 1 else "slots"
 
 
 def _quiet(current: int) -> ScalingMemory:

@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from fleet.history.causes import Replay
-from fleet.history.manifests import DataFile
+from fleet.history.columns import LED
+from fleet.history.digest import codes, runs
+from fleet.history.manifests import DataFile, Led
 from fleet.history.places import Place
 from fleet.history.records import Record, decode
 from fleet.history.rows import membership_row, rebalance_row
@@ -57,7 +59,8 @@ class BatchFiles:
 
         All at once where they are few, else one partition of the offsets topic after the other.
         """
-        columns = ["partition", "offset", "timestamp", "group", "problem", "key", "value"]
+        columns = ["partition", "offset", "timestamp", "type", "group", "leader_epoch"]
+        columns += ["problem", "key", "value"]
         order = [("partition", "ascending"), ("offset", "ascending")]
         if sum(f.bytes for f in self._files if f.table == "events") <= HELD_BYTES:
             yield self.table("events", columns).sort_by(order), None
@@ -78,12 +81,15 @@ class Batch:
         cluster: str,
         names: Callable[[Collection[str]], Mapping[str, str]],
         topics: Mapping[str, str],
+        led: Mapping[int, Led],
     ) -> None:
         self._files = files
         self._memory = memory
         self._cluster = cluster
         self._names = names
         self.topics = {**topics, **self._new_topics()}
+        self.led = dict(led)
+        self._moves = {p: [each] for p, each in led.items() if each.offset >= 0}
         self.rebalances: list[dict[str, Any]] = []
         self.memberships: list[dict[str, Any]] = []
         self.problems: Counter[str] = Counter()
@@ -93,6 +99,7 @@ class Batch:
         """Feed the events of all groups to their replays."""
         for events, where in self._files.events():
             self.problems.update(events["problem"].drop_null().to_pylist())
+            self._follow(events.filter(pc.equal(events["type"], LED)))
             told = events.filter(pc.is_valid(events["group"]))
             if told.num_rows:
                 self._replay(told, self._commits_near(told, where))
@@ -102,22 +109,23 @@ class Batch:
         table = self._files.table("commits", [*_KEY, *_COMMIT])
         if not table.num_rows:
             return 0
-        # All commits of a group stand in one partition of the log, so offsets order them.
-        last = table.group_by(list(_KEY)).aggregate([("offset", "max"), ("partition", "max")])
-        rows = table.filter(
-            pa.array(
-                np.isin(
-                    _places(table["partition"], table["offset"]),
-                    _places(last["partition_max"], last["offset_max"]),
-                )
-            )
-        )
-        for key, commit in _commits(rows, self._memory.commits.get):
+        for key, commit in dict(_commits(_ends(table), self._memory.commits)).items():
             if commit.committed == DELETED:
                 self._memory.forget(key)
             else:
                 self._memory.commit(key, commit)
         return int(pc.sum(table["commits"]).as_py() or 0)
+
+    def _follow(self, changes: pa.Table) -> None:
+        """Which partitions are led anew; of each the last change is kept, with its place."""
+        for row in changes.to_pylist():
+            known, epoch = self.led.get(row["partition"]), row["leader_epoch"]
+            if known is None:
+                self.led[row["partition"]] = Led(epoch)
+            elif epoch > known.epoch:
+                move = Led(epoch, row["offset"], row["timestamp"])
+                self.led[row["partition"]] = move
+                self._moves.setdefault(row["partition"], []).append(move)
 
     def _new_topics(self) -> dict[str, str]:
         known = self._files.table("commits", ["topic_id", "topic"], ds.field("topic_id").is_valid())
@@ -125,7 +133,7 @@ class Batch:
         return dict(zip(pairs["topic_id"].to_pylist(), pairs["topic"].to_pylist(), strict=True))
 
     def _commits_near(self, events: pa.Table, where: Any) -> pa.Table:
-        """The last commit of each partition before each event of its group, and at the end."""
+        """The last commits of each partition before each event of its group, and at the end."""
         groups = pc.unique(events["group"])
         mine = ds.field("group").isin(groups.to_pylist())
         commits = self._files.table("commits", where=mine if where is None else where & mine)
@@ -137,12 +145,7 @@ class Batch:
             return (codes << _OFFSET_BITS) + np.asarray(table["offset"])
 
         after = np.searchsorted(np.sort(ranks(events)), ranks(commits))
-        numbered = commits.append_column("_after", pa.array(after)).append_column(
-            "_row", pa.array(np.arange(commits.num_rows))
-        )
-        numbered = numbered.take(pc.sort_indices(numbered["offset"]))
-        last = numbered.group_by([*_KEY, "_after"], use_threads=False).aggregate([("_row", "last")])
-        return commits.take(last["_row_last"])
+        return _ends(commits, after)
 
     def _replay(self, events: pa.Table, commits: pa.Table) -> None:
         records: dict[str, list[Record]] = {}
@@ -155,13 +158,7 @@ class Batch:
                 records.setdefault(row["group"], []).append(made)
                 partitions[row["group"]] = row["partition"]
         notes = {group: self._never_fed(group) for group in records}
-        latest: dict[Key, Commit] = {}
-
-        def known(key: Key) -> Commit | None:
-            return latest.get(key) or self._memory.commits.get(key)
-
-        for key, commit in _commits(commits.sort_by("offset"), known):
-            latest[key] = commit
+        for key, commit in _commits(commits, self._memory.commits):
             notes[key[0]].append((key, commit))
         self._ask_names(records)
         for group, mine in records.items():
@@ -196,7 +193,10 @@ class Batch:
             replay = Replay.from_json(json.loads(kept.state))
         replay.name_topics({i: self.topics[i] for i in _ids(records) if i in self.topics})
         waiting = deque(notes)
+        moves = deque(self._moves.get(partition, ()))
         for record in records:
+            while moves and moves[0].offset <= record.offset:
+                replay.coordinator_moved(moves.popleft().timestamp / 1000)
             while waiting and waiting[0][1].offset < record.offset:
                 _note(replay, *waiting.popleft())
             for made in replay.feed(partition, record):
@@ -220,16 +220,14 @@ def _note(replay: Replay, key: Key, commit: Commit) -> None:
     )
 
 
-def _commits(
-    rows: pa.Table, before: Callable[[Key], Commit | None]
-) -> Iterator[tuple[Key, Commit]]:
-    """Rows of `commits` with the rhythm that they and the commit before them show."""
+def _commits(rows: pa.Table, before: Mapping[Key, Commit]) -> Iterator[tuple[Key, Commit]]:
+    """Rows of `commits`, in order, with the rhythm that they and the commit before them show."""
+    seen: dict[Key, Commit] = {}
     names = (*_KEY, *_COMMIT)
     for values in zip(*(rows[name].to_pylist() for name in names), strict=True):
-        row = dict(zip(names, values, strict=True))
-        key: Key = (row["group"], row["topic"], row["topic_partition"])
-        count, at, first = row["commits"], row["timestamp"], row["first_timestamp"]
-        previous, known = row["previous_timestamp"], before(key)
+        key: Key = values[:3]
+        committed, at, epoch, topic_id, partition, offset, count, first, previous = values[3:]
+        known = seen.get(key) or before.get(key)
         gap = None if known is None else known.gap
         if count >= 3:
             gap = max(0, previous - first) // (count - 2)
@@ -240,17 +238,17 @@ def _commits(
         if previous is None and known is not None:
             previous = known.timestamp
         early = gap is not None and previous is not None and 2 * (at - previous) < gap
-        made = Commit(
-            committed=DELETED if row["committed"] is None else row["committed"],
+        seen[key] = Commit(
+            committed=DELETED if committed is None else committed,
             timestamp=at,
-            leader_epoch=row["leader_epoch"],
-            topic_id=row["topic_id"],
-            partition=row["partition"],
-            offset=row["offset"],
+            leader_epoch=epoch,
+            topic_id=topic_id,
+            partition=partition,
+            offset=offset,
             gap=gap,
             early=early,
         )
-        yield key, made
+        yield key, seen[key]
 
 
 def _ids(records: Sequence[Record]) -> set[str]:
@@ -263,5 +261,17 @@ def _ids(records: Sequence[Record]) -> set[str]:
     }
 
 
-def _places(partitions: Any, offsets: Any) -> Any:
-    return (np.asarray(partitions, np.int64) << _OFFSET_BITS) + np.asarray(offsets, np.int64)
+def _ends(commits: pa.Table, after: Any = None) -> pa.Table:
+    """The last two rows of each partition and stretch between events, in order of their offsets.
+
+    Two, for the last one may stand for too few commits to show their rhythm: a batch may have
+    been cut right before it, and a cause must not depend on where. All commits of a group stand
+    in one partition of the log, so that offsets order them. `after` tells the stretches apart.
+    """
+    place = np.argsort(np.asarray(commits["offset"]), kind="stable")
+    keys = [codes(commits["group"]), codes(commits["topic"])]
+    keys += [np.asarray(commits["topic_partition"]), *([] if after is None else [after])]
+    order, begins = runs([key[place] for key in keys])
+    ends = np.append(begins[1:], len(order))
+    found = np.concatenate([order[ends - 1], order[ends[ends - begins > 1] - 2]])
+    return commits.take(pa.array(place[np.sort(found)]))

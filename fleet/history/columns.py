@@ -49,6 +49,8 @@ cannot be read. All from `topic` to `topic_id` belongs to offset commits. `probl
 record was not decoded. `key` and `value` are kept for all but decoded commits and their
 tombstones."""
 
+LED: Final = -2
+"""`type` of a row that is no record: from its offset on the log has this `leader_epoch`."""
 _PLACE: Final = 3
 """Columns that do not come from the bytes: partition, offset, timestamp."""
 _COMMITS: Final = (0, 1)
@@ -87,6 +89,26 @@ def columns(
         )
         found = _merged(found, rest, others) if found else rest
     return pa.RecordBatch.from_arrays([*map(pa.array, place), *found], schema=COLUMNS)
+
+
+def only_commits(keys: pa.Array, values: pa.Array) -> bool:
+    """Whether records of these keys are plain commits and tombstones, with nothing odd about them.
+
+    All keys of one version, so that the same bytes name the same partition. Each key is looked at
+    once however many records have it: the arrays need not be of one length.
+    """
+    key, value = CommitKeys(Bytes(keys)), CommitValues(Bytes(values))
+    if not (key.fits & np.isin(key.type, _COMMITS)).all() or (key.type != key.type[:1]).any():
+        return False
+    live = value.bytes.valid
+    if not (value.fits | ~live).all():
+        return False
+    try:
+        if value.has_metadata(live):
+            value.metadata(live)
+    except pa.ArrowInvalid:  # not UTF-8
+        return False
+    return True
 
 
 def _commits(key: CommitKeys, value: CommitValues, plain: Bools) -> list[pa.Array]:

@@ -23,6 +23,8 @@ import pyarrow.compute as pc
 FLUSH: Final = 200_000
 """Rows that a task thins at once; twice that is the most that it holds."""
 _DAY_MS: Final = 86_400_000
+STANDS_FOR: Final = ("commits", "first_timestamp", "previous_timestamp", "first_offset")
+"""What a row of `commits` says of the commits that it stands for; decoded rows may bring it."""
 
 
 class Digest:
@@ -78,17 +80,17 @@ class Digest:
         if not self._interval:
             yield from self._rows(table, "commits", commits=np.ones(table.num_rows, np.int64))
             return
-        count = table.num_rows
-        self._held.append(
-            table.append_column("_segment", pa.array(segments))
-            .append_column("commits", pa.array(np.ones(count, np.int64)))
-            .append_column("first_timestamp", table["timestamp"])
-            .append_column("previous_timestamp", pa.nulls(count, pa.int64()))
-            .append_column("first_offset", table["offset"])
+        # At once: a chunk is mostly one partition's, where a key comes many times.
+        fresh = "commits" not in table.column_names
+        thin = (_for_itself(table) if fresh else table).append_column(
+            "_segment", pa.array(segments)
         )
-        self._count += count
+        if fresh:
+            thin = self._thinned(thin)
+        self._held.append(thin)
+        self._count += thin.num_rows
         if self._count >= FLUSH:
-            thin = self._thinned()
+            thin = self._thinned(pa.concat_tables(self._held))
             if thin.num_rows > FLUSH // 2:
                 yield from self._out(thin)
             else:
@@ -144,13 +146,13 @@ class Digest:
             if group is not None:
                 self._segments[group] = self._segments.get(group, 0) + 1
 
-    def _thinned(self) -> pa.Table:
+    def _thinned(self, table: pa.Table) -> pa.Table:
         """The last row of each key with what it stands for; the rows' order is the log's."""
-        table = pa.concat_tables(self._held).combine_chunks()
-        order, begins = _runs(
+        table = table.combine_chunks()
+        order, begins = runs(
             [
-                _codes(table["group"]),
-                _codes(table["topic"]),
+                codes(table["group"]),
+                codes(table["topic"]),
                 np.asarray(table["topic_partition"]),
                 np.asarray(table["timestamp"]) // self._interval,
                 np.asarray(table["_segment"]),
@@ -178,7 +180,7 @@ class Digest:
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
         if self._held:
-            yield from self._out(self._thinned())
+            yield from self._out(self._thinned(pa.concat_tables(self._held)))
 
     def _out(self, thin: pa.Table) -> Iterator[pa.RecordBatch]:
         self._held, self._count = [], 0
@@ -208,15 +210,30 @@ class Digest:
         yield from made.combine_chunks().to_batches(max_chunksize=50_000)
 
 
+def _for_itself(table: pa.Table) -> pa.Table:
+    """With STANDS_FOR of rows that stand for one commit each."""
+    count = table.num_rows
+    own = {
+        "commits": pa.array(np.ones(count, np.int64)),
+        "first_timestamp": table["timestamp"],
+        "previous_timestamp": pa.nulls(count, pa.int64()),
+        "first_offset": table["offset"],
+    }
+    for name in STANDS_FOR:
+        table = table.append_column(name, own[name])
+    return table
+
+
 _FIRST: Final = {"first_timestamp": "timestamp", "first_offset": "offset"}
 _EVENTS_ONLY: Final = frozenset({"type", "version", "member", "problem", "key", "value"})
 
 
-def _codes(strings: Any) -> Any:
+def codes(strings: Any) -> Any:
+    """A number for each distinct text of a column."""
     return np.asarray(strings.combine_chunks().dictionary_encode().indices)
 
 
-def _runs(keys: Sequence[Any]) -> tuple[Any, Any]:
+def runs(keys: Sequence[Any]) -> tuple[Any, Any]:
     """The rows' order with equal keys together, in their own order, and where each key begins."""
     code = np.zeros(len(keys[0]), np.int64)
     for key in keys:

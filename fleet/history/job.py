@@ -2,8 +2,8 @@
 
 Problem: millions of commits are Spark's work, but a rebalance is told by replaying each group's
 few events in order with its state, and all of it has to become visible at once or not at all.
-Choice: one Spark job per batch reads, decodes, thins and writes `commits` and `events`
-(fleet.history.digest); then this process reads the events back, partition by partition, replays
+Choice: the tasks of one Spark job per batch read, decode, thin and write `commits` and `events`
+(fleet.history.digested); then this process reads the events back, partition by partition, replays
 them (60 to 200 µs each, where grouping them on executors would cost a shuffle and a second job
 of about a second), and writes `rebalances`, `memberships`, and the memory beside them; one
 manifest makes it all visible with the new positions. Bounded: a batch takes at most
@@ -12,7 +12,8 @@ Cost: events cross from Spark to here by files; a batch takes a second even wher
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -20,7 +21,7 @@ from fleet.errors import FleetError
 from fleet.history.batch import Batch, BatchFiles
 from fleet.history.compaction import compacted
 from fleet.history.lag import lag_rows, waited_for
-from fleet.history.manifests import DataFile
+from fleet.history.manifests import DataFile, Led
 from fleet.history.standing import Memory
 from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
 from fleet.history.writing import Writer, with_files
@@ -38,8 +39,18 @@ class Log(Protocol):
         """First offset and end of what may be read, per partition; {} while there is no topic."""
         ...
 
-    def rows(self, ranges: Mapping[int, tuple[int, int]]) -> Any:
-        """A DataFrame of DIGEST's columns: the records of the ranges, which name all partitions."""
+    def digest(
+        self, ranges: Mapping[int, tuple[int, int]], *, led: Mapping[int, int], **where: str
+    ) -> Sequence[Mapping[str, Any]]:
+        """Have the rows of `commits` and `events` of the ranges written; their files (FILES).
+
+        `led`: leader epochs as known before, so that others are told; `where`: the place, the
+        folder and the cluster of a Task (fleet.history.digested).
+        """
+        ...
+
+    def bounded(self, offsets: int) -> AbstractContextManager[None]:
+        """What Spark does in it for so many offsets ends in time, or Unreachable is raised."""
         ...
 
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
@@ -114,9 +125,8 @@ class Recorder:
         bounds = self._log.bounds()
         while not stopped() and (todo := self._todo(bounds, done)):
             ranges = _first(todo, self.batch)
-            made = self._record(ranges, bounds)
-            done += made
-            left = sum(end - start for start, end in self._todo(bounds, Done()).values())
+            left = _offsets(todo) - _offsets(ranges)
+            done += (made := self._record(ranges, left))
             self._say(_told(made, left))
         if not stopped():
             done += self._look()
@@ -160,20 +170,12 @@ class Recorder:
 
     # --- one batch --------------------------------------------------------------------------
 
-    def _record(
-        self, ranges: Mapping[int, tuple[int, int]], bounds: Mapping[int, tuple[int, int]]
-    ) -> Done:
+    def _record(self, ranges: Mapping[int, tuple[int, int]], left: int) -> Done:
         writer, manifest = self._writer, self._writer.manifest
         folder = writer.attempt()
-        # Of a partition that is not named the data source reads everything.
-        empty = {p: (end, end) for p, (_, end) in bounds.items()}
-        log_rows = self._log.rows({**empty, **ranges})
-        cluster = self._cluster.replace("\\", "\\\\").replace("'", "\\'")
-        log_rows.selectExpr(f"'{cluster}' AS cluster", "*").write.partitionBy("kind", "day").option(
-            "compression", "zstd"
-        ).mode("overwrite").parquet(writer.place.for_spark(folder))
-        files = writer.written_by_spark(folder)
-        done = Done(batches=1, offsets=sum(end - start for start, end in ranges.values()))
+        done = Done(batches=1, offsets=_offsets(ranges))
+        with self._log.bounded(done.offsets):
+            files = self._written(ranges, folder)
         done.lost = [
             (p, known, start)
             for p, (start, _) in ranges.items()
@@ -185,6 +187,7 @@ class Recorder:
             cluster=self._cluster,
             names=self._log.names,
             topics=manifest.topics,
+            led=manifest.led,
         )
         batch.replay()
         done.commits = batch.remember_commits()
@@ -203,9 +206,35 @@ class Recorder:
             files,
             positions=positions,
             topics=batch.topics,
+            led=batch.led,
             lost=done.lost,
+            behind=left,
         )
         return done
+
+    def _written(self, ranges: Mapping[int, tuple[int, int]], folder: str) -> list[DataFile]:
+        """The rows of `commits` and `events`, written by Spark's tasks.
+
+        Raises FleetError where some are missing: executors elsewhere may have another disk there.
+        """
+        writer = self._writer
+        told = self._log.digest(
+            ranges,
+            led={p: each.epoch for p, each in writer.manifest.led.items()},
+            place=str(writer.place),
+            folder=folder,
+            cluster=self._cluster,
+        )
+        files = [DataFile(**each) for each in told]
+        here, written = (sum(f.rows for f in each) for each in (writer.found(files), files))
+        if here != written:
+            raise FleetError(
+                f"Spark wrote {written:,} rows into {writer.place}, and {here:,} of them are here: "
+                "its executors and this process have to share that path; set history.path to a "
+                "mount that all of them have, or to an object store (nothing of this batch became "
+                "visible)"
+            )
+        return files
 
     def _look(self) -> Done:
         """The lag of this moment."""
@@ -231,7 +260,9 @@ def commit(
     *,
     positions: Mapping[int, int] | None = None,
     topics: Mapping[str, str] | None = None,
+    led: Mapping[int, Led] | None = None,
     lost: Iterable[tuple[int, int, int]] = (),
+    behind: int = 0,
 ) -> None:
     """Make files visible, together with the memory's changes and the positions they stand for."""
     manifest, added = writer.manifest, list(files)
@@ -245,10 +276,16 @@ def commit(
             files=with_files(manifest, added),
             positions=manifest.positions if positions is None else positions,
             topics=manifest.topics if topics is None else topics,
+            led=manifest.led if led is None else led,
             lost=(*manifest.lost, *lost),
+            behind=behind,
         )
     )
     memory.saved()
+
+
+def _offsets(ranges: Mapping[int, tuple[int, int]]) -> int:
+    return sum(end - start for start, end in ranges.values())
 
 
 def _first(todo: Mapping[int, tuple[int, int]], most: int) -> dict[int, tuple[int, int]]:

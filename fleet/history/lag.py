@@ -22,19 +22,24 @@ ANYWAY: Final = 3600.0
 
 def waited_for(memory: Memory) -> dict[TopicPartition, int]:
     """The least committed offset of each partition that any group has committed."""
-    least: dict[TopicPartition, int] = {}
+    least: dict[tuple[str, int], int] = {}
     for (_, topic, partition), commit in memory.commits.items():
-        tp = TopicPartition(topic, partition)
-        least[tp] = min(commit.committed, least.get(tp, commit.committed))
-    return least
+        known = least.get((topic, partition))
+        if known is None or commit.committed < known:
+            least[topic, partition] = commit.committed
+    return {TopicPartition(*place): committed for place, committed in least.items()}
 
 
 def lag_rows(memory: Memory, ends: Logs, *, cluster: str) -> Iterable[dict[str, Any]]:
     """The rows that are due, each noted in the memory."""
+    logs: dict[tuple[str, int], tuple[TopicPartition, int | None]] = {}
     for key, commit in memory.commits.items():
         group, topic, partition = key
-        tp = TopicPartition(topic, partition)
-        end = ends.ends.get(tp)
+        log = logs.get((topic, partition))
+        if log is None:  # many groups read one partition, and hashing it takes Python's own code
+            tp = TopicPartition(topic, partition)
+            log = logs[topic, partition] = tp, ends.ends.get(tp)
+        tp, end = log
         if not _due(memory, key, commit.committed, end, ends.at):
             continue
         state = partition_state(

@@ -160,6 +160,10 @@ class CommitValues:
         """16 bytes each."""
         return self.bytes.read_bytes(16, self._after + 11, where)
 
+    def has_metadata(self, where: Bools) -> bool:
+        """Whether any of them has some."""
+        return bool((where & (self._after > self._metadata)).any())
+
     def metadata(self, where: Bools) -> pa.Array:
         """What the committer wrote beside; ArrowInvalid where it is not UTF-8."""
         return self._taken(where).cast(pa.string())

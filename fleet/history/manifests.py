@@ -12,7 +12,7 @@ list again (some 100 bytes a file; compaction keeps it at hundreds of files).
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fleet.errors import FleetError, SchemaTooNew
 from fleet.history.places import Place
@@ -42,6 +42,15 @@ class DataFile:
         return cls(name=str(name), table=str(table), day=str(day), rows=int(rows), bytes=int(size))
 
 
+class Led(NamedTuple):
+    """A partition's leader epoch, and where and when (ms) the last change of it was seen."""
+
+    epoch: int
+    offset: int = -1
+    """-1: it is the first that was ever seen, and no change."""
+    timestamp: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The tables at one moment.
@@ -60,7 +69,11 @@ class Manifest:
     topics: Mapping[str, str] = field(default_factory=dict)
     """Topic id → name, as the commits told it."""
     lost: tuple[tuple[int, int, int], ...] = ()
+    led: Mapping[int, Led] = field(default_factory=dict)
+    """Who leads each partition of the offsets topic, and so coordinates its groups."""
     began: float = 0.0
+    behind: int = 0
+    """Offsets that were there to be read when this was written, and were not."""
 
     def of(self, table: str) -> tuple[DataFile, ...]:
         """The files of one table, in the order in which they were written."""
@@ -75,8 +88,10 @@ class Manifest:
             "at": self.at,
             "what": self.what,
             "began": self.began,
+            "behind": self.behind,
             "positions": {str(p): offset for p, offset in sorted(self.positions.items())},
             "lost": [list(each) for each in self.lost],
+            "led": {str(p): list(each) for p, each in sorted(self.led.items())},
             "topics": dict(sorted(self.topics.items())),
             "files": [each.as_json() for each in self.files],
         }
@@ -101,8 +116,10 @@ class Manifest:
             at=float(state["at"]),
             what=str(state["what"]),
             began=float(state["began"]),
+            behind=int(state.get("behind", 0)),
             positions={int(p): int(offset) for p, offset in state["positions"].items()},
             lost=tuple((int(p), int(a), int(b)) for p, a, b in state["lost"]),
+            led={int(p): Led(*map(int, each)) for p, each in state.get("led", {}).items()},
             topics={str(k): str(v) for k, v in state["topics"].items()},
             files=tuple(DataFile.from_json(row) for row in state["files"]),
         )

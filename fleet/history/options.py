@@ -21,6 +21,7 @@ _KAFKA: Final = "kafka."
 _NAMES: Final = (
     *("bootstrap.servers", "login", "startingOffsets", "endingOffsets", "groups", "groupsPattern"),
     *("tasks", "maxOffsetsPerTrigger", "isolation.level", "group.id", "readTimeout", "topic"),
+    "leaderEpochs",
 )
 _BY_LOWER: Final = {name.lower(): name for name in _NAMES}
 
@@ -43,6 +44,9 @@ class Wish(NamedTuple):
     """The name that the principal may read with; nothing is joined or committed."""
     read_timeout: float
     topic: str
+    epochs: Mapping[int, int] | None = None
+    """Leader epoch by partition as known before: a row says where another one begins. None: no
+    such rows."""
 
 
 def wish_of(options: Mapping[str, str]) -> Wish:
@@ -68,6 +72,7 @@ def wish_of(options: Mapping[str, str]) -> Wish:
         group=named.get("group.id", "fleet-reads-only"),
         read_timeout=_seconds(named.get("readTimeout", "20")),
         topic=named.get("topic", TOPIC),
+        epochs=_epochs(named.get("leaderEpochs")),
     )
 
 
@@ -117,6 +122,18 @@ def _offsets(name: str, text: str) -> int | dict[int, int]:
     if any(number < 0 or offset < EARLIEST for number, offset in offsets.items()):
         raise ValueError(f"{allowed}; -2 is earliest, -1 latest")
     return offsets
+
+
+def _epochs(text: str | None) -> dict[int, int] | None:
+    if text is None:
+        return None
+    try:
+        return {int(p): int(e) for p, e in _json("leaderEpochs", text, dict).items()}
+    except (ValueError, TypeError):
+        raise ValueError(
+            f'option leaderEpochs: {text!r}: {{"partition": epoch}} in JSON, {{}} where none is '
+            "known"
+        ) from None
 
 
 def _groups(text: str | None) -> frozenset[str] | None:

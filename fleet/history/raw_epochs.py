@@ -2,8 +2,9 @@
 
 Problem: their values are not taken apart by the decoder, but their groups rebalance too.
 Choice: their epochs, members and states are the first fields of values that begin like
-KIP-848's; they are read here, and what follows is left. Cost: no assignments, so nothing is
-said to move.
+KIP-848's; they are read here, and what follows is left. A streams member's states count from 1
+(KIP-1071: 1 stable, 2 unrevoked, 3 unreleased), those of the others from 0. Cost: no
+assignments, so nothing is said to move.
 """
 
 from fleet.history.shapes import (
@@ -64,7 +65,7 @@ def _typed(record: Raw) -> Record | None:
             member_id=_member_id(record),
             epoch=data.i32(),
             previous_epoch=data.i32(),
-            state=data.i8(),
+            state=data.i8() - (1 if kind == 22 else 0),
             assigned={},
             revoking={},
         )

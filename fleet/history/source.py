@@ -10,6 +10,9 @@ travels by value, as that of `kafka_source` does: executors need only PySpark, p
 confluent-kafka. Cost: rows are ordered per partition within a task only; a task holds at most
 about 40 MB of fetched records.
 
+With the option `leaderEpochs` a row of type -2 stands where a partition's records begin to be of
+another leader epoch: its groups have another coordinator (or the same one started again).
+
 Compaction leaves gaps, which are nothing to it. Where the log begins after a wanted start, one row
 with type -1 says in `problem` which offsets are gone, and reading goes on.
 
@@ -22,10 +25,11 @@ Options: `fleet.history.options`, docs/history-source.md. Columns: `fleet.histor
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
@@ -42,9 +46,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from fleet.history.columns import COLUMNS, columns
+from fleet.history.columns import COLUMNS, LED, columns
 from fleet.history.options import EARLIEST, LATEST, Wish, wish_of
 from fleet.kafka_source.bounds import Bounds, bounds
+from fleet.kafka_source.columns import Part
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.login import resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
@@ -77,6 +82,10 @@ _SPARK_TYPES: Final = {
     pa.binary(): t.BinaryType(),
 }
 _PROBLEM_TYPE: Final = -1
+DECODED: Final = 50_000
+"""Records that are decoded at once: what a call costs is then little beside what a row costs."""
+Decode: TypeAlias = Callable[[Any, Any, Any, pa.Array, pa.Array], pa.RecordBatch]
+"""Place, keys and values of records → their columns."""
 
 
 def register(spark: Any) -> None:
@@ -226,36 +235,110 @@ def _shares(wish: Wish, spans: Mapping[int, tuple[int, int]]) -> list[InputParti
 
 
 def _read(wish: Wish, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, Share):  # Spark's own, where there is no share at all
-        return
+    if isinstance(partition, Share):  # else Spark's own, where there is no share at all
+        yield from read_share(wish, [OffsetRange(*each) for each in partition.ranges])
+
+
+def read_share(
+    wish: Wish, ranges: Sequence[OffsetRange], decode: Decode = columns
+) -> Iterator[pa.RecordBatch]:
+    """The records of the ranges, as a task reads them; rows of COLUMNS, or what `decode` makes."""
     options = options_of(_options(wish), group=wish.group, isolation=wish.isolation)
-    yield from read_ranges(
+    pieces = read_ranges(
         reading(options),
-        [OffsetRange(*each) for each in partition.ranges],
+        ranges,
         read_timeout=wish.read_timeout,
-        make=partial(_decoded, groups=wish.groups, pattern=wish.pattern),
-        gone=_gone,
+        make=partial(_piece, epochs=None if wish.epochs is None else dict(wish.epochs)),
+        gone=lambda lost: Piece(led=(_gone(lost),)),
     )
+    for held in _gathered(pieces):
+        yield _decoded(held, groups=wish.groups, pattern=wish.pattern, decode=decode)
+
+
+class Piece(NamedTuple):
+    """Records as they came, by column, and the rows that stand for none of them."""
+
+    led: Sequence[Mapping[str, Any]] = ()
+    partition: Any = ()
+    offset: Any = ()
+    timestamp: Any = ()
+    keys: Any = ()
+    values: Any = ()
+
+
+def _piece(parts: Sequence[Part], *, epochs: dict[int, int] | None) -> Piece:
+    """Of messages: what they hold is copied, so that they need not live until it is decoded."""
+    messages = [message for _, _, mine in parts for message in mine]
+    kind = type(messages[0])
+    return Piece(
+        [row for _, number, mine in parts for row in _led(number, mine, epochs)],
+        np.repeat([number for _, number, _ in parts], [len(mine) for _, _, mine in parts]),
+        np.array(list(map(kind.offset, messages)), np.int64),
+        np.array([at for _, at in map(kind.timestamp, messages)], np.int64),
+        pa.array(list(map(kind.key, messages)), pa.binary()),
+        pa.array(list(map(kind.value, messages)), pa.binary()),
+    )
+
+
+def _gathered(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """So many at a time that what decoding costs a call is little beside what it costs a row."""
+    held: list[Piece] = []
+    count = 0
+    for piece in pieces:
+        held.append(piece)
+        count += len(piece.offset)
+        if count >= DECODED:
+            yield held
+            held, count = [], 0
+    if held:
+        yield held
 
 
 def _decoded(
-    _topic: str,
-    partition: int,
-    messages: Sequence[Any],
-    *,
-    groups: frozenset[str] | None,
-    pattern: str | None,
+    held: Sequence[Piece], *, groups: frozenset[str] | None, pattern: str | None, decode: Decode
 ) -> pa.RecordBatch:
-    batch = columns(
-        [partition] * len(messages),
-        [m.offset() for m in messages],
-        [m.timestamp()[1] for m in messages],
-        pa.array([m.key() for m in messages], pa.binary()),
-        pa.array([m.value() for m in messages], pa.binary()),
+    led = [row for piece in held for row in piece.led]
+    full = [piece for piece in held if len(piece.offset)]
+    if not full:
+        return pa.RecordBatch.from_pylist(led, schema=COLUMNS)
+    batch = decode(
+        *(np.concatenate(each) for each in zip(*(piece[1:4] for piece in full), strict=True)),
+        *(pa.concat_arrays(each) for each in zip(*(piece[4:] for piece in full), strict=True)),
     )
-    if groups is None and pattern is None:
+    if groups is not None or pattern is not None:
+        batch = batch.filter(_chosen(batch.column("group"), groups, pattern))
+    if not led:
         return batch
-    return batch.filter(_chosen(batch.column("group"), groups, pattern))
+    return pa.concat_batches([pa.RecordBatch.from_pylist(led, schema=batch.schema), batch])
+
+
+def _led(
+    partition: int, messages: Sequence[Any], epochs: dict[int, int] | None
+) -> list[dict[str, Any]]:
+    """A row for each leader epoch that begins among the messages; `epochs` is kept current.
+
+    Epochs only grow in a log, so the ends of a chunk tell whether one begins in it.
+    """
+    if epochs is None:
+        return []
+    known = epochs.get(partition)
+    if not messages or messages[-1].leader_epoch() in {None, known}:
+        return []
+    rows = []
+    for message in messages:
+        epoch = message.leader_epoch()
+        if epoch is not None and (known is None or epoch > known):
+            known = epochs[partition] = epoch
+            rows.append(
+                {
+                    "partition": partition,
+                    "offset": message.offset(),
+                    "timestamp": message.timestamp()[1],
+                    "type": LED,
+                    "leader_epoch": epoch,
+                }
+            )
+    return rows
 
 
 def _chosen(group: pa.Array, groups: frozenset[str] | None, pattern: str | None) -> pa.Array:
@@ -269,13 +352,12 @@ def _chosen(group: pa.Array, groups: frozenset[str] | None, pattern: str | None)
     return pc.fill_null(pa.array(chosen, pa.bool_()).take(coded.indices), False)
 
 
-def _gone(lost: OffsetRange) -> pa.RecordBatch:
-    """One row that names offsets that the log no longer has."""
-    known = {
+def _gone(lost: OffsetRange) -> dict[str, Any]:
+    """A row that names offsets that the log no longer has."""
+    return {
         "partition": lost.partition,
         "offset": lost.start,
         "timestamp": time.time_ns() // 1_000_000,
         "type": _PROBLEM_TYPE,
         "problem": f"offsets {lost.start} to {lost.end - 1} are gone: the log begins behind them",
     }
-    return pa.RecordBatch.from_pylist([known], schema=COLUMNS)

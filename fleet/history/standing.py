@@ -8,7 +8,7 @@ partition), the commits as small lists (some 400 bytes a partition of a group). 
 reads the state of all groups: in proportion to groups and partitions, not to the log.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -70,7 +70,7 @@ class Memory:
         self.told: dict[Key, Told] = {}
         self._by_group: dict[str, set[Key]] = {}
         self._changed_groups: set[str] = set()
-        self._changed: set[Key] = set()
+        self._changed: dict[Key, None] = {}
 
     @classmethod
     def read(cls, place: Place, manifest: Manifest) -> "Memory":
@@ -117,19 +117,19 @@ class Memory:
         """A newer last commit."""
         self.commits[key] = commit
         self._by_group.setdefault(key[0], set()).add(key)
-        self._changed.add(key)
+        self._changed[key] = None
 
     def forget(self, key: Key) -> None:
         """The offset was deleted."""
         if self.commits.pop(key, None) is not None:
             self.told.pop(key, None)
             self._by_group[key[0]].discard(key)
-        self._changed.add(key)
+        self._changed[key] = None
 
     def tell(self, key: Key, told: Told) -> None:
         """A row of `lag` was written."""
         self.told[key] = told
-        self._changed.add(key)
+        self._changed[key] = None
 
     def commits_of(self, group: str) -> list[tuple[Key, Commit]]:
         """The last commits of one group, in order of the log."""
@@ -146,33 +146,53 @@ class Memory:
 
     def changed(self) -> Iterable[tuple[str, pa.Table]]:
         """Rows of what changed since `saved`, by table; nothing where nothing did."""
-        groups = [self._group_row(group) for group in sorted(self._changed_groups)]
-        standing = [self._standing_row(key) for key in sorted(self._changed)]
-        for table, rows in ((GROUPS, groups), (STANDING, standing)):
-            if rows:
-                yield table, pa.Table.from_pylist(rows, schema=STATE[table][0])
+        if self._changed_groups:
+            yield GROUPS, self._group_rows(sorted(self._changed_groups))
+        if self._changed:
+            yield STANDING, self._standing_rows(list(self._changed))
 
     def whole(self, table: str) -> Iterable[pa.Table]:
         """All rows of one table of the memory."""
         if table == GROUPS:
-            rows = [self._group_row(group) for group in sorted(self.groups)]
+            yield self._group_rows(sorted(self.groups))
         else:
-            rows = [self._standing_row(key) for key in sorted(self.commits)]
-        yield pa.Table.from_pylist(rows, schema=STATE[table][0])
+            yield self._standing_rows(sorted(self.commits))
 
     def saved(self) -> None:
         """The changes are in a manifest."""
         self._changed_groups.clear()
         self._changed.clear()
 
-    def _group_row(self, group: str) -> dict[str, Any]:
-        kept = self.groups.get(group)
-        return {"group": group, **({} if kept is None else kept._asdict())}
+    def _group_rows(self, groups: Sequence[str]) -> pa.Table:
+        kept = [self.groups.get(group) for group in groups]
+        return _table(GROUPS, [(group,) for group in groups], (Kept._fields, kept))
 
-    def _standing_row(self, key: Key) -> dict[str, Any]:
-        row: dict[str, Any] = dict(zip(("group", "topic", "topic_partition"), key, strict=True))
-        commit, told = self.commits.get(key), self.told.get(key)
-        row |= {} if commit is None else commit._asdict()
-        if told is not None:
-            row |= {"told_committed": told.committed, "told_end": told.end, "told_at": told.at}
-        return row
+    def _standing_rows(self, keys: Sequence[Key]) -> pa.Table:
+        return _table(
+            STANDING,
+            keys,
+            (Commit._fields, [self.commits.get(key) for key in keys]),
+            (_TOLD, [self.told.get(key) for key in keys]),
+        )
+
+
+_TOLD: Final = ("told_committed", "told_end", "told_at")
+
+
+def _table(
+    table: str,
+    keys: Sequence[tuple[Any, ...]],
+    *parts: tuple[Sequence[str], Sequence[tuple[Any, ...] | None]],
+) -> pa.Table:
+    """Rows by column, which is much quicker than row by row; None is a row of nulls.
+
+    One list after the other: a zip of so many rows wakes Python's collector.
+    """
+    schema, key = STATE[table]
+    columns: dict[str, list[Any]] = {}
+    for names, rows in ((key, keys), *parts):
+        nothing = (None,) * len(names)
+        full = [nothing if row is None else row for row in rows]
+        columns |= {name: [row[number] for row in full] for number, name in enumerate(names)}
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -42,6 +42,7 @@ EVENTS: Final = pa.schema(
         ("version", pa.int16()),
         ("group", pa.string()),
         ("member", pa.string()),
+        ("leader_epoch", pa.int32()),  # of type -2: the log's leader epoch from this offset on
         ("problem", pa.string()),
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -160,7 +161,7 @@ DIGEST: Final = pa.schema(
         *((f.name, f.type) for f in EVENTS if f.name not in {"cluster", *COMMITS.names}),
     ]
 )
-"""What a task gives Spark to write: both tables in one pass over the topic."""
+"""What a task makes of the topic in one pass: rows of both tables, with the table and the day."""
 
 
 def spark_ddl(schema: pa.Schema) -> str:

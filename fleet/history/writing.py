@@ -26,7 +26,6 @@ from fleet.closing import Closing
 from fleet.errors import FleetError, LostLease, Refused
 from fleet.history.manifests import DataFile, Manifest, latest, name_of, numbers, read_manifest
 from fleet.history.places import Place
-from fleet.history.table_columns import TABLES
 from fleet.history.tables import day_of
 
 DATA: Final = "data"
@@ -86,8 +85,12 @@ class Writer(Closing):
     ) -> list[DataFile]:
         """Write rows of a table by pyarrow, a file per day of the field `at` (seconds)."""
         by_day: dict[str, list[Mapping[str, Any]]] = {}
+        days: dict[float, str] = {}
         for row in rows:
-            by_day.setdefault(day_of(row[at]), []).append(row)
+            day = days.get(row[at])
+            if day is None:
+                day = days[row[at]] = day_of(row[at])
+            by_day.setdefault(day, []).append(row)
         return [
             self.write_table(
                 f"{folder}/{table}/day={day}/0.parquet",
@@ -112,20 +115,17 @@ class Writer(Closing):
             self.place.full(name), schema, filesystem=self.place.fs, compression="zstd"
         )
 
-    def written_by_spark(self, folder: str) -> list[DataFile]:
-        """The files of `kind=<table>/day=<day>/` that a Spark job left in the folder."""
-        found = []
-        for each in self.place.files(folder):
-            parts = dict(p.split("=", 1) for p in each.name.split("/") if "=" in p)
-            if parts.get("kind") in TABLES and each.name.endswith(".parquet"):
-                found.append(self.file(each.name, table=parts["kind"], day=parts["day"]))
-        return found
+    def found(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """Those that are here, whole."""
+        infos = self.place.fs.get_file_info([self.place.full(each.name) for each in files])
+        return [
+            each
+            for each, info in zip(files, infos, strict=True)
+            if info.is_file and info.size == each.bytes
+        ]
 
-    def file(self, name: str, *, table: str, day: str, rows: int | None = None) -> DataFile:
+    def file(self, name: str, *, table: str, day: str, rows: int) -> DataFile:
         """A file that was written."""
-        if rows is None:
-            with self.place.fs.open_input_file(self.place.full(name)) as source:
-                rows = int(pq.ParquetFile(source).metadata.num_rows)
         size = int(self.place.fs.get_file_info(self.place.full(name)).size or 0)
         return DataFile(name=name, table=table, day=day, rows=rows, bytes=size)
 

@@ -22,6 +22,8 @@ SCHEMA: Final = pa.schema(
 )
 """Columns of Spark's own Kafka source (with includeHeaders)."""
 _HEADERS: Final = SCHEMA.field("headers").type
+Part = tuple[str, int, Sequence[Any]]
+"""A topic, a partition, and messages of it in their order."""
 
 
 def spark_schema() -> Any:
@@ -63,6 +65,12 @@ def batch_of(topic: str, partition: int, messages: Sequence[Any]) -> pa.RecordBa
         _headers(headers) if any(headers) else pa.nulls(count, _HEADERS),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def batch_of_parts(parts: Sequence[Part]) -> pa.RecordBatch:
+    """Messages of several partitions as columns."""
+    made = [batch_of(*part) for part in parts]
+    return made[0] if len(made) == 1 else pa.concat_batches(made)
 
 
 def _headers(headers: Sequence[Any]) -> pa.Array:

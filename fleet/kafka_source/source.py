@@ -118,11 +118,18 @@ def _prepared(spark: Any) -> int:
     if cores is None:
         with by_value():
             spark.dataSource.register(FleetKafka)
-        # A leaf of a plan has as many partitions as there are cores, on every kind of Spark.
-        rows = spark.range(0, 100_000).selectExpr("spark_partition_id() AS p").distinct().count()
-        cores = max(1, int(rows))
+        cores = cores_of(spark)
         setattr(spark, _REGISTERED, cores)
     return int(cores)
+
+
+def cores_of(spark: Any) -> int:
+    """How many tasks Spark runs at once; waits until one runs.
+
+    A leaf of a plan has as many partitions as there are cores, on every kind of Spark.
+    """
+    rows = spark.range(0, 100_000).selectExpr("spark_partition_id() AS p").distinct().count()
+    return max(1, int(rows))
 
 
 @contextmanager

@@ -18,11 +18,11 @@ import gc
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, repeat
+from operator import is_not
 from typing import Any, Final
 
-import pyarrow as pa
-
-from fleet.kafka_source.columns import batch_of
+from fleet.kafka_source.columns import Part, batch_of_parts
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.pieces import OffsetRange
 
@@ -70,12 +70,13 @@ def read_ranges(
     ranges: Sequence[OffsetRange],
     *,
     read_timeout: float,
-    make: Callable[[str, int, Sequence[Any]], pa.RecordBatch] = batch_of,
-    gone: Callable[[OffsetRange], pa.RecordBatch] | None = None,
-) -> Iterator[pa.RecordBatch]:
+    make: Callable[[Sequence[Part]], Any] = batch_of_parts,
+    gone: Callable[[OffsetRange], Any] | None = None,
+) -> Iterator[Any]:
     """The records of the ranges, at most one per partition; closes the consumer at the end.
 
-    make: columns of one partition's messages. gone: what to yield for the part of a range that
+    make: columns of messages, by partition (columns built once for all of them cost a third of
+    what they cost one partition at a time). gone: what to yield for the part of a range that
     is before the log's first offset; without it that is a failure. Raises RangeTruncated or
     RangeUnread.
     """
@@ -93,10 +94,11 @@ def read_ranges(
             before = dict(todo)
             records, ends, errors = _sorted_out(messages)
             parts = [
-                make(*where, kept)
+                (*where, kept)
                 for where, group in records.items()
                 if (kept := _wanted(group, where, todo))
             ]
+            made = make(parts) if parts else None
             for where, position in ends:
                 _move(todo, where, position)
             behind = {where for error, where in errors if error.code() == _OUT_OF_RANGE}
@@ -108,8 +110,8 @@ def read_ranges(
             done = before.keys() - todo.keys()
             if done and todo:
                 consumer.pause([TopicPartition(topic, partition) for topic, partition in done])
-            if parts:
-                yield pa.concat_batches(parts)
+            if made is not None:
+                yield made
             if parts or todo != before:
                 moved = time.monotonic()  # after the yield: Spark may take its time
             elif time.monotonic() - moved > read_timeout:
@@ -124,6 +126,11 @@ def _sorted_out(
     messages: Sequence[Any],
 ) -> tuple[dict[_Where, list[Any]], list[tuple[_Where, int]], list[tuple[Any, _Where]]]:
     """Records by partition, ends of partitions with their positions, errors."""
+    if not messages:
+        return {}, [], []
+    kind = type(messages[0])
+    if not any(map(is_not, map(kind.error, messages), repeat(None))):  # nearly always
+        return _by_partition(messages, kind), [], []
     records: dict[_Where, list[Any]] = {}
     ends: list[tuple[_Where, int]] = []
     errors: list[tuple[Any, _Where]] = []
@@ -139,13 +146,31 @@ def _sorted_out(
     return records, ends, errors
 
 
+def _by_partition(messages: Sequence[Any], kind: type[Any]) -> dict[_Where, list[Any]]:
+    """Records by partition; they come in stretches of one."""
+    found: dict[_Where, list[Any]] = {}
+    topics, numbers = list(map(kind.topic, messages)), map(kind.partition, messages)
+    begin = 0
+    if topics.count(topics[0]) == len(topics):
+        stretches = [((topics[0], number), len(list(s))) for number, s in groupby(numbers)]
+    else:
+        stretches = [(w, len(list(s))) for w, s in groupby(zip(topics, numbers, strict=True))]
+    for where, length in stretches:
+        found.setdefault(where, []).extend(messages[begin : begin + length])
+        begin += length
+    return found
+
+
 def _wanted(messages: list[Any], where: _Where, todo: dict[_Where, OffsetRange]) -> list[Any]:
     """The records of one partition that are in its range; moves or ends the range."""
     left = todo.get(where)
     if left is None:
         return []
+    first, last = messages[0].offset(), messages[-1].offset()
+    _move(todo, where, last + 1)
+    if left.start <= first and last < left.end:  # nearly always
+        return messages
     offsets = [m.offset() for m in messages]
-    _move(todo, where, offsets[-1] + 1)
     return messages[bisect_left(offsets, left.start) : bisect_left(offsets, left.end)]
 
 

@@ -12,8 +12,9 @@ whole partition (some 300,000 records a second).
 """
 
 import struct
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -25,7 +26,6 @@ from fleet.history.records import (
     ConsumerGroupMember,
     CurrentAssignment,
     GroupMetadata,
-    OffsetCommit,
     Record,
     Tombstone,
     decode,
@@ -46,6 +46,8 @@ READS_ONLY: Final[Mapping[str, Any]] = {
 _BACKWARDS: Final = (2_000, 20_000)
 _COMMITS_KEPT: Final = 21
 """Commits per partition before a position: 20 gaps, for the median of rule 27."""
+_COMMIT_TYPES: Final = (0, 1)
+_GENERATION_TYPE: Final = 2
 DENIED: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -86,9 +88,9 @@ def partition_for(group: str, partitions: int) -> int:
 class GroupLog(Closing):
     """Reads one group at a time. Not for several threads at once.
 
-    `config` is librdkafka's, with bootstrap.servers and security; `timeout` bounds each call,
-    in seconds (a search backwards: six times as much). Raises Unreadable where the topic may
-    not be read, Unreachable where no broker answers.
+    `config` is librdkafka's, with bootstrap.servers and security; `timeout` bounds each question
+    to a broker, in seconds, and how long a reading may get no further. Raises Unreadable where
+    the topic may not be read, Unreachable where no broker answers.
     """
 
     def __init__(self, config: Mapping[str, Any], *, clock: Clock, timeout: float = 10.0) -> None:
@@ -156,10 +158,10 @@ class GroupLog(Closing):
         before = min(before, end)
         for back in _BACKWARDS:
             since = max(start, before - back)
-            found = self._stretch(group, since, before)
+            found = self._last(group, since, before)
             if since == start or _is_classic(found):
-                return _state(found)
-        return _state(self._stretch(group, start, before, patience=6.0))
+                return found
+        return self._last(group, start, before)
 
     # --- the consumer -----------------------------------------------------------------------
 
@@ -174,32 +176,44 @@ class GroupLog(Closing):
             return 0, 0
         return int(low), int(high)
 
-    def _stretch(
-        self, group: str, since: int, until: int, *, patience: float = 1.0
-    ) -> tuple[Record, ...]:
+    def _stretch(self, group: str, since: int, until: int) -> tuple[Record, ...]:
+        found: list[Record] = []
+        self._walk(group, since, until, lambda raw: found.append(_decoded(raw)))
+        return tuple(found)
+
+    def _last(self, group: str, since: int, until: int) -> tuple[Record, ...]:
+        last = _Last()
+        self._walk(group, since, until, last.add)
+        return last.records()
+
+    def _walk(self, group: str, since: int, until: int, keep: Callable[["_Raw"], None]) -> None:
         partition = self.partition_of(group)
         if partition is None or since >= until:
-            return ()
+            return
         name = group.encode()
         prefix = struct.pack(">h", len(name)) + name
-        found: list[Record] = []
         consumer = self._open()
         consumer.assign([TopicPartition(TOPIC, partition, since)])
-        deadline = self._clock.monotonic() + self._timeout * patience
+        at, deadline = since, self._clock.monotonic() + self._timeout
         try:
-            while not self._take(consumer, prefix, until, found):
-                if self._clock.monotonic() > deadline:
+            while at < until:
+                reached = self._take(consumer, prefix, until, keep)
+                if reached > at:
+                    at, deadline = reached, self._clock.monotonic() + self._timeout
+                elif self._clock.monotonic() > deadline:
                     raise Unreachable(
-                        f"partition {partition} of {TOPIC} at {self._address} was not read up to "
-                        f"offset {until} within {self._timeout * patience:.0f} s; see whether its "
-                        "leader is up, then try again"
+                        f"partition {partition} of {TOPIC} at {self._address} was read up to "
+                        f"offset {at} of {until}, and no further for {self._timeout:.0f} s; see "
+                        "whether its leader is up, then try again"
                     )
         finally:
             consumer.unassign()  # or it would go on asking the broker 100 times a second
-        return tuple(found)
 
-    def _take(self, consumer: Consumer, prefix: bytes, until: int, found: list[Record]) -> bool:
-        """Consume once; True when `until` was reached."""
+    def _take(
+        self, consumer: Consumer, prefix: bytes, until: int, keep: Callable[["_Raw"], None]
+    ) -> int:
+        """Consume once; the offset up to which everything was read, -1 where nothing came."""
+        reached = -1
         for message in consumer.consume(num_messages=5_000, timeout=0.01):
             error, offset = message.error(), message.offset() or 0
             if error is not None:
@@ -209,15 +223,15 @@ class GroupLog(Closing):
                 if not isinstance(failed, Unreachable):  # what passes is bounded by the caller
                     raise failed
             elif offset < until:
-                key, value = message.key(), message.value()
+                key = message.key()
                 if key is not None and key[2 : 2 + len(prefix)] == prefix:
-                    time = message.timestamp()[1]
-                    found.append(decode(key, value, offset=offset, timestamp=time))
+                    keep(_Raw(key, message.value(), offset, message.timestamp()[1]))
                 offset += 1
             # Past the end by position, not by the last record: compaction leaves gaps.
-            if offset >= until:
-                return True
-        return False
+            reached = max(reached, offset)
+            if reached >= until:
+                break
+        return reached
 
     def _open(self) -> Consumer:
         if self._consumer is None:
@@ -269,19 +283,42 @@ def _is_classic(records: tuple[Record, ...]) -> bool:
     return False
 
 
-def _state(records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """Without what later records replaced: commits beyond the last few, older generations."""
-    kept: list[Record] = []
-    commits: dict[object, int] = {}
-    metadata = False
-    for record in reversed(records):
-        if isinstance(record, OffsetCommit):
-            commits[record.tp] = commits.get(record.tp, 0) + 1
-            if commits[record.tp] > _COMMITS_KEPT:
-                continue
-        elif record.type == 2:
-            if metadata:
-                continue
-            metadata = True
-        kept.append(record)
-    return tuple(reversed(kept))
+class _Raw(NamedTuple):
+    """A record of the group as it was read; most are replaced before anybody looks into them."""
+
+    key: bytes
+    value: bytes | None
+    offset: int
+    timestamp: int
+
+
+class _Last:
+    """What of a stretch nothing in it replaced: no earlier generation, the last few commits."""
+
+    def __init__(self) -> None:
+        self._kept: list[_Raw] = []
+        self._commits: defaultdict[bytes, deque[_Raw]] = defaultdict(
+            lambda: deque(maxlen=_COMMITS_KEPT)
+        )
+        self._generation: _Raw | None = None
+
+    def add(self, raw: _Raw) -> None:
+        """The next one of the log."""
+        kind = int.from_bytes(raw.key[:2], "big", signed=True)
+        if kind in _COMMIT_TYPES:
+            self._commits[raw.key].append(raw)
+        elif kind == _GENERATION_TYPE:
+            self._generation = raw
+        else:
+            self._kept.append(raw)
+
+    def records(self) -> tuple[Record, ...]:
+        """In order of the log."""
+        kept = [*self._kept, *(raw for each in self._commits.values() for raw in each)]
+        if self._generation is not None:
+            kept.append(self._generation)
+        return tuple(map(_decoded, sorted(kept, key=lambda raw: raw.offset)))
+
+
+def _decoded(raw: _Raw) -> Record:
+    return decode(raw.key, raw.value, offset=raw.offset, timestamp=raw.timestamp)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from fleet.counted import Counted
-from fleet.history.records import GroupMetadata, Record
+from fleet.history.causes import Replay
+from fleet.history.records import Record
 from fleet.model import GroupState
 from fleet.observe.admin import Observer
 from fleet.observe.counting import count
 from fleet.observe.group_log import GroupLog, Unreadable
-from fleet.observe.recorded import rebalances_of
 from fleet.rebalances import Rebalance
 
 
@@ -46,14 +46,21 @@ class CoordinatorLedger:
             return None
 
     def rebalances(self, group: str, *, cluster: str, since: float) -> list[Rebalance] | None:
-        """The rebalances since a wall time."""
+        """The rebalances since a wall time, with the causes that the history gives them.
+
+        Those that have begun and not ended come last.
+        """
         try:
             records, before = self._since(group, since)
+            partition = self._log.partition_of(group)
         except Unreadable:
             return None
-        classic = any(isinstance(r, GroupMetadata) for r in (*before, *records))
-        protocol = "classic" if classic else "consumer"
-        return rebalances_of(count(records, before=before), cluster=cluster, protocol=protocol)
+        replay, place = Replay(cluster, group), -1 if partition is None else partition
+        for record in before:
+            replay.feed(place, record)
+        made = [row for record in records for row in replay.feed(place, record)]
+        ended = [row for row in made if isinstance(row, Rebalance)]
+        return [*ended, *replay.pending()]
 
     def _since(self, group: str, at: float) -> tuple[Sequence[Record], tuple[Record, ...]]:
         """The group's records since a wall time, and the state before them."""

@@ -16,6 +16,19 @@ _SCHEMA: Final = 38
 """Grafana 9.5 and later import it."""
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _MINE: Final = 'cluster="$cluster", group=~"$group"'
+_LABELS_ONLY: Final = {
+    "id": "organize",
+    "options": {
+        "excludeByName": dict.fromkeys(
+            ("Time", "Value", "__name__", "cluster", "instance", "job"), True
+        ),
+        "indexByName": {
+            name: place for place, name in enumerate(("group", "cause", "member", "words", "owner"))
+        },
+        "renameByName": {},
+    },
+}
+"""A table of an info metric is its labels; what Prometheus adds to them is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,8 @@ class Panel:
     unit: str = "short"
     width: int = 12
     description: str = ""
+    red_from: float | None = None
+    """A stat is red from here on; Grafana's own default is red from 80."""
 
 
 PANELS: Final[Sequence[Panel]] = (
@@ -37,6 +52,7 @@ PANELS: Final[Sequence[Panel]] = (
         (('sum(fleet_group_storm{cluster="$cluster"}) or vector(0)', "groups in a storm"),),
         width=4,
         description="Groups over their budget of rebalances; a plan's price is not counted.",
+        red_from=1,
     ),
     Panel(
         "Storm of the cluster",
@@ -44,6 +60,7 @@ PANELS: Final[Sequence[Panel]] = (
         (('max(fleet_cluster_storm{cluster="$cluster"}) or vector(0)', "cluster"),),
         width=4,
         description="Ten or more groups at once, or coordinators that moved.",
+        red_from=1,
     ),
     Panel(
         "Groups",
@@ -58,6 +75,7 @@ PANELS: Final[Sequence[Panel]] = (
         unit="s",
         width=4,
         description="How old what the exporter shows is.",
+        red_from=60,
     ),
     Panel(
         "Records not understood",
@@ -65,6 +83,7 @@ PANELS: Final[Sequence[Panel]] = (
         (('sum(increase(fleet_decode_errors_total{cluster="$cluster"}[1h])) or vector(0)', "1 h"),),
         width=4,
         description="Records of __consumer_offsets of an unknown type or version.",
+        red_from=1,
     ),
     Panel(
         "Slots shut",
@@ -80,6 +99,7 @@ PANELS: Final[Sequence[Panel]] = (
         ),
         width=4,
         description="Another process uses their instance id.",
+        red_from=1,
     ),
     Panel(
         "Who makes the storms",
@@ -178,7 +198,7 @@ PANELS: Final[Sequence[Panel]] = (
         "Records per second by worker",
         "timeseries",
         ((f"sum by (worker) (rate(fleet_worker_records_total{{{_MINE}}}[5m]))", "{{worker}}"),),
-        unit="reqps",
+        unit="cps",
         description="From the workers themselves, where Prometheus scrapes them.",
     ),
 )
@@ -237,13 +257,24 @@ def _placed(panels: Sequence[Panel]) -> list[dict[str, Any]]:
                 "description": panel.description,
                 "datasource": _SOURCE,
                 "gridPos": {"x": x, "y": y, "w": panel.width, "h": height},
-                "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+                "fieldConfig": {
+                    "defaults": {"unit": panel.unit, "min": 0, "thresholds": _thresholds(panel)},
+                    "overrides": [],
+                },
                 "options": {},
                 "targets": [_target(panel, i) for i in range(len(panel.queries))],
+                "transformations": [_LABELS_ONLY] if panel.kind == "table" else [],
             }
         )
         x, last = x + panel.width, height
     return found
+
+
+def _thresholds(panel: Panel) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = [{"color": "text", "value": None}]
+    if panel.red_from is not None:
+        steps = [{"color": "green", "value": None}, {"color": "red", "value": panel.red_from}]
+    return {"mode": "absolute", "steps": steps}
 
 
 def _target(panel: Panel, index: int) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-import yaml
-
 from fleet.spec import FleetSpec
+from fleet.yaml_text import dump
 
 LOOKS: Final = 4
 """The exporter is blind once its view is older than so many looks."""
@@ -52,21 +51,7 @@ def rules_yaml(spec: FleetSpec) -> str:
         f"# Alerts of cluster {spec.cluster.name}, made by `fleet alerts rules`: change fleet.yaml "
         "and render again.\n# Needs Prometheus 2.42 or newer.\n"
     )
-    return head + yaml.dump(
-        rules(spec), Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True
-    )
-
-
-class _Dumper(yaml.SafeDumper):
-    """Expressions of several lines stay readable."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
+    return head + dump(rules(spec))
 
 
 class _Rules:

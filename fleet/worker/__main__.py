@@ -4,10 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from fleet.errors import SchemaTooNew
 from fleet.home import fleet_home
-from fleet.settings import WorkerSettings
+from fleet.settings import LEFT_OUT, read_settings
 
 
 def main() -> int:
@@ -18,10 +17,12 @@ def main() -> int:
     options = parser.parse_args()
     try:
         text = options.settings.read_text(encoding="utf-8")
-        settings = WorkerSettings.model_validate_json(text)
-    except (OSError, ValidationError) as error:
+        settings, left_out = read_settings(text)
+    except (OSError, ValueError, SchemaTooNew) as error:
         sys.stderr.write(f"cannot read the settings {options.settings}: {error}\n")
         return 2
+    if left_out:
+        sys.stderr.write(f"{LEFT_OUT}: {', '.join(left_out)}\n")
     from fleet.worker.process import run  # noqa: PLC0415 - only once the settings are known good
 
     return run(settings, name=options.name, home=fleet_home())

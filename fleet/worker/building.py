@@ -17,6 +17,7 @@ from fleet.security import client_config
 from fleet.settings import WorkerSettings
 from fleet.slots import Slot
 from fleet.spec import ClassicWorker
+from fleet.worker.asking import Question
 from fleet.worker.assigning import Assigner
 from fleet.worker.batches import InlineReading
 from fleet.worker.ends import Ends
@@ -99,14 +100,10 @@ def orphans_of(
     settings: WorkerSettings, *, rejoin: Callable[[], None], clock: Clock, events: Events
 ) -> Orphans:
     """A holder's watch over partitions without an owner."""
-    options: dict[str, Any] = {
-        **client_config(settings.cluster, settings.bootstrap_servers, os.environ),
-        "logger": events.librdkafka_logger(),
-        "error_cb": lambda _: None,
-    }
+    config = client_config(settings.cluster, settings.bootstrap_servers, os.environ)
+    group = settings.group.group
     return Orphans(
-        AdminClient(options),
-        group=settings.group.group,
+        lambda topics: Question(config, group=group, topics=topics),
         topics=settings.group.topics,
         rejoin=rejoin,
         clock=clock,

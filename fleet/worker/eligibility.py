@@ -5,15 +5,16 @@ worker whose lease has expired [13]; a handover pins it to one revision. Without
 a free slot goes to the standby whose revision was published last, older ones wait one lease; a
 revision takes a second slot of another one only after its first is active, so that a bad one
 takes one slot, not all (a preference here, on what was last read; the store says so again in the
-transaction of the take). While a managed roll has pins in the gate, its other slots stay with
-the revision they have: the canary is not proven yet. Standbys that race for several slots
-begin at different ones, by their names.
+transaction of the take). A slot on which a revision failed before its first commit there is any
+other revision's at once, while that one waits a lease before it tries again. While a managed roll
+has pins in the gate, its other slots stay with the revision they have: the canary is not proven
+yet. Standbys that race for several slots begin at different ones, by their names.
 """
 
 import zlib
 from collections.abc import Iterable, Sequence
 
-from fleet.slots import Gate, Slot, WorkerReport, on_trial
+from fleet.slots import Gate, Slot, WorkerReport, on_trial, spoiled
 
 
 def candidates(
@@ -25,11 +26,13 @@ def candidates(
     dead: frozenset[int],
     waited: frozenset[int],
     newest: bool,
+    handed: frozenset[int] = frozenset(),
 ) -> tuple[Slot, ...]:
     """Slots that this standby may take now, best first.
 
     dead: slots whose holder this worker has watched expire. waited: slots that this worker has
-    seen takeable for one lease. newest: no standby of a later revision waits.
+    seen takeable for one lease. newest: no standby of a later revision waits. handed: slots that
+    this worker was asked to hand over, and did.
     """
     known = {slot.number: slot for slot in slots}
     numbers = sorted(gate.open - gate.leaving - gate.quarantined)
@@ -37,6 +40,7 @@ def candidates(
         slot
         for slot in (known.get(n, Slot(group=gate.group, number=n)) for n in numbers)
         if takeable(slot, dead)
+        and (slot.number not in handed or slot.number in waited)
         and _admits(gate, slot, slots, revision, newest=newest, waited=slot.number in waited)
     ]
     if not found:
@@ -64,6 +68,8 @@ def _admits(
         return pin.revision == revision
     rolling = bool(gate.handover) and slot.revision is not None
     first = slot.revision == revision if rolling else newest
+    if spoiled(slot) and not rolling:
+        first = slot.revision != revision
     return (first or waited) and not on_trial(slots, slot, revision)
 
 

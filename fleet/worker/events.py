@@ -1,7 +1,8 @@
 """One line per event on stderr for people; the same as JSON lines for tests, where asked for.
 
 `FLEET_EVENTS` names a file to which events are appended whole (protocol digest 5.2): assigned,
-revoked, lost, batch, committed, phase, exit, each with the wall time, worker and slot.
+revoked, lost, batch, committed, phase, exit, each with the wall time, worker and slot. `-` is
+standard output, for a container, whose log holds both.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any, Final
 from fleet.clock import Clock
 
 VARIABLE: Final = "FLEET_EVENTS"
+_STDOUT: Final = "-"
 
 
 def names(things: Sequence[object]) -> str:
@@ -62,6 +64,11 @@ class Events:
             return
         told = {"at": self._clock.now(), "worker": self._worker, "event": event, **facts}
         line = json.dumps(told, separators=(",", ":")) + "\n"
+        if self._path == _STDOUT:
+            with self._lock:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+            return
         handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(handle, line.encode())

@@ -34,6 +34,8 @@ RETRY_PAUSES: Final = (0.5, 1.0)
 MOST_SPARK_FAILURES: Final = 5
 """Lost sessions that one batch survives."""
 CONNECT_SECONDS: Final = 180.0
+_TASK_SECONDS: Final = 20.0
+"""How long a standby waits for a place on a cluster before it says that there is none."""
 STUCK_SECONDS: Final = 10.0
 """How long an interrupted batch may take to return before the process ends itself."""
 
@@ -237,9 +239,14 @@ class BatchRunner:
             self._warm(spark)
 
     def _warm(self, spark: Any) -> None:
-        """What a first batch pays, paid before the worker is ready: code, JIT, Python."""
+        """What a first batch pays, paid before the worker is ready: a task, code, JIT, Python."""
         from fleet.kafka_source.columns import SCHEMA  # noqa: PLC0415 - loads pyarrow
 
+        if not self._link.runs_tasks(_TASK_SECONDS):
+            self._events.say(
+                f"Spark gave a task no place within {_TASK_SECONDS:g} s: its cluster has no "
+                "executor, or none that is free; batches wait for one"
+            )
         frame_of(spark, SCHEMA.empty_table()).collect()
         context = self._context((), attempt=1, warm=True)
         try:

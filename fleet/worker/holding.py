@@ -3,7 +3,9 @@
 Problem: whoever holds a slot is its member, and must stop the moment that the store says
 otherwise, yet a store that is silent must not stop anybody [12]. Choice: a thread of its own
 renews every third of the lease and at every change; a renewal that finds another holder sets
-`lost` at once, one that finds no store changes nothing. Cost: three small writes per lease.
+`lost` at once, one that finds no store changes nothing and is tried again soon, so that a
+store that comes back finds every holder before its lease is over. Cost: three small writes per
+lease.
 """
 
 import threading
@@ -13,7 +15,7 @@ from typing import Any
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Phase, Slot, SlotStore, Watch
+from fleet.slots import Gate, Phase, Slot, SlotStore, Watch, known_for
 from fleet.worker.eligibility import candidates, outranked, takeable
 from fleet.worker.events import Events
 
@@ -30,6 +32,7 @@ class Looker:
         self._version: Any = None
         self._read_at = 0.0
         self._free_since: dict[int, float] = {}
+        self._handed: dict[int, int] = {}
         self.gate = Gate(group=group)
         self.slots: tuple[Slot, ...] = ()
 
@@ -53,26 +56,49 @@ class Looker:
         return True
 
     def dead(self) -> frozenset[int]:
-        """Slots whose holder's lease has expired on our own clock [13]."""
+        """Slots whose holder's lease has expired on our own clock [13].
+
+        None where the store has been known for less than a lease: who could not renew is alive.
+        """
         now = self._clock.monotonic()
-        return frozenset(
+        expired = frozenset(
             slot.number
             for slot in self.slots
             if self._watch.expired(str(slot.number), (slot.holder, slot.token, slot.counter), now)
             and slot.holder is not None
         )
+        return expired if known_for(self._store, now) >= self._lease else frozenset()
 
     def forget(self) -> None:
         """Read the store at the next look whatever its version says."""
         self._version = None
         self._read_at = 0.0
 
+    def released(self, slot: Slot, *, handed: bool) -> None:
+        """This worker held the slot until now, and looks again; handed: asked to hand it over.
+
+        What it saw free before its tenure says nothing of how long a slot is free now.
+        """
+        self._free_since = {}
+        if handed:
+            self._handed[slot.number] = slot.token
+
     def takeable(self, *, worker: str, revision: str, since: float) -> tuple[Slot, ...]:
-        """What this standby may take now, best first. since: when its revision was published."""
+        """What this standby may take now, best first. since: when its revision was published.
+
+        Nothing where the store is not known to be as it was last read.
+        """
         dead, now = self.dead(), self._clock.monotonic()
+        if known_for(self._store, now) < 0:
+            self._free_since = {}
+            return ()
         free = {s.number for s in self.slots if takeable(s, dead)} & self.gate.open
         self._free_since = {n: self._free_since.get(n, now) for n in free}
         waited = frozenset(n for n, at in self._free_since.items() if now - at >= self._lease)
+        pins = self.gate.handover
+        handed = frozenset(
+            n for n, token in self._handed.items() if n in pins and pins[n].token == token
+        )
         return candidates(
             self.gate,
             self.slots,
@@ -80,6 +106,7 @@ class Looker:
             revision=revision,
             dead=dead,
             waited=waited,
+            handed=handed,
             newest=not free or self._is_newest(revision, since),
         )
 
@@ -111,6 +138,7 @@ class Holding:
         self._store = store
         self._slot = slot
         self._lease = lease
+        self._pause = lease / 3
         self._fields = fields
         self._after = after
         self._clock = clock
@@ -145,8 +173,10 @@ class Holding:
             try:
                 stored = self._store.renew(replace(self._slot, **self._fields()))
             except Unreachable as error:
+                self._pause = self._lease / 12
                 self._events.say_rarely(f"{error}; going on as long as Kafka has us as a member")
                 return True
+            self._pause = self._lease / 3
             if stored is None:
                 self._lost = True
                 return False
@@ -186,7 +216,7 @@ class Holding:
 
     def _keep(self) -> None:
         while True:
-            self._wake.wait(self._lease / 3)
+            self._wake.wait(self._pause)
             self._wake.clear()
             if self._stopped.is_set():
                 return

@@ -1,7 +1,11 @@
 """Health, readiness, metrics and status of one worker over HTTP.
 
-/livez: its threads move. /readyz: a warm standby, or a holder whose last batch went well.
-/metrics: Prometheus text. /status: the same facts as JSON. No secrets are in any of them.
+/startupz: the process has read its settings and may warm, however long that takes. /livez: its
+threads move. /readyz: a warm standby, or a holder that has committed (or found nothing to read)
+and whose last batch went well. Each says in words how the worker stands and what it waits for:
+"no slot" is well, "ill" is not. /metrics: Prometheus text. /status: the same facts as JSON. No
+secrets are in any of them. Answers come from what the worker's threads left in memory: a store,
+a broker or a Spark that hangs delays none.
 """
 
 import json
@@ -31,6 +35,22 @@ _GAUGES: Final = {
     "quarantined": "Partitions stopped because their next record cannot be processed.",
     "last_commit_timestamp_seconds": "Wall time of the last commit.",
 }
+_PROBES: Final = {"/startupz": None, "/livez": "live", "/readyz": "ready"}
+"""Path of a probe → the fact that it asks for; None: that it is answered at all."""
+
+
+def in_words(facts: Mapping[str, Any]) -> str:
+    """How a worker stands, in a line: its condition, its slot, what is wrong, what it waits for."""
+    said = str(facts["condition"])
+    if facts.get("slot") is not None:
+        said += f" (slot {facts['slot']})"
+    if facts.get("error"):
+        said += f": {facts['error']}"
+    if facts.get("doubt"):
+        said += f": {facts['doubt']}"
+    if facts.get("waits_for"):
+        said += f"; waits for {facts['waits_for']}"
+    return " ".join(said.split())
 
 
 class _Collector:
@@ -99,12 +119,13 @@ def _handler(status: Status, registry: CollectorRegistry) -> type[BaseHTTPReques
             facts = status()
             if path == "/status":
                 self._answer(200, json.dumps(facts, default=str).encode(), "application/json")
-            elif path in {"/livez", "/readyz"}:
-                good = bool(facts["live" if path == "/livez" else "ready"])
-                told = "ok" if good else str(facts.get("error") or facts["phase"])
-                self._answer(200 if good else 503, f"{told}\n".encode(), "text/plain")
+            elif path in _PROBES:
+                fact = _PROBES[path]
+                good = fact is None or bool(facts[fact])
+                told = f"{'ok' if good else 'no'}: {in_words(facts)}\n"
+                self._answer(200 if good else 503, told.encode(), "text/plain")
             else:
-                self._answer(404, b"/livez /readyz /metrics /status\n", "text/plain")
+                self._answer(404, f"{' '.join(_PROBES)} /metrics /status\n".encode(), "text/plain")
 
         def _answer(self, code: int, body: bytes, kind: str) -> None:
             self.send_response(code)

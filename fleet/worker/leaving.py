@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.slots import ChangeState, Gate, Phase, Slot, SlotStore, Watch
+from fleet.slots import ChangeState, Gate, Phase, Slot, SlotStore, Watch, known_for
 from fleet.worker.events import Events
 
 Leave = Callable[[str, Sequence[tuple[str | None, str]]], str | None]
@@ -97,5 +97,6 @@ class Completer:
         seen: object = None
         if change is not None and change.state is ChangeState.RUNNING:
             seen = (change.actor, change.token, change.counter)
-        mark = (gate.plan_id, gate.leaving, seen)
-        return self._watch.expired("actor", mark, self._clock.monotonic())
+        mark, now = (gate.plan_id, gate.leaving, seen), self._clock.monotonic()
+        silent = self._watch.expired("actor", mark, now)
+        return silent and known_for(self._store, now) >= self._watch.duration

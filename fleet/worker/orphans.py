@@ -7,80 +7,79 @@ member or the coordinator dies in between, static members come back without a re
 else changes (seen: a broker's kill -9 after an opened slot). Choice: the holder of the lowest
 active slot looks at its group now and then; a partition of its topics that a Stable group has
 left without an owner for `PATIENCE` is cured by one forced rebalance through the gate, the same
-that a person may ask for. Cost: a DescribeGroups per group and 15 s, and a rebalance that no plan
-has named, told in a sentence. A partition that was just added is found by the members themselves
-within their 30 s of metadata age, so that the patience is longer.
+that a person may ask for. Cost: a question per group and 20 s (fleet.worker.asking: 0.7 % of a
+core, in one worker), and a rebalance that no plan has named, told in a sentence. A partition
+that was just added is found by the members themselves within their 30 s of metadata age, so
+that the patience is longer.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
-
-from confluent_kafka import KafkaException
+from typing import Final
 
 from fleet.clock import Clock
+from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Phase, Slot
+from fleet.worker.asking import Answer, Question
 from fleet.worker.events import Events
 
-LOOK: Final = 15.0
+LOOK: Final = 20.0
 PATIENCE: Final = 45.0
 
 
 class Orphans:
-    """One holder's watch over its group; `step` never blocks."""
+    """One holder's watch over its group; `step` never blocks. `end` it with the tenure.
+
+    `ask` puts the question about the group and these topics.
+    """
 
     def __init__(
         self,
-        admin: Any,
+        ask: Callable[[Sequence[str]], Question],
         *,
-        group: str,
         topics: Sequence[str],
         rejoin: Callable[[], None],
         clock: Clock,
         events: Events,
     ) -> None:
-        self._admin = admin
-        self._group = group
+        self._ask = ask
         self._topics = [topic for topic in topics if not topic.startswith("^")]
         self._rejoin = rejoin
         self._clock = clock
         self._events = events
         self._next = clock.monotonic() + LOOK
-        self._asked: tuple[Any, Any] | None = None
+        self._asked: Question | None = None
         self._orphans: frozenset[TopicPartition] = frozenset()
         self._since = 0.0
 
     def step(self, number: int, gate: Gate, slots: Sequence[Slot]) -> None:
         """Look where it is time and ours to; ask for the rebalance where patience has ended."""
         if not _ours(number, gate, slots):
-            self._orphans, self._asked = frozenset(), None
+            self._orphans = frozenset()
+            self.end()
             return
         now = self._clock.monotonic()
         if self._asked is not None:
-            self._judge(now)
+            self._judge(self._asked, now)
         elif now >= self._next and self._topics:
             self._next = now + LOOK
-            self._ask()
+            self._asked = self._ask(self._topics)
 
-    def _ask(self) -> None:
-        from confluent_kafka import TopicCollection  # noqa: PLC0415 - with its admin alone
+    def end(self) -> None:
+        """Give up what is under way."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.end()
 
-        try:
-            (group,) = self._admin.describe_consumer_groups([self._group]).values()
-            topics = self._admin.describe_topics(TopicCollection(self._topics))
-            self._asked = group, topics
-        except KafkaException:  # weather: look again later
-            self._asked = None
-
-    def _judge(self, now: float) -> None:
-        assert self._asked is not None
-        group, topics = self._asked
-        if not all(future.done() for future in (group, *topics.values())):
+    def _judge(self, asked: Question, now: float) -> None:
+        if not asked.done():
+            if now >= self._next:
+                self.end()
             return
         self._asked = None
         try:
-            found = orphans(group.result(), [future.result() for future in topics.values()])
-        except KafkaException:
+            found = orphans(asked.answer())
+        except FleetError:  # weather: look again later
             return
         if found != self._orphans:
             self._orphans, self._since = found, now
@@ -100,14 +99,8 @@ def _ours(number: int, gate: Gate, slots: Sequence[Slot]) -> bool:
     return bool(active) and min(active) == number
 
 
-def orphans(group: Any, topics: Sequence[Any]) -> frozenset[TopicPartition]:
+def orphans(seen: Answer) -> frozenset[TopicPartition]:
     """Partitions of the topics without an owner; none where the group is not Stable."""
-    if group.state.name != "STABLE":
+    if seen.state != "STABLE":
         return frozenset()
-    owned = {
-        TopicPartition(each.topic, each.partition)
-        for member in group.members
-        for each in (member.assignment.topic_partitions if member.assignment else ())
-    }
-    due = {TopicPartition(t.name, p.id) for t in topics for p in t.partitions}
-    return frozenset(due - owned)
+    return seen.partitions.difference(*(member.partitions for member in seen.members))

@@ -258,6 +258,7 @@ class Pipeline:
             raise FleetError(done.fatal)
         if not done.void:
             self._reading.took(done.batch.records, done.seconds)
+            standing.failed = bool(done.failed)
         standing.dead_letters += done.letters
         starts = {each.tp: each.start for each in done.batch.ranges}
         for tp, error in done.failed.items():

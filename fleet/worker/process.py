@@ -5,6 +5,7 @@ Exit codes: 0 asked to end, 1 broken (the last line on stderr says why), 2 wrong
 worker that cannot go on ends [10]: restarting it is its supervisor's or the kubelet's business.
 """
 
+import contextlib
 import os
 import signal
 import threading
@@ -15,32 +16,51 @@ from pathlib import Path
 from typing import Final
 
 from fleet.clock import Clock, SystemClock
-from fleet.errors import ConfigError, FleetError
+from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.references import worker_environment
+from fleet.runtimes import runtime_kind
 from fleet.security import client_config
 from fleet.settings import WorkerSettings
-from fleet.slots import SlotStore
+from fleet.slots import SlotStore, Unmanaged
+from fleet.spec import KubernetesRuntimeSpec
 from fleet.worker.dead_letters import DeadLetters
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner, Identity
 from fleet.worker.holding import Looker
 from fleet.worker.leaving import Completer
+from fleet.worker.opening import Opener
+from fleet.worker.pod import SPARK_TOKEN, put_first, settled, spark_url, unpack
 from fleet.worker.protocols import protocol_of
 from fleet.worker.reporting import Reporter
+from fleet.worker.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
 from fleet.worker.takeover import Takeover, holder_of
 from fleet.worker.tenure import Tenure, Tools
+from fleet.worker.trial import Doubts, Trial, is_proven
 
 TICK: Final = 0.05
 """Seconds between two looks at the store."""
+_STORE_PAUSE: Final = 1.0
+"""Seconds between two attempts to open the store."""
 
 
-def run(settings: WorkerSettings, *, name: str, home: Path, clock: Clock | None = None) -> int:
-    """Be one worker until it is asked to end or cannot go on; the exit code."""
+def run(
+    settings: WorkerSettings,
+    *,
+    name: str,
+    home: Path,
+    code: Path | None = None,
+    clock: Clock | None = None,
+) -> int:
+    """Be one worker until it is asked to end or cannot go on; the exit code.
+
+    code: an archive of the entrypoint's code, unpacked into the home and put first on the path.
+    """
     clock = clock or SystemClock()
     unset: ConfigError | None = None
     try:
         if settings.group.worker is not None:  # a runtime may have done so already
             os.environ.update(worker_environment(settings.group.worker.env, os.environ))
+        settings = settled(settings, os.environ)
     except ConfigError as error:
         unset = error
     events = Events(worker=name, clock=clock, environ=os.environ)
@@ -51,14 +71,20 @@ def run(settings: WorkerSettings, *, name: str, home: Path, clock: Clock | None 
         if unset is not None:
             raise unset
         worker = _Worker(
-            settings=settings, name=name, home=home, stop=stop, clock=clock, events=events
+            settings=settings,
+            name=name,
+            home=home,
+            code=code,
+            stop=stop,
+            clock=clock,
+            events=events,
         )
-        code, sentence = worker.live()
+        status, sentence = worker.live()
     except FleetError as error:
-        code, sentence = error.exit_code, str(error)
-    events.tell("exit", code=code, reason=sentence)
+        status, sentence = error.exit_code, str(error)
+    events.tell("exit", code=status, reason=sentence)
     events.say(f"ended: {sentence}")
-    return code
+    return status
 
 
 class _Worker:
@@ -68,6 +94,7 @@ class _Worker:
         settings: WorkerSettings,
         name: str,
         home: Path,
+        code: Path | None,
         stop: threading.Event,
         clock: Clock,
         events: Events,
@@ -79,27 +106,39 @@ class _Worker:
         self._settings = settings
         self._name = name
         self._home = home
+        self._code = code
         self._stop = stop
         self._clock = clock
         self._events = events
         self._lease = group.runtime.lease
-        self._store: SlotStore = _store(settings, home, clock)
-        self._reporter = Reporter(
-            settings, name=name, store=self._store, clock=clock, events=events
-        )
+        # Out of the environment: PySpark would send it to any server that the user's code names.
+        ours = group.worker.spark == "shared" or in_clear(group.worker.spark)
+        self._spark_token = os.environ.pop(SPARK_TOKEN, None) if ours else None
+        self._reporter = Reporter(settings, name=name, clock=clock, events=events)
+        pod = isinstance(group.runtime, KubernetesRuntimeSpec)
+        self._trial = Trial(home if pod else None)
+        self._reporter.trial_error = lambda: self._trial.error
         self._runner: BatchRunner | None = None
         self._tenure: Tenure | None = None
 
     def live(self) -> tuple[int, str]:
         """The whole life; (exit code, why it ended)."""
+        group = self._settings.group.group
         try:
-            self._warm()
-            looker = Looker(
-                self._store, group=self._settings.group.group, lease=self._lease, clock=self._clock
+            store = self._open_store()
+            looker = Looker(store, group=group, lease=self._lease, clock=self._clock)
+            self._warm(looker)
+            opener = Opener(
+                store, group=group, lease=self._lease, clock=self._clock, events=self._events
             )
-            tools = self._tools(looker)
+            tools = self._tools(store, looker)
+            doubts = None
+            if isinstance(store, Unmanaged):
+                doubts = Doubts(store, group=group, lease=self._lease, clock=self._clock)
             while not self._stop.is_set():
-                ended = self._look_for_a_slot(looker, tools)
+                if doubts is not None:
+                    self._doubt(doubts, looker)
+                ended = self._look_for_a_slot(looker, opener, tools)
                 if ended is not None:
                     return ended
             return 0, "asked to end"
@@ -113,16 +152,40 @@ class _Worker:
                 self._runner.stop()
             self._reporter.close()
 
-    def _warm(self) -> None:
+    def _open_store(self) -> SlotStore:
+        """Where slots are; one that does not answer is waited for [12]."""
+        kind = runtime_kind(self._settings.group.runtime.kind)
+        self._reporter.waits_for = "the store of its slots"
+        store: SlotStore | None = None
+        while True:
+            try:
+                store = store or kind.store(
+                    self._settings, home=self._home, environ=os.environ, clock=self._clock
+                )
+                self._reporter.begin(store)
+                return store
+            except Unreachable as error:
+                self._reporter.waits_for = f"the store of its slots: {error}"
+                self._events.say_rarely(str(error), key="store")
+            if self._stop.wait(_STORE_PAUSE):
+                raise FleetError("asked to end before it was ready")
+
+    def _warm(self, looker: Looker) -> None:
         """Load the user's code, connect Spark, run `setup`, warm."""
+        from fleet.worker.carrying import carry  # noqa: PLC0415
         from fleet.worker.entrypoint import load  # noqa: PLC0415 - after worker.env is in place
-        from fleet.worker.spark_link import LINGER, LINGER_SHARED, SparkLink  # noqa: PLC0415
 
         worker = self._settings.group.worker
         assert worker is not None
-        self._reporter.write()
+        self._reporter.waits_for = f"Spark ({safe(worker.spark)}) and the entrypoint to be warm"
         began = self._clock.monotonic()
-        entrypoint = load(worker.entrypoint, worker.python_path)
+        folder = None if self._code is None else unpack(self._code, self._home)
+        if folder is not None:
+            put_first(folder, os.environ)
+        paths = (*([] if folder is None else [str(folder)]), *worker.python_path)
+        entrypoint = load(worker.entrypoint, paths)
+        if not worker.spark.startswith("local["):  # whose tasks are this process' children
+            carry(worker.entrypoint)
         drain = self._settings.group.rollout.drain_timeout
         self._runner = BatchRunner(
             link=SparkLink(
@@ -130,6 +193,8 @@ class _Worker:
                 clock=self._clock,
                 app=self._name,
                 linger=LINGER_SHARED if worker.spark == "shared" else LINGER,
+                token=self._token_of_spark,
+                elsewhere=worker.spark.startswith("sc://"),
             ),
             entrypoint=entrypoint,
             identity=Identity(
@@ -146,13 +211,14 @@ class _Worker:
             letters=self._letters(),
         )
         self._reporter.overdue = lambda: None if self._runner is None else self._runner.overdue
-        self._wait(self._runner.prepare())
+        self._wait(self._runner.prepare(), looker)
         took = self._clock.monotonic() - began
         self._reporter.standby()
         self._events.say(f"ready after {took:.1f} s as a standby of {self._settings.group.group}")
         self._events.tell("phase", phase="standby", seconds=took)
 
-    def _wait(self, future: "Future[None]") -> None:
+    def _wait(self, future: "Future[None]", looker: Looker) -> None:
+        """Holders are watched meanwhile: one that is dead by now need not be watched again."""
         while True:
             try:
                 return future.result(timeout=0.25)
@@ -160,6 +226,9 @@ class _Worker:
                 if self._stop.is_set():
                     raise FleetError("asked to end before it was ready") from None
                 self._reporter.beat()
+                with contextlib.suppress(Unreachable):
+                    looker.look()
+                    looker.dead()
 
     def _letters(self) -> DeadLetters | None:
         worker = self._settings.group.worker
@@ -180,16 +249,33 @@ class _Worker:
         assert worker is not None
         if worker.spark != "shared":
             return worker.spark
+        runtime = self._settings.group.runtime
+        if isinstance(runtime, KubernetesRuntimeSpec):
+            return spark_url(runtime, os.environ)
         from fleet.act.spark_server import connect_url  # noqa: PLC0415 - only for the shared server
 
         return connect_url(self._home)
 
-    def _tools(self, looker: Looker) -> Tools:
+    def _token_of_spark(self) -> str | None:
+        """Of the shared server: the pod's environment has it, or the home.
+
+        Of a server elsewhere: the environment, where Fleet sends it; else PySpark finds it there.
+        """
+        worker = self._settings.group.worker
+        assert worker is not None
+        runtime = self._settings.group.runtime
+        if worker.spark != "shared" or isinstance(runtime, KubernetesRuntimeSpec):
+            return self._spark_token
+        from fleet.act.spark_server import token  # noqa: PLC0415 - only for the shared server
+
+        return token(self._home)
+
+    def _tools(self, store: SlotStore, looker: Looker) -> Tools:
         worker = self._settings.group.worker
         assert worker is not None
         assert self._runner is not None
         completer = Completer(
-            self._store,
+            store,
             group=self._settings.group.group,
             static=worker.membership == "static",
             lease=self._lease,
@@ -200,7 +286,7 @@ class _Worker:
         return Tools(
             settings=self._settings,
             name=self._name,
-            store=self._store,
+            store=store,
             looker=looker,
             completer=completer,
             leave=self._send_leave,
@@ -208,6 +294,7 @@ class _Worker:
             protocol=self._protocol,
             runner=self._runner,
             reporter=self._reporter,
+            trial=self._trial,
             stop=self._stop,
             clock=self._clock,
             events=self._events,
@@ -233,9 +320,12 @@ class _Worker:
             leaving = [LeavingMember(instance_id=i, member_id=m) for i, m in members]
             return admin.leave(group, leaving, reason="fleet: sent by a worker").refusal
 
-    def _look_for_a_slot(self, looker: Looker, tools: Tools) -> tuple[int, str] | None:
+    def _look_for_a_slot(
+        self, looker: Looker, opener: Opener, tools: Tools
+    ) -> tuple[int, str] | None:
         """One look of a standby; what a tenure ended the worker with, or None."""
-        tools.see()
+        if tools.see():
+            self._open_first(looker, opener)
         for seen in looker.takeable(
             worker=self._name, revision=self._settings.revision, since=self._reporter.since
         ):
@@ -247,13 +337,23 @@ class _Worker:
                     self._reporter.standby()
                 return ended
             looker.forget()
-            return None  # somebody was quicker: look again at once
+            self._stop.wait(TICK)  # somebody was quicker, or the store is away: look again
+            return None
         self._reporter.beat()
         self._stop.wait(TICK)
         return None
 
+    def _doubt(self, doubts: Doubts, looker: Looker) -> None:
+        """Whether this standby may be taken for ready: nobody of its revision fails."""
+        revision = self._settings.revision
+        if self._trial.error is not None and is_proven(looker.slots, revision):
+            self._trial.prove()
+        self._reporter.doubt = doubts.look(looker.slots, worker=self._name, revision=revision)
 
-def _store(settings: WorkerSettings, home: Path, clock: Clock) -> SlotStore:
-    from fleet.act.store import SqliteStore  # noqa: PLC0415 - Kubernetes brings its own
-
-    return SqliteStore(home / "fleet.db", cluster=settings.cluster.name, clock=clock)
+    def _open_first(self, looker: Looker, opener: Opener) -> None:
+        try:
+            if opener.step(looker.gate):
+                looker.forget()
+        except Unreachable as error:
+            self._events.say_rarely(str(error))
+        self._reporter.waits_for = opener.waits_for or "a free slot that is open"

@@ -1,20 +1,44 @@
-"""What a worker says of itself: the stored report and the HTTP status, from one set of facts."""
+"""What a worker says of itself: the stored report and the HTTP status, from one set of facts.
+
+The status is served before there is a store or a Spark to speak of, so that whoever probes it
+sees what a start waits for. It never asks the store.
+"""
 
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.settings import WorkerSettings
-from fleet.slots import SlotStore, WorkerReport
+from fleet.slots import SlotStore, Unmanaged, WorkerReport
 from fleet.worker.events import Events
 from fleet.worker.http import StatusServer
+from fleet.worker.pod import template_of
 from fleet.worker.standing import Standing
 
 _STALLED: Final = 30.0
 """Seconds without a turn of the consumer thread after which the worker is not live."""
+
+
+_WELL: Final = frozenset({"active", "draining", "drained", "closed"})
+"""Phases of a holder that has committed a batch, or found nothing to read, since it took it."""
+
+
+class Condition(StrEnum):
+    """How a worker stands, for probes and people: without a slot is not ill."""
+
+    STARTING = "starting"
+    """Not warm yet: its store, Spark or the entrypoint's `setup` is waited for."""
+    NO_SLOT = "no slot"
+    """A warm standby."""
+    JOINING = "joining"
+    """Has a slot, and nothing committed yet."""
+    SERVING = "serving"
+    ILL = "ill"
+    """It fails, hangs, or is about to end: the error says why."""
 
 
 class Reporter:
@@ -25,7 +49,6 @@ class Reporter:
         settings: WorkerSettings,
         *,
         name: str,
-        store: SlotStore,
         clock: Clock,
         events: Events,
     ) -> None:
@@ -33,7 +56,7 @@ class Reporter:
         self._settings = settings
         self._since = settings.published_at or clock.now()
         self._name = name
-        self._store = store
+        self._store: SlotStore | None = None
         self._clock = clock
         self._events = events
         self._lock = threading.Lock()
@@ -45,6 +68,12 @@ class Reporter:
         self._error: str | None = None
         self._patience = settings.group.worker.max_poll_interval
         self._phase = "starting"
+        self.waits_for: str | None = None
+        """In words, while there is no slot."""
+        self.trial_error: Callable[[], str | None] = lambda: None
+        """Why the process before this one, or the tenure before, makes a standby not ready."""
+        self.doubt: str | None = None
+        """Why others of its revision do."""
         self.overdue: Callable[[], str | None] = lambda: None
         """Says why the batch in hand makes the worker not live [5]."""
         self._http = StatusServer(settings.group.worker.http, self.status)
@@ -61,15 +90,28 @@ class Reporter:
             return str(self._standing.phase)
         return self._phase
 
+    def begin(self, store: SlotStore) -> None:
+        """From here on reports are stored; where others keep it, since when we are wanted.
+
+        Raises Unreachable.
+        """
+        template = template_of(self._settings.revision)
+        if template is not None and isinstance(store, Unmanaged):
+            self._since = store.since(self._settings.group.group, template, self._clock.now())
+        self._store = store
+        self.write()
+
     def standby(self) -> None:
         """Warm, without a slot."""
         self._phase, self._slot, self._error = "standby", None, None
+        self.waits_for = "a free slot that is open"
         self.write()
 
     def member(self, slot: int, standing: Standing) -> None:
         """A membership begins."""
         self._end_membership()
         self._slot, self._standing, self._error = slot, standing, None
+        self.waits_for = None
         self.write()
 
     def left(self) -> None:
@@ -90,6 +132,8 @@ class Reporter:
 
     def write(self, *, failed: bool = False) -> None:
         """Write the report now; a store that does not answer is not waited for."""
+        if self._store is None:
+            return
         with self._lock, contextlib.suppress(Unreachable):
             self._counter += 1
             self._written_at = self._clock.monotonic()
@@ -119,8 +163,10 @@ class Reporter:
         """All facts, for HTTP and the report."""
         now, before = self._standing or Standing(), self._before
         overdue = self.overdue()
-        error = self._error or overdue or now.error
-        phase = self.phase
+        tried = self.trial_error() if self._standing is None else None
+        error = self._error or overdue or now.error or tried
+        phase, live = self.phase, overdue is None and self._live()
+        condition = self._condition(phase, live=live)
         return {
             "cluster": self._settings.cluster.name,
             "group": self._settings.group.group,
@@ -139,13 +185,27 @@ class Reporter:
             "dead_letters": before.dead_letters + now.dead_letters,
             "last_commit_timestamp_seconds": now.last_commit_at or before.last_commit_at,
             "error": error,
-            "live": overdue is None and self._live(),
-            "ready": error is None and phase in {"standby", "active", "draining", "drained"},
+            "condition": str(condition),
+            "doubt": self.doubt if self._standing is None else None,
+            "waits_for": self.waits_for,
+            "live": live,
+            "ready": condition in {Condition.NO_SLOT, Condition.SERVING},
         }
 
     def close(self) -> None:
         """Listen no more."""
         self._http.close()
+
+    def _condition(self, phase: str, *, live: bool) -> Condition:
+        standing = self._standing
+        if not live or self._error is not None or (standing is not None and standing.failed):
+            return Condition.ILL
+        if phase == "starting":
+            return Condition.STARTING
+        if phase == "standby":
+            doubtful = self.trial_error() is not None or self.doubt is not None
+            return Condition.ILL if doubtful else Condition.NO_SLOT
+        return Condition.SERVING if phase in _WELL else Condition.JOINING
 
     def _live(self) -> bool:
         standing, now = self._standing, self._clock.monotonic()

@@ -9,8 +9,9 @@ partitioned by topic, partition and range; temporary names begin with `_`, which
 Limits: the DataFrame keeps the columns `topic` and `partition` of its records (rows made from
 several partitions, such as aggregates, belong to no range: write those to a sink of your own);
 `path` is a folder that Spark's tasks and this worker share (this machine, or a mount), not an
-object store, which has no rename; a range in which no row was left writes nothing. Every batch
-adds a directory per partition: compact old ones by copying, not by moving, while fleets run.
+object store, which has no rename; rows that Spark wrote and that are not seen here fail the batch;
+a range in which no row was left writes nothing. Every batch adds a directory per partition:
+compact old ones by copying, not by moving, while fleets run.
 """
 
 import shutil
@@ -18,8 +19,11 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.parquet as pq
+
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
+from fleet.kafka_source.observed import observed
 from fleet.worker.context import BatchContext, BatchRange
 
 _TEMPORARY: Final = "_fleet-"
@@ -31,7 +35,7 @@ def write_parquet(df: Any, path: str | Path, context: BatchContext) -> int:
 
     In the dummy batch that warms a worker it writes nothing and removes what crashed workers
     left under temporary names for more than an hour. Raises FleetError where `path` is no local
-    folder, the columns are missing, or rows belong to no range of this batch.
+    folder, the columns are missing, rows belong to no range of this batch, or some are not here.
     """
     folder = _local(path)
     if context.warm:
@@ -48,12 +52,9 @@ def write_parquet(df: Any, path: str | Path, context: BatchContext) -> int:
         return 0
     temporary = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
     try:
-        df.write.partitionBy("topic", "partition").parquet(str(temporary))
-        if not temporary.is_dir():
-            raise FleetError(
-                f"Spark wrote {temporary}, but this worker does not see it: write_parquet needs a "
-                "folder that both share"
-            )
+        frame, counted = observed(df)
+        frame.write.partitionBy("topic", "partition").parquet(str(temporary))
+        _refuse_missing(temporary, written=counted())
         _refuse_strange(temporary, context)
         return sum(_place(temporary, folder, each) for each in context.ranges)
     finally:
@@ -74,6 +75,16 @@ def _place(temporary: Path, folder: Path, each: BatchRange) -> bool:
             return False
         raise
     return True
+
+
+def _refuse_missing(temporary: Path, *, written: int) -> None:
+    """FleetError where executors wrote to a disk of their own under the same name."""
+    here = sum(pq.read_metadata(file).num_rows for file in temporary.rglob("*.parquet"))
+    if here != written:
+        raise FleetError(
+            f"Spark wrote {written} rows into {temporary}, and this worker sees {here} of them: "
+            "write_parquet needs a folder that Spark's driver, its executors and this worker share"
+        )
 
 
 def _refuse_strange(temporary: Path, context: BatchContext) -> None:

@@ -7,8 +7,14 @@ worker itself waits for the server; every RPC has a deadline where PySpark lets 
 Failures of Spark are told from failures of the user's code by what the server answered. Cost:
 two attributes of PySpark's Connect client that are not documented (named below).
 
-`sc://` and the shared server are Spark Connect; `local[n]` is one JVM inside this worker, which
-dies with it, so nothing is left to cure.
+The shared server asks for a token, and is called without TLS: PySpark's own client would send a
+token only over TLS, or to `localhost`. A remote `sc://` is left to PySpark, whose parameters and
+SPARK_CONNECT_AUTHENTICATE_TOKEN hold for it, except where it says `use_ssl=false`: then the token
+goes in the clear, as to the shared server. `local[n]` is one JVM inside this worker, which dies
+with it, so nothing is left to cure.
+
+A Connect server answers also where its cluster has no executor to give; Spark then waits for ever.
+`bounded` ends what runs too long, `runs_tasks` asks before anybody depends on it.
 """
 
 import contextlib
@@ -17,7 +23,7 @@ import sys
 import threading
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,11 +34,17 @@ from fleet.kafka_source.columns import spark_schema
 
 _POLL: Final = 0.2
 _CURE_SECONDS: Final = 5.0
+_AGAIN: Final = 1.0
+"""Seconds from one interrupt to the next, for as long as what is interrupted goes on."""
 LINGER: Final = 2.5
 """Seconds until an interrupted task has ended, for Spark's own killTimeout of 2 s."""
 LINGER_SHARED: Final = 0.5
 """The same for the shared server, which is started with 0.2 s."""
+_ANSWER: Final = "SELECT * FROM VALUES (1)"
+"""What a server answers by itself: `SELECT 1` is a task, for which one without executors waits."""
 _USER: Final = "fleet"
+_HERE: Final = "is the supervisor running? see `fleet doctor`"
+_ELSEWHERE: Final = "does a Spark Connect server run there, and may this machine reach it?"
 _GONE: Final = ("INVALID_HANDLE", "SESSION_CLOSED", "SESSION_NOT_FOUND", "OPERATION_CANCELED")
 _GONE_TEXT: Final = (
     "SparkContext was shut down",
@@ -52,13 +64,16 @@ class SparkLink:
         clock: Clock,
         app: str,
         linger: float = LINGER,
-        settings: dict[str, str] | None = None,
+        token: Callable[[], str | None] = lambda: None,
+        elsewhere: bool = False,
     ) -> None:
+        self.elsewhere = elsewhere
+        """Whether Spark is others' business: nothing of this home keeps it alive."""
+        self._token = token
         self._linger = linger
         self._where = where
         self._clock = clock
         self._app = app
-        self._settings = settings or {}
         self._lock = threading.Lock()
         self._session: Any = None
         self._url: str | None = None
@@ -91,8 +106,8 @@ class SparkLink:
                     self._drop()
             if given_up() or self._clock.monotonic() >= deadline:
                 raise Unreachable(
-                    f"Spark at {_safe(where) or 'the shared server'} does not answer within "
-                    f"{timeout:g} s ({last}); is the supervisor running? see `fleet doctor`"
+                    f"Spark at {safe(where) or 'the shared server'} does not answer within "
+                    f"{timeout:g} s ({last}); {_ELSEWHERE if self.elsewhere else _HERE}"
                 )
             self._clock.sleep(_POLL)
 
@@ -102,6 +117,42 @@ class SparkLink:
         if session is not None:
             with contextlib.suppress(Exception):
                 session.interruptTag(tag)
+
+    @contextlib.contextmanager
+    def bounded(self, seconds: float, sentence: str) -> Iterator[None]:
+        """Interrupt what this session runs after so many seconds; Unreachable with the sentence."""
+        late, over = threading.Event(), threading.Event()
+
+        def end() -> None:
+            if over.wait(seconds):
+                return
+            late.set()
+            # Once is not enough: what a busy server has not begun yet, an interrupt does not end.
+            while True:
+                self.interrupt_all()
+                if over.wait(_AGAIN):
+                    return
+
+        watch = threading.Thread(target=end, name="bound", daemon=True)
+        watch.start()
+        try:
+            yield
+        except Exception as error:
+            if late.is_set():
+                raise Unreachable(sentence) from error
+            raise
+        finally:
+            over.set()
+            watch.join(_CURE_SECONDS)  # what comes next is not what is interrupted
+
+    def runs_tasks(self, seconds: float) -> bool:
+        """Whether a task gets a place within so many seconds: an executor is there and is free."""
+        try:
+            with self.bounded(seconds, "no task ran"):
+                self.session.range(1).collect()
+        except Unreachable:
+            return False
+        return True
 
     def interrupt_all(self) -> None:
         """Cancel whatever this session runs; where nothing runs, nothing happens."""
@@ -125,7 +176,7 @@ class SparkLink:
         client = None
         try:
             client = SparkConnectClient(
-                _with_session(self._url, foreign_session), rpc_deadlines=deadlines
+                self._channel(_with_session(self._url, foreign_session)), rpc_deadlines=deadlines
             )
             client.set_retry_policies([_bounded_retries()])
             client.interrupt_all()
@@ -160,9 +211,7 @@ class SparkLink:
         else:
             session = self._open_local(where)
         self._session, self._url = session, where
-        for key, value in self._settings.items():
-            session.conf.set(key, value)
-        session.sql("SELECT 1").collect()
+        session.sql(_ANSWER).collect()
         return session
 
     def _open_connect(self, where: str) -> Any:
@@ -171,7 +220,7 @@ class SparkLink:
         # As the builder does: pyspark.sql.functions then makes Connect's columns, not the JVM's.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         session_id = str(uuid.uuid4())
-        session = SparkSession(connection=_with_session(where, session_id))
+        session = SparkSession(connection=self._channel(_with_session(where, session_id)))
         session.client.set_retry_policies([_bounded_retries()])
         with self._lock:
             # What SparkSession.builder does after creating one; a user's getActiveSession() in
@@ -180,6 +229,15 @@ class SparkLink:
             SparkSession._active_session.session = session  # noqa: SLF001
         self.session_id = session_id
         return session
+
+    def _channel(self, url: str) -> Any:
+        """How to call a server: PySpark's own way, or ours where we know its token."""
+        token = self._token()
+        if token is None:
+            return url
+        from fleet.worker.spark_token import BearerChannel  # noqa: PLC0415 - loads PySpark
+
+        return BearerChannel(url, token)
 
     def _open_local(self, master: str) -> Any:
         from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -249,6 +307,12 @@ def _bounded_retries() -> Any:
     )
 
 
+def in_clear(url: str) -> bool:
+    """Whether an address asks for its token to be sent without TLS (`use_ssl=false`)."""
+    given = url.partition("/;")[2].lower().split(";")
+    return url.startswith("sc://") and "use_ssl=false" in given
+
+
 def _with_session(url: str, session_id: str) -> str:
     """A Connect address that names our user and session."""
     base, _, parameters = url.partition("/;")
@@ -258,7 +322,7 @@ def _with_session(url: str, session_id: str) -> str:
     return f"{base.rstrip('/')}/;" + ";".join([*kept, f"session_id={session_id}"])
 
 
-def _safe(url: str | None) -> str | None:
+def safe(url: str | None) -> str | None:
     """The address without parameters, which may hold a token."""
     return None if url is None else url.partition("/;")[0]
 

@@ -31,6 +31,8 @@ class Standing:
     dead_letters: int = 0
     last_commit_at: float | None = None
     error: str | None = None
+    failed: bool = False
+    """The last batch failed, in part or whole; that a partition is stopped since is no failure."""
     unclean: bool = False
     moved_at: float = 0.0
     """Monotonic time of the consumer thread's last turn."""

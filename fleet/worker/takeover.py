@@ -9,31 +9,18 @@ client id names a worker that the slot's lease has shown dead, or an earlier lif
 it is somebody else's and is left alone. Cost: two requests, once per unclean end (0.3 s).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
-
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from fleet.errors import FleetError
+from fleet.model import Member
+from fleet.worker.asking import Question
 from fleet.worker.events import Events
 from fleet.worker.leaving import Leave
-
-_DESCRIBE_SECONDS: Final = 5.0
 
 
 class ForeignHolder(FleetError):
     """A process that is no worker of this slot has its instance id."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceHolder:
-    """The member that has an instance id now, as the coordinator knows it."""
-
-    member_id: str
-    client_id: str
-    host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +33,8 @@ class Former:
     """Names of workers that are dead: our own earlier lives, and the holder whose lease expired."""
 
 
-HolderOf = Callable[[str], InstanceHolder | None]
+HolderOf = Callable[[str], Member | None]
+"""The member that has an instance id now."""
 
 
 class Takeover:
@@ -95,27 +83,11 @@ class Takeover:
         self._events.tell("freed", instance=instance_id, member=member_id)
 
 
-def holder_of(config: Mapping[str, Any], group: str) -> HolderOf:
+def holder_of(config: Mapping[str, str], group: str) -> HolderOf:
     """Asks the coordinator who has an instance id; FleetError where it does not answer."""
 
-    def ask(instance_id: str) -> InstanceHolder | None:
-        quiet: dict[str, Any] = {**config, "error_cb": lambda _: None}
-        admin = AdminClient(quiet)
-        try:
-            futures = admin.describe_consumer_groups([group], request_timeout=_DESCRIBE_SECONDS)
-            members: Sequence[Any] = futures[group].result().members
-        except KafkaException as error:
-            raise FleetError(
-                f"who is a member of {group} as {instance_id} cannot be read: "
-                f"{error.args[0].str()}; this principal needs DESCRIBE on the group"
-            ) from error
-        for each in members:
-            if each.group_instance_id == instance_id:
-                return InstanceHolder(
-                    member_id=str(each.member_id),
-                    client_id=str(each.client_id),
-                    host=str(each.host),
-                )
-        return None
+    def ask(instance_id: str) -> Member | None:
+        members = Question(config, group=group).answer().members
+        return next((each for each in members if each.instance_id == instance_id), None)
 
     return ask

@@ -28,6 +28,7 @@ from fleet.worker.protocols import MemberProtocol
 from fleet.worker.reporting import Reporter
 from fleet.worker.standing import Drain, End, Ended
 from fleet.worker.takeover import ForeignHolder, Former, Takeover
+from fleet.worker.trial import Trial
 
 TICK: Final = 0.05
 _CURE_SECONDS: Final = 8.0
@@ -50,6 +51,7 @@ class Tools:
     protocol: MemberProtocol
     runner: BatchRunner
     reporter: Reporter
+    trial: Trial
     stop: threading.Event
     clock: Clock
     events: Events
@@ -125,6 +127,7 @@ class Tenure:
             return None
         if slot is None:
             return None
+        tools.trial.begin()
         whose = "" if seen.holder is None else f" from {seen.holder}, whose lease expired"
         tools.events.say(f"took slot {slot.number}{whose}")
         tools.events.tell("slot", slot=slot.number, token=slot.token, former=seen.holder)
@@ -211,6 +214,7 @@ class Tenure:
                 if verdict is not None:
                     return verdict
         finally:
+            self._orphans.end()
             tools.runner.identity = replace(tools.runner.identity, slot=None)
             tools.reporter.left()
             tools.looker.forget()
@@ -250,6 +254,9 @@ class Tenure:
             membership.abort()
             return
         standing = membership.standing
+        well = standing.error is None or standing.batches > 0
+        if tools.trial.running and standing.phase is Phase.ACTIVE and well:
+            tools.trial.prove()
         told = (standing.phase, standing.member_id, standing.error, standing.batches > 0)
         if told != self._told or (standing.batches < 10 and standing.batches != self._told_batches):
             self._told, self._told_batches = told, standing.batches
@@ -323,6 +330,8 @@ class Tenure:
 
     def _after(self, ended: Ended) -> tuple[int, str] | None:
         tools = self._tools
+        if ended.how is not End.FATAL or self._holding.lost:
+            tools.trial.rest()
         if self._holding.lost:
             self._holding.abandon()
             return 1, f"slot {self._number} has another holder or token: stopped, batch void"
@@ -332,9 +341,11 @@ class Tenure:
             self._error(ended.sentence)
             self._holding.release(clean=ended.clean, gone=gone)
             return 1, ended.sentence
-        closed = self._began is not None and self._began[0] == "leave"
+        why = self._began[0] if self._began is not None else None
+        closed = why == "leave"
         if not self._holding.release(clean=ended.clean, closed=closed, gone=gone):
             return 1, f"slot {self._number} was taken while it was drained: stopped"
+        tools.looker.released(self._holding.slot, handed=why == "handover")
         tools.events.say(f"released slot {self._number}{'' if ended.clean else ', not clean'}")
         tools.events.tell("released", slot=self._number, clean=ended.clean, closed=closed)
         return None
@@ -394,6 +405,7 @@ class Tenure:
     def _error(self, sentence: str) -> None:
         if self._membership is not None:
             self._membership.standing.error = sentence
+        self._tools.trial.fail(sentence)
         self._tools.reporter.failed(sentence)
 
     def _end_hard(self, why: str) -> None:

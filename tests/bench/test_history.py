@@ -32,8 +32,16 @@ def test_the_answer_is_the_documented_one():
     document = documented("fleet bench history -o json")
     names = list(document["decoder_records_per_second"])
     memory = {"job": 1.0, "Spark": 1.0, "Spark's Python": 1.0}
-    recorded = Recorded(commits=10, seconds=5e-5, rows=2, missing=0, memory=memory)
-    result = Result(wish=wish, decoder=dict.fromkeys(names, 3e6), bare=bare, recorded=recorded)
+    recorded = Recorded(
+        commits=10, seconds=5e-5, rows=2, missing=0, memory=memory, cpu={**memory, "broker": 1.0}
+    )
+    result = Result(
+        wish=wish,
+        decoder=dict.fromkeys(names, 3e6),
+        bare=bare,
+        bare_cpu={way: {"consumers": 1.0, "broker": 1.0} for way in bare},
+        recorded=recorded,
+    )
     answer = {"schema_version": 1, "bench": "history", **_as_json(result)}
     assert shape(answer) == shape(document)
     assert list(answer["goals"][0]) == list(document["goals"][0])

@@ -164,6 +164,26 @@ def test_size_of_an_existing_broker_is_not_changed(own, tmp_path) -> None:
         Broker(tmp_path, brokers=2)
 
 
+def test_listening_elsewhere(own, tmp_path) -> None:
+    """At the address asked for and at no other; it is kept, and changed only while stopped."""
+    listening = Broker(tmp_path, host="127.0.0.2")
+    servers = listening.start().bootstrap_servers
+    assert servers.startswith("127.0.0.2:")
+    put(servers, "elsewhere", ["a"])
+    assert read(servers, "elsewhere", 1) == ["a"], "clients are sent to the same address"
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(servers.partition(":")[2]))) != 0
+    assert own.start().bootstrap_servers == servers
+    with pytest.raises(Refused, match=r"runs at 127\.0\.0\.2: `fleet broker stop` first"):
+        Broker(tmp_path, host="127.0.0.1").start()
+    own.stop()
+    with pytest.raises(FleetError, match=r"no interface of this machine has .* 192\.0\.2\.77"):
+        Broker(tmp_path, host="192.0.2.77").start()
+    back = Broker(tmp_path, host="127.0.0.1").start().bootstrap_servers
+    assert back == servers.replace("127.0.0.2", "127.0.0.1")
+    assert read(back, "elsewhere", 1) == ["a"]
+
+
 def test_port_taken_by_another(own, tmp_path) -> None:
     """Said before anything starts, with the port and what to do."""
     address = own.start().nodes[0].host_port

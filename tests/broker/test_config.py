@@ -1,11 +1,12 @@
 """What the configuration of a node says."""
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fleet.broker.config import Node, server_logging, server_properties, tool_logging
+from fleet.broker.config import Node, check_host, server_logging, server_properties, tool_logging
 from fleet.errors import ConfigError
 
 
@@ -41,6 +42,31 @@ def test_group_behaviour_keeps_kafkas_defaults() -> None:
     assert settings["offsets.topic.num.partitions"] == "50"
     assert settings["auto.create.topics.enable"] == "false"
     assert int(settings["log.cleaner.min.compaction.lag.ms"]) == 7 * 24 * 3600 * 1000
+
+
+def test_clients_are_told_the_address_that_was_asked_for() -> None:
+    """At 127.0.0.1 by default; elsewhere only the clients' listener, controllers stay here."""
+    assert rendered(1)["advertised.listeners"] == "BROKER://127.0.0.1:9001"
+    node = replace(cluster(1)[0], host="10.100.0.1")
+    settings = dict(line.split("=", 1) for line in server_properties(node, [node]).splitlines())
+    assert settings["advertised.listeners"] == "BROKER://10.100.0.1:9001"
+    assert settings["listeners"] == "BROKER://10.100.0.1:9001,CONTROLLER://127.0.0.1:9101"
+    assert settings["controller.quorum.voters"] == "1@127.0.0.1:9101"
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        pytest.param("0.0.0.0", "clients are sent to", id="any"),
+        pytest.param("224.0.0.1", "clients are sent to", id="multicast"),
+        pytest.param("here", "name an IPv4 address", id="name"),
+        pytest.param("::1", "name an IPv4 address", id="other-family"),
+    ],
+)
+def test_addresses_that_no_client_could_use(host, why) -> None:
+    """Said before anything starts."""
+    with pytest.raises(ConfigError, match=why):
+        check_host(host)
 
 
 def test_overrides_win() -> None:

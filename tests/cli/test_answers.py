@@ -17,13 +17,15 @@ from fleet.commands.answers import (
     spans,
 )
 from fleet.commands.changing import Result
-from fleet.commands.checks import Finding, Level, guarded
+from fleet.commands.checks import guarded
 from fleet.commands.doctor import as_json
 from fleet.commands.group_status import GroupStatus, Managed, status_answer
 from fleet.commands.recent import Recent
 from fleet.commands.status_table import duration, last_change, print_status
 from fleet.decide.storms import Storm
+from fleet.decide.verdicts import GroupVerdict, LagVerdict, PartitionVerdict
 from fleet.errors import FleetError
+from fleet.findings import Finding, Level
 from fleet.model import (
     GroupSnapshot,
     GroupState,
@@ -80,9 +82,15 @@ STORM = Storm(
     budget_moved=None, window=600.0, cause="join and leave", member="orders-3",
     words="orders-3 joins and leaves every 40 s",
 )  # fmt: skip
+STOPPED = "no commit for 90 s: 7 records wait, the oldest for 95 s"
 STATUS = GroupStatus(
     group="orders",
     storm=STORM,
+    verdict=GroupVerdict(
+        group="orders", verdict=LagVerdict.STOP, partitions=1,
+        sentence=f"1 of 1 partitions: {STOPPED} (orders-0)",
+        worse=(PartitionVerdict(tp=TP, verdict=LagVerdict.STOP, sentence=STOPPED),),
+    ),
     seen=GroupSnapshot(
         group="orders", exists=True, state=GroupState.STABLE, type="classic",
         assignor="cooperative-sticky",
@@ -244,6 +252,7 @@ def test_status_lists_every_group_with_what_is_known():
     assert re.search(r"theirs\s+Empty\s+0\s+-\s+-\s+-\s+-\s+-\s+-\s+-\s+-", text)
     assert re.search(r"new\s+none yet", text)
     assert "paused all groups: incident" in text
+    assert "STOP orders: 1 of 1 partitions: no commit for 90 s" in " ".join(text.split())
     assert "storm orders: for 2 min: 9 rebalances in the last 10 min, budget 5; orders-3" in (
         " ".join(text.split())
     )
@@ -254,8 +263,8 @@ def test_status_of_one_group_shows_partitions_and_slots():
     """Detail: protocol, recent rebalances, owner of each partition, holder of each slot."""
     text = printed(print_status, SNAPSHOT, [STATUS], now=300.0, detail=True, width=120)
     assert (
-        "classic group, assignor cooperative-sticky, rebalances in the last 10 m: 2, the last: join"
-        in text
+        "classic group, assignor cooperative-sticky, verdict STOP, rebalances in the last 10 m: 2, "
+        "the last: join" in text
     )
     assert re.search(r"orders-0\s+5\s+12\s+7\s+0\.5 s\s+w-1", text)
     assert re.search(r"0\s+active\s+w-1\s+0a1b2c3d4e\s+3\s+40", text)

@@ -26,9 +26,11 @@ NEEDS_FILE = {
     "drain": ["orders", "1"],
     "pause": ["--all", "--reason", "incident"],
     "resume": ["--all"],
+    "release": ["orders"],
     "history": ["run"],
     "worker": ["--group", "orders"],
     "exporter": [],
+    "manifests": [],
     "supervise": [],
     "alerts": ["rules"],
 }

@@ -216,6 +216,16 @@ def test_a_pause_holds_changes_until_it_is_lifted(cluster, capsys):
     assert "there was no pause" in out
 
 
+def test_a_released_group_is_left_alone_until_it_is_resumed(cluster, capsys):
+    """Nothing acts on it, in words that say so; resume manages it again."""
+    out, _ = said(capsys, "release", cluster.ours)
+    assert f"group {cluster.ours} is not managed any more; 0 workers go on" in out
+    _, err = said(capsys, "scale", cluster.ours, "1", code=1)
+    assert "released" in err
+    said(capsys, "resume", cluster.ours)
+    assert answer(capsys, "scale", cluster.ours, "1", "--dry-run")["refused"] is None
+
+
 def test_a_pause_of_all_outlives_a_groups_own(cluster, capsys):
     """The two are lifted apart, and what still holds is named."""
     said(capsys, "pause", "--all", "--reason", "freeze")

@@ -47,13 +47,11 @@ query($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) { ... o
 REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "fleet"}
 
 
-class Served:
-    """What answers at `url`."""
+class Page:
+    """Dagster's page at `url`, asked by GraphQL."""
 
-    def __init__(self, url: str, log: Path, process: ProcessId) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
-        self.log = log
-        self._process = process
 
     def ask(self, query: str, **variables: Any) -> Any:
         """One GraphQL question; its data."""
@@ -78,12 +76,17 @@ class Served:
             assert found.get("__typename") != "PythonError", found
         return bool(entries) and all(e["loadStatus"] == "LOADED" for e in entries)
 
-    def launch(self, *assets: str, config: Mapping[str, Any]) -> str:
+    def launch(
+        self, *assets: str, config: Mapping[str, Any], tags: Mapping[str, str] | None = None
+    ) -> str:
         """Start a run of these assets (keys with slashes); its id."""
         keys = [{"path": asset.split("/")} for asset in assets]
         params = {
             "selector": {**REPOSITORY, "pipelineName": "change_group", "assetSelection": keys},
             "runConfigData": dict(config),
+            "executionMetadata": {
+                "tags": [{"key": key, "value": value} for key, value in (tags or {}).items()]
+            },
         }
         told = self.ask(LAUNCH, params=params)["launchPipelineExecution"]
         assert told["__typename"] == "LaunchRunSuccess", told
@@ -114,16 +117,25 @@ class Served:
         told = self.ask(TERMINATE, run=run)["terminateRun"]
         assert told["__typename"] == "TerminateRunSuccess", told
 
-    def kill(self) -> None:
-        """A power cut: web server, daemon, code server and run workers at once."""
-        processes.signal_group(self._process, signal.SIGKILL)
-        processes.wait_gone(self._process, timeout=10.0)
-
     def ticks(self) -> list[dict[str, Any]]:
         """The sensor's last ticks."""
         sensor = {**REPOSITORY, "sensorName": "fleet_watch"}
         told = self.ask(TICKS, sensor=sensor)
         return list(told["sensorOrError"]["sensorState"]["ticks"])
+
+
+class Served(Page):
+    """The page of a process here."""
+
+    def __init__(self, url: str, log: Path, process: ProcessId) -> None:
+        super().__init__(url)
+        self.log = log
+        self._process = process
+
+    def kill(self) -> None:
+        """A power cut: web server, daemon, code server and run workers at once."""
+        processes.signal_group(self._process, signal.SIGKILL)
+        processes.wait_gone(self._process, timeout=10.0)
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def test_sensor_ticks_observe_through_the_live_daemon(room, browser, pictures):
     assert not [tick["error"] for tick in room.ticks() if tick["error"]]
     browser.resize(1400, 900)
     page = f"{room.url}/assets/main/groups/{slug('main', PLAIN)}"
-    shown = browser.show(page, PLAIN, "Stable, 1 members", "lag (records)")
+    shown = browser.show(page, PLAIN, "Stable, 1 member", "lag (records)")
     assert "External Asset" in shown
     browser.show(f"{page}?view=checks", "storm", "Passed")
     assert browser.screenshot(pictures / "dagster-group-checks.png") > SMALLEST_PICTURE

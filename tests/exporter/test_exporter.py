@@ -135,22 +135,22 @@ def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
                 return Scraped(answer.read().decode(), whose)
 
         until(lambda: scrape().get("fleet_group_lag_records") == 6, 20, "the lag to be told")
+        until(lambda: scrape()["fleet_exporter_reads_offsets_topic"] == 1, 60, "the log to be read")
         first = scrape()
         assert first.labels["fleet_group_lag_records"] == {
             "cluster": "main", "group": group, "topic": topic, "owner": "team-a",
         }  # fmt: skip
         assert first["fleet_group_members"] == 0
         assert first.labels["fleet_group_state"]["state"] == "Empty"
-        assert first["fleet_exporter_reads_offsets_topic"] == 1
         assert first["fleet_snapshot_age_seconds"] < 5
         assert scrape(other)["fleet_group_lag_records"] == 6
         assert "fleet_group_lag_records" not in scrape(denied)
         with polling(bootstrap, group, topic):
             until(lambda: scrape().get("fleet_group_members") == 1, 30, "a member")
+            until(lambda: scrape().get("fleet_group_rebalances_total") == 1, 30, "its rebalance")
             settled = scrape()
             assert settled.labels["fleet_group_state"]["state"] == "Stable"
             assert settled["fleet_group_generation"] == 1
-            assert settled["fleet_group_rebalances_total"] == 1
         until(lambda: scrape().get("fleet_group_members") == 0, 30, "the member to be gone")
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.delete_consumer_groups([other])[other].result(20)
@@ -167,6 +167,7 @@ def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
         assert time.monotonic() - asked < 10
     finally:
         running.kill()
+        running.communicate()  # its pipes are closed here, not in a later test
 
 
 def test_once_prints_and_ends(bootstrap, topic, unique, config):

@@ -1,12 +1,13 @@
 """Random schedules of joins, leaves, drains, kills, stops and broker bounces keep the invariants.
 
 FLEET_SCHEDULES=N plays N schedules (default 2, `make faults` 200) from FLEET_SEED on, over
-FLEET_LANES groups in parallel, classic and KIP-848. A failing seed is printed; where Fleet was at
-fault it becomes a row of NAMED.
+FLEET_LANES groups in parallel, classic and KIP-848 (FLEET_ASSIGNOR=range: of one kind). A failing
+seed is printed, with what its broker logged; where Fleet was at fault it becomes a row of NAMED.
 """
 
 import itertools
 import os
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,11 +25,16 @@ LONG = bool(os.environ.get("FLEET_LONG"))
 COUNT = int(os.environ.get("FLEET_SCHEDULES") or (200 if LONG else 2))
 SEED = int(os.environ.get("FLEET_SEED") or 1)
 LANES = int(os.environ.get("FLEET_LANES") or (6 if COUNT > 2 else 2))
-ASSIGNORS = ("cooperative-sticky", "range", CONSUMER)
+KINDS = ("cooperative-sticky", "range", CONSUMER)
+ASSIGNORS = [kind for kind in KINDS if kind == os.environ.get("FLEET_ASSIGNOR", kind)]
 NAMED = {
     "a broker that dies between the two rounds of a cooperative join leaves no orphan": (
         3,
         "cooperative-sticky",
+    ),
+    "a connection that drops while a worker asks its coordinator does not end the worker": (
+        97,
+        "range",
     ),
 }
 """What a seed once broke → (seed, assignor)."""
@@ -40,6 +46,7 @@ QUICK = {
     "broker.heartbeat.interval.ms": "500",
 }
 """Of a broker that is killed often: little to load, and soon let in again."""
+TROUBLE = re.compile(r"ERROR|WARN|fenc|[Ll]oad(ed|ing)|elected|leader epoch")
 QUICK_JVM = "-XX:TieredStopAtLevel=1"
 
 
@@ -87,13 +94,24 @@ def play_on(broker: Broker, seeds, assignor: str, home: Path, folder: Path) -> l
             if found:
                 what = "\n  ".join(found)
                 failures.append(f"FLEET_SEED={seed} ({assignor}) [{told}]:\n  {what}")
-                print(failures[-1], flush=True)
+                print(failures[-1], *logged(broker), sep="\n", flush=True)
                 lane.group.end()
                 lane = None
     finally:
         if lane is not None:
             lane.group.end()
     return failures
+
+
+def logged(broker: Broker) -> list[str]:
+    """What a broker says last of its own trouble, and of the coordinators that it loads."""
+    lines = []
+    for node in broker.status().nodes:
+        for file in (node.server_log, node.coordinator_log):
+            told = file.read_text(errors="replace").splitlines() if file.exists() else []
+            wanted = [line for line in told if TROUBLE.search(line)]
+            lines += [f"--- {file.name} of node {node.id}", *wanted[-60:]]
+    return lines
 
 
 def new_lane(assignor: str, broker: Broker, home: Path, folder: Path) -> Lane:

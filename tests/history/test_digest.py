@@ -1,13 +1,17 @@
 """What a task makes of decoded records: nothing is lost, and no row reaches over an event."""
 
 from collections import defaultdict
+from functools import partial
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fleet.bench.commits import key, value
+from fleet.history.columns import LED, columns
 from fleet.history.digest import Digest
+from fleet.history.early import decoded_last
 from fleet.history.table_columns import DIGEST
 from tests.history.records_made import commit, contract, event
 
@@ -119,3 +123,88 @@ def test_groups_are_selected(allow, deny, kept):
     rows = [commit(n, 1_000_000, group=g) for n, g in enumerate(("a.1", "a.2", "b"))]
     rows.append({**event(3, 1_000_000, group=None), "problem": "record type 99 is not known"})
     assert {r["group"] for r in run(rows, allow=allow, deny=deny)} == kept
+
+
+RAW = st.lists(
+    st.tuples(
+        st.sampled_from([*["commit"] * 12, "tombstone", "event", "cut", "not text", "legacy"]),
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.integers(0, 700),
+    ),
+    max_size=60,
+)
+
+
+def raw(kind, group, partition, number):
+    """Key and value as the coordinator writes them, or worse."""
+    named, told = key(group, partition), value(4, number, number)
+    if kind == "tombstone":
+        return named, None
+    if kind == "event":
+        return b"\0\2" + named[2:-4], b"\0\3"
+    if kind == "cut":
+        return named, told[:-3]
+    if kind == "not text":  # metadata of one byte that is no UTF-8
+        return named, told[:14] + b"\2\xff" + told[15:]
+    if kind == "legacy":
+        return key(group, partition, kind=0), value(1, number, number)
+    return named, told
+
+
+@given(RAW)
+@example([("commit", 0, 0, 0), ("legacy", 0, 0, 0), ("commit", 0, 0, 0)])
+def test_what_is_thinned_before_it_is_decoded_comes_to_the_same(made):
+    """Chunk by chunk, whatever stands between the commits."""
+    at, records = 1_000_000, []
+    for offset, (kind, group, partition, gap) in enumerate(made):
+        at += gap
+        records.append((offset, at, *raw(kind, group, partition, offset)))
+
+    def rows(decode):
+        digest = Digest(DIGEST, interval=1000)
+        chunks = [records[n : n + 7] for n in range(0, len(records), 7)]
+        batches = (
+            decode(
+                [0] * len(chunk),
+                [r[0] for r in chunk],
+                [r[1] for r in chunk],
+                pa.array([r[2] for r in chunk], pa.binary()),
+                pa.array([r[3] for r in chunk], pa.binary()),
+            )
+            for chunk in chunks
+        )
+        return pa.Table.from_batches(digest.run(batches), schema=DIGEST).to_pylist()
+
+    assert rows(partial(decoded_last, interval=1000)) == rows(columns)
+
+
+def test_a_change_of_leader_goes_with_what_was_thinned_before():
+    """Its row says nothing of commits, and parts none of them."""
+    pairs = [raw("commit", 1, 0, number) for number in range(5)]
+    arrays = (pa.array(each, pa.binary()) for each in zip(*pairs, strict=True))
+    thin = decoded_last([0] * 5, range(5), range(5), *arrays, interval=1000)
+    led = {"partition": 0, "offset": 0, "timestamp": 0, "type": LED, "leader_epoch": 3}
+    both = [pa.RecordBatch.from_pylist([led], schema=thin.schema), thin]
+    found = Digest(DIGEST, interval=1000).run([pa.concat_batches(both)])
+    rows = pa.Table.from_batches(found, schema=DIGEST).to_pylist()
+    assert [(r["kind"], r["type"], r["commits"]) for r in rows] == [
+        ("events", LED, None),
+        ("commits", None, 5),
+    ]
+
+
+def test_only_well_formed_commits_are_thinned_before():
+    """Then a chunk has as many rows as keys and intervals, else as many as records."""
+
+    def made(*kinds):
+        pairs = [raw(kind, 1, 0, number) for number, kind in enumerate(kinds)]
+        arrays = (pa.array(each, pa.binary()) for each in zip(*pairs, strict=True))
+        place = [0] * len(kinds), range(len(kinds)), range(len(kinds))
+        return decoded_last(*place, *arrays, interval=1000).num_rows
+
+    assert made(*["commit"] * 5, "tombstone") == 1
+    assert made("legacy", "commit", "commit") == 3
+    assert made("legacy", "legacy") == 1
+    for odd in ("event", "cut", "not text"):
+        assert made(*["commit"] * 5, odd) == 6

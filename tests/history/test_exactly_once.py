@@ -1,6 +1,5 @@
 """kill -9 at any moment of the job loses and doubles no row, against a scan of the topic itself."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -11,16 +10,18 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from fleet.act import spark_server
 from fleet.broker import Broker
+from fleet.history.columns import LED
 from fleet.history.records import OffsetCommit, Tombstone, decode
 from fleet.history.tables import Tables
 from fleet.observe.group_log import partition_for
 from tests.conftest import RunningBroker
 from tests.history.records_made import group_metadata, offset_commit
 from tests.support.json_contract import documented, shape
+from tests.support.offsets_topic import offsets_partitions
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -56,15 +57,15 @@ def deadly(owner, name, *, before):
 
 
 if at == "in Spark's job":
-    real_rows = recording.ClusterLog.rows
+    real_digest = recording.ClusterLog.digest
 
-    def rows(*args):
-        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-        return real_rows(*args)
+    def digest(*args, **named):
+        threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        return real_digest(*args, **named)
 
-    recording.ClusterLog.rows = rows
+    recording.ClusterLog.digest = digest
 elif at == "data written":
-    deadly(writing.Writer, "written_by_spark", before=False)
+    deadly(writing.Writer, "found", before=False)
 elif at == "between tables":
     deadly(writing.Writer, "write_table", before=False)
 elif at == "before the manifest":
@@ -100,8 +101,9 @@ def broker(tmp_path_factory):
 
 
 @pytest.fixture
-def home(broker, tmp_path, spark_home):
-    """A fleet.yaml of that broker; Spark is the session's shared server."""
+def home(broker, tmp_path, spark_home, monkeypatch):
+    """A fleet.yaml of that broker; Spark is the session's shared server, named by its address."""
+    monkeypatch.setenv(spark_server.TOKEN_ENV, spark_server.token(spark_home))
     (tmp_path / "fleet.yaml").write_text(
         f'cluster: {{name: main, bootstrap_servers: "{broker.bootstrap_servers}"}}\n'
         "history: {interval: 1s}\n"
@@ -132,23 +134,10 @@ def run(home, url, at="nowhere", times=0, *, batch=4_000, path=None, arguments=(
     )
 
 
-def partitions_of(client):
-    """How many there are; the first question for a coordinator creates the topic."""
-    asker = Consumer({"bootstrap.servers": client, "group.id": "asks"})
-    while True:
-        with contextlib.suppress(KafkaException):  # its partition has no leader yet
-            asker.committed([TopicPartition("t", 0)], timeout=20)
-        found = asker.list_topics(TOPIC, timeout=10).topics[TOPIC]
-        if found.error is None and found.partitions:
-            asker.close()
-            return len(found.partitions)
-        time.sleep(0.2)
-
-
 def fill(bootstrap, unique, *, generations, commits):
     """Records as a coordinator writes them: three groups, one rebalance after the other."""
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": "__admin_client"})
-    count = partitions_of(bootstrap)
+    count = offsets_partitions(bootstrap)
     at = int(time.time() * 1000) - 600_000
     for generation in range(1, generations + 1):
         for name in ("a", "b", "c"):
@@ -204,8 +193,9 @@ def held(tables):
         key = (row["group"], row["topic"], row["topic_partition"])
         commits[key] += row["commits"]
         last[key] = row["committed"]
-    events = tables.read("events", columns=["partition", "offset"]).to_pylist()
-    return commits, last, sorted((row["partition"], row["offset"]) for row in events)
+    events = tables.read("events", columns=["partition", "offset", "type"]).to_pylist()
+    records = [row for row in events if row["type"] != LED]
+    return commits, last, sorted((row["partition"], row["offset"]) for row in records)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +228,10 @@ def test_killed_at_any_step_no_row_is_lost_or_twice(broker, home, unique, spark_
         done = run(home, url, batch=1_000_000, path=quiet)
         assert done.returncode == 0, done.stderr
         answers.append(json.loads(done.stdout))
-        if answers[-1]["positions"] == found["positions"]:
+        whole = scan(broker.bootstrap_servers)
+        if answers[-1]["positions"] == found["positions"] and held(tables) == whole:
             break
-    assert held(tables) == scan(broker.bootstrap_servers)
+    assert held(tables) == whole
     assert held(Tables(quiet)) == held(tables)
     assert Tables(quiet).rebalances() == tables.rebalances()
     mine = f"a-{unique}"

@@ -60,6 +60,7 @@ def test_client_options_and_references():
         pytest.param({**SERVERS, "isolation.level": "x"}, "read_committed or", id="isolation"),
         pytest.param({**SERVERS, "readTimeout": "soon"}, "seconds, more than 0", id="timeout"),
         pytest.param({**SERVERS, "login": '{"a": "b"}'}, "option login", id="login"),
+        pytest.param({**SERVERS, "leaderEpochs": '{"a": 1}'}, "where none is known", id="epochs"),
     ],
 )
 def test_mistakes_are_refused_in_words(options, told):

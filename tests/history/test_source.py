@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.history import source
+from fleet.history.columns import LED
 from fleet.history.options import wish_of
 from fleet.history.records import (
     ConsumerGroupMember,
@@ -219,6 +220,24 @@ def test_positions_and_groups_choose_what_is_read(groups: Groups):
     assert read(groups.bootstrap, topic="there-is-no-such-topic") == []
 
 
+def test_leader_epochs_are_told_where_they_are_new(groups: Groups):
+    """A row before the first record of each partition that has any; none where it was known."""
+    rows = read(groups.bootstrap, leaderEpochs="{}")
+    led = [row for row in rows if row["type"] == LED]
+    records = [row for row in rows if row["type"] != LED]
+    assert records == read(groups.bootstrap)
+    first = {row["partition"]: row["offset"] for row in reversed(records)}
+    assert {row["partition"]: row["offset"] for row in led} == first
+    known = {row["partition"]: row["leader_epoch"] for row in led}
+    assert read(groups.bootstrap, leaderEpochs=json.dumps(known)) == records
+    number = next(iter(known))
+    older = {**known, number: known[number] - 1}
+    again = read(groups.bootstrap, leaderEpochs=json.dumps(older))
+    assert [row for row in again if row["type"] == LED] == [
+        row for row in led if row["partition"] == number
+    ]
+
+
 def test_offsets_that_are_gone_are_named(broker: RunningBroker, unique: str):
     """A log that begins later: one row says so, and what is there is read."""
     bootstrap, topic = broker.bootstrap_servers, f"like-offsets-{unique}"
@@ -299,7 +318,10 @@ def test_no_broker_is_one_sentence():
 def spark(spark_home: Path) -> Iterator[Any]:
     """A session on the shared server."""
     link = SparkLink(
-        where=lambda: spark_server.connect_url(spark_home), clock=SystemClock(), app="test"
+        where=lambda: spark_server.connect_url(spark_home),
+        token=lambda: spark_server.token(spark_home),
+        clock=SystemClock(),
+        app="test",
     )
     yield link.connect(timeout=60.0, given_up=lambda: False)
     link.close()

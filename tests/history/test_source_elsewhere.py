@@ -31,7 +31,12 @@ def test_standalone_cluster(cluster: str, broker: RunningBroker, tmp_path: Path)
     home = tmp_path / "home"
     home.mkdir()
     spark_server.start(home, environ={**os.environ, "FLEET_SPARK_MASTER": cluster})
-    link = SparkLink(where=lambda: spark_server.connect_url(home), clock=clock, app="test")
+    link = SparkLink(
+        where=lambda: spark_server.connect_url(home),
+        token=lambda: spark_server.token(home),
+        clock=clock,
+        app="test",
+    )
     try:
         spark_server.wait_ready(home, timeout=90.0, clock=clock)
         session = link.connect(timeout=90.0, given_up=lambda: False)

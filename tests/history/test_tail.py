@@ -99,8 +99,9 @@ def scene(broker, tmp_path, unique):
 
 
 @pytest.mark.spark
-def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home):
+def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home, monkeypatch):
     """Rows appear by themselves; a second one is refused in words; SIGTERM is exit 0."""
+    monkeypatch.setenv(spark_server.TOKEN_ENV, spark_server.token(spark_home))
     url = spark_server.connect_url(spark_home)
     scene.member().close()
     tail = scene.command("tail", "--spark", url)

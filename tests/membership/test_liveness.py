@@ -124,3 +124,15 @@ def test_aborting_takes_back_its_asks_whoever_else_writes_the_gate(tmp_path, clo
     assert aborted.state is ChangeState.ABORTED
     assert (store.gate("g").handover, store.gate("g").rejoin) == ({}, {})
     assert store.gate("g").open == {0}
+
+
+def test_an_actor_that_could_not_renew_has_a_whole_lease(store, change, clock, monkeypatch):
+    """Nothing follows from a store that was silent: it counts from when the store is known."""
+    changing = Changing(
+        group="g", store=store, clock=clock, lease=LEASE, perform=lambda begun, _: begun
+    )
+    known_at = clock.monotonic() + 25.0
+    monkeypatch.setattr(store, "known_since", lambda: known_at, raising=False)
+    began = clock.monotonic()
+    assert changing.alive() is False
+    assert clock.monotonic() - began >= 25.0 + LEASE

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fleet.commands.checks import Level
 from fleet.commands.checks_fleet import topics as doctor_on_topics
 from fleet.errors import Refused
+from fleet.findings import Level
 from fleet.model import LagCase, StepKind
 from tests.support.workshop import until
 

@@ -44,6 +44,16 @@ def test_graph_is_the_golden_one():
     assert drawn(build(spec())) == GOLDEN.read_text()
 
 
+def test_graph_is_the_same_on_kubernetes():
+    """A change of `runtime:` in fleet.yaml is all, and loading asks no API server."""
+    raw = spec().model_dump(mode="json")
+    for fleet in raw["fleets"]:
+        fleet["runtime"] = {"kind": "kubernetes", "namespace": "nowhere", "image": "fleet:1"}
+    elsewhere = build(FleetSpec.model_validate(raw))
+    Definitions.validate_loadable(elsewhere)
+    assert drawn(elsewhere) == GOLDEN.read_text()
+
+
 def test_raw_ids_are_metadata():
     """Keys are slugs; what Kafka calls the group stands beside."""
     graph = build(spec()).resolve_asset_graph()

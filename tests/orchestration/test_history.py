@@ -12,7 +12,7 @@ import pytest
 from dagster import DagsterInstance, materialize
 
 from assets.history import TABLES, history_assets, pipes_client
-from assets.history_plot import markdown
+from assets.history_plot import plot
 from assets.names import history_key
 from fleet.act.census import marked
 from fleet.clock import SystemClock
@@ -97,23 +97,25 @@ def test_a_run_records_tells_and_can_be_ended(scene, tmp_path, monkeypatch):
     tables = Tables(home / "history")
     assert {name: told[name]["dagster/row_count"].value for name in told} == tables.rows()
     assert [r.members for r in tables.rebalances(group=scene.plain)] == [1, 0]
-    assert "data:image/png;base64," in told["rebalances"]["rebalances_per_hour"].md_str
-    assert told["commits"]["added"].value == tables.rows()["commits"]
+    shown = told["rebalances"]
+    assert "data:image/png;base64," in shown["by hour (48 h)"].md_str
+    assert [r.data["group"] for r in shown["latest"].records] == [scene.plain] * 2
+    assert told["commits"]["rows added"].value == tables.rows()["commits"]
     assert of_home(home) == []
 
     with Writer(Place(home / "history"), cluster="main", clock=SystemClock(), retention=86400.0):
         told = recorded(scene)
-    assert "added" not in told["commits"]
+    assert "rows added" not in told["commits"]
     assert told["commits"]["dagster/row_count"].value == tables.rows()["commits"]
 
 
 def test_the_plot_is_small_and_says_what_it_shows():
     """A page of Dagster holds it: well below its limit for one event."""
     counts = [Counter({"join": n % 5, "leave": n % 3, "expiry": n % 2}) for n in range(48)]
-    text = markdown(counts)
+    text = plot(counts)
     assert len(text) < 40_000
     assert text.endswith("leave, 24 expiry")
-    assert markdown([Counter()] * 48) == "No rebalance in the last 48 hours."
+    assert plot([Counter()] * 48) == "No rebalance in the last 48 hours."
 
 
 def test_every_table_is_an_asset_with_a_freshness_policy(scene):

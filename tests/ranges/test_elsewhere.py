@@ -2,14 +2,10 @@
 
 import os
 import shutil
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 
 from fleet.act import spark_server
@@ -20,6 +16,7 @@ from fleet.worker.spark_link import SparkLink
 from tests.conftest import RunningBroker
 from tests.ranges.conftest import Topic, wait_for
 from tests.ranges.test_reading import SMALL, read, rows, spark, ways
+from tests.support.spark_cluster import standalone
 from tests.worker.conftest import Group
 
 __all__ = ["spark"]
@@ -28,17 +25,6 @@ pytestmark = [
     *(pytest.mark.broker, pytest.mark.spark, pytest.mark.long),
     pytest.mark.timeout(300),
 ]
-
-NO_FLEET = """
-import sys
-
-class Hidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "fleet":
-            raise ModuleNotFoundError("no fleet on this machine", name=name)
-
-sys.meta_path.insert(0, Hidden())
-"""
 
 
 def test_one_jvm_per_worker(group: Group, tmp_path: Path):
@@ -89,44 +75,8 @@ def test_gaps_of_compaction(spark: Any, topic: Topic):
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
     """A standalone master and two workers of one core, where `fleet` cannot be imported."""
-    hidden = tmp_path / "no-fleet"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(NO_FLEET)
-    home = Path(pyspark.__file__).parent
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"spark://127.0.0.1:{port}"
-    env = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("SPARK_")},
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(hidden),
-    }
-
-    def start(what: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{what}", *arguments]
-        with (tmp_path / f"{what}.log").open("ab") as log:
-            return subprocess.Popen(command, env=env, stdout=log, stderr=log)
-
-    running = [
-        start("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
-    ]
-    try:
-        for number in (1, 2):
-            folder = str(tmp_path / f"node-{number}")
-            options = ("--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", folder)
-            running.append(start("worker.Worker", *options, "--host", "127.0.0.1", url))
-        log = tmp_path / "master.Master.log"
-        wait_for(lambda: log.read_text().count("Registering worker") == 2, "workers", timeout=60.0)
-        yield url
-    finally:
-        for process in running:
-            process.terminate()
-        for process in running:
-            process.wait(20)
+    with standalone(tmp_path / "cluster", nodes=2) as made:
+        yield made.url
 
 
 def test_standalone_cluster(
@@ -137,7 +87,12 @@ def test_standalone_cluster(
     home.mkdir()
     spark_server.start(home, environ={**os.environ, "FLEET_SPARK_MASTER": cluster})
     group = None
-    link = SparkLink(where=lambda: spark_server.connect_url(home), clock=SystemClock(), app="t")
+    link = SparkLink(
+        where=lambda: spark_server.connect_url(home),
+        token=lambda: spark_server.token(home),
+        clock=SystemClock(),
+        app="t",
+    )
     try:
         spark_server.wait_ready(home, timeout=90.0, clock=SystemClock())
         session = link.connect(timeout=90.0, given_up=lambda: False)

@@ -27,7 +27,10 @@ SMALL = {"inline": 100, "ranges": 2000, "max_wait": "100ms"}
 def spark(spark_home: Path) -> Iterator[Any]:
     """A session on the shared server."""
     link = SparkLink(
-        where=lambda: spark_server.connect_url(spark_home), clock=SystemClock(), app="test"
+        where=lambda: spark_server.connect_url(spark_home),
+        token=lambda: spark_server.token(spark_home),
+        clock=SystemClock(),
+        app="test",
     )
     yield link.connect(timeout=60.0, given_up=lambda: False)
     link.close()

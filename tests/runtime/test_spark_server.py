@@ -1,8 +1,12 @@
 """The shared Spark Connect server: one per home, at one address for good."""
 
 import os
+import socket
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +15,8 @@ from fleet.act.census import marked
 from fleet.act.local import find_orphans
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
-from fleet.processes import alive
+from fleet.processes import ProcessId, alive
+from fleet.worker.spark_link import SparkLink
 
 CLIENT = """
 import sys
@@ -22,9 +27,12 @@ spark.stop()
 """
 
 
-def count_to_ten(url: str) -> str:
+def count_to_ten(url: str, token: str | None) -> str:
+    """What PySpark's own client gets, or the error."""
+    env = {k: v for k, v in os.environ.items() if k != spark_server.TOKEN_ENV}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CLIENT, url],
+        env=env if token is None else {**env, spark_server.TOKEN_ENV: token},
         check=False,
         capture_output=True,
         text=True,
@@ -36,6 +44,7 @@ def count_to_ten(url: str) -> str:
 def test_a_home_without_a_server_has_no_address(tmp_path):
     """Nothing is guessed; stopping nothing is fine; the wait says what the log says."""
     assert spark_server.connect_url(tmp_path) is None
+    assert spark_server.token(tmp_path) is None
     assert spark_server.process(tmp_path) is None
     assert not spark_server.ready(tmp_path)
     spark_server.stop(tmp_path)
@@ -68,7 +77,9 @@ def test_the_server_is_shared_comes_back_and_goes(bench, monkeypatch):
     url = spark_server.wait_ready(home, timeout=1.0, clock=SystemClock())
     first = spark_server.process(home)
     assert first is not None
-    assert count_to_ten(url) == "10"
+    token = spark_server.token(home)
+    assert token is not None
+    assert count_to_ten(url, token) == "10"
     assert find_orphans(home) == []  # the server's Python workers are its children
 
     pid = bench.worker(name).pid
@@ -76,9 +87,119 @@ def test_the_server_is_shared_comes_back_and_goes(bench, monkeypatch):
     bench.until(lambda: spark_server.process(home) not in {None, first}, seconds=20)
     assert spark_server.wait_ready(home, timeout=60.0, clock=SystemClock()) == url
     assert bench.worker(name).pid == pid  # workers are not restarted for it
+    assert spark_server.token(home) == token, "nor do they lose their way in"
 
     second = spark_server.process(home)
     assert second is not None
     bench.runtime.down(grace=2.0)
     assert not alive(second)
     assert list(marked(home)) == []
+
+
+def _everything_of(process: ProcessId) -> str:
+    """What other users of the machine see of a process."""
+    return Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().replace("\0", " ")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Path]:
+    """A home with a running server."""
+    spark_server.start(tmp_path, environ={**os.environ, "FLEET_SPARK_MEMORY": "700m"})
+    try:
+        spark_server.wait_ready(tmp_path, timeout=90.0, clock=SystemClock())
+        yield tmp_path
+    finally:
+        spark_server.stop(tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_client_without_the_token_is_refused(served: Path):
+    """PySpark's own and ours; the token is in a file of its owner's alone, and nowhere else."""
+    url, token = spark_server.connect_url(served), spark_server.token(served)
+    assert url is not None
+    assert token is not None
+    assert len(token) >= 40
+    for wrong in (None, f"{token}x"):
+        assert "UNAUTHENTICATED" in count_to_ten(url, wrong)
+        link = SparkLink(
+            where=lambda: url, token=lambda w=wrong: w, clock=SystemClock(), app="test"
+        )
+        with pytest.raises(Unreachable, match=r"Unauthenticated|UNAUTHENTICATED|token"):
+            link.connect(timeout=1.0, given_up=lambda: False)
+    link = SparkLink(where=lambda: url, token=lambda: token, clock=SystemClock(), app="test")
+    spark = link.connect(timeout=30.0, given_up=lambda: False)
+    assert spark.range(10).count() == 10
+    other = SparkLink(where=lambda: url, token=lambda: token, clock=SystemClock(), app="test")
+    other.connect(timeout=30.0, given_up=lambda: False)
+    assert other.cure(str(link.session_id)) is None, "a successor may end its session"
+    other.close()
+
+    file = served / "spark" / "token"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    server = spark_server.process(served)
+    assert server is not None
+    assert token not in _everything_of(server)
+    assert token not in spark_server.log_file(served).read_text()
+    assert token not in (served / "spark" / "connect.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("listen", "token", "told"),
+    [
+        pytest.param("127.0.0.1:15002", None, "AUTHENTICATE_TOKEN is not set", id="no token"),
+        pytest.param("15002", "secret", "--listen 15002: write HOST:PORT", id="no host"),
+        pytest.param("0.0.0.0:x", "secret", "--listen 0.0.0.0:x: write", id="no port"),
+    ],
+)
+def test_a_foreground_server_wants_an_address_and_a_token(
+    tmp_path: Path, listen: str, token: str | None, told: str
+):
+    """Exit 2 and a sentence; nothing listens without a token."""
+    env = {k: v for k, v in os.environ.items() if k != spark_server.TOKEN_ENV}
+    env |= {"FLEET_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "fleet.act.spark_server", "--listen", listen],
+        env=env if token is None else {**env, spark_server.TOKEN_ENV: token},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert "secret" not in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_foreground_server_serves_and_ends_on_sigterm(tmp_path: Path):
+    """As a container runs it: the token is its environment's, signals are the JVM's own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = {
+        **os.environ,
+        "FLEET_HOME": str(tmp_path),
+        "FLEET_SPARK_MEMORY": "700m",
+        spark_server.TOKEN_ENV: "given",
+    }
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "fleet.act.spark_server", "--listen", f"0.0.0.0:{port}"],
+            env=env,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        url = f"sc://127.0.0.1:{port}"
+        link = SparkLink(where=lambda: url, token=lambda: "given", clock=SystemClock(), app="test")
+        spark = link.connect(timeout=90.0, given_up=lambda: server.poll() is not None)
+        assert spark.range(10).count() == 10
+        link.close()
+        assert "UNAUTHENTICATED" in count_to_ten(f"sc://localhost:{port}", None)
+        server.terminate()
+        assert server.wait(20) == 143
+    finally:
+        server.kill()
+        server.wait(10)
+    assert "given" not in (tmp_path / "log").read_text()

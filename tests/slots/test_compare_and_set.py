@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.act.store import KEPT_CHANGES, SqliteStore
 from fleet.clock import ManualClock
-from fleet.errors import LostLease, SchemaTooNew
+from fleet.errors import LostLease
 from fleet.model import Plan, TopicPartition
 from fleet.slots import (
     ChangeState,
@@ -244,15 +243,15 @@ def test_a_change_is_adopted_only_as_seen_and_its_former_actor_is_told(store):
         store.advance(replace(change, group="unknown"))
 
 
-def test_old_changes_go(store):
+def test_old_changes_go(store, stores):
     """A group keeps its last changes only."""
-    for number in range(KEPT_CHANGES + 3):
+    for number in range(stores.kept_changes + 3):
         change = store.begin(plan(f"p{number}"), actor="a", started_at=0.0)
         assert change is not None
         store.advance(replace(change, state=ChangeState.DONE))
     kept = store.changes(GROUP, limit=10_000)
-    assert len(kept) == KEPT_CHANGES
-    assert kept[0].plan.id == f"p{KEPT_CHANGES + 2}"
+    assert len(kept) == stores.kept_changes
+    assert kept[0].plan.id == f"p{stores.kept_changes + 2}"
 
 
 def test_marks_are_replaced_and_lifted(store):
@@ -297,9 +296,9 @@ def test_marks_are_replaced_and_lifted(store):
     assert store.reports(GROUP) == ()
 
 
-def test_clusters_do_not_see_each_other(store, tmp_path):
+def test_clusters_do_not_see_each_other(store, stores):
     """The cluster's name is part of every key."""
-    other = SqliteStore(tmp_path / "fleet.db", cluster="other", clock=ManualClock())
+    other = stores.open(cluster="other")
     open_slots(store, 0)
     assert store.begin(plan("p1"), actor="a", started_at=0.0)
     store.put_note(GROUP, "k", {})
@@ -328,26 +327,6 @@ def test_a_lease_is_dead_once_it_has_not_changed_for_its_duration(store):
     assert not expired()
     clock.sleep(0.1)
     assert expired()
-
-
-def test_a_newer_schema_is_refused(store, tmp_path):
-    """State written by a newer version is left alone, with the version in the message."""
-    with store._db.write() as db:
-        db.execute("UPDATE meta SET value = 99 WHERE name = 'schema'")
-    with pytest.raises(SchemaTooNew, match="schema 99"):
-        SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
-
-
-def test_a_poller_sees_every_change_and_only_changes(store, tmp_path):
-    """data_version moves with own and others' writes, and stands still otherwise."""
-    other = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
-    at_first = store.data_version()
-    assert store.data_version() == at_first
-    store.put_note(GROUP, "k", {})
-    after_own = store.data_version()
-    assert after_own != at_first
-    other.put_note(GROUP, "k", {"a": 1})
-    assert store.data_version() != after_own
 
 
 def test_an_unclean_predecessors_session_stays_named(store):

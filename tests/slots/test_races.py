@@ -1,21 +1,29 @@
 """Real processes race, are killed in the middle, and the store stays right."""
 
+import itertools
 import os
 import random
 import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import Phase as HypothesisPhase
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock, SystemClock
@@ -27,12 +35,10 @@ ROUNDS = 20
 
 # Takes every slot number as soon as it is open, prints what it won.
 RACER = """
-import sys, time
-from pathlib import Path
-from fleet.act.store import SqliteStore
-from fleet.clock import SystemClock
+import sys
 from fleet.slots import Slot
-store = SqliteStore(Path(sys.argv[1]), cluster="main", clock=SystemClock())
+from tests.slots.opened import opened_by
+store = opened_by(sys.argv[1])
 name = sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()
@@ -47,10 +53,8 @@ for number in range(int(sys.argv[3])):
 # Reaches for the slot of its own number, seen before the race began; prints what it won.
 TRIAL = """
 import sys
-from pathlib import Path
-from fleet.act.store import SqliteStore
-from fleet.clock import SystemClock
-store = SqliteStore(Path(sys.argv[1]), cluster="main", clock=SystemClock())
+from tests.slots.opened import opened_by
+store = opened_by(sys.argv[1])
 seen = store.slots("orders")[int(sys.argv[2])]
 print("ready", flush=True)
 sys.stdin.readline()
@@ -63,10 +67,8 @@ if won is not None:
 WRITER = """
 import sys
 from dataclasses import replace
-from pathlib import Path
-from fleet.act.store import SqliteStore
-from fleet.clock import SystemClock
-store = SqliteStore(Path(sys.argv[1]), cluster="main", clock=SystemClock())
+from tests.slots.opened import opened_by
+store = opened_by(sys.argv[1])
 number = int(sys.argv[2])
 seen = next(s for s in store.slots("orders") if s.number == number)
 slot = store.take(seen, worker=sys.argv[3], revision="r", spark_session=None)
@@ -88,10 +90,11 @@ def start(program: str, *arguments: object) -> "subprocess.Popen[str]":
     )
 
 
-def test_of_eight_processes_exactly_one_takes_each_slot(store, tmp_path):
-    """All see the same free slot and take it at once: one wins, seven get None."""
+def test_of_many_processes_exactly_one_takes_each_slot(racing):
+    """All see the same free slot and take it at once: one wins, the others get None."""
+    store, stores = racing.open(), racing
     assert store.write_gate(Gate(group=GROUP, open=frozenset(range(ROUNDS))))
-    racers = [start(RACER, tmp_path / "fleet.db", f"w{n}", ROUNDS) for n in range(8)]
+    racers = [start(RACER, stores.told(), f"w{n}", ROUNDS) for n in range(stores.racers)]
     for racer in racers:
         assert racer.stdout.readline() == "ready\n"
     for racer in racers:
@@ -104,14 +107,15 @@ def test_of_eight_processes_exactly_one_takes_each_slot(store, tmp_path):
     assert {slot.holder is not None for slot in store.slots(GROUP)} == {True}
 
 
-def test_of_eight_processes_of_a_new_revision_one_takes_a_slot(store, tmp_path):
+def test_of_many_processes_of_a_new_revision_one_takes_a_slot(racing):
     """Each sees another free slot of the old revision: one of them is the trial [22]."""
+    store, stores = racing.open(), racing
     assert store.write_gate(Gate(group=GROUP, open=frozenset(range(8))))
     for slot in store.slots(GROUP):
         held = store.take(slot, worker="old", revision="old", spark_session=None)
         assert held is not None
         assert store.release(held, clean=True)
-    racers = [start(TRIAL, tmp_path / "fleet.db", n) for n in range(8)]
+    racers = [start(TRIAL, stores.told(), n) for n in range(stores.racers)]
     for racer in racers:
         assert racer.stdout.readline() == "ready\n"
     for racer in racers:
@@ -122,26 +126,28 @@ def test_of_eight_processes_of_a_new_revision_one_takes_a_slot(store, tmp_path):
     assert [s.number for s in store.slots(GROUP) if s.revision == "new"] == won
 
 
-def test_a_store_whose_writers_are_killed_stays_readable(store, tmp_path):
-    """After kill -9 in write loops the file opens, slots can be taken, tokens grow."""
+def test_a_store_whose_writers_are_killed_stays_readable(racing):
+    """After kill -9 in write loops the store opens, slots can be taken, tokens grow."""
+    store, stores = racing.open(), racing
     assert store.write_gate(Gate(group=GROUP, open=frozenset({0, 1})))
     tokens: dict[int, int] = {0: 0, 1: 0}
     seeded = random.Random(7)
     for round_ in range(3):
-        writers = [start(WRITER, tmp_path / "fleet.db", n, f"w{n}-{round_}") for n in (0, 1)]
+        writers = [start(WRITER, stores.told(), n, f"w{n}-{round_}") for n in (0, 1)]
         for writer in writers:
             assert writer.stdout.readline() == "ready\n"
         time.sleep(seeded.uniform(0.05, 0.2))
         for writer in writers:
             writer.send_signal(signal.SIGKILL)
             writer.communicate(timeout=10)
-        fresh = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=SystemClock())
+        fresh = stores.open()
         for slot in fresh.slots(GROUP):
             assert slot.token > tokens[slot.number]
             assert slot.counter > 0
             tokens[slot.number] = slot.token
-    with sqlite3.connect(tmp_path / "fleet.db") as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    if stores.kind == "sqlite":
+        with sqlite3.connect(stores.folder / "fleet.db") as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def test_stores_opened_for_the_first_time_at_once(tmp_path):
@@ -165,8 +171,9 @@ def test_stores_opened_for_the_first_time_at_once(tmp_path):
     assert errors == []
 
 
-def test_a_store_that_stays_locked_is_unreachable(store, tmp_path, monkeypatch):
+def test_a_store_that_stays_locked_is_unreachable(tmp_path, monkeypatch):
     """The wait for another writer is bounded and ends in a sentence."""
+    store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
     monkeypatch.setattr("fleet.act.database._BUSY_SECONDS", 0.1)
     impatient = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
     with (
@@ -180,31 +187,28 @@ def test_a_store_that_stays_locked_is_unreachable(store, tmp_path, monkeypatch):
 class Slots(RuleBasedStateMachine):
     """Stale and fresh actors in any order; at most one of them ever holds the slot."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Any, number: int) -> None:
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
-        self.store = SqliteStore(
-            Path(self.folder.name) / "fleet.db", cluster="main", clock=ManualClock()
-        )
-        self.views: list[Slot] = [Slot(group=GROUP, number=0)]
+        self.store = store
+        self.number = number
+        self.views: list[Slot] = [Slot(group=GROUP, number=number)]
         self.held: dict[str, Slot] = {}
         self.tokens = [0]
 
-    def teardown(self) -> None:
-        """Close the file."""
-        self.store.close()
-        self.folder.cleanup()
+    def stored(self) -> list[Slot]:
+        """The slot, once it was opened."""
+        return [slot for slot in self.store.slots(GROUP) if slot.number == self.number]
 
     @rule(open_=st.booleans())
     def write_gate(self, open_: bool) -> None:
         """Open or shut the slot."""
         gate = self.store.gate(GROUP)
-        self.store.write_gate(replace(gate, open=frozenset({0} if open_ else ())))
+        assert self.store.write_gate(replace(gate, open=frozenset({self.number} if open_ else ())))
 
     @rule()
     def look(self) -> None:
         """Remember the slot as it is now, to act on it later."""
-        self.views.extend(self.store.slots(GROUP))
+        self.views.extend(self.stored())
 
     @rule(data=st.data(), worker=st.sampled_from(["a", "b", "c"]))
     def take(self, data: st.DataObject, worker: str) -> None:
@@ -212,7 +216,7 @@ class Slots(RuleBasedStateMachine):
         seen = data.draw(st.sampled_from(self.views))
         won = self.store.take(seen, worker=worker, revision="r", spark_session=None)
         if won is not None:
-            assert 0 in self.store.gate(GROUP).open
+            assert self.number in self.store.gate(GROUP).open
             assert won.token > self.tokens[-1]
             self.tokens.append(won.token)
             self.held[worker] = won
@@ -239,7 +243,7 @@ class Slots(RuleBasedStateMachine):
 
     def holder_token(self, before: Slot | None = None) -> int | None:
         """The token that owns the slot; asked after a release, the one that owned it."""
-        (slot,) = self.store.slots(GROUP)
+        (slot,) = self.stored()
         if slot.holder is None and before is None:
             return None
         return slot.token
@@ -247,12 +251,22 @@ class Slots(RuleBasedStateMachine):
     @invariant()
     def one_holder(self) -> None:
         """At most one worker's slot is the stored one."""
-        for slot in self.store.slots(GROUP):
+        for slot in self.stored():
             live = [
                 w for w, mine in self.held.items() if (w, mine.token) == (slot.holder, slot.token)
             ]
             assert len(live) <= 1
 
 
-TestSlots = Slots.TestCase
-TestSlots.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+def test_whatever_stale_actors_do_one_holds_the_slot(store, stores):
+    """In any order of looks, takes, renewals and releases."""
+    local, numbers = stores.kind == "sqlite", itertools.count()
+    run_state_machine_as_test(
+        lambda: Slots(store, next(numbers)),
+        settings=settings(
+            max_examples=40 if local else 8,  # of twenty slots that a worker finds made
+            stateful_step_count=30,
+            deadline=None,
+            phases=list(HypothesisPhase) if local else [HypothesisPhase.generate],
+        ),
+    )

@@ -1,12 +1,14 @@
 """Code of a revision: found without importing it, digested, copied."""
 
+import io
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 import fleet.demo
-from fleet.code import code_digest, snapshot_code
+from fleet.code import code_digest, packed_code, snapshot_code
 from fleet.errors import ConfigError
 from fleet.spec import GroupSpec
 
@@ -114,3 +116,33 @@ def test_a_package_with_data_is_too_large(tmp_path: Path) -> None:
         file.truncate(21 * 1024 * 1024)
     with pytest.raises(ConfigError, match=r"22\.0 MB, more than the 21 MB"):
         snapshot_code(group("pk.a:f", tmp_path), tmp_path / "copy")
+
+
+def in_image(entrypoint: str, *folders: Path, image: str = "worker:1") -> GroupSpec:
+    """The same fleet on Kubernetes."""
+    local = group(entrypoint, *folders).model_dump()
+    local["runtime"] = {"kind": "kubernetes", "image": image}
+    return GroupSpec.model_validate(local)
+
+
+def test_on_kubernetes_installed_code_is_the_images() -> None:
+    """Only the image's name counts, whether or not the module is installed here."""
+    digest = code_digest(in_image("only_in_the_image:f"))
+    assert digest == code_digest(in_image("fleet.errors:FleetError"))
+    assert digest != code_digest(in_image("only_in_the_image:f", image="worker:2"))
+    assert packed_code(in_image("only_in_the_image:f")) == (digest, None)
+
+
+def test_code_that_is_carried_is_packed_the_same_each_time(tmp_path: Path) -> None:
+    """The copy holds the package, and its digest is the one that the plan was made for."""
+    put(tmp_path / "src", pk__a="x = 1\n", pk__b="y = 1\n")
+    spec = in_image("pk.a:f", tmp_path / "src")
+    digest, packed = packed_code(spec)
+    assert digest == code_digest(spec) != code_digest(in_image("pk.a:f"))
+    (tmp_path / "src" / "pk" / "a.py").touch()
+    assert packed_code(spec) == (digest, packed)
+    assert packed is not None
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        assert archive.getnames() == ["pk/a.py", "pk/b.py"]
+    put(tmp_path / "src", pk__b="y = 2\n")
+    assert code_digest(spec) != digest

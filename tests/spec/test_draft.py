@@ -16,7 +16,7 @@ from fleet.model import (
     Snapshot,
     TopicPartition,
 )
-from fleet.spec import Cluster
+from fleet.spec import Cluster, KubernetesRuntimeSpec
 
 
 def group(name: str, *topics: str, **changes: Any) -> GroupSnapshot:
@@ -76,6 +76,36 @@ def test_what_is_found_is_observed(tmp_path: Path) -> None:
     assert "# not written: shared (it is a share group)" in text
     assert "# not written: bare (no topic of it is known" in text
     assert "4 records waiting" in text
+
+
+def test_deployments_are_named(tmp_path: Path) -> None:
+    """A group in one Deployment names it; where it is not sure which, a person has to choose."""
+    seen = snapshot(*(group(name, "t") for name in ("billing", "both", "dots", "none", "twin")))
+    runtime = KubernetesRuntimeSpec(kind="kubernetes", namespace="apps", context="${C}")
+    found = {
+        "billing": {"billing-consumer": 3},
+        "both": {"a": 1, "b": 2},
+        "dots": {"a.b": 1},
+        "twin": {"billing-consumer": 1},
+    }
+    text = draft(seen, Cluster(), runtime=runtime, deployed=found)
+    spec = load(written(text, tmp_path), {})
+    named = {f.group: f.runtime for f in spec.fleets}
+    assert all(isinstance(each, KubernetesRuntimeSpec) for each in named.values())
+    assert {each.place() for each in named.values()} == {
+        "kubernetes namespace apps of context ${C}"
+    }
+    assert {group: getattr(each, "deployment", "") for group, each in named.items()} == {
+        "billing": "billing-consumer",
+        "both": None,
+        "dots": None,
+        "none": None,
+        "twin": "billing-consumer",
+    }
+    assert {f.mode for f in spec.fleets} == {"observe"}
+    assert "scaling" not in spec.fleets[0].model_fields_set
+    assert "# members: 1 in pods of Deployment a, 2 in pods of Deployment b" in text
+    assert "# of twin, too: let only one of these fleets scale it" in text
 
 
 def test_an_empty_cluster_has_a_file_too(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def dump_records(broker: Broker, groups: Sequence[str]) -> list[Record]:
     )
     if not segments:
         return []
-    done = broker.tool(DUMP, "--offsets-decoder", "--files", segments)
+    done = broker.tool(DUMP, "--offsets-decoder", "--files", segments, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
     return [record for record in parse_dump(done.stdout) if record.group in groups]
 

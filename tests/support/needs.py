@@ -16,7 +16,6 @@ from pathlib import Path
 
 from fleet.broker.jars import find_java, find_kafka
 from fleet.errors import FleetError
-from fleet.home import cache_home
 
 
 def _broker() -> str | None:
@@ -42,10 +41,20 @@ def _browser() -> str | None:
 
 
 def _kubernetes() -> str | None:
-    names = ("kube-apiserver", "etcd")
-    folder = cache_home() / "kubernetes"
-    missing = [name for name in names if shutil.which(name) is None and not any(folder.rglob(name))]
-    return f"no {' and no '.join(missing)}: run `make cluster`" if missing else None
+    if os.geteuid() != 0:
+        return "a cluster of one's own needs root"
+    from k8s.cluster import programs
+    from tests.support import kube
+
+    lacks = programs.missing() + programs.missing_tools()
+    if lacks:
+        return "; ".join(lacks)
+    try:
+        # Makes the images of this code, and at first use their base: no test's timeout runs here.
+        kube.prepare()
+    except FleetError as error:
+        return str(error)
+    return None
 
 
 def program(*names: str) -> str | None:
@@ -63,6 +72,20 @@ def _prometheus() -> str | None:
     return f"no {' and no '.join(missing)}: run `make deps`" if missing else None
 
 
+def postgres_programs() -> Path | None:
+    """The folder of PostgreSQL's programs, of its newest version; Debian keeps them off PATH."""
+    debian = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name)
+    )
+    places = os.pathsep.join([*map(str, reversed(debian)), os.environ.get("PATH", "")])
+    found = [shutil.which(name, path=places) for name in ("initdb", "postgres", "psql")]
+    return Path(found[0]).parent if found[0] and all(found) else None
+
+
+def _postgres() -> str | None:
+    return None if postgres_programs() else "no PostgreSQL: run `make deps`"
+
+
 def _netns() -> str | None:
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return "network namespaces need root and `ip` (iproute2)"
@@ -77,6 +100,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "browser": _browser,
     "prometheus": _prometheus,
     "netns": _netns,
+    "postgres": _postgres,
 }
 
 

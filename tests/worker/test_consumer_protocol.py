@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaError
 
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
+from fleet.model import Member
 from fleet.settings import WorkerSettings
 from fleet.spec import Cluster, GroupSpec
 from fleet.worker.events import Events
@@ -20,7 +21,7 @@ from fleet.worker.protocols import (
     verdict,
 )
 from fleet.worker.standing import End
-from fleet.worker.takeover import ForeignHolder, Former, InstanceHolder, Takeover
+from fleet.worker.takeover import ForeignHolder, Former, Takeover
 
 
 def protocol(**worker):
@@ -96,11 +97,17 @@ class Coordinator:
             return None
         return "g-0 now belongs to another process (82), which was left alone"
 
-    def holder(self, instance: str) -> InstanceHolder | None:
+    def holder(self, instance: str) -> Member | None:
         """What a describe says."""
         if self.member is None:
             return None
-        return InstanceHolder(member_id=self.member, client_id=self.client, host="/h")
+        return Member(
+            member_id=self.member,
+            instance_id=instance,
+            client_id=self.client,
+            host="/h",
+            partitions=frozenset(),
+        )
 
     def takeover(self) -> Takeover:
         """By a worker named w2."""

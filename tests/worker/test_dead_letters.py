@@ -1,6 +1,7 @@
 """Records that cannot be processed: put aside with their story, never lost [9]."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,7 +99,8 @@ def test_kill_between_letter_and_commit_repeats_it(group: Group, broker: Running
     group.warm("w1")
     group.produce(20)
     group.produce(1, b"poison", partition=1)
-    group.open(0)
+    # Not waiting until it is active, which is after the commit.
+    group.change_gate(lambda gate: replace(gate, open=frozenset({0}), open_at=time.time() + 1))
     group.until(lambda: bool(group.events("dead_letter")), "the letter")
     assert group.slot(0).holder == "w1"
     assert not group.events("committed")

@@ -25,6 +25,7 @@ def numbers(
     dead: set[int] | None = None,
     waited: set[int] | None = None,
     newest: bool = True,
+    handed: set[int] | None = None,
 ) -> set[int]:
     found = candidates(
         gate,
@@ -34,6 +35,7 @@ def numbers(
         dead=frozenset(dead or ()),
         waited=frozenset(waited or ()),
         newest=newest,
+        handed=frozenset(handed or ()),
     )
     return {slot.number for slot in found}
 
@@ -69,6 +71,15 @@ def test_a_pin_admits_its_revision():
     gate = replace(GATE, handover={0: Handover(token=1, revision="r2")})
     slots = [replace(held(0), holder=None), held(1)]
     assert numbers(gate, slots, revision="r2") == {0}
+
+
+def test_who_handed_a_slot_over_leaves_it_to_others():
+    """A roll of unchanged code pins the former holder's own revision; after a lease it may help."""
+    gate = replace(GATE, handover={0: Handover(token=1, revision="r1")})
+    slots = [replace(held(0), holder=None), held(1)]
+    assert numbers(gate, slots) == {0}
+    assert numbers(gate, slots, handed={0}) == set()
+    assert numbers(gate, slots, handed={0}, waited={0}) == {0}
 
 
 def test_held_slots_are_taken_only_from_the_dead():

@@ -99,7 +99,7 @@ def test_a_batch_that_never_ends_ends_the_worker(blocking: Group, function: str,
     group.warm("w1")
     group.produce(8)
     group.open(0, phase=Phase.JOINING)  # not active before its first commit
-    assert livez(group, "w1") == (200, "ok")
+    assert livez(group, "w1") == (200, "ok: joining (slot 0)")
     seen: list[tuple[int, str]] = []
 
     def ended() -> bool:
@@ -117,7 +117,7 @@ def test_a_batch_that_never_ends_ends_the_worker(blocking: Group, function: str,
     assert not group.events("committed")
     assert group.slot(0).holder is None
     if function == "in_python":
-        assert (503, "the batch runs for 3 s, batch_timeout is 2 s") in seen
+        assert (503, "no: ill (slot 0): the batch runs for 3 s, batch_timeout is 2 s") in seen
 
 
 def test_a_dead_holders_writing_stops_before_its_successors_commit(blocking: Group):

@@ -118,3 +118,19 @@ def test_all_drained_before_anybody_closes(scene: Scene):
     scene.close(1)
     assert not all_drained(gate, scene.store.slots("g"), NOBODY)
     assert all_drained(gate, scene.store.slots("g"), frozenset({2}))
+
+
+def test_a_store_that_was_silent_makes_nobody_complete_a_leave(scene: Scene, monkeypatch):
+    """The actor could not renew either: it has a whole lease from when the store is known."""
+    completer = scene.completer()
+    scene.close(1)
+    scene.close(2)
+    scene.step(completer)
+    scene.clock.sleep(60)
+    back_at = scene.clock.monotonic()
+    monkeypatch.setattr(scene.store, "known_since", lambda: back_at, raising=False)
+    assert not scene.step(completer)
+    scene.clock.sleep(9.9)
+    assert not scene.step(completer)
+    scene.clock.sleep(0.2)
+    assert scene.step(completer)

@@ -4,6 +4,7 @@ Generations are counted by Kafka's own tool in `__consumer_offsets`.
 """
 
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,7 +90,36 @@ def test_two_leave_together(group: Group, broker: RunningBroker):
     assert max(generations(broker.broker, group.name)) == max(before) + 1
     closed = [e["at"] for e in group.events("closed")]
     assert abs(closed[0] - closed[1]) < 1.0
-    assert group.store.slots(group.name)[1].phase is Phase.FREE
+    left = group.store.slots(group.name)[1:3]
+    assert {(slot.phase, slot.holder) for slot in left} == {(Phase.FREE, None)}
+    assert {p.poll() for p in group.processes.values()} == {None}, "they stay up, without a slot"
+    standing = Counter(r.phase for r in group.store.reports(group.name))
+    assert standing == {"active": 1, "standby": 2}
+    time.sleep(1.5)
+    assert group.store.slots(group.name)[1:3] == left, "nobody takes a closed slot again"
+
+
+def test_a_worker_that_comes_back_under_its_name_is_another_process(
+    group: Group, broker: RunningBroker
+):
+    """Killed and started again, as the kubelet does: its own slot is taken after the lease [13]."""
+    group.start("w1")
+    group.warm("w1")
+    group.open(0)
+    group.produce(40)
+    group.drained()
+    before, held = generations(broker.broker, group.name), group.slot(0)
+    group.processes["w1"].kill()
+    killed = time.time()
+    group.start("w1")
+    group.until(lambda: group.slot(0).token == held.token + 1, "the slot to be taken again")
+    group.produce(40)
+    group.drained()
+    taken = group.events("slot")[-1]
+    assert (taken["worker"], taken["former"]) == ("w1", "w1")
+    assert taken["at"] - killed > LEASE * 0.6, "renewed every third of it, it is watched for one"
+    assert set(group.times_called().values()) == {1}
+    assert max(generations(broker.broker, group.name)) == max(before)
 
 
 def test_poison_stops_one_partition(group: Group):

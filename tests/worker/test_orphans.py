@@ -1,14 +1,15 @@
 """When a holder asks for a rebalance because nobody owns a partition, and when it does not."""
 
 import os
-from concurrent.futures import Future
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from fleet.clock import SystemClock
+from fleet.errors import FleetError
+from fleet.model import Member, TopicPartition
 from fleet.slots import Gate, Phase, Slot
+from fleet.worker.asking import Answer
 from fleet.worker.events import Events
 from fleet.worker.orphans import LOOK, PATIENCE, Orphans
 
@@ -34,38 +35,34 @@ class Hands:
 class Kafka:
     """Answers at once about a group that owns these partitions of four."""
 
-    def __init__(self, *owned: int, state: str = "STABLE") -> None:
-        self.owned, self.state, self.asked = owned, state, 0
+    def __init__(self, *owned: int, state: str = "STABLE", why: str = "") -> None:
+        self.owned, self.state, self.why, self.asked = owned, state, why, 0
 
-    def describe_consumer_groups(self, groups: list[str]) -> dict[str, Any]:
-        """One member has all that is owned."""
+    def ask(self, topics: Sequence[str]) -> "Kafka":
+        """A question; one member has all that is owned."""
+        assert topics == ["t"]
         self.asked += 1
-        parts = [SimpleNamespace(topic="t", partition=p) for p in self.owned]
-        member = SimpleNamespace(assignment=SimpleNamespace(topic_partitions=parts))
-        return {
-            groups[0]: done(
-                SimpleNamespace(state=SimpleNamespace(name=self.state), members=[member])
-            )
-        }
+        return self
 
-    def describe_topics(self, topics: object) -> dict[str, Any]:
-        """Four partitions."""
-        parts = [SimpleNamespace(id=p) for p in range(4)]
-        return {"t": done(SimpleNamespace(name="t", partitions=parts))}
+    def done(self) -> bool:
+        """At once."""
+        return True
 
-
-def done(value: Any) -> "Future[Any]":
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
+    def answer(self) -> Answer:
+        """As it was made."""
+        if self.why:
+            raise FleetError(self.why)
+        owned = frozenset(TopicPartition("t", p) for p in self.owned)
+        member = Member(member_id="m", instance_id=None, client_id="c", host="/h", partitions=owned)
+        due = frozenset(TopicPartition("t", p) for p in range(4))
+        return Answer(state=self.state, members=(member,), partitions=due)
 
 
 def asks(kafka: Kafka, gate: Gate, *, number: int = 0, seconds: float = 2 * PATIENCE) -> int:
     """How often a rebalance is asked for in so many seconds."""
     clock, asked = Hands(), []
     watch = Orphans(
-        kafka,
-        group="g",
+        kafka.ask,
         topics=["t"],
         rejoin=lambda: asked.append(clock.at),
         clock=clock,
@@ -92,6 +89,7 @@ def test_an_orphan_is_given_an_owner_once_patience_ends():
     [
         pytest.param(Kafka(0, 1, 2, 3), GATE, 0, id="all owned"),
         pytest.param(Kafka(0, state="PREPARING_REBALANCING"), GATE, 0, id="rebalancing"),
+        pytest.param(Kafka(0, why="no answer"), GATE, 0, id="no answer"),
         pytest.param(Kafka(0), GATE, 1, id="another holder looks"),
         pytest.param(Kafka(0), Gate(group="g", leaving=frozenset({1})), 0, id="a change runs"),
     ],

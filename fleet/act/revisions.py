@@ -1,0 +1,85 @@
+"""The name of what fleet.yaml wants, and what its workers start from.
+
+Problem: workers outlive the manager that started them, and the next manager may be of another
+release, which knows more settings and so makes another name of the same wish; a roll for a name
+alone would be work for nothing. Choice: where workers hold slots under a revision whose published
+settings mean the same, that is the revision. What is no part of a revision (address, time, how
+many slots there may be) is kept current in the published settings, key by key, so that what
+another release wrote beside it stays. Cost: where the name is not published, one look at each
+revision that holds a slot.
+"""
+
+import json
+from dataclasses import dataclass
+
+from fleet.act.runtime import Runtime
+from fleet.clock import Clock
+from fleet.code import code_digest
+from fleet.errors import Refused
+from fleet.settings import WorkerSettings, revision_of, same_worker, settings_from
+from fleet.spec import Cluster, GroupSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revisions:
+    """Of one cluster's fleets, in one runtime."""
+
+    cluster: Cluster
+    bootstrap: str
+    """Resolved address of the cluster."""
+    runtime: Runtime
+    clock: Clock
+
+    def wanted(self, spec: GroupSpec) -> str:
+        """The revision that fleet.yaml wants, by the name that workers of it have already."""
+        digest = code_digest(spec)
+        made = revision_of(spec, digest)
+        if self.runtime.published(spec.group, made) is not None:
+            return made
+        for revision in sorted({r.partition("~")[0] for r in self._held(spec.group)}):
+            text = self.runtime.published(spec.group, revision)
+            if text is not None and same_worker(settings_from(text), spec, digest):
+                return revision
+        return made
+
+    def publish(self, spec: GroupSpec, revision: str) -> None:
+        """Keep what a revision is, before any worker of it starts.
+
+        Raises Refused where the code is not what it was when the revision was named.
+        """
+        text = self.runtime.published(spec.group, revision)
+        if text is not None:
+            self._refresh(spec, revision, text)
+            return
+        digest = self.runtime.keep_code(spec, revision)
+        if revision_of(spec, digest) != revision:
+            raise Refused(
+                f"the code of group {spec.group} changed while it was planned; plan again"
+            )
+        made = WorkerSettings(
+            cluster=self.cluster,
+            bootstrap_servers=self.bootstrap,
+            group=spec,
+            revision=revision,
+            code_digest=digest,
+            published_at=self.clock.now(),
+        )
+        self.runtime.publish(spec.group, revision, made.model_dump_json(indent=1))
+
+    def _refresh(self, spec: GroupSpec, revision: str, text: str) -> None:
+        """A revision that is wanted again (A, B, A) is the newest again."""
+        known = json.loads(text)
+        replicas = spec.replicas.model_dump(mode="json")
+        fresh = {
+            **known,
+            "bootstrap_servers": self.bootstrap,
+            "group": {**known["group"], "replicas": replicas},
+        }
+        if self._held(spec.group) - {revision}:
+            fresh["published_at"] = self.clock.now()
+        if fresh != known:
+            self.runtime.publish(spec.group, revision, json.dumps(fresh, indent=1))
+
+    def _held(self, group: str) -> set[str]:
+        """Revisions of slots; `<revision>~<hash>` is a template that somebody made of one [22]."""
+        return {slot.revision for slot in self.runtime.store.slots(group) if slot.revision}

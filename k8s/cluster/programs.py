@@ -1,0 +1,151 @@
+"""The cluster's programs: Kubernetes and its name server from Go modules, the rest from packages.
+
+Built once into ~/.cache/fleet/kubernetes/VERSION/bin; where modules come from is Go's own
+configuration (GOPROXY). Each program is renamed into place when it is whole, so a build that was
+cut off goes on with the next one.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from fleet.errors import FleetError
+from fleet.home import cache_home, write_whole
+
+VERSION: Final = "1.36.3"
+_UPSTREAM: Final = "k8s.io/kubernetes/cmd"
+# In the order in which somebody waits for them.
+BUILT: Final = {
+    "pause": "./pause",
+    "kube-apiserver": f"{_UPSTREAM}/kube-apiserver",
+    "kube-controller-manager": f"{_UPSTREAM}/kube-controller-manager",
+    "kubectl": f"{_UPSTREAM}/kubectl",
+    "kube-scheduler": f"{_UPSTREAM}/kube-scheduler",
+    "kubelet": f"{_UPSTREAM}/kubelet",
+    "kube-proxy": f"{_UPSTREAM}/kube-proxy",
+    "dns": "./dns",
+}
+PACKAGED: Final = {
+    "etcd": "etcd-server",
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "iptables": "iptables",
+    "ip": "iproute2",
+    "openssl": "openssl",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+}
+"""Program → Debian package: what a cluster needs."""
+TOOLS: Final = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
+"""What images need beside it."""
+CNI: Final = Path("/usr/lib/cni")
+_SOURCES: Final = Path(__file__).parent
+
+Say = Callable[[str], None]
+
+
+def folder() -> Path:
+    """Where the built programs are."""
+    return cache_home() / "kubernetes" / VERSION / "bin"
+
+
+def path(name: str) -> str:
+    """The absolute path of a program of the cluster; FleetError where it is not there."""
+    built = folder() / name
+    found = str(built) if built.exists() else shutil.which(name, path=_search_path())
+    if found is None:
+        raise FleetError(f"no {name}: {_remedy(name)}")
+    return found
+
+
+def missing() -> list[str]:
+    """What is not there, each with what to do."""
+    names = [name for name in BUILT if not (folder() / name).exists()]
+    names += [name for name in PACKAGED if shutil.which(name, path=_search_path()) is None]
+    lacks = [f"no {name}: {_remedy(name)}" for name in names]
+    if not (CNI / "bridge").exists():
+        lacks.append(f"no {CNI}/bridge: {_remedy('containernetworking-plugins')}")
+    return lacks
+
+
+def missing_tools() -> list[str]:
+    """What is not there of what images are built with, each with what to do."""
+    return [
+        f"no {name}: {_remedy(name)}"
+        for name in TOOLS
+        if shutil.which(name, path=_search_path()) is None
+    ]
+
+
+def build(say: Say) -> None:
+    """Build what is not built from these sources yet. FleetError with Go's words where it fails."""
+    target = folder()
+    target.mkdir(parents=True, exist_ok=True)
+    with (target / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name, package in BUILT.items():
+            stamp = target / f".{name}.sources"
+            if (target / name).exists() and _read(stamp) == _digest(name):
+                continue
+            say(f"building {name} {VERSION}")
+            _build(package, target / f".{name}.new")
+            (target / f".{name}.new").replace(target / name)
+            write_whole(stamp, _digest(name))
+        # A gigabyte or two that only another version would use, and that would not.
+        shutil.rmtree(_go_folder(), ignore_errors=True)
+
+
+def _build(package: str, target: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise FleetError("no go: building Kubernetes needs Go 1.26 or newer on PATH")
+    flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}"
+    done = subprocess.run(
+        [go, "build", "-trimpath", "-ldflags", flags, "-o", str(target), package],
+        cwd=_SOURCES,
+        env={
+            **os.environ,
+            "GOCACHE": str(_go_folder() / "build"),
+            "GOMODCACHE": str(_go_folder() / "mod"),
+            "GOFLAGS": "-buildvcs=false -modcacherw -mod=readonly",
+            "CGO_ENABLED": "0",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise FleetError(f"go build {package} failed:\n{done.stderr[-2000:]}")
+
+
+def _go_folder() -> Path:
+    return cache_home() / "go"
+
+
+def _digest(name: str) -> str:
+    files = ["go.mod", "go.sum"]
+    if name in {"dns", "pause"}:
+        files.append(f"{name}/main.go")
+    text = "".join((_SOURCES / file).read_text(encoding="utf-8") for file in files)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8") if file.exists() else None
+
+
+def _search_path() -> str:
+    """PATH and where a distribution keeps the programs of root."""
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+def _remedy(name: str) -> str:
+    if name in BUILT:
+        return "`make cluster` builds it"
+    return f"`make deps`, or install the package {(PACKAGED | TOOLS).get(name, name)}"

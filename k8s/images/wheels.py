@@ -1,0 +1,142 @@
+"""The wheels of an image: the closure of what its role imports, at the lock's versions.
+
+The lock holds everything that this checkout needs, tests and linters too. What an image needs of
+it follows from the metadata of the installed packages: their requirements, and theirs. Wheels are
+fetched (or built, where only sources exist) by pip as it is configured here, never in an image.
+"""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from fleet.errors import FleetError
+from fleet.home import write_whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What an image needs of the project's dependencies."""
+
+    without: frozenset[str] = frozenset()
+    """Direct dependencies that it never imports."""
+    extras: frozenset[str] = frozenset()
+
+
+ROLES: Final = {
+    # No Dagster, and no plots of reports.
+    "worker": Role(without=frozenset({"dagster", "dagster-webserver", "matplotlib"})),
+    # Where its runs are Jobs, it needs to be able to start them.
+    "manager": Role(extras=frozenset({"kubernetes"})),
+}
+
+
+def repository() -> Path:
+    """The checkout that images are built from."""
+    return Path(__file__).parents[2]
+
+
+def pins(role: str) -> dict[str, str]:
+    """Package → exact version, for one role. FleetError where the environment misses one."""
+    locked, needs = _locked(), ROLES[role]
+    text = (repository() / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    wanted = list(project["dependencies"])
+    for extra in sorted(needs.extras):
+        wanted += project["optional-dependencies"][extra]
+    direct = [
+        each
+        for each in map(Requirement, wanted)
+        if _applies(each, frozenset()) and canonicalize_name(each.name) not in needs.without
+    ]
+    names = sorted(_closure(direct))
+    unknown = [name for name in names if name not in locked]
+    if unknown:
+        raise FleetError(f"requirements.lock lacks {', '.join(unknown)}: freeze it anew")
+    return {name: locked[name] for name in names}
+
+
+def gather(folder: Path, role: str) -> str:
+    """Put the wheels of a role into `folder`; the text of its list of versions."""
+    text = "".join(f"{name}=={version}\n" for name, version in pins(role).items())
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    stamp = folder / f".{role}"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
+        listed = folder / f".{role}.txt"
+        write_whole(listed, text)
+        _pip("wheel", "--no-deps", "-r", str(listed), "--wheel-dir", str(folder))
+        if not (folder / "pip.whl").exists():
+            _fetch_pip(folder)
+        write_whole(stamp, digest)
+    return text
+
+
+def own(folder: Path) -> str:
+    """Build the checkout's own wheel into `folder`; the digest of its contents."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", str(folder)],
+        cwd=repository(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise FleetError(f"the wheel cannot be built: {(done.stdout + done.stderr)[-1000:]}")
+    return hashlib.sha256(next(folder.glob("*.whl")).read_bytes()).hexdigest()
+
+
+def _closure(direct: Iterable[Requirement]) -> set[str]:
+    seen: set[tuple[str, frozenset[str]]] = set()
+    todo = [(canonicalize_name(each.name), frozenset(each.extras)) for each in direct]
+    while todo:
+        name, extras = todo.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            needs = metadata.requires(name) or []
+        except metadata.PackageNotFoundError as error:
+            raise FleetError(f"{name} is not installed here: run `make .venv`") from error
+        todo += [
+            (canonicalize_name(need.name), frozenset(need.extras))
+            for need in map(Requirement, needs)
+            if _applies(need, extras)
+        ]
+    return {str(name) for name, _ in seen}
+
+
+def _applies(need: Requirement, extras: frozenset[str]) -> bool:
+    if need.marker is None:
+        return True
+    return any(need.marker.evaluate({"extra": extra}) for extra in (extras or {""}))
+
+
+def _locked() -> dict[str, str]:
+    text = (repository() / "requirements.lock").read_text(encoding="utf-8")
+    pairs = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)$", text, re.MULTILINE)
+    return {str(canonicalize_name(name)): version for name, version in pairs}
+
+
+def _fetch_pip(folder: Path) -> None:
+    """The installer itself, run from its wheel: it does not stay in the image."""
+    version = metadata.version("pip")
+    _pip("download", "--no-deps", f"pip=={version}", "--dest", str(folder))
+    next(folder.glob("pip-*.whl")).rename(folder / "pip.whl")
+
+
+def _pip(command: str, *words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", command, "--quiet", "--disable-pip-version-check", *words],
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise FleetError(f"pip {command} failed: {done.stderr.strip()[-1000:]}")

@@ -1,0 +1,383 @@
+"""One fleet's Deployment while a manager acts: so many more of a revision, exactly these less.
+
+Problem: a manager thinks in workers that it starts and removes by name; a Deployment in numbers
+of one template. Choice: what is asked for is written where it survives the manager (a mark on
+each pod that shall go), then done as soon as it is exact: a ReplicaSet deletes the pods of the
+lowest deletion cost, but ranks pods that are not Ready before all others, so numbers go down only
+while every pod that stays is Ready; which pods went is looked at afterwards, and others than
+those asked for are an error. `k8s.shapes` says which numbers. Cost: a removal waits for pods that
+are starting.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from fleet.clock import Clock
+from fleet.errors import FleetError
+from fleet.settings import WorkerSettings
+from k8s import objects, shapes
+from k8s.api import Api, Conflict, Object, again_on_conflict
+from k8s.mirror import Mirror
+from k8s.names import COST_ANNOTATION, DRAINED_ANNOTATION, RELEASED_ANNOTATION, Names
+from k8s.pods import hash_of, is_gone, is_leaving, is_marked, is_ready, was_evicted
+from k8s.shapes import Shape
+from k8s.templates import Templates
+
+FIRST_TO_GO: Final = "-1000"
+_SEEN_SECONDS: Final = 60.0
+"""For a controller to see what was written; it does within milliseconds when it runs."""
+
+
+_MADE_SECONDS: Final = 30.0
+"""For pods to exist, not to run: a quota or an admission webhook says no at once."""
+_HELD: Final = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
+
+
+class Rolling:
+    """The Deployment of one fleet. Not for several threads."""
+
+    def __init__(
+        self, api: Api, names: Names, *, pods: Mirror, templates: Templates, clock: Clock
+    ) -> None:
+        self._api = api
+        self._names = names
+        self._mirror = pods
+        self._clock = clock
+        self.templates = templates
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def pods(self) -> list[Object]:
+        """The fleet's pods, as last heard of."""
+        wanted = self._names.selector().items()
+        return [p for p in self._mirror.items() if wanted <= p["metadata"]["labels"].items()]
+
+    def look(self) -> tuple[Object | None, Shape | None]:
+        """The Deployment and its shape now; None, None where there is none."""
+        found = self._api.get("Deployment", self._names.deployment)
+        if found is None:
+            return None, None
+        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
+        return found, shapes.shape_of(found, tuple(sets))
+
+    def _seen(self) -> tuple[Object, Shape]:
+        """The same once its controller has seen what was written."""
+        deadline = self._clock.monotonic() + _SEEN_SECONDS
+        while True:
+            found, shape = self.look()
+            if found is not None and shape is not None and shape.settled:
+                return found, shape
+            if self._clock.monotonic() > deadline:
+                raise FleetError(
+                    f"the controller of Deployment {self._names.deployment} has not acted on it "
+                    f"for {_SEEN_SECONDS:.0f} s; see whether kube-controller-manager runs"
+                )
+            self._clock.sleep(0.05)
+
+    # --- more -------------------------------------------------------------------------------
+
+    def start(self, settings: WorkerSettings, *, count: int) -> tuple[str, ...]:
+        """`count` more pods of a revision; their names, once they exist.
+
+        Raises FleetError with the cluster's words where it does not make them.
+        """
+        before = {p["metadata"]["name"] for p in self.pods()}
+        again_on_conflict(self._clock, lambda: self._have_template(settings, count=count))
+        return self._await_pods(before)
+
+    def start_more(self, hash_: str, count: int) -> tuple[str, ...]:
+        """`count` more of a template that is the Deployment's, whoever made it; () where not."""
+        before = {p["metadata"]["name"] for p in self.pods()}
+
+        def once() -> bool:
+            found, shape = self.look()
+            if found is None or shape is None or shape.current is None:
+                return False
+            if shape.current.hash != hash_:
+                return False
+            self._write_both(found, shapes.grow(shape, count))
+            return True
+
+        return self._await_pods(before) if again_on_conflict(self._clock, once) else ()
+
+    def _have_template(self, settings: WorkerSettings, *, count: int) -> None:
+        """`count` more of the settings' template; it is registered before anybody counts on it."""
+        found, shape = self.look()
+        wanted = objects.deployment(settings, replicas=count)
+        if found is None or shape is None:
+            self._api.apply(wanted)
+        elif not self._is_template(settings.revision, shape, found, wanted):
+            ahead, fields = shapes.begin(shape, count)
+            if ahead:
+                self._write(found, ahead)
+                self._seen()
+            self._api.apply(with_fields(wanted, fields))
+        else:
+            if shape.held and shape.current and not self._registered(shape, settings.revision):
+                count -= shape.current.replicas  # started by one who was killed before it said so
+            if count > 0:
+                self._write_both(found, shapes.grow(shape, count))
+        _, shape = self._seen()
+        assert shape.current is not None
+        self.templates.register(shape.current.hash, settings.revision)
+
+    def recognise(self, settings: WorkerSettings) -> None:
+        """Register the Deployment's template where it is what these settings make."""
+        found, shape = self.look()
+        if found is None or shape is None or shape.current is None or not shape.settled:
+            return
+        told, current = settings.revision, shape.current
+        if current.revision != told or self._registered(shape, told):
+            return
+        wanted = objects.deployment(settings, replicas=shape.replicas)
+        if self._is_template(told, shape, found, wanted):
+            self.templates.register(current.hash, told)
+
+    def _registered(self, shape: Shape, revision: str) -> bool:
+        known = self.templates.known([each.hash for each in shape.sets])
+        return shape.current is not None and known.get(shape.current.hash) == revision
+
+    def _is_template(self, revision: str, shape: Shape, found: Object, wanted: Object) -> bool:
+        """Whether the Deployment's template is the wanted one already, by whatever name."""
+        if self._registered(shape, revision):
+            return True
+        same = {key: found["spec"].get(key) for key in ("replicas", *_HELD)}
+        tried = self._api.apply(with_fields(wanted, same), trial=True)
+        return bool(tried["spec"]["template"] == found["spec"]["template"])
+
+    def _write_both(self, found: Object, writes: tuple[Object, Object]) -> tuple[Object, Shape]:
+        ahead, fields = writes
+        if ahead:
+            self._write(found, ahead)
+            found, _ = self._seen()
+        self._write(found, fields)
+        return self._seen()
+
+    def _write(self, found: Object, fields: Mapping[str, object]) -> None:
+        if shapes.differs(found, fields):
+            self._api.merge(
+                "Deployment", self._names.deployment, {"spec": dict(fields)}, seen=found
+            )
+
+    def _await_pods(self, before: Collection[str]) -> tuple[str, ...]:
+        """Names that are new, once the current template has all its pods."""
+        _, shape = self._seen()
+        current = shape.current
+        assert current is not None
+
+        def mine(items: Sequence[Object]) -> list[str]:
+            living = [p for p in items if hash_of(p) == current.hash and not is_gone(p)]
+            return [p["metadata"]["name"] for p in living]
+
+        if not self._mirror.wait(
+            lambda items: len(mine(items)) >= current.replicas, seconds=_MADE_SECONDS
+        ):
+            raise FleetError(
+                f"{len(mine(self.pods()))} of {current.replicas} pods of Deployment "
+                f"{self._names.deployment} were made within {_MADE_SECONDS:.0f} s: "
+                f"{self._failure(current.hash) or 'its ReplicaSet gives no reason'}"
+            )
+        return tuple(name for name in mine(self.pods()) if name not in before)
+
+    def _failure(self, hash_: str) -> str | None:
+        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
+        for each in sets:
+            for condition in (each.get("status") or {}).get("conditions") or []:
+                if condition["type"] == "ReplicaFailure" and hash_of(each) == hash_:
+                    return str(condition.get("message") or condition.get("reason"))
+        return None
+
+    # --- less -------------------------------------------------------------------------------
+
+    def mark(self, names: Collection[str]) -> None:
+        """Ask these pods to go; done by `settle`, whoever calls it."""
+        now = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
+        notes = {DRAINED_ANNOTATION: now, COST_ANNOTATION: FIRST_TO_GO}
+        patch = {"metadata": {"annotations": notes}}
+        there = {p["metadata"]["name"] for p in self.pods() if not is_leaving(p)}
+        for name in sorted(there & set(names)):
+            self._mirror.put(self._api.merge("Pod", name, patch))
+
+    def settle(self) -> tuple[str, ...]:
+        """Take the marked pods away as far as that is exact now; what is left, in sentences.
+
+        Raises FleetError where other pods went than those asked for.
+        """
+        if not self._marked():
+            return ()
+        return again_on_conflict(self._clock, self._settle_once)
+
+    def _marked(self) -> list[Object]:
+        return [p for p in self.pods() if is_marked(p) and not is_gone(p)]
+
+    def _settle_once(self) -> tuple[str, ...]:
+        found, shape = self.look()
+        marked = self._marked()
+        if found is None or shape is None or not marked:
+            return ()
+        if shape.others and not shape.held:
+            self._write(found, shapes.hold(shape))
+            found, shape = self._seen()
+        if shape.others and self._all_marked(shape):
+            self.go_back(shape)
+            found, shape = self._seen()
+        going, held_up = self._exact(shape, marked)
+        if not going:
+            return held_up
+        watched = {p["metadata"]["name"]: p for p in self.pods() if not is_gone(p)}
+        if shape.others:
+            self._shrink_sets(found, shape, going)
+        else:  # one template: it may keep itself, with as many as stay
+            have = shape.current.replicas if shape.current else 0
+            self._write(found, shapes.at_rest(have - sum(map(len, going.values()))))
+        self._check_gone({n for names in going.values() for n in names}, watched)
+        return held_up
+
+    def _all_marked(self, shape: Shape) -> bool:
+        """Whether the current template is given up: all of its pods shall go."""
+        hash_ = shape.current.hash if shape.current else ""
+        of_it = [p for p in self.pods() if hash_of(p) == hash_ and not is_gone(p)]
+        return bool(of_it) and all(is_marked(p) for p in of_it)
+
+    def _exact(
+        self, shape: Shape, marked: Sequence[Object]
+    ) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+        """Names that may go now by their template's hash, and what holds the others up."""
+        going: dict[str, list[str]] = {}
+        held_up: list[str] = []
+        for hash_ in sorted({hash_of(p) for p in marked}):
+            living = [p for p in self.pods() if hash_of(p) == hash_ and not is_gone(p)]
+            names = [p["metadata"]["name"] for p in living if is_marked(p)]
+            staying = [p for p in living if not is_marked(p)]
+            starting = sorted(p["metadata"]["name"] for p in staying if not is_ready(p))
+            its = shape.of(hash_)
+            if its is None or its.replicas != len(living):
+                held_up.append(f"{', '.join(names)}: its ReplicaSet is making or ending others")
+            elif starting:
+                held_up.append(f"{', '.join(names)}: {', '.join(starting)} is not ready yet")
+            else:
+                going[hash_] = names
+        return going, tuple(held_up)
+
+    def _shrink_sets(self, found: Object, shape: Shape, going: Mapping[str, list[str]]) -> None:
+        count = sum(map(len, going.values()))
+        self._write(found, shapes.before_shrinking(shape, count))
+        _, shape = self._seen()
+        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
+        for hash_, names in going.items():
+            its = shape.of(hash_)
+            raw = next(
+                (each for each in sets if its and each["metadata"]["name"] == its.name), None
+            )
+            if its is None or raw is None or its.replicas != int(raw["spec"]["replicas"]):
+                raise Conflict(f"ReplicaSet {hash_} of {self._names.deployment} moved meanwhile")
+            patch = {"spec": {"replicas": its.replicas - len(names)}}
+            self._api.merge("ReplicaSet", its.name, patch, seen=raw)
+
+    def _check_gone(self, asked: Collection[str], watched: Mapping[str, Object]) -> None:
+        """Just those asked for went; what somebody evicted meanwhile is that one's affair."""
+
+        def gone(items: Sequence[Object]) -> set[str]:
+            now = {p["metadata"]["name"]: p for p in items}
+            return {
+                name
+                for name in watched
+                if name not in now or (is_gone(now[name]) and not was_evicted(now[name]))
+            }
+
+        def done(items: Sequence[Object]) -> bool:
+            went = gone(items)
+            return set(asked) <= went or len(went) >= len(asked)
+
+        self._mirror.wait(done, seconds=20.0)
+        went = gone(self.pods())
+        others, kept = sorted(went - set(asked)), sorted(set(asked) - went)
+        if others or kept:
+            raise FleetError(
+                f"asked to remove {', '.join(sorted(asked))} of Deployment "
+                f"{self._names.deployment}, Kubernetes "
+                + (f"removed {', '.join(others)}" if others else "removed not all of them")
+                + (f" and kept {', '.join(kept)}" if kept else "")
+            )
+
+    # --- the end of a change ----------------------------------------------------------------
+
+    def go_back(self, shape: Shape) -> None:
+        """Let the Deployment's template be again what most other pods run."""
+        back = max(shape.others, key=lambda each: (each.replicas, each.order))
+        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
+        old = next(each for each in sets if each["metadata"]["name"] == back.name)
+        template = old["spec"]["template"]
+        labels = {k: v for k, v in template["metadata"]["labels"].items() if v != back.hash}
+        template["metadata"] = {"labels": labels, **_notes(template)}
+        fields = shapes.hold(shape)
+        self._api.apply(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {
+                    "name": self._names.deployment,
+                    "namespace": self._api.namespace,
+                    "labels": self._names.labels(),
+                    "annotations": self._names.annotations(),
+                },
+                "spec": {
+                    **fields,
+                    "selector": {"matchLabels": self._names.selector()},
+                    "template": template,
+                },
+            }
+        )
+
+    def rest(self, *, give_up: Callable[[str], bool] | None = None) -> None:
+        """Let the Deployment keep itself again, where no other template has pods any more.
+
+        give_up: an unfinished roll ends where it stands; asked of the current template's hash:
+        whether it goes back, since no slot runs it.
+        """
+
+        def once() -> None:
+            found, shape = self.look()
+            if found is None or shape is None or not shape.held:
+                return
+            if shape.others and give_up is None:
+                return
+            if shape.others and give_up is not None and shape.current is not None:
+                if give_up(shape.current.hash):
+                    self.go_back(shape)
+                found, shape = self._seen()
+            self._write(found, shapes.let_go(shape))
+
+        again_on_conflict(self._clock, once)
+
+    def release(self, at: str) -> None:
+        """Own no field of the Deployment any more, and say since when."""
+        told = {"annotations": {RELEASED_ANNOTATION: at}}
+        self._api.merge("Deployment", self._names.deployment, {"metadata": told})
+        # An empty entry is how the server is told to forget every field's manager.
+        self._api.merge("Deployment", self._names.deployment, {"metadata": {"managedFields": [{}]}})
+
+    def stop(self) -> None:
+        """No pods at all, of no template."""
+
+        def once() -> None:
+            found, _ = self.look()
+            if found is not None:
+                self._write(found, shapes.at_rest(0))
+
+        again_on_conflict(self._clock, once)
+
+
+def with_fields(wanted: Object, fields: Mapping[str, object]) -> Object:
+    """A rendered Deployment with these numbers."""
+    return {**wanted, "spec": {**wanted["spec"], **fields}}
+
+
+def _selector(names: Names) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(names.selector().items()))
+
+
+def _notes(template: Object) -> Object:
+    notes = template["metadata"].get("annotations")
+    return {"annotations": notes} if notes else {}

@@ -1,0 +1,211 @@
+"""Plans for other people's consumers: a range, and what a roll of theirs will cost."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.decide.adopted import MEMBERS, Adopted, deployed, make_adopted_plan, members_of, runs_in
+from fleet.decide.concerns import NO_CONCERNS, Concerns
+from fleet.decide.refusals import refusals
+from fleet.decide.scaling import ScalingMemory, wanted_slots
+from fleet.decide.world import GroupWorld
+from fleet.model import (
+    GroupSnapshot,
+    GroupState,
+    LagCase,
+    Member,
+    PartitionState,
+    Plan,
+    StepKind,
+    TopicPartition,
+)
+from fleet.slots import Gate, Pause
+from fleet.spec import FleetSpec, GroupSpec, LagScaling
+
+SPEC = GroupSpec.model_validate(
+    {
+        "group": "billing",
+        "topics": ["orders"],
+        "runtime": {"kind": "kubernetes", "namespace": "billing", "deployment": "billing"},
+    }
+)
+
+
+def group(*instances: str | None, state: GroupState = GroupState.STABLE) -> GroupSnapshot:
+    """Members at 10.0.0.0 and up."""
+    members = tuple(
+        Member(
+            member_id=f"m{n}",
+            instance_id=name,
+            client_id="rdkafka",
+            host=f"/10.0.0.{n}",
+            partitions=frozenset(),
+        )
+        for n, name in enumerate(instances)
+    )
+    return GroupSnapshot(
+        group="billing",
+        exists=True,
+        state=state,
+        type="classic",
+        assignor="range",
+        members=members,
+        partitions=(),
+    )
+
+
+def adopted(replicas: int, *, one_by_one: bool = True) -> Adopted:
+    """Pods at 10.0.0.0 and up."""
+    return Adopted(
+        name="billing",
+        replicas=replicas,
+        ready=replicas,
+        addresses={f"pod-{n}": f"10.0.0.{n}" for n in range(replicas)},
+        one_by_one=one_by_one,
+    )
+
+
+def plan(
+    seen: GroupSnapshot | None, deployment: Adopted, wanted: int | None, why: str = ""
+) -> Plan:
+    """At a fixed moment."""
+    return make_adopted_plan(
+        spec=SPEC,
+        cluster="main",
+        group=seen,
+        adopted=deployment,
+        wanted=wanted,
+        snapshot_at=1000.0,
+        now=1001.0,
+        why=why,
+    )
+
+
+def test_members_are_told_by_address() -> None:
+    """One elsewhere is none of the Deployment's."""
+    assert [m.member_id for m in members_of(group(None, None, None), adopted(2))] == ["m0", "m1"]
+
+
+@pytest.mark.parametrize(
+    ("instances", "wanted", "kind", "price"),
+    [
+        pytest.param([None] * 3, 1, StepKind.LEAVE, "1-2", id="down"),
+        pytest.param([None] * 3, 0, StepKind.LEAVE, "1-3", id="to-none"),
+        pytest.param(["a", "b", "c"], 1, StepKind.LEAVE, "1-2", id="static-down"),
+        pytest.param([None] * 3, 5, StepKind.OPEN, "1-4", id="up"),
+    ],
+)
+def test_scaling_is_one_step(
+    instances: list[str | None], wanted: int, kind: StepKind, price: str
+) -> None:
+    """At the price of a range: their protocol decides how many rounds their joins take."""
+    made = plan(group(*instances), adopted(3), wanted)
+    (step,) = made.steps
+    assert (step.kind, str(step.price), made.wanted) == (kind, price, wanted)
+    assert ("then one leave" in step.sentence) == (instances[0] is not None and wanted < 3)
+    assert not made.refusals
+
+
+def test_what_a_roll_costs_is_always_told() -> None:
+    """Also where nothing is to do."""
+    idle = plan(group(None, None), adopted(2), None)
+    assert idle.empty
+    assert any("a roll of its 2 pods costs up to 4 rebalances" in note for note in idle.notes)
+    at_once = plan(group(None, None), adopted(2, one_by_one=False), None)
+    assert any("2 rebalances and a standstill" in note for note in at_once.notes)
+    named = plan(group("a", "b"), adopted(2), None)
+    assert any("none where each pod comes back under its own id" in n for n in named.notes)
+
+
+def test_why_a_policy_scales_is_told() -> None:
+    """In pods: there are no slots."""
+    decided = wanted_slots(
+        spec=SPEC.model_copy(update={"scaling": LagScaling(policy="lag", records_per_worker=10)}),
+        group=replace(group(None, None), partitions=(waiting(35),)),
+        topics={"orders": 8},
+        current=2,
+        memory=ScalingMemory(),
+        now=1.0,
+        unit="pod",
+    )
+    assert decided.sentence == "35 records waiting, 10 per worker: from 2 to 4 pods"
+    made = plan(group(None, None), adopted(2), decided.wanted, decided.sentence)
+    assert made.notes[0] == decided.sentence
+    assert made.steps[0].sentence == "Deployment billing gets 2 pods more, which join as they start"
+
+
+def waiting(lag: int) -> PartitionState:
+    """Records of one partition that nobody has read."""
+    return PartitionState(
+        tp=TopicPartition("orders", 0),
+        committed=0,
+        log_start=0,
+        log_end=lag,
+        lag=lag,
+        lag_seconds=None,
+        case=LagCase.OK,
+    )
+
+
+def test_who_says_to_run_in_a_pod() -> None:
+    """By address, or a pod's name in its ids; a name that only begins alike is another's."""
+    (member,) = group(None).members
+    elsewhere = replace(member, host="/192.0.2.7")
+    there = adopted(3)
+    assert runs_in(member, there)
+    assert not runs_in(elsewhere, there)
+    assert runs_in(replace(elsewhere, client_id="pod-2"), there)
+    assert runs_in(replace(elsewhere, instance_id="pod-2-0"), there)
+    assert not runs_in(replace(elsewhere, client_id="pod-22"), there)
+    seen = {"billing": group(None, None), "elsewhere": replace(group(None), members=(elsewhere,))}
+    assert deployed(seen, [there]) == {"billing": {"billing": 2}}
+
+
+def test_an_unsettled_group_is_left_alone() -> None:
+    """So is one that somebody paused: whatever holds a step of ours holds theirs."""
+    busy = group(None, None, state=GroupState.PREPARING)
+    steps = plan(busy, adopted(2), 1).steps
+    world = GroupWorld(
+        spec=SPEC,
+        mode="act",
+        cluster="main",
+        snapshot_at=1000.0,
+        group=busy,
+        topics={"orders": 8},
+        gate=Gate(group="billing"),
+        slots=(),
+        reports=(),
+        processes=(),
+        change=None,
+        change_alive=None,
+        pauses=(),
+        quarantines=(),
+        revision=MEMBERS,
+    )
+    (why,) = refusals(world, 1001.0, steps=steps)
+    assert why.startswith("billing is not settled (PreparingRebalance); wait until it is Stable")
+    hold = Pause(group=None, reason="a migration", by="ann", at=1.0)
+    calm = replace(world, group=group(None), pauses=(hold,))
+    (why,) = refusals(calm, 1001.0, steps=steps)
+    assert why.startswith("every group is paused by ann (a migration)")
+
+
+def test_a_runtime_may_stand_against_a_plan() -> None:
+    """Its refusals count where there is a step; its notes always."""
+    concerns = Concerns(refusals=("an autoscaler",), notes=("held",))
+    scaled, idle = plan(group(None), adopted(1), 2), plan(group(None), adopted(1), 1)
+    assert concerns.told_in(scaled).refusals == ("an autoscaler",)
+    assert concerns.told_in(idle).refusals == ()
+    assert concerns.told_in(idle).notes[-1] == "held"
+    assert NO_CONCERNS.told_in(scaled) is scaled
+
+
+def test_an_adopted_group_may_be_changed() -> None:
+    """By its own mode; without a Deployment it is observed whatever the file says."""
+    raw = {"cluster": {"bootstrap_servers": "kafka:9092"}, "mode": "act"}
+    spec = FleetSpec.model_validate({**raw, "fleets": [SPEC.model_dump()]})
+    assert spec.mode_of(spec.fleets[0]) == "act"
+    without = SPEC.model_dump()
+    without["runtime"]["deployment"] = None
+    spec = FleetSpec.model_validate({**raw, "fleets": [without]})
+    assert spec.mode_of(spec.fleets[0]) == "observe"

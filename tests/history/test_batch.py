@@ -1,0 +1,92 @@
+"""What the driver makes of a batch's files does not depend on where batches are cut."""
+
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from fleet.history.batch import Batch, BatchFiles
+from fleet.history.columns import columns
+from fleet.history.digest import Digest
+from fleet.history.early import decoded_last
+from fleet.history.manifests import DataFile
+from fleet.history.places import Place
+from fleet.history.standing import Memory
+from fleet.history.table_columns import DIGEST, TABLES
+from tests.history.records_made import group_metadata, offset_commit
+
+INTERVAL = 1000
+GROUP = "g"
+
+
+def log():
+    """(time, key, value): a member that commits two partitions, and ten minutes later is gone."""
+    at, made = 1_700_000_000_237, []
+    for generation in (1, 2):
+        made.append((at, *group_metadata(GROUP, generation, ["m"], at)))
+        for number in range(100):
+            at += 14
+            made.append((at, *offset_commit(GROUP, number % 2, generation * 100 + number, at)))
+    at += 600_000
+    made.append((at, *group_metadata(GROUP, 3, [], at)))
+    return made
+
+
+class Driver:
+    """Batch after batch of one log, as the job's driver sees them."""
+
+    def __init__(self, folder, records, decode):
+        self.folder, self.records, self.decode = folder, records, decode
+        self.memory, self.rebalances, self.place = Memory(), [], Place(folder)
+
+    def take(self, start, end):
+        """One batch of these offsets."""
+        times, keys, values = zip(*self.records[start:end], strict=True)
+        made = self.decode(
+            np.full(end - start, 7),
+            np.arange(start, end),
+            np.array(times),
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+        )
+        rows = pa.Table.from_batches(Digest(DIGEST, interval=INTERVAL).run([made]), DIGEST)
+        files = []
+        for table in ("commits", "events"):
+            mine = rows.filter(pc.equal(rows["kind"], table))
+            kept = {f.name: mine[f.name] for f in TABLES[table] if f.name in mine.column_names}
+            name = f"{start}-{end}-{table}.parquet"
+            pq.write_table(pa.table(kept), self.folder / name)
+            files.append(DataFile(name=name, table=table, day="", rows=len(mine), bytes=1))
+        batch = Batch(
+            BatchFiles(self.place, files),
+            self.memory,
+            cluster="main",
+            names=lambda _: {},
+            topics={},
+            led={},
+        )
+        batch.replay()
+        batch.remember_commits()
+        self.rebalances += batch.rebalances
+        return self
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        pytest.param(columns, id="decoded whole"),
+        pytest.param(partial(decoded_last, interval=INTERVAL), id="thinned early"),
+    ],
+)
+def test_a_cause_is_the_same_wherever_batches_are_cut(tmp_path, decode):
+    """Also where a batch begins with too few commits to show their rhythm, or with none."""
+    records = log()
+    end = len(records)
+    whole = Driver(tmp_path, records, decode).take(0, end).rebalances
+    assert [row["cause"] for row in whole] == ["created", "leader rejoin", "expiry"]
+    for cut in (1, 50, 102, *range(end - 5, end)):
+        parts = Driver(tmp_path, records, decode).take(0, cut).take(cut, end)
+        assert parts.rebalances == whole, cut

@@ -1,0 +1,205 @@
+"""What is written into Leases and ConfigMaps reads back as the same values, and is bounded."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.errors import SchemaTooNew, Unreachable
+from fleet.model import TopicPartition
+from fleet.slots import Change, Gate, Handover, Pause, Quarantine, Slot, WorkerReport
+from k8s import lease_objects as objects
+from k8s.lease_objects import First, GateRecord, Trial
+from k8s.names import Names
+from k8s.revisions import Templates
+
+NAMES = Names("main", "orders")
+_finite = st.floats(allow_nan=False, allow_infinity=False)
+_json = st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=5))
+st.register_type_strategy(float, _finite)
+st.register_type_strategy(object, _json)
+
+
+def through_text(found):
+    """As it comes back from a server."""
+    return json.loads(json.dumps(found))
+
+
+def lease():
+    """Without a word of state."""
+    return objects.blank("Lease", NAMES.slot(3), NAMES)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.builds(
+        Slot, group=st.just("orders"), number=st.just(3), holder=st.none() | st.text(min_size=1)
+    )
+)
+def test_a_slot_reads_back(slot):
+    """Every field survives; the lease's own fields are what Kubernetes shows."""
+    stored = through_text(objects.with_slot(lease(), slot, now=1.5, lease=30.0))
+    assert objects.slot_from(stored, "orders", 3) == slot
+    assert stored["spec"]["holderIdentity"] == slot.holder
+    assert stored["spec"]["leaseTransitions"] == slot.token
+    assert stored["spec"]["renewTime"] == "1970-01-01T00:00:01.500000Z"
+
+
+def test_an_unwritten_lease_is_a_free_slot():
+    """As made beforehand: nobody had it."""
+    assert objects.slot_from(lease(), "orders", 3) == Slot(group="orders", number=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.builds(Gate, group=st.just("orders"), version=st.integers(min_value=1)),
+    st.frozensets(st.integers(0, 99)),
+    st.dictionaries(st.text(max_size=10), st.text(max_size=10)),
+    st.dictionaries(st.text(max_size=10), st.from_type(Trial), max_size=3),
+)
+def test_the_gates_lease_reads_back(gate, opened, templates, trials):
+    """Gate, opened slots, templates and claims; `first` is left to whoever rendered it."""
+    record = GateRecord(gate=gate, opened=opened, templates=Templates(templates), trials=trials)
+    found = lease()
+    found["metadata"]["annotations"][objects.FIRST] = '{"slots":2,"after":60}'
+    stored = through_text(objects.with_record(found, record))
+    assert objects.record_from(stored, "orders") == replace(record, first=First(slots=2, after=60))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.from_type(Change))
+def test_a_change_reads_back(change):
+    """In the Lease and in the archive, packed or not."""
+    stored = through_text(objects.with_change(lease(), change, now=1.0, lease=30.0))
+    assert objects.change_from(stored) == change
+    assert objects.archived_change(objects.archived_text(change)) == change
+
+
+def test_a_long_change_is_packed():
+    """A plan with hundreds of notes still fits into an annotation."""
+    value = {"notes": [f"partition orders-{n} moves from a to b" for n in range(5000)]}
+    packed = objects.packed(value)
+    assert len(packed) < 60_000 < len(objects.text(value))
+    assert objects.unpacked(packed) == value
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.from_type(WorkerReport).filter(lambda report: len(report.error or "") < 1000))
+def test_a_report_reads_back(report):
+    """With the time of writing beside it."""
+    key = objects.key_of("", report.worker)
+    found = {"metadata": {"name": "crew"}, "data": {key: objects.report_text(report, now=7.0)}}
+    found["data"]["since.abc"] = "12.5"
+    assert objects.reports_from(found) == {key: (7.0, report)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.builds(Quarantine, group=st.just("orders")), max_size=3))
+def test_marks_read_back(marks):
+    """One key per partition."""
+    data = {objects.mark_key(mark.tp): objects.mark_text(mark) for mark in marks}
+    latest = {mark.tp: mark for mark in marks}
+    read = objects.marks_from({"metadata": {"name": "m"}, "data": data}, "orders")
+    assert {mark.tp: mark for mark in read} == latest
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.from_type(Pause))
+def test_a_pause_reads_back(pause):
+    """Of one group or of all."""
+    data = {objects.pause_key(pause.group): objects.pause_text(pause)}
+    assert objects.pauses_from({"metadata": {"name": "p"}, "data": data}) == (pause,)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_keys_are_a_config_maps_and_never_shared(one, two):
+    """Whatever a worker, a topic or a note is called."""
+    for prefix in ("", "p.", "note."):
+        keys = {objects.key_of(prefix, name) for name in (one, two)}
+        assert len(keys) == len({one, two})
+        for key in keys:
+            assert 0 < len(key) <= 253
+            assert key not in {".", ".."}
+            assert not key.startswith("..")
+            assert all(c.isascii() and (c.isalnum() or c in "-._") for c in key)
+    assert not objects.key_of("", one).startswith("since.")
+
+
+def test_what_is_long_is_shortened():
+    """An error of a megabyte is kept in 2,000 characters, of a mark in 500."""
+    long = "x" * 1_000_000
+    slot = Slot(group="orders", number=3, error=long)
+    stored = objects.slot_from(objects.with_slot(lease(), slot, now=0, lease=30), "orders", 3)
+    assert stored.error is not None
+    assert len(stored.error) == objects.MOST_ERROR
+    tp = TopicPartition("t", 0)
+    mark = Quarantine(group="g", tp=tp, offset=1, error=long, attempts=1, revision="r", at=0.0)
+    assert len(objects.mark_text(mark)) < 1000
+
+
+def test_old_templates_are_forgotten():
+    """The last fifty are known; one that is told again is the newest."""
+    record = GateRecord(gate=Gate(group="g"))
+    for number in range(60):
+        record = objects.with_template(record, f"h{number}", "r")
+        record = objects.with_template(record, "h0", "r")
+    known = list(record.templates.known)
+    assert len(known) == objects.KEPT_TEMPLATES
+    assert known[-1] == "h0"
+
+
+def test_a_newer_schema_is_refused():
+    """With the object's name and the schema in the message."""
+    found = lease()
+    found["metadata"]["annotations"][objects.SCHEMA_ANNOTATION] = "99"
+    with pytest.raises(SchemaTooNew, match="slot-3 was written with schema 99"):
+        objects.slot_from(found, "orders", 3)
+
+
+@pytest.mark.parametrize("damage", ["{", '"text"', '{"phase": "asleep"}', "[]"])
+def test_a_damaged_annotation_is_no_answer(damage):
+    """Nothing is concluded from an object that nobody can read."""
+    found = lease()
+    found["metadata"]["annotations"][objects.SLOT] = damage
+    with pytest.raises(Unreachable, match="slot-3 is damaged"):
+        objects.slot_from(found, "orders", 3)
+
+
+# --- revisions ------------------------------------------------------------------------------
+
+KNOWN = Templates({"aaa": "r1", "bbb": "r1", "ccc": "r2"})
+
+
+@pytest.mark.parametrize(
+    ("raw", "plain"),
+    [
+        pytest.param("r1~aaa", "r1", id="registered"),
+        pytest.param("r1~ccc", "r1~ccc", id="registered-for-another"),
+        pytest.param("r1~xyz", "r1~xyz", id="set-image-by-hand"),
+        pytest.param("r1", "r1", id="plain-already"),
+    ],
+)
+def test_a_manager_reads_plain_revisions_of_its_own_templates(raw, plain):
+    """And sees any other as the unknown one that it is."""
+    assert KNOWN.plain(raw) == plain
+
+
+@pytest.mark.parametrize(
+    ("pinned", "own", "raw"),
+    [
+        pytest.param("r1", "r1~bbb", "r1~bbb", id="own-template"),
+        pytest.param("r1", "r2~ccc", "r1~aaa", id="another-revision"),
+        pytest.param("r1", "r1~xyz", "r1~aaa", id="same-settings-unknown-template"),
+        pytest.param("r9", "r1~aaa", "r9", id="not-registered-yet"),
+        pytest.param("r1~xyz", "r1~aaa", "r1~xyz", id="pinned-raw"),
+    ],
+)
+def test_a_worker_reads_pins_as_raw_revisions(pinned, own, raw):
+    """Its own where that is what is meant; and writes back what the manager wrote."""
+    gate = Gate(group="g", handover={0: Handover(token=1, revision=pinned)})
+    shown = KNOWN.gate_for_worker(gate, own=own)
+    assert shown.handover[0].revision == raw
+    assert KNOWN.gate_as_stored(shown) == gate

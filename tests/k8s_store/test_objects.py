@@ -1,0 +1,160 @@
+"""What the manager makes, keeps small, translates and forgets."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from fleet.errors import SchemaTooNew
+from fleet.slots import Gate, Handover, Pause, WorkerReport
+from k8s import lease_objects as objects
+from k8s import store_marks
+from k8s.calls import CONFIG_MAP, LEASE
+from k8s.lease_objects import First
+
+pytestmark = pytest.mark.kubernetes
+GROUP = "orders"
+
+
+def report(worker: str, **fields: object) -> WorkerReport:
+    values = {"revision": "r1", "phase": "standby", "slot": None, "counter": 1, "http_port": 1}
+    return WorkerReport(worker=worker, group=GROUP, **{**values, **fields})
+
+
+def test_objects_are_made_once_and_state_is_left_alone(place):
+    """With labels and the raw ids; a second time nothing is made, more slots are."""
+    manager = place.manager()
+    names = place.names
+    assert manager.ensure_objects(GROUP, slots=3, first=First(slots=2, after=60)) == 8
+    assert manager.first(GROUP) == First(slots=2, after=60)
+    found = manager._calls.get(LEASE, names.slot(2))
+    assert found["metadata"]["labels"]["fleet/name"] == names.slug
+    assert found["metadata"]["annotations"]["fleet/group"] == GROUP
+    assert "ownerReferences" not in found["metadata"]
+    gate = manager.write_gate(Gate(group=GROUP, open=frozenset({0, 1})))
+    assert gate is not None
+    assert manager.first(GROUP) is None, "somebody opened"
+    held = manager.take(manager.slots(GROUP)[0], worker="w", revision="r1", spark_session="s")
+    manager.report(report("w"))
+    assert manager.ensure_objects(GROUP, slots=3, first=First(slots=2, after=60)) == 0
+    assert manager.ensure_objects(GROUP, slots=5) == 2
+    assert (manager.gate(GROUP), manager.slots(GROUP)[0]) == (gate, held)
+    assert manager.reports(GROUP) == (report("w"),)
+
+
+def test_objects_that_were_applied_from_manifests_are_taken_as_they_are(place):
+    """Rendered objects hold no state; applied again they take none away."""
+    manager = place.manager()
+    first = {objects.FIRST: json.dumps({"slots": 1, "after": 60})}
+    rendered = objects.blank(LEASE, place.names.gate, place.names)
+    rendered["metadata"]["annotations"].update(first)
+    manager._calls.apply(rendered, manager="kubectl")
+    assert manager.first(GROUP) == First(slots=1, after=60)
+    manager.ensure_objects(GROUP, slots=1, first=First(slots=1, after=60))
+    gate = manager.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    manager._calls.apply(rendered, manager="kubectl")
+    assert manager.gate(GROUP) == gate
+
+
+def test_a_manager_reads_plain_revisions_and_a_worker_raw_ones(place):
+    """Of templates that the manager rendered; a worker writes the gate back as it was."""
+    manager = place.manager()
+    manager.ensure_objects(GROUP, slots=2)
+    manager.register_template(GROUP, "abc", "r1")
+    manager.register_template(GROUP, "abc", "r1")
+    assert manager.templates(GROUP) == {"abc": "r1"}
+    pins = {0: Handover(token=0, revision="r1"), 1: Handover(token=0, revision="r2~zzz")}
+    assert manager.write_gate(Gate(group=GROUP, open=frozenset({0, 1}), handover=pins))
+
+    worker = place.worker("r1~abc", slots=2)
+    gate = worker.gate(GROUP)
+    assert gate.handover[0].revision == "r1~abc"
+    assert worker.write_gate(replace(gate, open_at=5.0))
+    assert manager.gate(GROUP).handover == pins
+    (zero, one) = worker.slots(GROUP)
+    assert worker.take(zero, worker="x", revision="r1~hand", spark_session=None) is None
+    held = worker.take(zero, worker="w", revision="r1~abc", spark_session=None)
+    assert held.revision == "r1~abc"
+    assert worker.take(one, worker="z", revision="r2~zzz", spark_session=None)
+    worker.report(report("w", revision="r1~abc"))
+    worker.report(report("z", revision="r2~zzz"))
+    assert [slot.revision for slot in manager.slots(GROUP)] == ["r1", "r2~zzz"]
+    assert [told.revision for told in manager.reports(GROUP)] == ["r1", "r2~zzz"]
+    assert [slot.revision for slot in worker.slots(GROUP)] == ["r1~abc", "r2~zzz"]
+
+
+def test_a_template_is_as_old_as_its_first_worker(place):
+    """A container that starts again is not newer thereby [22]."""
+    manager = place.manager()
+    manager.ensure_objects(GROUP, slots=1)
+    worker = place.worker()
+    assert worker.since(GROUP, "abc", 100.5) == 100.5
+    assert place.worker().since(GROUP, "abc", 200.0) == 100.5
+    assert worker.since(GROUP, "def", 200.0) == 200.0
+    worker.report(report("w"))
+    assert manager.reports(GROUP) == (report("w"),)
+    assert manager.keep_reports(GROUP, ["main-orders-76545408-abc-x7k2p", "w"]) == 0
+    assert worker.since(GROUP, "abc", 300.0) == 100.5
+    assert worker.since(GROUP, "def", 300.0) == 300.0, "no pod of it was left: it is new again"
+
+
+def test_reports_of_the_dead_go(place, monkeypatch):
+    """By name, by the list of those that live, and the oldest where they are too many."""
+    manager = place.manager()
+    manager.ensure_objects(GROUP, slots=1)
+    for number in range(12):
+        manager.report(report(f"w{number:02}"))
+    assert manager.keep_reports(GROUP, [f"w{n:02}" for n in range(2, 12)]) == 2
+    assert manager.keep_reports(GROUP, [f"w{n:02}" for n in range(2, 12)]) == 0
+    manager.forget_worker("w02")
+    assert [told.worker for told in manager.reports(GROUP)] == [f"w{n:02}" for n in range(3, 12)]
+    monkeypatch.setattr(store_marks, "MOST_REPORTS", 4)
+    assert len(manager.reports(GROUP)) == 9
+    assert [told.worker for told in manager.reports(GROUP)] == ["w09", "w10", "w11"]
+
+
+def test_a_full_object_makes_room(place):
+    """The server takes 1 MiB: the oldest reports go, the new one is stored."""
+    manager = place.manager()
+    manager.ensure_objects(GROUP, slots=1)
+    for number in range(6):
+        told = objects.report_text(report(f"w{number}"), now=float(number))
+        padded = {**json.loads(told), "padding": "x" * 170_000}
+        data = {f"w{number}": json.dumps(padded)}
+        assert manager._calls.merge(CONFIG_MAP, place.names.crew, {"data": data})
+    worker = place.worker()
+    worker.report(report("new", error="y" * 1900, phase="z" * 60_000))
+    kept = [told.worker for told in worker.reports(GROUP)]
+    assert kept[0] == "new"
+    assert "w5" in kept
+    assert "w0" not in kept
+
+
+def test_a_newer_schema_is_refused(place):
+    """State of a newer version is left alone, with the version in the message."""
+    manager = place.manager()
+    manager.ensure_objects(GROUP, slots=1)
+    patch = {"metadata": {"annotations": {objects.SCHEMA_ANNOTATION: "99"}}}
+    for name in (place.names.gate, place.names.change):
+        manager._calls.merge(LEASE, name, patch)
+    manager._calls.merge(CONFIG_MAP, place.names.crew, {**patch, "data": {"w": "{}"}})
+    for read in (manager.gate, manager.slots, manager.change, manager.reports, place.worker().gate):
+        with pytest.raises(SchemaTooNew, match="schema 99"):
+            read(GROUP)
+
+
+def test_a_forgotten_group_is_gone(place):
+    """Its objects of state and its hold; another group's stay, and it can be made anew."""
+    manager = place.manager()
+    for group in (GROUP, "other"):
+        manager.ensure_objects(group, slots=2)
+        manager.write_gate(Gate(group=group, open=frozenset({0, 1})))
+        manager.pause(Pause(group=group, reason="r", by="me", at=1.0))
+    manager.put_note(GROUP, "k", {"a": 1})
+    manager.forget(GROUP)
+    assert (manager.gate(GROUP).version, manager.slots(GROUP)) == (0, ())
+    assert (manager.note(GROUP, "k"), manager.reports(GROUP)) == (None, ())
+    assert [pause.group for pause in manager.pauses()] == ["other"]
+    assert len(manager.slots("other")) == 2
+    assert manager.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    assert len(manager.slots(GROUP)) == 1

@@ -1,0 +1,171 @@
+"""A worker's role lets it do its work on its own group's objects, and nothing one step beyond."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from fleet.errors import FleetError, Unreachable
+from fleet.model import TopicPartition
+from fleet.slots import Gate, Phase, Quarantine, WorkerReport
+from k8s.calls import CONFIG_MAP, LEASE, Missing
+from k8s.names import Names
+from k8s.store_rules import manager_rules, reader_rules, worker_rules
+
+pytestmark = pytest.mark.kubernetes
+GROUP = "orders"
+SLOTS = 2
+
+
+@pytest.fixture
+def granted(place):
+    """Two groups with open slots; users `worker` (of GROUP), `manager` and `reader`."""
+    server = place.server
+    server.grant(place.name, "worker", worker_rules(place.names, slots=SLOTS))
+    server.grant(place.name, "manager", manager_rules())
+    server.grant(place.name, "reader", reader_rules())
+    manager = place.manager("manager")
+    for group in (GROUP, "other"):
+        manager.ensure_objects(group, slots=SLOTS)
+        assert manager.write_gate(Gate(group=group, open=frozenset(range(SLOTS))))
+    return place
+
+
+def test_a_worker_can_do_its_work(granted):
+    """From the first look to the release, with reports and marks, by named objects only."""
+    worker = granted.worker("r1~abc", slots=SLOTS, user="worker")
+    (slot, _) = worker.slots(GROUP)
+    assert worker.known_since() is not None
+    assert worker.since(GROUP, "abc", 5.0) == 5.0
+    held = worker.take(slot, worker="w", revision="r1~abc", spark_session=None)
+    assert held is not None
+    held = worker.renew(replace(held, phase=Phase.ACTIVE, member_id="m"))
+    assert held is not None
+    report = WorkerReport(
+        worker="w", group=GROUP, revision="r1~abc", phase="active", slot=0, counter=1, http_port=1
+    )
+    worker.report(report)
+    assert worker.reports(GROUP) == (report,)
+    tp = TopicPartition("orders", 3)
+    worker.quarantine(
+        Quarantine(group=GROUP, tp=tp, offset=1, error="e", attempts=1, revision="r1", at=0.0)
+    )
+    assert [mark.tp for mark in worker.quarantines(GROUP)] == [tp]
+    assert worker.lift(GROUP, tp) == 1
+    assert worker.change(GROUP) is None
+    gate = worker.gate(GROUP)
+    assert worker.write_gate(replace(gate, rejoin={0: held.token})) is not None
+    assert worker.release(held, clean=True)
+
+
+def test_a_worker_of_a_new_revision_can_claim_its_trial(granted):
+    """The gate's Lease is its to write, and all slots of its group to read."""
+    worker = granted.worker("r1", slots=SLOTS, user="worker")
+    for slot in worker.slots(GROUP):
+        held = worker.take(slot, worker="w", revision="r1", spark_session=None)
+        assert worker.release(held, clean=True)
+    fresh = granted.worker("r2", slots=SLOTS, user="worker")
+    (one, two) = fresh.slots(GROUP)
+    assert fresh.take(one, worker="x", revision="r2", spark_session=None) is not None
+    assert fresh.take(two, worker="y", revision="r2", spark_session=None) is None
+
+
+def refused(call) -> bool:
+    """Whether the server refused, in words that name the role."""
+    with pytest.raises(Unreachable, match=r"refuses .* the Role"):
+        call()
+    return True
+
+
+def test_a_worker_is_refused_one_step_beyond(granted):
+    """Another group's slot, gate and reports; creating, deleting, and looking at all."""
+    worker = granted.worker("r1", slots=SLOTS, user="worker")
+    calls, other = worker._calls, Names("main", "other")
+    assert worker.slots(GROUP)
+    foreign = granted.manager()._calls.get(LEASE, other.slot(0))
+    assert refused(lambda: calls.get(LEASE, other.slot(0)))
+    assert refused(lambda: calls.get(LEASE, other.gate))
+    assert refused(lambda: calls.replace(foreign))
+    assert refused(lambda: calls.get(LEASE, granted.names.slot(SLOTS)))
+    own = calls.get(LEASE, granted.names.slot(0))
+    assert refused(lambda: calls.delete(LEASE, granted.names.slot(0)))
+    assert refused(lambda: calls.create({**own, "metadata": {"name": "x"}}))
+    assert refused(lambda: calls.find(LEASE))
+    assert refused(lambda: calls.find(LEASE, labelSelector=f"fleet/name={granted.names.slug}"))
+    assert refused(lambda: calls.find(LEASE, fieldSelector=f"metadata.name={other.slot(0)}"))
+    assert refused(
+        lambda: calls.watch(
+            LEASE, since="0", seconds=1, fieldSelector=f"metadata.name={other.slot(0)}"
+        )
+    )
+    assert refused(lambda: calls.watch(LEASE, since="0", seconds=1))
+    assert refused(lambda: calls.get(CONFIG_MAP, other.crew))
+    assert refused(lambda: calls.merge(CONFIG_MAP, other.marks, {"data": {"x": "y"}}))
+    assert refused(lambda: calls.get(CONFIG_MAP, granted.names.notes))
+    change = granted.manager()._calls.get(LEASE, granted.names.change)
+    assert refused(lambda: calls.replace(change))
+    assert granted.server.api(granted.name, "worker").allowed("get", "Secret", "any") is False
+
+
+def test_a_foreign_slot_open_in_the_gate_does_not_blind_a_worker(granted):
+    """A Lease that its role does not name: it is not shown, everything else goes on."""
+    manager = granted.manager("manager")
+    worker = granted.worker("r1", slots=SLOTS, user="worker")
+    gate = manager.gate(GROUP)
+    assert manager.write_gate(replace(gate, open=frozenset(range(SLOTS + 1))))
+    deadline = time.monotonic() + 5.0
+    while len(worker.gate(GROUP).open) != SLOTS + 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(worker.slots(GROUP)) == SLOTS + 1
+    time.sleep(0.3)
+    assert worker.known_since() is not None
+
+
+def test_a_role_that_names_too_few_slots_blinds_nobody(granted):
+    """replicas.max grew, the Role has not yet: the slots that it names are taken and watched."""
+    worker = granted.worker("r1", slots=SLOTS + 2, user="worker")
+    (slot, _) = worker.slots(GROUP)
+    deadline = time.monotonic() + 5.0
+    while worker.known_since() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert worker.take(slot, worker="w", revision="r1", spark_session=None) is not None
+
+
+def test_a_reader_writes_nothing(granted):
+    """The exporter's and `fleet status`."""
+    reader = granted.manager("reader")
+    assert len(reader.slots(GROUP)) == SLOTS
+    assert reader.gate(GROUP).version == 1
+    assert refused(lambda: reader.write_gate(reader.gate(GROUP)))
+
+
+def test_a_worker_that_is_refused_everything_goes_on(granted):
+    """A role taken away is like a server that is away: it stops nobody [12]."""
+    server, place = granted.server, granted
+    other = server.namespace()
+    worker = place.worker("r1", slots=1, user="worker")
+    (slot, *_) = worker.slots(GROUP)
+    held = worker.take(slot, worker="w", revision="r1", spark_session=None)
+    worker._calls.namespace = other
+    with pytest.raises(Unreachable):
+        worker.renew(held)
+    with pytest.raises(FleetError):
+        worker.report(
+            WorkerReport(
+                worker="w", group=GROUP, revision="r", phase="x", slot=0, counter=1, http_port=1
+            )
+        )
+
+
+def test_missing_objects_are_not_made_by_a_worker(granted):
+    """They are made beforehand, and their names are all that a worker may touch."""
+    granted.manager()._calls.delete(CONFIG_MAP, granted.names.crew)
+    worker = granted.worker("r1", slots=SLOTS, user="worker")
+    with pytest.raises(Missing, match="crew is not there"):
+        worker.report(
+            WorkerReport(
+                worker="w", group=GROUP, revision="r", phase="x", slot=0, counter=1, http_port=1
+            )
+        )

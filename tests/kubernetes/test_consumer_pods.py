@@ -1,0 +1,123 @@
+"""KIP-848 on pods: `protocol: consumer` keeps DESIGN.md, section 3, on a real cluster [17, 23].
+
+Assignments are counted by Kafka's own DumpLogSegments (distinct assignment epochs); lost and twice
+come from what the pods were really called with [34].
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fleet.model import StepKind, Verdict
+from fleet.slots import Change
+from tests.conftest import RunningBroker
+from tests.support.kube import Kube
+from tests.support.pod_fleet import kill_inside
+from tests.support.pod_ground import RATE, SLOTS, Ground, opened
+from tests.support.workshop import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.kubernetes]
+MOST_OPENING = 2
+MOST_OF_A_DEATH = 2
+
+
+@contextmanager
+def consumers(
+    kube: Kube, kube_broker: RunningBroker, home: Path, unique: str, *, slots: int
+) -> Iterator[Ground]:
+    """A KIP-848 group of pods; what its first opening cost is looked at."""
+    with opened(
+        kube, kube_broker, home, group=f"epochs-{unique}", protocol="consumer", slots=slots
+    ) as ground:
+        assert 1 <= ground.recorded() <= MOST_OPENING, "from nothing, all together"
+        print(f"from nothing to {slots}: {ground.recorded()} assignment(s)")
+        yield ground
+
+
+def deleted_by_force(ground: Ground, pod: str) -> None:
+    """`kubectl delete pod --force`: the kubelet gives its process a second or two."""
+    name = ("-n", ground.shop.namespace, "delete", "pod", pod)
+    ground.kube.kubectl(*name, "--force", "--grace-period=0")
+
+
+def killed(ground: Ground, pod: str) -> None:
+    """Kill -9 of the worker inside: the coordinator knows it for 45 s, its successor frees it."""
+    del ground
+    kill_inside(pod)
+
+
+def dies(ground: Ground, how: Callable[[Ground, str], None], *, before: int = 0) -> int:
+    """A holder is gone: its slot goes to a living process, and a batch may come twice.
+
+    before: records that came twice already; with those of this death they are the answer.
+    """
+    slot = ground.slots()[0]
+    assert slot.holder is not None
+    with ground.costs() as cost:
+        began = time.monotonic()
+        how(ground, slot.holder)
+        until(lambda: ground.slots()[0].token > slot.token, 60, "a standby to take the slot")
+        took = time.monotonic() - began
+        ground.serve()
+    assert ground.slots()[0].holder != slot.holder
+    lost, twice = ground.account()
+    print(f"{how.__name__}: slot taken after {took:.1f} s; {cost}; {lost} lost, {twice} twice")
+    assert cost.rebalances <= MOST_OF_A_DEATH
+    assert lost == 0
+    assert twice - before <= RATE, "the batch in hand, a second's records at most"
+    return twice
+
+
+def as_planned(change: Change, kind: StepKind) -> None:
+    """The receipt counted what the plan had said."""
+    (step,) = [s for s in change.plan.steps if s.kind is kind]
+    assert all(r.verdict is Verdict.EQUAL for r in change.receipts), change.receipts
+    print(f"{step.sentence}: {change.receipts[-1].ours} where {step.price.rebalances_max}")
+
+
+@pytest.mark.timeout(240)
+def test_from_nothing_and_a_pod_deleted_by_force(
+    kube: Kube, kube_broker: RunningBroker, tmp_path: Path, unique: str
+) -> None:
+    """Two members through the gate; one dies without a word."""
+    with consumers(kube, kube_broker, tmp_path, unique, slots=2) as ground:
+        dies(ground, deleted_by_force)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_roll_down_and_up(
+    kube: Kube, kube_broker: RunningBroker, tmp_path: Path, unique: str
+) -> None:
+    """A roll of 4 costs nothing, -3 one assignment and just the drained pods, +3 two at most."""
+    with consumers(kube, kube_broker, tmp_path, unique, slots=SLOTS) as ground:
+        old = set(ground.pods())
+        ground.new_code(2)
+        with ground.costs() as cost:
+            as_planned(ground.apply(), StepKind.ROLL)
+            ground.serve()
+        print(f"roll of {SLOTS}: {cost}")
+        assert cost.rebalances == 0
+        assert not old & set(ground.pods())
+
+        held, there = {n: s.holder for n, s in ground.slots().items()}, set(ground.pods())
+        with ground.costs() as cost:
+            left = ground.apply(1)
+            as_planned(left, StepKind.LEAVE)
+            ground.serve(slots=1)
+        print(f"{SLOTS} to 1: {cost}")
+        assert cost.rebalances == 1
+        gone = {held[n] for s in left.plan.steps if s.kind is StepKind.LEAVE for n in s.slots}
+        assert there - set(ground.pods()) == gone, "exactly the drained pods"
+
+        with ground.costs() as cost:
+            as_planned(ground.apply(SLOTS), StepKind.OPEN)
+            ground.serve()
+        print(f"1 to {SLOTS}: {cost}")
+        assert 1 <= cost.rebalances <= MOST_OPENING
+        assert ground.account() == (0, 0)
+        twice = dies(ground, deleted_by_force)
+        dies(ground, killed, before=twice)

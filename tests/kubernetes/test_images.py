@@ -1,0 +1,183 @@
+"""The images: what is in them, what is not, and that each can do its work as it will be run."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from k8s.images import building, wheels
+from tests.support import kube as support
+
+IMAGES = pytest.mark.timeout(300)  # a gigabyte is written, read or unpacked
+PUBLIC = ".org"
+"""How the indexes that everybody has end: many packages name them in their own descriptions; any
+other index is this machine's affair."""
+LEFT_OUT = re.compile(
+    r"etc/apt/sources\.list|var/lib/apt/lists/.+_|(^|/)pip\.conf$|(^|/)\.netrc$|\.whl$|"
+    r"site-packages/pip/|(^|/)\.pydistutils"
+)
+WORKS = {
+    "worker": [
+        "import confluent_kafka, kafka, pyarrow, pandas, kubernetes, k8s.names",
+        "from pyspark.sql.connect.session import SparkSession",
+        "SparkSession.builder.remote('sc://127.0.0.1:1')",
+        "import importlib.util; assert importlib.util.find_spec('dagster') is None",
+        "import shutil; assert shutil.which('java') is None",
+    ],
+    "spark": [
+        "from pyspark.sql import SparkSession",
+        "built = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')",
+        "s = built.config('spark.driver.host', '127.0.0.1').getOrCreate()",
+        "assert s.range(5).selectExpr('sum(id)').first()[0] == 10",
+    ],
+    "manager": [
+        "import dagster, dagster_webserver, matplotlib, assets.names",
+        "import dagster_k8s, dagster_postgres, psycopg2",
+    ],
+}
+
+
+def test_versions_are_the_locks() -> None:
+    """Every package of an image is pinned, and a worker carries no Dagster and no test tools."""
+    locked = set((wheels.repository() / "requirements.lock").read_text().lower().split())
+    worker, manager = wheels.pins("worker"), wheels.pins("manager")
+    for name, version in manager.items():
+        assert {f"{name}=={version}", f"{name.replace('-', '_')}=={version}"} & locked
+    assert worker.items() <= manager.items()
+    assert {"pyspark", "confluent-kafka", "kafka-python", "kubernetes"} <= worker.keys()
+    assert {"dagster-k8s", "dagster-postgres", "psycopg2-binary"} <= manager.keys()
+    left_out = {"dagster", "dagster-postgres", "psycopg2-binary", "matplotlib", "pytest", "mypy"}
+    assert not left_out & worker.keys()
+    assert not {"pytest", "mypy", "ruff", "hatchling"} & manager.keys()
+
+
+def test_code_that_changed_has_another_tag(tmp_path, monkeypatch) -> None:
+    """So that no test runs an older image of the same name."""
+    for name in ("fleet", "assets", "k8s"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text("1\n")
+    for name in ("pyproject.toml", "requirements.lock"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(wheels, "repository", lambda: tmp_path)
+    first = building.code_tag()
+    assert building.code_tag() == first
+    (tmp_path / "fleet" / "__pycache__").mkdir()
+    (tmp_path / "fleet" / "__pycache__" / "a.pyc").touch()
+    assert building.code_tag() == first
+    (tmp_path / "k8s" / "a.py").write_text("2\n")
+    assert building.code_tag() != first
+
+
+@pytest.mark.kubernetes
+def test_an_image_in_use_fails_no_build(tmp_path, monkeypatch) -> None:
+    """A container that somebody left keeps its image; the others are forgotten."""
+    monkeypatch.setattr(building, "store", lambda: tmp_path)
+    monkeypatch.setattr(building, "_KEPT", 0)
+    (tmp_path / "Containerfile").write_text("FROM scratch\nCOPY Containerfile /\n")
+    kept, gone = (building.name_of("worker", f"code-{name}") for name in ("kept", "gone"))
+    for name in (kept, gone):
+        building._buildah("build", "--quiet", f"--tag={name}", f"--label=is={name}", str(tmp_path))
+    building._buildah("from", kept)
+    said: list[str] = []
+    building._forget(said.append)
+    assert building.names() == [kept]
+    (why,) = said
+    assert kept in why
+
+
+def _hosts() -> set[str]:
+    """Where this machine gets packages from."""
+    told = [os.environ.get("PIP_INDEX_URL", ""), os.environ.get("PIP_EXTRA_INDEX_URL", "")]
+    commands = (
+        [sys.executable, "-m", "pip", "config", "list"],
+        ["apt-get", "indextargets", "--format", "$(SITE)"],
+        ["go", "env", "GOPROXY"],
+    )
+    told += [
+        subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        for command in commands
+    ]
+    found = {urlsplit(url).hostname for url in re.findall(r"https?://[^\s'\",|]+", " ".join(told))}
+    return {host for host in found if host and not host.endswith(PUBLIC)}
+
+
+def _layers(folder: Path, target: str, seen: set[str]) -> list[Path]:
+    """The layers of an image that were not seen yet, uncompressed."""
+    pushed = folder / target
+    building._buildah("push", "--quiet", support._name(target), f"dir:{pushed}")
+    layers = [
+        path for path in pushed.iterdir() if len(path.name) == 64 and tarfile.is_tarfile(path)
+    ]
+    fresh = [path for path in layers if path.name not in seen]
+    seen |= {path.name for path in layers}
+    return fresh
+
+
+@IMAGES
+@pytest.mark.slow
+@pytest.mark.kubernetes
+def test_no_index_stays_inside(tmp_path) -> None:
+    """No address that packages were fetched from, no package lists, no installer."""
+    hosts = [host.encode() for host in _hosts()]
+    seen: set[str] = set()
+    wrong = []
+    for target in building.TARGETS:
+        for layer in _layers(tmp_path, target, seen):
+            content = layer.read_bytes()
+            wrong += [f"{target}: names a host" for host in hosts if host in content]
+            with tarfile.open(layer) as archive:
+                wrong += [
+                    f"{target}: {name}" for name in archive.getnames() if LEFT_OUT.search(name)
+                ]
+    assert len(seen) >= 5
+    assert not wrong
+
+
+@IMAGES
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("target", list(building.TARGETS))
+def test_image_can_do_its_work(kube, namespace, target) -> None:
+    """As nobody in particular, on a root file system that is read-only."""
+    lines = ["import os", "assert os.getuid() == 10001", *WORKS[target]]
+    lines += [
+        "import subprocess",
+        "print(subprocess.run(['fleet', '--version'], capture_output=True, text=True).stdout)",
+        "open('/tmp/written', 'w')",
+        "try: open('/opt/fleet/written', 'w')",
+        "except OSError as error: print(error.strerror)",
+    ]
+    kube.core.create_namespaced_pod(
+        namespace,
+        {
+            "metadata": {"name": target},
+            "spec": {
+                "restartPolicy": "Never",
+                "securityContext": {"runAsNonRoot": True},
+                "volumes": [{"name": "tmp", "emptyDir": {}}],
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": support.image(target),
+                        "imagePullPolicy": "Never",
+                        "command": ["python3", "-c", "\n".join(lines)],
+                        "securityContext": {
+                            "readOnlyRootFilesystem": True,
+                            "allowPrivilegeEscalation": False,
+                            "capabilities": {"drop": ["ALL"]},
+                        },
+                        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                    }
+                ],
+            },
+        },
+    )
+    ended = kube.reached(namespace, target, "Succeeded", "Failed")
+    printed = kube.kubectl("logs", "-n", namespace, target)
+    assert ended.status.phase == "Succeeded", printed
+    assert "fleet 0." in printed
+    assert "Read-only file system" in printed

@@ -1,0 +1,214 @@
+"""A fleet's objects say what keeps a worker safe, and nothing that workers write themselves."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fleet.errors import ConfigError
+from fleet.settings import WorkerSettings
+from fleet.spec import FleetSpec
+from k8s.names import Names
+from k8s.objects import (
+    MOST_CODE,
+    budget,
+    deployment,
+    first_slots,
+    fleet_objects,
+    leases,
+    settings_map,
+)
+from k8s.spark import spark_objects
+from k8s.terms import grace_seconds
+
+REVISION = "0123456789"
+
+
+def fleet(*groups: str, runtime: dict[str, Any] | None = None, **keys: Any) -> FleetSpec:
+    """A file with these groups on Kubernetes."""
+    worker = {"entrypoint": "fleet.demo.orders:process", "protocol": "classic"}
+    worker.update(keys.pop("worker", {}))
+    return FleetSpec.model_validate(
+        {
+            "cluster": {"name": "main", "bootstrap_servers": "kafka:9092"},
+            "fleets": [
+                {
+                    "group": group,
+                    "topics": ["orders"],
+                    "worker": worker,
+                    "runtime": {
+                        "kind": "kubernetes",
+                        "namespace": "fleets",
+                        "image": "fleet:1",
+                        **(runtime or {}),
+                    },
+                    **keys,
+                }
+                for group in groups or ("orders",)
+            ],
+        }
+    )
+
+
+def settings(spec: FleetSpec, number: int = 0) -> WorkerSettings:
+    """What a revision of its first group starts from."""
+    return WorkerSettings(
+        cluster=spec.cluster,
+        bootstrap_servers=spec.cluster.bootstrap_servers,
+        group=spec.fleets[number],
+        revision=REVISION,
+    )
+
+
+def pod(spec: FleetSpec) -> dict[str, Any]:
+    """The pod template of its first group."""
+    made: dict[str, Any] = deployment(settings(spec), replicas=2)["spec"]["template"]
+    return made
+
+
+def test_a_rollout_never_has_one_pod_less() -> None:
+    spec = deployment(settings(fleet()), replicas=3)["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert spec["replicas"] == 3
+
+
+def test_the_selector_finds_the_pods_and_no_other_fleets() -> None:
+    one, two = (settings(fleet("orders", "payments"), n) for n in (0, 1))
+    first, second = (deployment(each, replicas=1)["spec"] for each in (one, two))
+    labels = first["template"]["metadata"]["labels"]
+    assert first["selector"]["matchLabels"].items() <= labels.items()
+    assert not second["selector"]["matchLabels"].items() <= labels.items()
+    names = Names("main", "orders")
+    assert budget(names, "fleets")["spec"]["selector"] == first["selector"]
+
+
+def test_labels_and_annotations_of_the_spec_do_not_replace_ours() -> None:
+    ours = pod(fleet())["metadata"]
+    mixed = pod(
+        fleet(
+            runtime={
+                "labels": {"team": "x", "fleet/name": "other"},
+                "annotations": {"fleet/revision": "other", "a": "b"},
+            }
+        )
+    )["metadata"]
+    assert mixed["labels"] == {**ours["labels"], "team": "x"}
+    assert mixed["annotations"] == {**ours["annotations"], "a": "b"}
+    assert ours["annotations"]["fleet/revision"] == REVISION
+
+
+def test_a_pod_is_as_the_restricted_standard_wants_it() -> None:
+    spec = pod(fleet())["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_what_is_written_lies_on_volumes_of_the_pod() -> None:
+    spec = pod(fleet())["spec"]
+    container = spec["containers"][0]
+    empty = {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    home = next(e["value"] for e in container["env"] if e["name"] == "FLEET_HOME")
+    assert {mounts[home], mounts["/tmp"]} == empty
+
+
+def test_the_pod_knows_its_name_revision_and_template() -> None:
+    env = {e["name"]: e for e in pod(fleet())["spec"]["containers"][0]["env"]}
+    paths = {
+        name: env[name]["valueFrom"]["fieldRef"]["fieldPath"]
+        for name in ("POD_NAME", "FLEET_REVISION", "FLEET_TEMPLATE_HASH", "FLEET_NAMESPACE")
+    }
+    assert paths == {
+        "POD_NAME": "metadata.name",
+        "FLEET_REVISION": "metadata.annotations['fleet/revision']",
+        "FLEET_TEMPLATE_HASH": "metadata.labels['pod-template-hash']",
+        "FLEET_NAMESPACE": "metadata.namespace",
+    }
+
+
+def test_credentials_come_from_secrets_by_reference() -> None:
+    spec = pod(fleet(runtime={"env_from": ["kafka"], "mounts": {"kafka-tls": "/etc/kafka"}}))[
+        "spec"
+    ]
+    container = spec["containers"][0]
+    assert container["envFrom"] == [{"secretRef": {"name": "kafka"}}]
+    token = next(e for e in container["env"] if e["name"] == "SPARK_CONNECT_AUTHENTICATE_TOKEN")
+    assert token["valueFrom"] == {"secretKeyRef": {"name": "fleet-spark", "key": "token"}}
+    volume = next(v for v in spec["volumes"] if v["name"] == "secret-kafka-tls")
+    assert volume["secret"] == {"secretName": "kafka-tls"}
+    assert {"name": "secret-kafka-tls", "mountPath": "/etc/kafka", "readOnly": True} in container[
+        "volumeMounts"
+    ]
+
+
+def test_the_grace_period_covers_a_drain() -> None:
+    group = fleet(rollout={"drain_timeout": "45s"}).fleets[0]
+    made = pod(fleet(rollout={"drain_timeout": "45s"}))["spec"]
+    assert made["terminationGracePeriodSeconds"] == grace_seconds(group)
+    assert made["shareProcessNamespace"], "process 1 hears no SIGTERM before its handler is set"
+    assert made["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/livez"
+
+
+def test_a_jvm_of_its_own_asks_for_its_cores_and_heap() -> None:
+    spec = fleet(worker={"spark": "local[2]"}, runtime={"spark": {"memory": "1g"}})
+    container = pod(spec)["spec"]["containers"][0]
+    assert container["resources"]["requests"]["cpu"] == "2"
+    env = {e["name"]: e.get("value") for e in container["env"]}
+    assert env["PYSPARK_SUBMIT_ARGS"] == "--driver-memory 1g pyspark-shell"
+    assert "SPARK_CONNECT_AUTHENTICATE_TOKEN" not in env
+    assert spark_objects(spec) == []
+
+
+def test_leases_are_there_for_every_slot_and_hold_nothing_of_a_worker() -> None:
+    group = fleet(replicas={"min": 2, "max": 5}).fleets[0]
+    names = Names("main", "orders")
+    made = leases(names, "fleets", group)
+    assert [lease["metadata"]["name"] for lease in made] == [names.gate, *names.slots(range(5))]
+    assert all("spec" not in lease for lease in made)
+    first = json.loads(made[0]["metadata"]["annotations"]["fleet/first"])
+    assert first == {"slots": 2, "after": 60}
+
+
+def test_a_fixed_policy_says_how_many_slots_open_first() -> None:
+    fixed = {"policy": "fixed", "workers": 9}
+    assert first_slots(fleet(replicas={"min": 2, "max": 5}, scaling=fixed).fleets[0]) == 5
+    assert first_slots(fleet(replicas={"min": 2, "max": 5}).fleets[0]) == 2
+
+
+def test_a_worker_may_touch_named_objects_only() -> None:
+    role = next(o for o in fleet_objects(settings(fleet())) if o["kind"] == "Role")
+    assert all(rule.get("resourceNames") for rule in role["rules"])
+    assert not any("*" in rule["verbs"] or "create" in rule["verbs"] for rule in role["rules"])
+
+
+def test_code_lies_beside_the_settings_or_is_refused() -> None:
+    """What is too large for a ConfigMap belongs into an image."""
+    made = settings_map(settings(fleet()), code=b"packed")
+    assert made["binaryData"] == {"code.tgz": "cGFja2Vk"}
+    assert WorkerSettings.model_validate_json(made["data"]["settings.json"]) == settings(fleet())
+    with pytest.raises(ConfigError, match="build an image"):
+        settings_map(settings(fleet()), code=b"x" * (MOST_CODE + 1))
+
+
+def test_all_objects_lie_in_the_namespace_and_bear_the_raw_group() -> None:
+    made = fleet_objects(settings(fleet("Orders.v1/Ünïcode")))
+    assert {o["metadata"]["namespace"] for o in made} == {"fleets"}
+    assert {o["metadata"]["annotations"]["fleet/group"] for o in made} == {"Orders.v1/Ünïcode"}
+    assert made[-1]["kind"] == "Deployment"
+    assert made[-1]["spec"]["replicas"] == 2
+
+
+def test_fleets_share_one_spark_server_or_say_that_they_cannot() -> None:
+    shared = spark_objects(fleet("orders", "payments"))
+    assert [o["kind"] for o in shared] == ["Service", "Deployment"]
+    container = shared[1]["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "fleet:1"
+    raw = fleet("orders", "payments").model_dump()
+    raw["fleets"][1]["runtime"]["spark"]["memory"] = "4g"
+    with pytest.raises(ConfigError, match="share one Spark server"):
+        spark_objects(FleetSpec.model_validate(raw))

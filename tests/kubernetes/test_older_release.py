@@ -1,0 +1,140 @@
+"""Today's manager drives workers of an older release: their image is built from the history.
+
+An older manager opens the fleet, as it was before the upgrade; from then on today's acts.
+"""
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.model import StepKind, Verdict
+from fleet.slots import Change
+from k8s.images import building
+from tests.conftest import RunningBroker
+from tests.support.kube import Kube, image
+from tests.support.needs import repository
+from tests.support.pod_ground import Ground, opened
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.kubernetes,
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+]
+COMMIT = "9c432bc"
+"""The first state of the code with which pods were managed."""
+TAG = f"release-{COMMIT}"
+BUILD = f"""
+from k8s.images import building
+building._forget = lambda *_: None  # nobody else's images are its business
+building.build(["worker"], {TAG!r}, print)
+"""
+SLOTS = 2
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The older release's code."""
+    folder, root = tmp_path_factory.mktemp("older"), repository()
+    packed = folder.with_suffix(".tar")
+    made = subprocess.run(
+        ["git", "-C", str(root), "archive", "--output", str(packed), COMMIT],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if made.returncode != 0:
+        pytest.skip(f"the history here does not reach back to {COMMIT}: {made.stderr.strip()}")
+    with tarfile.open(packed) as tar:
+        tar.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def older_image(kube: Kube, older: Path) -> str:
+    """Its worker image, in the cluster."""
+    name = building.name_of("worker", TAG)
+    if name not in building.names():
+        made = subprocess.run(
+            [sys.executable, "-c", BUILD],
+            cwd=older, env={**os.environ, "PYTHONPATH": str(older)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert made.returncode == 0, made.stdout + made.stderr
+    if name not in kube.cluster.images():
+        building.load([name], kube.cluster)
+    return name
+
+
+@pytest.fixture
+def ground(
+    request: pytest.FixtureRequest, kube: Kube, kube_broker: RunningBroker, unique: str
+) -> Iterator[Ground]:
+    """Two workers and a standby of the older release, brought up by its manager."""
+    older, older_image = (request.getfixturevalue(name) for name in ("older", "older_image"))
+    tmp_path = request.getfixturevalue("tmp_path")
+
+    def begin(ground: Ground) -> None:
+        ground.shop.runtime["image"] = older_image
+        ground.shop.declare(runtime=ground.shop.runtime)
+        ground.ended(ground.manager("apply", ground.shop.group, code=older))
+        ground.serve()
+
+    with opened(
+        kube, kube_broker, tmp_path, group=f"older-{unique}", slots=SLOTS, begin=begin
+    ) as made:
+        yield made
+
+
+def as_planned(change: Change, *kinds: StepKind) -> None:
+    """These steps, each at the price that was told."""
+    assert tuple(s.kind for s in change.plan.steps) == kinds, change.plan
+    assert all(r.verdict is Verdict.EQUAL for r in change.receipts), change.receipts
+
+
+def images(ground: Ground) -> set[str]:
+    """What the pods run."""
+    return {pod.spec.containers[0].image for pod in ground.pods().values()}
+
+
+def test_an_older_release_is_driven(ground: Ground, older_image: str) -> None:
+    """Nothing to do after the upgrade; then up, rolled, drained, down, and rolled to today's."""
+    shop = ground.shop
+    with shop.fleet() as fleet:
+        plan = fleet.plan(shop.group)
+        assert plan.empty, plan
+        assert not plan.refusals
+    first = set(ground.pods())
+
+    with ground.costs() as cost:
+        as_planned(ground.apply(SLOTS + 1), StepKind.OPEN)
+        ground.serve(slots=SLOTS + 1)
+    assert cost.rebalances == 1
+    assert first <= set(ground.pods())
+
+    ground.new_code(2)
+    with ground.costs() as cost:
+        as_planned(ground.apply(SLOTS + 1), StepKind.ROLL)
+        ground.serve(slots=SLOTS + 1)
+    assert cost.rebalances == 0
+    assert not first & set(ground.pods())
+    assert images(ground) == {older_image}, "settings that today's manager wrote, for older workers"
+
+    with ground.costs() as cost, shop.fleet() as fleet:
+        as_planned(
+            fleet.drain(shop.group, [SLOTS], actor="test", progress=shop.say), StepKind.LEAVE
+        )
+        ground.serve()
+    assert cost.rebalances == 1
+
+    shop.runtime["image"] = image("worker")
+    shop.declare(runtime=shop.runtime)
+    with ground.costs() as cost:
+        as_planned(ground.apply(), StepKind.ROLL)
+        ground.serve()
+    assert cost.rebalances == 0
+    assert images(ground) == {image("worker")}
+    assert ground.account() == (0, 0)

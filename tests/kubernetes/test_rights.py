@@ -1,0 +1,383 @@
+"""What each part may do, asked of the real API server, and one step beyond, which it refuses."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import ApiClient, Configuration
+
+from fleet.act.runtime import ManifestWish
+from fleet.clock import SystemClock
+from fleet.errors import FleetError
+from fleet.spec import FleetSpec
+from k8s.api import Api
+from k8s.names import Names
+from k8s.rendering import manifests
+from tests.support.kube_api import KubeApi
+from tests.support.needs import repository
+
+pytestmark = pytest.mark.kubernetes
+
+OVERLAY = repository() / "k8s" / "manifests" / "overlays" / "postgres"
+ORDERS, PAYMENTS = Names("main", "orders"), Names("main", "payments")
+WORKER, MANAGER, EXPORTER = ORDERS.service_account, "fleet-manager", "fleet-exporter"
+RUN = "fleet-run"
+ALL = ("get", "list", "watch", "create", "update", "patch", "delete")
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Two fleets, a manager and an exporter in a namespace, and a namespace of somebody else."""
+
+    api: Api
+    elsewhere: str
+
+    def may(self, who: str, verb: str, what: str, name: str = "", *, where: str = "") -> bool:
+        """Whether the server would let a ServiceAccount do that: `group/resource/subresource`."""
+        group, _, rest = what.rpartition(":")
+        resource, _, sub = rest.partition("/")
+        asked = {
+            "namespace": where or self.api.namespace,
+            "verb": verb,
+            "group": group,
+            "resource": resource,
+            "subresource": sub,
+            "name": name,
+        }
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": f"system:serviceaccount:{self.api.namespace}:{who}",
+                "groups": [
+                    "system:serviceaccounts",
+                    f"system:serviceaccounts:{self.api.namespace}",
+                    "system:authenticated",
+                ],
+                "resourceAttributes": asked,
+            },
+        }
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        made = self.api._call("POST", path, body=review)
+        assert made is not None
+        return bool(made["status"]["allowed"])
+
+    def as_(self, who: str) -> Api:
+        """The API with a token of that ServiceAccount."""
+        path = f"/api/v1/namespaces/{self.api.namespace}/serviceaccounts/{who}/token"
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 600},
+        }
+        made = self.api._call("POST", path, body=asked)
+        assert made is not None
+        mine = self.api.client.configuration
+        settings = Configuration(host=mine.host)
+        settings.ssl_ca_cert, settings.retries = mine.ssl_ca_cert, False
+        settings.verify_ssl = mine.verify_ssl
+        settings.api_key = {"BearerToken": f"Bearer {made['status']['token']}"}
+        client = ApiClient(configuration=settings)
+        return Api(client, namespace=self.api.namespace, clock=SystemClock())
+
+
+def spec(namespace: str) -> FleetSpec:
+    """Two fleets that share a Spark server."""
+    fleets = [
+        {
+            "group": group,
+            "topics": [group],
+            "worker": {"protocol": "classic", "entrypoint": "job:process"},
+            "replicas": {"max": 2},
+            "runtime": {"kind": "kubernetes", "namespace": namespace, "image": "fleet:1"},
+        }
+        for group in ("orders", "payments")
+    ]
+    cluster = {"name": "main", "bootstrap_servers": "kafka:9092"}
+    return FleetSpec.model_validate({"cluster": cluster, "fleets": fleets})
+
+
+@pytest.fixture(scope="module")
+def ground(kube_api: KubeApi) -> Iterator[Ground]:
+    """All that is rendered, applied, but for what would start pods."""
+    name, elsewhere = kube_api.namespace(), kube_api.namespace()
+    with kube_api.api(name) as api:
+        wish = ManifestWish(text="", parts=frozenset({"workers", "manager", "exporter"}))
+        for each in manifests(spec(name), wish).objects:
+            if each["kind"] not in {"Deployment", "PersistentVolumeClaim"}:
+                api.apply(each)
+        api.apply(lease(name, ORDERS.change))
+        yield Ground(api, elsewhere)
+
+
+@pytest.fixture(scope="module")
+def launching(kube_api: KubeApi) -> Iterator[Ground]:
+    """The manager's rights as the overlay `postgres` has them, in a namespace of its own."""
+    name = kube_api.namespace()
+    text = (OVERLAY / "launcher.yaml").read_text().replace("fleets", name)
+    with kube_api.api(name) as api:
+        wish = ManifestWish(text="", parts=frozenset({"manager"}))
+        made = [*manifests(spec(name), wish).objects, *yaml.safe_load_all(text)]
+        for each in made:
+            if each["kind"] in {"ServiceAccount", "Role", "RoleBinding"}:
+                api.apply(each)
+        yield Ground(api, "default")
+
+
+def lease(namespace: str, name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": namespace},
+    }
+
+
+LEASES = "coordination.k8s.io:leases"
+
+
+@pytest.mark.parametrize(
+    ("verb", "what", "name"),
+    [
+        *((verb, LEASES, ORDERS.slot(1)) for verb in ("get", "list", "watch", "update")),
+        *((verb, LEASES, ORDERS.gate) for verb in ("get", "list", "watch", "update")),
+        ("get", LEASES, ORDERS.change),
+        *((verb, "configmaps", ORDERS.crew) for verb in ("get", "patch")),
+        *((verb, "configmaps", ORDERS.marks) for verb in ("get", "patch")),
+    ],
+)
+def test_a_worker_may_do_its_work(ground: Ground, verb: str, what: str, name: str) -> None:
+    """Its own fleet's slots, gate, reports and marks, each by name."""
+    assert ground.may(WORKER, verb, what, name)
+
+
+@pytest.mark.parametrize(
+    ("verb", "what", "name"),
+    [
+        *((verb, LEASES, PAYMENTS.slot(0)) for verb in ("get", "update", "patch", "delete")),
+        ("update", LEASES, PAYMENTS.gate),
+        ("update", LEASES, ORDERS.change),
+        ("update", LEASES, ORDERS.slot(2)),  # replicas.max is 2
+        *((verb, LEASES, "") for verb in ("list", "watch", "create")),
+        ("delete", LEASES, ORDERS.slot(0)),
+        ("patch", "configmaps", PAYMENTS.crew),
+        ("list", "configmaps", ""),
+        *((verb, "secrets", "") for verb in ("get", "list")),
+        ("get", "secrets", "fleet-spark"),
+        *((verb, "apps:deployments", ORDERS.deployment) for verb in ("get", "patch", "delete")),
+        ("patch", "apps:deployments/scale", ORDERS.deployment),
+        *((verb, "pods", "") for verb in ("get", "list", "delete")),
+        ("create", "pods/exec", ""),
+        ("create", "serviceaccounts/token", WORKER),
+        ("patch", "rbac.authorization.k8s.io:roles", ORDERS.role),
+    ],
+)
+def test_a_worker_may_nothing_else(ground: Ground, verb: str, what: str, name: str) -> None:
+    """Above all no other group's slot, no Secret, and nothing of its own Deployment."""
+    assert not ground.may(WORKER, verb, what, name)
+
+
+def test_an_exporter_looks_and_changes_nothing(ground: Ground) -> None:
+    """Slots and changes to read; no Secret, no pod, and no verb that writes."""
+    for what in (LEASES, "configmaps"):
+        assert ground.may(EXPORTER, "list", what)
+        assert not any(
+            ground.may(EXPORTER, verb, what) for verb in ("create", "update", "patch", "delete")
+        )
+    for what in ("secrets", "pods", "apps:deployments", "services"):
+        assert not any(ground.may(EXPORTER, verb, what) for verb in ALL)
+    assert not any(ground.may(EXPORTER, verb, LEASES, where=ground.elsewhere) for verb in ALL)
+
+
+@pytest.mark.parametrize(
+    ("what", "verbs"),
+    [
+        ("apps:deployments", ALL),
+        ("apps:replicasets", ("get", "list", "patch")),
+        ("pods", ("get", "list", "watch", "patch", "delete")),
+        ("configmaps", ALL),
+        (LEASES, ALL),
+        ("services", ("create", "patch", "delete")),
+        ("serviceaccounts", ("create", "patch", "delete")),
+        ("policy:poddisruptionbudgets", ("create", "patch", "delete")),
+        ("rbac.authorization.k8s.io:roles", ("create", "patch", "delete")),
+        ("rbac.authorization.k8s.io:rolebindings", ("create", "patch", "delete")),
+        ("autoscaling:horizontalpodautoscalers", ("list",)),
+        ("secrets", ("create",)),
+    ],
+)
+def test_a_manager_may_manage_in_its_own_namespace_alone(
+    ground: Ground, what: str, verbs: tuple[str, ...]
+) -> None:
+    """The same wish in another namespace is refused, each."""
+    refused = [verb for verb in verbs if not ground.may(MANAGER, verb, what)]
+    assert not refused
+    beyond = [verb for verb in ALL if ground.may(MANAGER, verb, what, where=ground.elsewhere)]
+    assert not beyond
+
+
+@pytest.mark.parametrize(
+    ("verb", "what", "name"),
+    [
+        ("get", "secrets", "kafka"),
+        ("list", "secrets", ""),
+        ("watch", "secrets", ""),
+        ("update", "secrets", "kafka"),
+        ("create", "pods", ""),
+        ("create", "pods/exec", ""),
+        ("create", "serviceaccounts/token", WORKER),
+        ("patch", "nodes", ""),
+        ("create", "namespaces", ""),
+        ("escalate", "rbac.authorization.k8s.io:roles", ""),
+        ("bind", "rbac.authorization.k8s.io:roles", ""),
+        ("impersonate", "serviceaccounts", WORKER),
+        ("create", "batch:jobs", ""),
+        ("patch", "autoscaling:horizontalpodautoscalers", ""),
+    ],
+)
+def test_a_manager_may_nothing_beyond(ground: Ground, verb: str, what: str, name: str) -> None:
+    """Of Secrets only the Spark server's; no pods of its own making; no rights it does not have."""
+    assert not ground.may(MANAGER, verb, what, name)
+    assert ground.may(MANAGER, "get", "secrets", "fleet-spark")
+
+
+LAUNCHED = {
+    "batch:jobs": {"create", "list", "delete"},
+    "batch:jobs/status": {"get"},
+    "pods": {"get", "list", "watch", "patch", "delete"},  # of the manager, but for get and list
+    "pods/log": {"get"},
+    "events": {"list"},
+}
+"""What dagster-k8s asks of the API server to start, watch, end and explain a run; no more."""
+
+
+@pytest.mark.parametrize("what", LAUNCHED)
+def test_a_launcher_may_start_jobs_and_no_more(launching: Ground, what: str) -> None:
+    """Every verb of every resource that it uses, in its own namespace alone."""
+    assert {verb for verb in ALL if launching.may(MANAGER, verb, what)} == LAUNCHED[what]
+    assert not any(launching.may(MANAGER, verb, what, where=launching.elsewhere) for verb in ALL)
+
+
+@pytest.mark.parametrize("who", [MANAGER, RUN])
+@pytest.mark.parametrize(
+    ("verb", "what", "name"),
+    [
+        ("create", "pods", ""),
+        ("create", "pods/exec", ""),
+        ("create", "pods/attach", ""),
+        ("create", "batch:cronjobs", ""),
+        ("patch", "batch:jobs", ""),
+        ("list", "secrets", ""),
+        ("get", "secrets", "fleet-postgres"),
+        ("create", "serviceaccounts/token", RUN),
+        ("patch", "apps:statefulsets", "fleet-postgres"),
+        ("delete", "persistentvolumeclaims", ""),
+    ],
+)
+def test_neither_launcher_nor_run_may_more(
+    launching: Ground, who: str, verb: str, what: str, name: str
+) -> None:
+    """No pods of any other making, and not the password: the kubelet hands it to their pods."""
+    assert not launching.may(who, verb, what, name)
+
+
+def test_a_run_changes_fleets_and_starts_no_runs(launching: Ground) -> None:
+    """It has what the manager has where that is no launcher."""
+    assert launching.may(RUN, "patch", "apps:deployments")
+    assert launching.may(RUN, "update", LEASES)
+    assert not any(launching.may(RUN, verb, "batch:jobs") for verb in ALL)
+    assert not launching.may(RUN, "get", "pods/log")
+
+
+def test_a_launchers_token_makes_a_job_and_a_runs_does_not(launching: Ground) -> None:
+    """Tried for real."""
+    path = f"/apis/batch/v1/namespaces/{launching.api.namespace}/jobs"
+    pod = {"restartPolicy": "Never", "containers": [{"name": "run", "image": "fleet:1"}]}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "dagster-run-1"},
+        "spec": {"template": {"spec": pod}},
+    }
+    with launching.as_(RUN) as run, pytest.raises(FleetError) as problem:
+        run._call("POST", path, body=job)
+    assert refused(problem)
+    with launching.as_(MANAGER) as manager:
+        assert manager._call("POST", path, body=job) is not None
+        assert manager._call("GET", f"{path}/dagster-run-1/status") is not None
+        assert manager._call("DELETE", f"{path}/dagster-run-1") is not None
+
+
+def refused(problem: pytest.ExceptionInfo[FleetError]) -> bool:
+    return "(403)" in str(problem.value) and "forbidden" in str(problem.value)
+
+
+def test_a_workers_token_takes_its_own_slot_and_no_other(ground: Ground) -> None:
+    """Tried for real: the slot of its group is written, that of another is refused."""
+    with ground.as_(WORKER) as worker:
+        mine = worker.get("Lease", ORDERS.slot(0))
+        assert mine is not None
+        mine["spec"] = {"holderIdentity": "me", "leaseTransitions": 1}
+        path = worker._path("Lease", ORDERS.slot(0))
+        written = worker._call("PUT", path, body=mine)
+        assert written is not None
+        assert written["spec"]["holderIdentity"] == "me"
+        theirs = ground.api.get("Lease", PAYMENTS.slot(0))
+        assert theirs is not None
+        with pytest.raises(FleetError) as problem:
+            worker._call("PUT", worker._path("Lease", PAYMENTS.slot(0)), body=theirs)
+        assert refused(problem)
+
+
+def test_a_workers_token_watches_by_name_only(ground: Ground) -> None:
+    """A list is allowed where its only selector is one named Lease."""
+    with ground.as_(WORKER) as worker:
+        path = worker._path("Lease")
+        by_name = [("fieldSelector", f"metadata.name={ORDERS.gate}")]
+        found = worker._call("GET", path, query=by_name)
+        assert found is not None
+        assert [each["metadata"]["name"] for each in found["items"]] == [ORDERS.gate]
+        for query in ([], [("fieldSelector", f"metadata.name={PAYMENTS.gate}")]):
+            with pytest.raises(FleetError) as problem:
+                worker._call("GET", path, query=query)
+            assert refused(problem)
+
+
+def test_a_workers_token_reads_no_secret_and_changes_no_deployment(ground: Ground) -> None:
+    """Tried for real."""
+    with ground.as_(WORKER) as worker:
+        for attempt in (
+            lambda: worker.find("Secret"),
+            lambda: worker.merge("Deployment", ORDERS.deployment, {"spec": {"replicas": 0}}),
+            lambda: worker.create(lease(worker.namespace, "one-more")),
+        ):
+            with pytest.raises(FleetError) as problem:
+                attempt()
+            assert refused(problem)
+
+
+def test_a_managers_token_gives_workers_their_role_and_nobody_more(ground: Ground) -> None:
+    """Applying a fleet's Role again is its work; a Role with what it has not is an escalation."""
+    wish = ManifestWish(text="", parts=frozenset({"workers"}))
+    role = next(
+        each
+        for each in manifests(spec(ground.api.namespace), wish).objects
+        if each["kind"] == "Role"
+    )
+    with ground.as_(MANAGER) as manager:
+        manager.apply(role)
+        more = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}
+        greedy = {**role, "rules": [*role["rules"], more]}
+        with pytest.raises(FleetError) as problem:
+            manager.apply(greedy)
+        assert refused(problem)
+
+
+def test_an_exporters_token_reads_slots_and_writes_none(ground: Ground) -> None:
+    """Tried for real."""
+    with ground.as_(EXPORTER) as exporter:
+        assert exporter.get("Lease", ORDERS.slot(0)) is not None
+        with pytest.raises(FleetError) as problem:
+            exporter.merge("Lease", ORDERS.slot(0), {"spec": {"holderIdentity": "me"}})
+        assert refused(problem)

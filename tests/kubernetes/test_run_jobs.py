@@ -1,0 +1,252 @@
+"""The overlay `postgres` at work: Dagster's memory in Postgres, and a Job for each of its runs.
+
+What is applied is what `fleet manifests` renders and the overlay as it lies in the repository; its
+Postgres is one outside of the cluster, since no image of one is made here.
+"""
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kubernetes import client
+
+from fleet import cli
+from fleet.decide.names import slug
+from tests.conftest import RunningBroker
+from tests.dagster_ui.served import Page
+from tests.support import postgres
+from tests.support.kafka_tools import generations
+from tests.support.needs import repository
+from tests.support.postgres import Postgres
+
+if TYPE_CHECKING:
+    from tests.support.kube import Kube
+
+pytestmark = [
+    pytest.mark.kubernetes,
+    pytest.mark.postgres,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+]
+
+OVERLAY = repository() / "k8s" / "manifests" / "overlays" / "postgres"
+FILE = """
+cluster: {{name: main, bootstrap_servers: "{bootstrap}"}}
+mode: {mode}
+defaults:
+  runtime: {{kind: kubernetes, namespace: {namespace}, image: "{worker}", pull_policy: Never}}
+fleets:
+  - group: {namespace}
+    topics: [{namespace}]
+    create: {{partitions: 4}}
+    worker: {{protocol: classic, entrypoint: "fleet.demo.orders:process", spark: "local[1]"}}
+    replicas: {{min: 1, max: 1, standby: 0}}
+    scaling: {{policy: fixed, workers: 1}}
+    rollout: {{warm_timeout: 5m}}
+"""
+
+
+class Manager:
+    """The manager of one namespace, and the runs that it starts."""
+
+    def __init__(self, kube: "Kube", namespace: str, memory: Postgres) -> None:
+        self.kube, self.namespace, self.memory = kube, namespace, memory
+        self.plan = f"main/plan/{slug('main', namespace)}"
+
+    def pod(self) -> Any:
+        """The one that is not on its way out; None where there is none."""
+        found = self.kube.core.list_namespaced_pod(
+            self.namespace, label_selector="app.kubernetes.io/name=fleet-manager"
+        ).items
+        return next((pod for pod in found if pod.metadata.deletion_timestamp is None), None)
+
+    def page(self) -> Page:
+        """Dagster's page, once all parts of the pod are ready."""
+        asked = ("-n", self.namespace, "rollout", "status", "deployment/fleet-manager")
+        for last in (False, False, True):
+            try:
+                self.kube.kubectl(*asked, "--timeout=80s")
+            except AssertionError:
+                if last:
+                    raise AssertionError(self.said()) from None
+            else:
+                break
+        return Page(f"http://{self.pod().status.pod_ip}:3000")
+
+    def job(self, run: str) -> Any:
+        """A run's Job; None where there is none."""
+        try:
+            return self.batch.read_namespaced_job(f"dagster-run-{run}", self.namespace)
+        except client.ApiException as error:
+            if error.status != 404:
+                raise
+            return None
+
+    def first(self) -> str | None:
+        """The oldest run that is a Job; None where there is none."""
+        found = self.batch.list_namespaced_job(self.namespace).items
+        names = sorted(found, key=lambda job: job.metadata.creation_timestamp)
+        return names[0].metadata.name.removeprefix("dagster-run-") if names else None
+
+    def pods_of(self, run: str) -> list[Any]:
+        """The pods of a run's Job."""
+        chosen = f"job-name=dagster-run-{run}"
+        return list(self.kube.core.list_namespaced_pod(self.namespace, label_selector=chosen).items)
+
+    def until(self, condition: Callable[[], Any], what: str, *, seconds: float = 90.0) -> Any:
+        """What comes true, once it does; a failure shows what there is."""
+        deadline = time.monotonic() + seconds
+        while not (found := condition()):
+            assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}\n{self.said()}"
+            time.sleep(0.3)
+        return found
+
+    def said(self) -> str:
+        """Pods as they are, and the last words of the manager and of the runs."""
+        told = self.kube.kubectl("-n", self.namespace, "get", "pods,jobs", "-o", "wide")
+        for what in ("fleet-manager", "fleet-run"):
+            chosen = ("-l", f"app.kubernetes.io/name={what}", "--all-containers", "--prefix")
+            told += self.kube.kubectl("-n", self.namespace, "logs", *chosen, "--tail=40")
+        return told
+
+    @property
+    def batch(self) -> client.BatchV1Api:
+        """Jobs."""
+        return client.BatchV1Api(self.kube.api)
+
+
+@pytest.fixture(scope="module")
+def memory(kube: "Kube") -> Iterator[Postgres]:
+    """A Postgres where pods reach it."""
+    with postgres.running(kube.host_address) as made:
+        yield made
+
+
+@contextmanager
+def managed(
+    kube: "Kube", broker: RunningBroker, memory: Postgres, folder: Path, *, mode: str
+) -> Iterator[Manager]:
+    """The rendered manager under the overlay, in a namespace of its own."""
+    from tests.support.kube import image
+
+    with kube.namespace(f"jobs-{uuid.uuid4().hex[:8]}") as namespace:
+        file = folder / "fleet.yaml"
+        named = {"namespace": namespace, "worker": image("spark"), "mode": mode}
+        file.write_text(FILE.format(bootstrap=broker.bootstrap_servers, **named))
+        wanted = ["manifests", "-c", str(file), "--image", image("manager"), "--part", "manager"]
+        assert cli.run([*wanted, "--output-dir", str(folder / "base")]) == 0
+        changed = {
+            "fleets": namespace,
+            "../../base": "base",
+            "postgres.yaml]": "outside.yaml]",
+            "192.0.2.10": memory.host,
+            "ports: [{name: postgres, port: 5432}]\nendpoints": (
+                f"ports: [{{name: postgres, port: {memory.port}}}]\nendpoints"
+            ),
+        }
+        for source in OVERLAY.iterdir():
+            text = source.read_text()
+            for before, after in changed.items():
+                text = text.replace(before, after)
+            (folder / source.name).write_text(text)
+        kube.core.create_namespaced_secret(
+            namespace,
+            {
+                "metadata": {"name": "fleet-postgres"},
+                "stringData": {"postgresql-password": memory.password},
+            },
+        )
+        kube.kubectl("apply", "--server-side", "-k", str(folder))
+        yield Manager(kube, namespace, memory)
+
+
+@pytest.fixture(scope="module")
+def manager(
+    kube: "Kube",
+    kube_broker: RunningBroker,
+    memory: Postgres,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Manager]:
+    """One that plans, and does nothing by itself."""
+    folder = tmp_path_factory.mktemp("jobs")
+    with managed(kube, kube_broker, memory, folder, mode="plan") as made:
+        yield made
+
+
+def test_a_run_is_a_job_that_ends_well_and_is_cleaned_up(manager: Manager) -> None:
+    """Started on the page, launched by the daemon, run by a pod, remembered by Postgres.
+
+    The password is in the Secret alone: neither in what is applied nor in what a run is started by.
+    """
+    page = manager.page()
+    run = page.launch(manager.plan, config={})
+    assert page.finished(run, timeout=120) == "SUCCESS", page.story(run)
+    job = manager.until(lambda: (j := manager.job(run)) and j.status.succeeded and j, "its end")
+    assert job.spec.ttl_seconds_after_finished == 86400
+    assert job.spec.backoff_limit == 0
+    (pod,) = manager.pods_of(run)
+    assert pod.spec.service_account_name == "fleet-run"
+    assert pod.spec.containers[0].image == manager.pod().spec.containers[0].image
+    assert manager.memory.ask(f"SELECT status FROM runs WHERE run_id = '{run}'") == ["SUCCESS"]
+    asked = ("get", "configmaps,deployments,jobs,pods", "-o", "json")
+    told = manager.kube.kubectl("-n", manager.namespace, *asked)
+    assert {job.metadata.name, "postgresql-password"} <= set(re.findall(r'"([^"]+)"', told))
+    assert manager.memory.password not in told
+    # A day later.
+    manager.batch.patch_namespaced_job(
+        job.metadata.name, manager.namespace, {"spec": {"ttlSecondsAfterFinished": 0}}
+    )
+    manager.until(lambda: not manager.job(run) and not manager.pods_of(run), "Job and pod to go")
+    assert page.finished(run, timeout=1) == "SUCCESS", "Dagster remembers it"
+
+
+def test_a_runs_tags_do_not_change_its_pod(manager: Manager) -> None:
+    """Else whoever reaches the page could run anything with a run's rights."""
+    page = manager.page()
+    asked = json.dumps({"container_config": {"command": ["id"]}})
+    run = page.launch(manager.plan, config={}, tags={"dagster-k8s/config": asked})
+    assert page.finished(run, timeout=60) == "FAILURE"
+    assert "unrecoverable error" in page.story(run), "the launcher refused it, no pod failed"
+    assert manager.job(run) is None
+
+
+def test_a_cancelled_run_leaves_no_job(manager: Manager) -> None:
+    """With the rights that the overlay gives."""
+    page = manager.page()
+    run = page.launch(manager.plan, config={})
+    stored = f"SELECT status FROM runs WHERE run_id = '{run}'"
+    manager.until(lambda: manager.memory.ask(stored) == ["STARTED"], "the run to start")
+    page.cancel(run)
+    manager.until(lambda: not manager.job(run) and not manager.pods_of(run), "Job and pod to go")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_run_outlives_the_managers_pod(
+    kube: "Kube", kube_broker: RunningBroker, tmp_path: Path
+) -> None:
+    """The schedule's own run starts the fleet; its manager's pod goes meanwhile, the run does not.
+
+    It is a change from nothing to one worker: one rebalance.
+    """
+    with (
+        postgres.running(kube.host_address) as memory,
+        managed(kube, kube_broker, memory, tmp_path, mode="act") as manager,
+    ):
+        manager.page()
+        run = manager.until(manager.first, "the schedule's run", seconds=120)
+        stored = f"SELECT status FROM runs WHERE run_id = '{run}'"
+        manager.until(lambda: memory.ask(stored) == ["STARTED"], "the run to start")
+        before = manager.pod().metadata.name
+        manager.kube.kubectl("-n", manager.namespace, "delete", "pod", before, "--wait=false")
+        manager.until(lambda: (p := manager.pod()) and p.metadata.name != before, "another pod")
+        page = manager.page()
+        assert page.finished(run, timeout=400) == "SUCCESS", page.story(run)
+        assert manager.until(lambda: (j := manager.job(run)) and j.status.succeeded, "its end") == 1
+        assert {g for g in generations(kube_broker.broker, manager.namespace) if g > 0} == {1}

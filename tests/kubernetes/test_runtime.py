@@ -1,0 +1,264 @@
+"""The runtime of a namespace: published, started, seen, removed, taken down, purged."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet.clock import SystemClock
+from fleet.errors import FleetError, Refused
+from fleet.findings import Level
+from fleet.load import load
+from fleet.model import Plan, Price, Step, StepKind
+from fleet.settings import WorkerSettings, revision_of
+from k8s.api import Api
+from k8s.kind import KIND
+from k8s.names import GROUP_LABEL, Names
+from k8s.runtime import KubernetesRuntime
+from tests.support.kube_api import KubeApi
+from tests.support.nodeless import Ground
+
+pytestmark = pytest.mark.kubernetes
+
+
+class Place:
+    """A namespace, a fleet.yaml for it, and the kubelet of its pods."""
+
+    def __init__(self, folder: Path, namespace: str, api: Api, environ: dict[str, str]) -> None:
+        self.environ = environ
+        self.namespace = namespace
+        self.api = api
+        self.kubelet = Ground(api)
+        self.file = folder / "fleet.yaml"
+        self.write()
+
+    def write(self, **more: Any) -> None:
+        """The file; `more` are further fleets by group."""
+        runtime = {"kind": "kubernetes", "namespace": self.namespace, "image": "worker:1"}
+        fleets = [
+            {
+                "group": "orders",
+                "topics": ["orders"],
+                "worker": {
+                    "entrypoint": "fleet.demo.orders:process",
+                    "protocol": "classic",
+                    "spark": "local[1]",
+                },
+                "replicas": {"min": 1, "max": 4},
+                "runtime": {**runtime, "node_selector": {"there-is": "no-such-node"}},
+            },
+            *more.values(),
+        ]
+        cluster = {"name": "main", "bootstrap_servers": "kafka:9092"}
+        self.file.write_text(yaml.safe_dump({"cluster": cluster, "fleets": fleets}))
+
+    def open(self) -> KubernetesRuntime:
+        """As a manager does."""
+        spec = load(self.file, self.environ)
+        return KIND.open(spec, home=self.file.parent, environ=self.environ, clock=SystemClock())
+
+    def publish(self, runtime: KubernetesRuntime) -> str:
+        """The revision of the file; its name."""
+        spec = runtime.spec.fleets[0]
+        digest = runtime.keep_code(spec, "")
+        revision = revision_of(spec, digest)
+        runtime.keep_code(spec, revision)
+        settings = WorkerSettings(
+            cluster=runtime.spec.cluster,
+            bootstrap_servers="kafka:9092",
+            group=spec,
+            revision=revision,
+            code_digest=digest,
+        )
+        runtime.publish("orders", revision, settings.model_dump_json())
+        return revision
+
+
+@pytest.fixture
+def place(control_plane: KubeApi, tmp_path: Path) -> Iterator[Place]:
+    namespace = control_plane.namespace()
+    api = control_plane.api(namespace)
+    made = Place(tmp_path, namespace, api, {"KUBECONFIG": str(control_plane.kubeconfig())})
+    try:
+        yield made
+    finally:
+        made.kubelet.close()
+        api.close()
+
+
+def test_a_life(place: Place) -> None:
+    """Published once, started twice, one removed by name, nothing left after the purge."""
+    runtime = place.open()
+    with pytest.raises(Refused, match="was never published"):
+        runtime.start("orders", "0123456789", 1)
+    assert runtime.published("orders", "0123456789") is None
+    revision = place.publish(runtime)
+    names = runtime.start("orders", revision, 2)
+    place.kubelet.ready()
+    seen = {w.name: w for w in runtime.workers("orders")}
+    assert set(seen) == set(names)
+    assert {w.revision for w in seen.values()} == {revision}
+    assert all(w.wanted and w.pid is None for w in seen.values())
+    again = runtime.start("orders", revision, 1)
+    place.kubelet.ready()
+
+    runtime.remove(names[:1], grace=1.0)
+    runtime.rest("orders")
+    assert {w.name for w in runtime.workers()} == {names[1], *again}
+    with pytest.raises(Refused, match="there is no pod nobody"):
+        runtime.restart("nobody")
+    runtime.restart(names[1])
+    place.kubelet.until(
+        lambda: names[1] not in {w.name for w in runtime.workers()} and len(runtime.workers()) == 2
+    )
+
+    other = place.open()  # another manager knows the same
+    kept = WorkerSettings.model_validate_json(other.published("orders", revision) or "")
+    assert kept == WorkerSettings.model_validate_json(runtime.published("orders", revision) or "")
+    assert other.published("orders", f"{revision}~abc") == other.published("orders", revision)
+    assert {w.revision for w in other.workers()} == {revision}
+    other.close()
+
+    runtime.down(grace=1.0)
+    assert runtime.workers() == ()
+    runtime.purge()
+    slug = Names("main", "orders").slug
+    for kind in ("Deployment", "Lease", "ConfigMap", "PodDisruptionBudget", "Role", "RoleBinding"):
+        assert place.api.find(kind, f"{GROUP_LABEL}={slug}")[0] == [], kind
+
+
+def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:
+    """KEDA's as well, which works through one that it owns; ours and an adopted Deployment."""
+    runtime = place.open()
+    revision = place.publish(runtime)
+    runtime.start("orders", revision, 1)
+    place.kubelet.ready()
+    found = {(f.check, f.level) for f in runtime.examine()}
+    assert ("permissions", Level.OK) in found
+    assert ("deployment", Level.OK) in found
+    assert not [f for f in runtime.examine() if f.level is not Level.OK]
+
+    owner = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": "lag", "uid": "1"}
+    place.api.create(
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "keda-hpa-lag", "ownerReferences": [owner]},
+            "spec": {
+                "maxReplicas": 9,
+                "scaleTargetRef": {
+                    "apiVersion": "apps/v1",
+                    "kind": "Deployment",
+                    "name": Names("main", "orders").deployment,
+                },
+            },
+        }
+    )
+    (rival,) = [f for f in runtime.examine() if f.check == "autoscaler"]
+    assert "KEDA's ScaledObject lag" in rival.found
+    assert "delete scaledobject lag" in rival.remedy
+    plan = Plan(
+        id="p", cluster="main", group="orders", created_at=0.0, snapshot_at=0.0, wanted=2,
+        revision=revision,
+        steps=(Step(kind=StepKind.OPEN, slots=(1,), revision=revision,
+                    price=Price(rebalances_min=1, rebalances_max=1), sentence="one joins"),),
+    )  # fmt: skip
+    (why,) = runtime.concerns(plan).told_in(plan).refusals
+    assert "KEDA's ScaledObject lag (its autoscaler keda-hpa-lag) scales Deployment" in why
+    runtime.close()
+
+
+def test_a_pod_that_never_starts_says_why(place: Place) -> None:
+    """The words of its status are the worker's reason."""
+    runtime = place.open()
+    revision = place.publish(runtime)
+    place.kubelet.auto = False
+    (name,) = runtime.start("orders", revision, 1)
+    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+    status = {
+        "phase": "Pending",
+        "conditions": [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        ],
+        "containerStatuses": [
+            {"name": "worker", "ready": False, "restartCount": 0, "image": "x", "imageID": "",
+             "state": {"waiting": waiting}}
+        ],
+    }  # fmt: skip
+    place.api._call(
+        "PATCH", f"/api/v1/namespaces/{place.namespace}/pods/{name}/status",
+        body={"status": status}, content_type="application/merge-patch+json",
+    )  # fmt: skip
+
+    def told() -> bool:
+        (worker,) = runtime.workers("orders")
+        return worker.exit_reason == "ImagePullBackOff: no such image" and worker.stuck
+
+    place.kubelet.until(told)
+    (ill,) = [f for f in runtime.examine() if f.check == "pods"]
+    assert "no such image" in ill.found
+    runtime.close()
+
+
+def test_other_peoples_deployment(place: Place) -> None:
+    """Scaled in one patch; it is told when its pods are gone, and its template is left alone."""
+    labels = {"app": "billing"}
+    place.api.create(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "billing"},
+            "spec": {
+                "replicas": 3,
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": {**labels, GROUP_LABEL: "none-of-ours"}},
+                    "spec": {
+                        "nodeSelector": {"there-is": "no-such-node"},
+                        "containers": [{"name": "worker", "image": "billing:1"}],
+                    },
+                },
+            },
+        }
+    )
+    place.write(
+        billing={
+            "group": "billing",
+            "topics": ["orders"],
+            "runtime": {
+                "kind": "kubernetes",
+                "namespace": place.namespace,
+                "deployment": "billing",
+            },
+        }
+    )
+    runtime = place.open()
+    seen = runtime.adopted("billing")
+    assert seen is not None
+    assert (seen.name, seen.replicas, seen.one_by_one) == ("billing", 3, True)
+    assert runtime.adopted("orders") is None
+    with pytest.raises(Refused, match="names no runtime"):
+        runtime.scale_adopted("orders", 1)
+    before = place.api.get("Deployment", "billing")
+    assert before is not None
+
+    def ready(pods: list[dict]) -> None:
+        for pod in pods:
+            place.kubelet.make_ready(pod["metadata"]["name"])
+
+    place.kubelet.until(lambda: len(place.api.find("Pod", "app=billing")[0]) == 3)
+    ready(place.api.find("Pod", "app=billing")[0])
+    after = runtime.scale_adopted("billing", 1)
+    assert len(place.api.find("Pod", "app=billing")[0]) == 1
+    assert after.replicas == 1
+    now = place.api.get("Deployment", "billing")
+    assert now is not None
+    assert now["spec"]["template"] == before["spec"]["template"]
+    place.api.delete("Deployment", "billing")
+    with pytest.raises(FleetError, match="there is no Deployment billing"):
+        runtime.scale_adopted("billing", 2)
+    (missing,) = [f for f in runtime.examine() if f.level is Level.WARN and f.check == "deployment"]
+    assert "there is no Deployment billing" in missing.found
+    runtime.close()

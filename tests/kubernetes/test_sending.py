@@ -1,0 +1,101 @@
+"""One request to an API server as it goes over the wire, whatever the client's version."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet.clock import SystemClock
+from k8s.api import Api, Request, connect, transmit
+
+TOKEN = "a-token"
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Notes what it is asked, and answers with an empty object."""
+
+    asked: list[tuple[str, str, dict[str, str], bytes]]
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.asked.append((self.command, self.path, dict(self.headers), body))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    do_GET = do_PATCH = _answer  # noqa: N815 - as http.server calls them
+
+    def log_message(self, *words: Any) -> None:
+        """Silence."""
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[Any]]]:
+    """Its address, and what it was asked."""
+    asked: list[Any] = []
+    handler = type("Handler", (Answering,), {"asked": asked})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{made.server_port}", asked
+        made.shutdown()
+        thread.join()
+
+
+def opened(folder: Path, address: str) -> Api:
+    """By a kubeconfig with a token."""
+    file = folder / "kubeconfig"
+    named = {"name": "here", "context": {"cluster": "here", "user": "me"}}
+    told = {
+        "current-context": "here",
+        "contexts": [named],
+        "clusters": [{"name": "here", "cluster": {"server": address}}],
+        "users": [{"name": "me", "user": {"token": TOKEN}}],
+    }
+    file.write_text(yaml.safe_dump(told))
+    environ = {"KUBECONFIG": str(file)}
+    return connect(namespace="fleets", context=None, environ=environ, clock=SystemClock())
+
+
+def test_a_request_goes_as_it_is_asked(tmp_path: Path, server: tuple[str, list[Any]]) -> None:
+    """Verb, path, query, body with its type, and who asks."""
+    address, asked = server
+    request = Request(
+        "PATCH",
+        "/api/v1/namespaces/fleets/pods/one",
+        body={"metadata": {"labels": {"owner": "zoë"}}},
+        query=(("fieldManager", "fleet"), ("labelSelector", "a=b,c in (d)")),
+        content_type="application/apply-patch+yaml",
+    )
+    with opened(tmp_path, address) as api:
+        answer = transmit(api.client, request, (1.0, 5.0), {"User-Agent": "fleet"})
+        assert (answer.status, answer.read()) == (200, b"{}")
+    ((verb, path, headers, body),) = asked
+    assert verb == "PATCH"
+    assert path == f"{request.path}?fieldManager=fleet&labelSelector=a%3Db%2Cc+in+%28d%29"
+    assert json.loads(body) == request.body
+    assert headers["Authorization"] == f"Bearer {TOKEN}"
+    assert headers["Content-Type"] == "application/apply-patch+yaml"
+    assert headers["Accept"] == "application/json"
+    assert headers["User-Agent"] == "fleet"
+
+
+def test_a_connection_that_is_half_gone_is_noticed(
+    tmp_path: Path, server: tuple[str, list[Any]]
+) -> None:
+    """The kernel asks after the other side of every connection, of a watch above all."""
+    with opened(tmp_path, server[0]) as api:
+        made = api.client.rest_client.pool_manager.connection_from_url(server[0])._new_conn()
+        made.connect()
+        try:
+            assert made.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert made.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+            assert made.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        finally:
+            made.close()

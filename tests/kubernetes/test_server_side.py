@@ -1,0 +1,170 @@
+"""What is rendered and what kustomize makes of it, as a real API server judges it: by dry run."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet import cli
+from fleet.clock import SystemClock
+from k8s.api import Api
+from tests.support.kube_api import KubeApi, program
+from tests.support.needs import repository
+
+pytestmark = pytest.mark.kubernetes
+
+MANIFESTS = repository() / "k8s" / "manifests"
+_OPERATOR = ("PrometheusRule", "prometheusrules"), ("PodMonitor", "podmonitors")
+
+
+@pytest.fixture(scope="module")
+def api(kube_api: KubeApi) -> Iterator[Api]:
+    """A namespace of its own, with the CRDs of Prometheus Operator."""
+    with kube_api.api(kube_api.namespace()) as found:
+        for kind, plural in _OPERATOR:
+            _create(found, _crd(kind, plural))
+        yield found
+
+
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def _crd(kind: str, plural: str) -> dict[str, Any]:
+    """Name and group are Prometheus Operator's, the schema takes anything."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {
+                        "openAPIV3Schema": {"type": "object", "properties": {"spec": anything}}
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _create(api: Api, crd: dict[str, Any]) -> None:
+    """Create it and wait until it is served."""
+    path = f"{_CRDS}/{crd['metadata']['name']}"
+    api._call("POST", _CRDS, body=crd)
+    clock = SystemClock()
+    deadline = clock.monotonic() + 20.0
+    while clock.monotonic() < deadline:
+        conditions = (api._call("GET", path) or {}).get("status", {}).get("conditions") or []
+        if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
+            return
+        clock.sleep(0.1)
+    raise AssertionError(f"{path} is not served")
+
+
+def kubectl(*arguments: str, stdin: str | None = None) -> str:
+    done = subprocess.run(
+        [program("kubectl"), *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["base", "monitoring", "overlays/small", "overlays/monitored", "overlays/postgres"],
+)
+def test_kustomize_makes_what_the_server_takes(
+    api: Api, kube_api: KubeApi, tmp_path: Path, folder: str
+) -> None:
+    """Everything, into another namespace than the example's, with unknown fields refused."""
+    place = tmp_path / "all"
+    place.mkdir()
+    above = os.path.relpath(MANIFESTS / folder, place)
+    (place / "kustomization.yaml").write_text(
+        yaml.safe_dump({"namespace": api.namespace, "resources": [above]})
+    )
+    made = kubectl("kustomize", str(place))
+    asked = ("apply", "--dry-run=server", "--validate=strict", "-f", "-")
+    said = kubectl("--kubeconfig", str(kube_api.kubeconfig()), *asked, stdin=made)
+    count = len(list(yaml.safe_load_all(made)))
+    assert len(said.splitlines()) == count
+    assert said.count("(server dry run)") == count
+    assert api.get("Deployment", "fleet-manager") is None
+
+
+def test_pods_keep_the_restricted_security_standard(
+    api: Api, kube_api: KubeApi, tmp_path: Path
+) -> None:
+    """As the server's own admission judges it, each pod that anything here would make."""
+    strict = kube_api.namespace()
+    enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
+    path = f"/api/v1/namespaces/{strict}"
+    namespace = api._call("GET", path)
+    assert namespace is not None
+    namespace["metadata"].setdefault("labels", {}).update(enforced)
+    api._call("PUT", path, body=namespace)
+    made = yaml.safe_load_all(kubectl("kustomize", str(MANIFESTS / "overlays" / "postgres")))
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**each["spec"]["template"]["metadata"], "name": each["metadata"]["name"]},
+            "spec": each["spec"]["template"]["spec"],
+        }
+        for each in made
+        if each["kind"] in {"Deployment", "StatefulSet"}
+    ]
+    assert len(pods) == 5
+    for pod in pods:  # the claim of the template stands for a volume here
+        mounted = {m["name"] for c in pod["spec"]["containers"] for m in c["volumeMounts"]}
+        missing = mounted - {volume["name"] for volume in pod["spec"]["volumes"]}
+        pod["spec"]["volumes"] += [{"name": name, "emptyDir": {}} for name in missing]
+    asked = ("--kubeconfig", str(kube_api.kubeconfig()), "-n", strict, "create", "--dry-run=server")
+    said = kubectl(*asked, "-f", "-", stdin=yaml.safe_dump_all(pods))
+    assert said.count("created (server dry run)") == len(pods)
+    loose = {**pods[0], "spec": {**pods[0]["spec"], "hostNetwork": True}}
+    with pytest.raises(AssertionError, match="violates PodSecurity"):
+        kubectl(*asked, "-f", "-", stdin=yaml.safe_dump(loose))
+
+
+def test_the_server_is_asked_by_the_command(
+    api: Api,
+    kube_api: KubeApi,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One line per object; where it refuses one, exit 1 and its own words."""
+    monkeypatch.setenv("KUBECONFIG", str(kube_api.kubeconfig()))
+    text = (
+        (MANIFESTS / "fleet.yaml")
+        .read_text()
+        .replace("namespace: fleets", f"namespace: {api.namespace}")
+    )
+    file = tmp_path / "fleet.yaml"
+    file.write_text(text)
+    asked = ["manifests", "-c", str(file), "--part", "all", "--dry-run", "server"]
+    assert cli.run(asked) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "deployment/fleet-manager created (server dry run)" in said
+    assert "prometheusrule/fleet created (server dry run)" in said
+
+    file.write_text(text.replace("spark: {memory: 2g}", "tolerations: [{operator: Sometimes}]"))
+    assert cli.run(asked) == 1
+    assert 'Unsupported value: "Sometimes"' in capsys.readouterr().err

@@ -1,0 +1,166 @@
+"""A fleet of pods that nobody manages, on the real cluster with the real broker [22].
+
+One fleet lives through all tests of this file, in their order: applied, rolled by kubectl, hit.
+Rebalances are counted by Kafka's own tool in `__consumer_offsets`.
+"""
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from k8s.names import SPARK
+from tests.conftest import RunningBroker
+from tests.support.kafka_tools import generations
+from tests.support.kube import Kube
+from tests.support.pod_fleet import LEASE, SLOTS, PodFleet, derived
+
+pytestmark = [pytest.mark.broker, pytest.mark.kubernetes, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def fleet(kube: Kube, kube_broker: RunningBroker) -> Iterator[PodFleet]:
+    """Its manifests are applied by the first test."""
+    with kube.namespace(f"unmanaged-{uuid.uuid4().hex[:8]}") as namespace:
+        made = PodFleet(kube, namespace, kube_broker.bootstrap_servers)
+        with made.fed():
+            yield made
+
+
+@pytest.fixture
+def counted(fleet: PodFleet, kube_broker: RunningBroker) -> Iterator[None]:
+    """No rebalance while the test runs, and records flow before and after it."""
+    fleet.until(fleet.serve, "all slots to be served")
+    before = max(generations(kube_broker.broker, fleet.group))
+    yield
+    fleet.all_advance()
+    after = max(generations(kube_broker.broker, fleet.group))
+    assert after == before, f"{after - before} rebalances"
+
+
+def test_applied_to_an_empty_cluster_it_starts_to_consume(
+    fleet: PodFleet, kube_broker: RunningBroker
+):
+    """The standbys open the gate themselves, all slots at once: one rebalance, or two."""
+    fleet.apply()
+    fleet.until(fleet.serve, "the first slots to be served", timeout=240)
+    fleet.all_advance()
+    assert fleet.gate().open == frozenset(range(SLOTS))
+    assert len(fleet.pods()) == SLOTS + 1
+    fleet.until(lambda: len(fleet.ready()) == SLOTS + 1, "all pods to be ready")
+    told = sorted(fleet.probe(pod, "/readyz") for pod in fleet.pods())
+    assert told == [
+        "ok: no slot; waits for a free slot that is open",
+        *(f"ok: serving (slot {n})" for n in range(SLOTS)),
+    ]
+    # cooperative-sticky from Empty: a second one only where a join missed the first.
+    assert max(generations(kube_broker.broker, fleet.group)) <= 2
+
+
+def test_a_restarted_rollout_costs_nothing(fleet: PodFleet, counted: None):
+    """`kubectl rollout restart`: every slot ends on a new pod, with 0 rebalances."""
+    old = set(fleet.pods())
+    fleet.kubectl("rollout", "restart", fleet.deployment)
+    fleet.until(
+        lambda: fleet.serve(lambda: fleet.ready() - old) and not old & set(fleet.pods(going=True)),
+        "all slots on the new pods",
+        timeout=240,
+    )
+    assert len(fleet.pods()) == SLOTS + 1
+
+
+def test_another_image_costs_nothing(fleet: PodFleet, counted: None, kube: Kube):
+    """`kubectl set image`: the same."""
+    old = set(fleet.pods())
+    fleet.kubectl("set", "image", fleet.deployment, f"worker={derived(kube, 'other', OTHER='1')}")
+    fleet.until(
+        lambda: fleet.serve(lambda: fleet.ready() - old) and not old & set(fleet.pods(going=True)),
+        "all slots on the new image",
+        timeout=240,
+    )
+
+
+def test_a_killed_worker_is_replaced_within_its_lease(fleet: PodFleet, counted: None):
+    """Kill -9 inside the pod: the standby takes over; the container comes back as a standby."""
+    slot = fleet.slots()[0]
+    assert slot.holder is not None
+    fleet.until(lambda: len(fleet.ready()) == SLOTS + 1, "a warm standby")
+    fleet.kill(slot.holder)
+    killed = time.monotonic()
+    fleet.until(lambda: fleet.slots()[0].token > slot.token, "the standby to take the slot")
+    took = time.monotonic() - killed
+    print(f"slot taken {took:.1f} s after kill -9, lease {LEASE:g} s")
+    assert took < LEASE + 2
+    assert fleet.slots()[0].holder != slot.holder
+    fleet.until(fleet.serve, "all slots to be served")
+    fleet.until(lambda: slot.holder in fleet.ready(), "the container to come back")
+    pod = fleet.pods()[slot.holder]
+    assert pod.status.container_statuses[0].restart_count == 1
+    assert fleet.probe(slot.holder, "/readyz").startswith("ok: no slot")
+
+
+def test_a_pod_deleted_by_force_is_replaced(fleet: PodFleet, counted: None):
+    """`kubectl delete pod --force`: no drain, no release; a lease later a standby has the slot."""
+    slot = fleet.slots()[1]
+    assert slot.holder is not None
+    fleet.kubectl("delete", "pod", slot.holder, "--force", "--grace-period=0")
+    fleet.until(lambda: fleet.slots()[1].token > slot.token, "a standby to take the slot")
+    fleet.until(fleet.serve, "all slots to be served")
+    fleet.until(lambda: len(fleet.ready()) == SLOTS + 1, "the pod to be replaced")
+
+
+def test_the_shared_spark_server_comes_back(fleet: PodFleet, counted: None):
+    """Its pod is killed: workers make their sessions again, and stay members meanwhile."""
+    label = f"app.kubernetes.io/name={SPARK}"
+    fleet.kubectl("delete", "pod", "-l", label, "--force", "--grace-period=0")
+    fleet.until(lambda: not fleet.serves_spark(), "the server to be gone")
+    fleet.until(fleet.serves_spark, "another server", timeout=120)
+    fleet.all_advance()
+
+
+def test_an_image_that_fails_on_every_batch_gets_one_slot(
+    fleet: PodFleet, counted: None, kube: Kube
+):
+    """At most one slot runs it, its pod is not ready and says why; all other partitions go on."""
+    good = fleet.pods()[str(fleet.slots()[0].holder)].spec.containers[0].image
+    old, shares = set(fleet.pods()), {n: fleet.share(n) for n in range(SLOTS)}
+    failing_image = derived(kube, "failing", JOB_FAILS="1")
+    fleet.kubectl("set", "image", fleet.deployment, f"worker={failing_image}")
+    fleet.until(lambda: fleet.fails("broken on purpose"), "the new pod to fail", timeout=240)
+    since, ends = fleet.committed(), time.monotonic() + 3 * LEASE
+    while time.monotonic() < ends:
+        theirs = {n for n, slot in fleet.slots().items() if slot.holder not in old | {None}}
+        assert len(theirs) <= 1, "a second slot runs it"
+        time.sleep(0.2)
+    kept = {n for n, holder in fleet.holders().items() if holder in old}
+    print(f"{len(kept)} of {SLOTS} slots on the good image while the other one fails")
+    assert len(kept) >= SLOTS - 1
+    assert set().union(*(shares[n] for n in kept)) <= fleet.advanced(since)
+    assert len(old & set(fleet.pods())) >= SLOTS, "the rollout stands"
+    assert not fleet.ready() - old, "no new pod is taken for ready"
+
+    fleet.kubectl("set", "image", fleet.deployment, f"worker={good}")
+    fleet.until(
+        lambda: fleet.serve(fleet.ready) and len(fleet.pods()) == SLOTS + 1,
+        "the good image to have all slots again",
+        timeout=240,
+    )
+
+
+def test_a_jvm_per_pod_needs_no_server(kube: Kube, kube_broker: RunningBroker, namespace: str):
+    """`spark: local[1]`: one slot, one standby, handed over by a restarted rollout at 0."""
+    fleet = PodFleet(kube, namespace, kube_broker.bootstrap_servers, slots=1, spark="local[1]")
+    with fleet.fed():
+        fleet.apply()
+        fleet.until(fleet.serve, "the slot to be served", timeout=240)
+        fleet.all_advance()
+        before = max(generations(kube_broker.broker, fleet.group))
+        assert fleet.kubectl("get", "services", "-o", "name") == ""
+        old = set(fleet.pods())
+        fleet.kubectl("rollout", "restart", fleet.deployment)
+        fleet.until(
+            lambda: fleet.serve(lambda: fleet.ready() - old), "the slot on a new pod", timeout=240
+        )
+        fleet.all_advance()
+        assert max(generations(kube_broker.broker, fleet.group)) == before

@@ -1,0 +1,240 @@
+"""What the first release wrote is read by this one, and unknown keys disturb nobody.
+
+`first/` holds objects as the release of that name stored them: they are never edited. A test
+that fails here means that a newer manager would not drive workers one release older: give the
+new key a default where it is read (docs/kubernetes.md, "Two releases at once").
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from fleet.act.local import LocalRuntime
+from fleet.act.revisions import Revisions
+from fleet.clock import SystemClock
+from fleet.errors import SchemaTooNew
+from fleet.model import StepKind, TopicPartition, Verdict
+from fleet.settings import WorkerSettings, read_settings, revision_of, settings_from
+from fleet.slots import ChangeState, Gate, Handover, Phase
+from k8s import lease_objects as objects
+
+FIRST = Path(__file__).with_name("first")
+PACKED = {"fleet/gate", "fleet/slot", "fleet/change", "fleet/trials"}
+"""Annotations that hold JSON."""
+
+
+def stored(name: str) -> dict[str, Any]:
+    """An object of the first release."""
+    return dict(json.loads((FIRST / f"{name}.json").read_text()))
+
+
+def widened(found: dict[str, Any]) -> dict[str, Any]:
+    """The same from a release that knows a key more, in every value that is JSON."""
+    made = json.loads(json.dumps(found))
+    notes = made["metadata"].get("annotations", {})
+    for key in PACKED & notes.keys():
+        told = json.loads(notes[key])
+        if key != "fleet/trials":  # which is a map by revision
+            told = wide(told)
+        notes[key] = json.dumps(told)
+    for key, text in made.get("data", {}).items():
+        if text.startswith("{"):
+            made["data"][key] = json.dumps(wide(json.loads(text)))
+    notes["fleet/something-new"] = "1"
+    return dict(made)
+
+
+def wide(value: Any) -> Any:
+    """With a key more in it, and in the plan and the records below it."""
+    if not isinstance(value, dict):
+        return value
+    made: dict[str, Any] = {"colour": "green", **value}
+    for key in ("plan", "price"):
+        if key in made:
+            made[key] = wide(made[key])
+    for key in ("steps", "receipts"):
+        if key in made:
+            made[key] = [wide(each) for each in made[key]]
+    return made
+
+
+def test_gate() -> None:
+    """Open slots, pins, templates and claims."""
+    for found in (stored("gate"), widened(stored("gate"))):
+        record = objects.record_from(found, "orders")
+        gate = record.gate
+        assert (gate.version, gate.open, gate.leaving) == (4, {0, 1}, {1})
+        assert gate.handover == {0: Handover(token=2, revision="bbbbbbbbbb")}
+        assert (gate.rejoin, gate.quarantined, gate.open_at) == ({0: 1}, {5}, 100.0)
+        assert record.templates.known == {"abc": "aaaaaaaaaa", "def": "bbbbbbbbbb"}
+        assert record.trials["bbbbbbbbbb~def"].slot == 1
+        assert record.going == frozenset()
+
+
+def test_what_a_newer_release_wrote_into_the_gate_stays() -> None:
+    """An older worker that writes the gate takes nothing of it away."""
+    found = widened(stored("gate"))
+    record = objects.record_from(found, "orders")
+    again = objects.with_record(found, record)
+    assert json.loads(again["metadata"]["annotations"]["fleet/gate"])["colour"] == "green"
+    assert again["metadata"]["annotations"]["fleet/something-new"] == "1"
+    assert objects.record_from(again, "orders") == record
+
+
+def test_slot() -> None:
+    """Its holder, token and what the holder does."""
+    for found in (stored("slot"), widened(stored("slot"))):
+        slot = objects.slot_from(found, "orders", 0)
+        assert (slot.holder, slot.token, slot.counter) == ("main-orders-e7b3c880-abc-x7k2p", 2, 9)
+        assert (slot.phase, slot.clean, slot.member_id) == (Phase.ACTIVE, False, "rdkafka-1")
+        assert (slot.revision, slot.batches, slot.error) == ("aaaaaaaaaa~abc", 12, "ValueError: no")
+
+
+def test_change() -> None:
+    """An unfinished change of an older manager is resumed by this one."""
+    for found in (stored("change"), widened(stored("change"))):
+        change = objects.change_from(found)
+        assert change is not None
+        assert (change.state, change.token, change.step) == (ChangeState.RUNNING, 3, 1)
+        assert change.plan.steps[0].kind is StepKind.ROLL
+        assert change.receipts[0].verdict is Verdict.EQUAL
+        assert change.detail == {"position": 42}
+
+
+def test_reports_and_marks() -> None:
+    """What workers of that release say of themselves."""
+    for crew in (stored("crew"), widened(stored("crew"))):
+        ((_, report),) = objects.reports_from(crew).values()
+        assert (report.phase, report.slot, report.batches) == ("active", 0, 12)
+        assert (report.since, report.last_commit_at) == (90.0, 140.0)
+    for marks in (stored("marks"), widened(stored("marks"))):
+        (mark,) = objects.marks_from(marks, "orders")
+        assert (mark.tp, mark.offset, mark.attempts) == (TopicPartition("orders", 1), 77, 3)
+
+
+# --- settings -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def first() -> str:
+    """A revision's settings."""
+    return (FIRST / "settings.json").read_text()
+
+
+def test_settings(first: str) -> None:
+    """Read whole; written again they are the same, but for what was added since."""
+    read = settings_from(first)
+    assert (read.group.group, read.code_digest, read.published_at) == ("orders", "d1", 90.0)
+    assert read_settings(first)[1] == ()
+    assert settings_from(read.model_dump_json()) == read
+
+
+def test_settings_of_a_newer_release(first: str) -> None:
+    """What this one does not know is left out, and can be named; a union's tag is no key."""
+    value = json.loads(first)
+    value["colour"] = 1
+    value["cluster"]["security"]["tls"]["colour"] = {"a": 1}
+    value["group"]["worker"]["colour"] = [1]
+    value["group"]["worker"]["batch"]["colour"] = None
+    value["group"]["runtime"]["spark"]["colour"] = "x"
+    value["group"]["scaling"]["colour"] = "x"
+    text = json.dumps(value)
+    assert settings_from(text) == settings_from(first)
+    assert set(read_settings(text)[1]) == {
+        "colour",
+        "cluster.security.tls.colour",
+        "group.worker.colour",
+        "group.worker.batch.colour",
+        "group.runtime.spark.colour",
+        "group.scaling.colour",
+    }
+
+
+def test_settings_of_an_older_release(first: str) -> None:
+    """What it did not have yet is its default."""
+    value = json.loads(first)
+    del value["group"]["worker"]["metadata_refresh"]
+    del value["group"]["storm"]
+    assert settings_from(json.dumps(value)) == settings_from(first)
+
+
+def test_settings_that_mean_something_else_are_refused(first: str) -> None:
+    """An unknown value is no unknown key, and a newer schema is nobody's guess."""
+    value = json.loads(first)
+    value["group"]["worker"]["assignor"] = "sticky"
+    value["group"]["worker"]["colour"] = 1
+    with pytest.raises(ValidationError, match="assignor"):
+        settings_from(json.dumps(value))
+    with pytest.raises(SchemaTooNew, match="schema 2"):
+        settings_from(json.dumps({**json.loads(first), "schema_version": 2, "more": 1}))
+    with pytest.raises(ValidationError):
+        settings_from("no JSON at all")
+
+
+# --- the name of a revision -----------------------------------------------------------------
+
+
+@pytest.fixture
+def revisions(tmp_path: Path) -> Iterator[Revisions]:
+    """Of a local home, whose settings can be written as another release would."""
+    runtime = LocalRuntime(tmp_path, cluster="main", clock=SystemClock())
+    spec = wish(tmp_path)
+    yield Revisions(
+        cluster=spec.cluster, bootstrap="kafka:9092", runtime=runtime, clock=SystemClock()
+    )
+    runtime.close()
+
+
+def wish(home: Path, **worker: Any) -> WorkerSettings:
+    """One fleet with code of its own."""
+    (home / "jobs.py").write_text("def process(df, context): ...\n")
+    value = json.loads((FIRST / "settings.json").read_text())
+    value["group"]["runtime"] = {"kind": "local"}
+    value["group"]["worker"] |= {"python_path": [str(home)], "entrypoint": "jobs:process", **worker}
+    return settings_from(json.dumps(value))
+
+
+def test_the_same_wish_keeps_the_name_of_another_release(
+    revisions: Revisions, tmp_path: Path
+) -> None:
+    """Settings without today's newest keys hash otherwise; they are not rolled for that."""
+    group = wish(tmp_path).group
+    assert group.worker is not None
+    named = revisions.wanted(group)
+    revisions.publish(group, named)
+    text = revisions.runtime.published("orders", named)
+    assert text is not None
+    older = json.loads(text)
+    digest = older["code_digest"]
+    assert named == revision_of(group, digest)
+    del older["group"]["worker"]["metadata_refresh"]
+    older["group"]["worker"]["colour"] = "green"
+    older["revision"] = "0123456789"
+
+    other = group.model_copy(update={"worker": group.worker.model_copy(update={"env": {"A": "c"}})})
+    assert revisions.wanted(other) != named, "nothing is known of it"
+    older["group"]["worker"]["env"] = {"A": "c"}
+    revisions.runtime.publish("orders", "0123456789", json.dumps(older))
+    store = revisions.runtime.store
+    assert revisions.wanted(other) == revision_of(other, digest), "no worker holds a slot of it"
+    assert store.write_gate(Gate(group="orders", open=frozenset({0})))
+    taken = store.take(
+        store.slots("orders")[0], worker="w", revision="0123456789", spark_session=None
+    )
+    assert taken is not None
+    assert revisions.wanted(other) == "0123456789"
+    assert revisions.wanted(group) == named
+
+    revisions.publish(
+        other.model_copy(update={"replicas": group.replicas.model_copy(update={"max": 9})}),
+        "0123456789",
+    )
+    kept = json.loads(revisions.runtime.published("orders", "0123456789") or "")
+    assert kept["group"]["replicas"]["max"] == 9, "no part of a revision, and kept current"
+    assert kept["group"]["worker"]["colour"] == "green", "another release's, and left alone"
+    (tmp_path / "jobs.py").write_text("def process(df, context): return 1\n")
+    assert revisions.wanted(other) != "0123456789", "other code is another revision"

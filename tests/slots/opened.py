@@ -1,0 +1,107 @@
+"""One contract, several stores: how a test, and a process that it starts, opens each of them."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fleet.act.store import KEPT_CHANGES, SqliteStore
+from fleet.clock import Clock, ManualClock, SystemClock
+
+if TYPE_CHECKING:
+    from k8s.store import LeaseStore
+
+GROUP = "orders"
+SLOTS = 20
+LEASE = 30.0
+
+
+def sqlite(folder: Path, cluster: str = "main", clock: Clock | None = None) -> SqliteStore:
+    """In a file of this folder."""
+    return SqliteStore(folder / "fleet.db", cluster=cluster, clock=clock or ManualClock())
+
+
+def leases(
+    kubeconfig: str, namespace: str, cluster: str = "main", worker: str | None = None
+) -> "LeaseStore":
+    """In a namespace; worker: the raw revision of the worker whose view it is."""
+    from k8s.api import connect
+    from k8s.store import LeaseStore
+
+    clock = SystemClock()
+    environ = {"KUBECONFIG": kubeconfig}
+    api = connect(namespace=namespace, context=None, environ=environ, clock=clock)
+    if worker is None:
+        return LeaseStore.for_manager(api, cluster=cluster, clock=clock, lease=LEASE)
+    return LeaseStore.for_worker(
+        api,
+        cluster=cluster,
+        group=GROUP,
+        revision=worker,
+        slots=SLOTS,
+        lease=LEASE,
+        clock=clock,
+    )
+
+
+@dataclass
+class Stores:
+    """One place of state, opened as often as a test likes.
+
+    kind: sqlite, manager, follower (a manager in the middle of a change), worker.
+    """
+
+    kind: str
+    folder: Path
+    kubeconfig: str = ""
+    namespace: str = ""
+
+    def __post_init__(self) -> None:
+        self._open: list[Any] = []
+
+    @property
+    def kept_changes(self) -> int:
+        """Of a group."""
+        from k8s import store_changes
+
+        return KEPT_CHANGES if self.kind == "sqlite" else store_changes.KEPT_CHANGES
+
+    @property
+    def racers(self) -> int:
+        """Processes that race for it; a Kubernetes client takes a second to import."""
+        return 8 if self.kind == "sqlite" else 4
+
+    def open(self, cluster: str = "main") -> Any:
+        """Another store of the same state."""
+        if self.kind == "sqlite":
+            store: Any = sqlite(self.folder, cluster)
+        else:
+            if self.kind == "worker":
+                for group in (GROUP, "other", "g"):
+                    maker = leases(self.kubeconfig, self.namespace, cluster)
+                    maker.ensure_objects(group, slots=SLOTS if group == GROUP else 2)
+            worker = "r1" if self.kind == "worker" else None
+            store = leases(self.kubeconfig, self.namespace, cluster, worker)
+            if self.kind == "follower":
+                store.follow(GROUP)
+        self._open.append(store)
+        return store
+
+    def told(self) -> str:
+        """For `opened_by`, in another process."""
+        return json.dumps([self.kind, str(self.folder), self.kubeconfig, self.namespace])
+
+    def close(self) -> None:
+        """All that were opened."""
+        for store in self._open:
+            store.close()
+
+
+def opened_by(told: str) -> Any:
+    """In a process that a test started."""
+    kind, folder, kubeconfig, namespace = json.loads(told)
+    if kind == "sqlite":
+        return sqlite(Path(folder), clock=SystemClock())
+    os.environ.pop("KUBECONFIG", None)
+    return leases(kubeconfig, namespace, worker="r1" if kind == "worker" else None)

@@ -1,0 +1,165 @@
+"""The test session's cluster (kube_home.py) as tests use it: client, kubectl, images."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, config, watch
+
+from k8s.cluster import programs
+from k8s.cluster.life import Cluster, ClusterStatus
+from k8s.images import building
+from tests.support.kube_home import VARIABLE
+
+QUICK_JVM = "quick-jvm"
+"""For `runtime.env_from`: a Secret in every namespace of `Kube.namespace`, with which pods' JVMs
+leave the optimising compiler out, as every JVM of a test does (tests/conftest.py)."""
+
+
+@dataclass(frozen=True)
+class Kube:
+    """A running cluster: its client, its kubectl, its addresses."""
+
+    cluster: Cluster
+    status: ClusterStatus
+
+    @property
+    def host_address(self) -> str:
+        """Where a broker for pods listens."""
+        return self.status.host_address
+
+    @property
+    def kubeconfig(self) -> Path:
+        """With all rights."""
+        return self.status.kubeconfig
+
+    @cached_property
+    def api(self) -> client.ApiClient:
+        """The administrator's; makes all the typed APIs."""
+        return config.new_client_from_config(str(self.kubeconfig))
+
+    @property
+    def core(self) -> client.CoreV1Api:
+        """Pods, namespaces, config maps, secrets."""
+        return client.CoreV1Api(self.api)
+
+    @property
+    def apps(self) -> client.AppsV1Api:
+        """Deployments and ReplicaSets."""
+        return client.AppsV1Api(self.api)
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        """What kubectl prints; AssertionError with its words where it fails."""
+        done = subprocess.run(
+            [programs.path("kubectl"), *words],
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            input=stdin, capture_output=True, text=True, check=False, timeout=90,
+        )  # fmt: skip
+        assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+        return done.stdout
+
+    def pod(self, namespace: str, name: str, image: str, *command: str, **spec: Any) -> None:
+        """Make a pod of one container; `spec` is of the pod."""
+        container = {"name": "main", "image": image, "imagePullPolicy": "Never"}
+        if command:
+            container["command"] = list(command)
+        self.core.create_namespaced_pod(
+            namespace,
+            {
+                "metadata": {"name": name, "labels": {"app": name}},
+                "spec": {
+                    "restartPolicy": "Never",
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [container],
+                    **spec,
+                },
+            },
+        )
+
+    def reached(self, namespace: str, name: str, *phases: str) -> client.V1Pod:
+        """The pod once it is in one of these phases; AssertionError with its state after 60 s."""
+        watched = watch.Watch()
+        found = None
+        for event in watched.stream(
+            self.core.list_namespaced_pod,
+            namespace,
+            field_selector=f"metadata.name={name}",
+            timeout_seconds=60,
+        ):
+            found = event["object"]
+            if found.status.phase in phases:
+                watched.stop()
+                return found
+        raise AssertionError(f"{name} is not {' or '.join(phases)}: {found and found.status}")
+
+    def ran(self, namespace: str, name: str, image: str, *command: str, **spec: Any) -> str:
+        """What a pod that ends by itself printed; AssertionError with it where it failed."""
+        self.pod(namespace, name, image, *command, **spec)
+        ended = self.reached(namespace, name, "Succeeded", "Failed")
+        printed = self.kubectl("logs", "-n", namespace, name)
+        assert ended.status.phase == "Succeeded", printed
+        return printed
+
+    @contextmanager
+    def namespace(self, name: str) -> Iterator[str]:
+        """A namespace that goes with everything in it; its end is not waited for."""
+        self.core.create_namespace({"metadata": {"name": name}})
+        try:
+            self.core.create_namespaced_secret(
+                name,
+                {
+                    "metadata": {"name": QUICK_JVM},
+                    "stringData": {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
+                },
+            )
+            # Pods are refused until the controller has made it.
+            self.kubectl("wait", "-n", name, "--for=create", "serviceaccount/default")
+            yield name
+        finally:
+            self.core.delete_namespace(name, grace_period_seconds=0)
+
+
+def home() -> Cluster:
+    """The session's cluster, running or not."""
+    return Cluster(Path(os.environ[VARIABLE]))
+
+
+@cache
+def image(target: str) -> str:
+    """This checkout's image `worker`, `spark` or `manager` (k8s.images), there for pods to run.
+
+    Built by the probe of the need `kubernetes`; brought to the cluster by the first who asks.
+    """
+    name = _name(target)
+    if name not in home().images():
+        building.load([name], home())
+    return name
+
+
+def start() -> Kube:
+    """The session's cluster, started by the first who asks."""
+    return Kube(home(), home().up())
+
+
+def prepare() -> None:
+    """What may take minutes the first time: base, wheels, images. FleetError where it fails."""
+    there = building.names()
+    wanted = [target for target in building.TARGETS if _name(target) not in there]
+    if wanted:
+        building.build(wanted, _tag(), lambda text: print(text, file=sys.stderr))
+
+
+def _name(target: str) -> str:
+    return building.name_of(target, _tag())
+
+
+@cache
+def _tag() -> str:
+    """Of the code as it was when the session began, also where somebody goes on editing it."""
+    return os.environ.setdefault("FLEET_TEST_TAG", building.code_tag())

@@ -1,0 +1,241 @@
+"""A scratch API server: etcd and kube-apiserver on loopback, no nodes, ready in four seconds.
+
+For what needs a real server and no pods: compare-and-set, watches, roles. It can be stopped,
+killed and started again on the same state.
+"""
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fleet.clock import SystemClock
+from fleet.home import cache_home
+from k8s.api import Api, Request, connect, transmit
+
+ADMIN = "admin"
+GROUPS = {ADMIN: "system:masters", "worker": "", "manager": "", "reader": ""}
+"""Users, by their tokens too: `worker` may nothing until a test binds a role to it."""
+
+
+def program(name: str) -> str:
+    """The newest cached build of a program, or else the one on PATH."""
+    built = sorted((cache_home() / "kubernetes").glob(f"*/bin/{name}"))
+    found = str(built[-1]) if built else shutil.which(name)
+    assert found is not None, f"{name} is a need of this test"
+    return found
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+class KubeApi:
+    """One etcd and one kube-apiserver of this test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._etcd: subprocess.Popen[bytes] | None = None
+        self._write_files()
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"https://127.0.0.1:{self.port}"
+
+    # --- life -------------------------------------------------------------------------------
+
+    def start(self) -> "KubeApi":
+        """Start what does not run, and wait until the server is ready."""
+        if self._etcd is None:
+            self._etcd = self._spawn("etcd", self._etcd_arguments())
+            self._wait(lambda: self._etcd_call("maintenance/status", {}), 20)
+        if self._server is None:
+            self._server = self._spawn("kube-apiserver", self._server_arguments())
+        self._wait(self._ready, 60)
+        return self
+
+    def kill_server(self) -> None:
+        """The API server is killed; etcd keeps the state."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+            self._server = None
+
+    def freeze(self) -> None:
+        """The server answers nothing, its connections stand."""
+        assert self._server is not None
+        self._server.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self._server is not None
+        self._server.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End both and forget the state."""
+        for process in (self._server, self._etcd):
+            if process is not None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait()
+        self._server = self._etcd = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def compact(self) -> None:
+        """Etcd forgets all old versions."""
+        told = self._etcd_call("kv/range", {"key": base64.b64encode(b"\0").decode()})
+        revision = told["header"]["revision"]
+        self._etcd_call("kv/compaction", {"revision": revision, "physical": True})
+
+    # --- ways in ----------------------------------------------------------------------------
+
+    def kubeconfig(self, user: str = ADMIN) -> Path:
+        """A file for this user."""
+        path = self.folder / f"{user}.kubeconfig"
+        cluster = {"server": self.url, "certificate-authority": str(self._certs / "apiserver.crt")}
+        context = {"cluster": "scratch", "user": user, "namespace": "default"}
+        told = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "scratch",
+            "clusters": [{"name": "scratch", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": user}}],
+            "contexts": [{"name": "scratch", "context": context}],
+        }
+        path.write_text(yaml.safe_dump(told))
+        return path
+
+    def api(self, namespace: str, user: str = ADMIN) -> Api:
+        """A namespace, as this user sees it."""
+        environ = {"KUBECONFIG": str(self.kubeconfig(user))}
+        return connect(namespace=namespace, context=None, environ=environ, clock=SystemClock())
+
+    def namespace(self) -> str:
+        """A new one."""
+        name = f"test-{uuid.uuid4().hex[:10]}"
+        self.post("/api/v1/namespaces", {"metadata": {"name": name}})
+        return name
+
+    def grant(self, namespace: str, user: str, rules: list[Any]) -> None:
+        """Give a user exactly these rules in a namespace, instead of what it had."""
+        prefix = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user}
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+        self.post(f"{prefix}/roles", {"metadata": {"name": user}, "rules": rules})
+        self.post(
+            f"{prefix}/rolebindings",
+            {"metadata": {"name": user}, "roleRef": role, "subjects": [subject]},
+        )
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create something as admin."""
+        request = Request("POST", path, body=dict(body))
+        response = transmit(self.api("default").client, request, (10.0, 10.0))
+        content = response.read()
+        assert response.status < 300, content
+        return dict(json.loads(content))
+
+    # --- parts ------------------------------------------------------------------------------
+
+    @property
+    def _certs(self) -> Path:
+        return self.folder / "certs"
+
+    def _write_files(self) -> None:
+        key = self.folder / "sa.key"
+        command = ["openssl", "genrsa", "-out", str(key), "2048"]
+        subprocess.run(command, check=True, capture_output=True)
+        lines = [f'{user},{user},{user},"{group}"' for user, group in GROUPS.items()]
+        (self.folder / "tokens.csv").write_text("\n".join(lines) + "\n")
+
+    def _etcd_arguments(self) -> list[str]:
+        client, peer = (f"http://127.0.0.1:{p}" for p in (self._etcd_port, self._peer_port))
+        return [
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+        ]
+
+    def _server_arguments(self) -> list[str]:
+        key = self.folder / "sa.key"
+        return [
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            f"--cert-dir={self._certs}",
+            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-cluster-ip-range=10.96.0.0/24",
+            "--endpoint-reconciler-type=none",
+            "--disable-admission-plugins=ServiceAccount",
+            "--shutdown-delay-duration=0s",
+        ]
+
+    def _spawn(self, name: str, arguments: list[str]) -> "subprocess.Popen[bytes]":
+        path = program(name)
+        # Cannot fail half way: the log is the only thing that a failed start leaves.
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [path, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "ETCD_UNSUPPORTED_ARCH": ""},
+                start_new_session=True,
+            )
+
+    def _wait(self, answers: Any, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                answers()
+            except Exception as error:
+                for name, process in (("etcd", self._etcd), ("kube-apiserver", self._server)):
+                    if process is not None and process.poll() is not None:
+                        tail = (self.folder / f"{name}.log").read_text()[-2000:]
+                        raise AssertionError(f"{name} ended: {tail}") from error
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+    def _ready(self) -> None:
+        response = transmit(self.api("default").client, Request("GET", "/readyz"), (2.0, 2.0))
+        content = response.read()
+        if response.status != 200:
+            raise RuntimeError(content)
+
+    def _etcd_call(self, what: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._etcd_port}/v3/{what}",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return dict(json.loads(answer.read()))

@@ -1,0 +1,65 @@
+"""The controllers of Deployments and ReplicaSets beside a scratch API server; still no nodes."""
+
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from ssl import _create_unverified_context
+
+from tests.support.kube_api import KubeApi, free_port, program
+
+CONTROLLERS = (
+    "deployment-controller",
+    "replicaset-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+)
+
+
+@contextmanager
+def controllers(server: KubeApi, folder: Path) -> Iterator[KubeApi]:
+    """The server, while its controllers run."""
+    port = free_port()
+    config = str(server.kubeconfig())
+    with (folder / "controllers.log").open("ab") as log:
+        process = subprocess.Popen(
+            [
+                program("kube-controller-manager"),
+                f"--kubeconfig={config}",
+                f"--controllers={','.join(CONTROLLERS)}",
+                "--leader-elect=false",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={port}",
+                f"--cert-dir={folder / 'controller-certs'}",
+                "--kube-api-qps=200",
+                "--kube-api-burst=200",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        _await(process, port, folder)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await(process: "subprocess.Popen[bytes]", port: int, folder: Path) -> None:
+    end = time.monotonic() + 60
+    while True:
+        assert process.poll() is None, (folder / "controllers.log").read_text()[-2000:]
+        with (
+            suppress(OSError),
+            urllib.request.urlopen(
+                f"https://127.0.0.1:{port}/healthz", timeout=2, context=_create_unverified_context()
+            ) as answer,
+        ):
+            if answer.status == 200:
+                return
+        assert time.monotonic() < end, "the controller manager does not answer"
+        time.sleep(0.1)

@@ -1,0 +1,32 @@
+"""One real cluster for a whole test session, shared by all its processes.
+
+The first test that asks for it starts it, under the folder that FLEET_TEST_CLUSTER names; the
+process that began the session chooses that folder (so that xdist's workers inherit it) and ends
+the cluster when all are done. A developer who sets FLEET_TEST_CLUSTER to the home of a cluster
+that runs already (`FLEET_HOME=... make cluster`) has it used and left as it is.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+VARIABLE = "FLEET_TEST_CLUSTER"
+_OWNER = "FLEET_TEST_CLUSTER_OWNER"
+
+
+def begin_session() -> None:
+    """Choose where the cluster would be; in the process that began the session."""
+    if VARIABLE not in os.environ:
+        os.environ[VARIABLE] = str(Path(tempfile.gettempdir()) / f"fleet-kube-{os.getpid()}")
+        os.environ[_OWNER] = str(os.getpid())
+
+
+def end_session() -> None:
+    """End the cluster where this process chose it; nothing of it is left."""
+    home = Path(os.environ.get(VARIABLE, ""))
+    if os.environ.get(_OWNER) == str(os.getpid()) and home.exists():
+        from k8s.cluster.life import Cluster
+
+        Cluster(home).down()
+        shutil.rmtree(home)

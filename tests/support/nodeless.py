@@ -1,0 +1,162 @@
+"""Pods without a node, and a test that plays their kubelet: every state of a pod can be made.
+
+The API server and the controller manager are real; what they do with ReplicaSets is what is
+tested.
+"""
+
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from fleet.clock import SystemClock
+from fleet.settings import WorkerSettings
+from fleet.spec import FleetSpec
+from k8s import objects
+from k8s.api import Api
+from k8s.mirror import Mirror
+from k8s.names import GROUP_LABEL, Names
+from k8s.pods import hash_of, is_gone, is_ready
+from k8s.rolling import Rolling
+from k8s.store import LeaseStore
+from k8s.templates import Templates
+
+
+class Ground:
+    """One fleet in a namespace of its own, and the kubelet of its pods."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.clock = SystemClock()
+        self.names = Names("main", "orders")
+        self.mirror = Mirror(api, "Pod", GROUP_LABEL, clock=self.clock)
+        self.rolling = self.another()
+        self.unready: set[str] = set()
+        self.auto = True
+        self._stop = threading.Event()
+        self._kubelet = threading.Thread(target=self._keep, daemon=True)
+        group = self.spec("a").fleets[0]
+        for each in objects.access(self.names, api.namespace, slots=group.replicas.max):
+            api.apply(each)
+        for each in objects.leases(self.names, api.namespace, group):
+            api.create(each)
+        self._kubelet.start()
+
+    def another(self, api: Api | None = None) -> Rolling:
+        """What the next manager has."""
+        way = api or self.api
+        store = LeaseStore.for_manager(way, cluster="main", clock=self.clock, lease=10.0)
+        templates = Templates(store, self.names.group, clock=self.clock)
+        return Rolling(way, self.names, pods=self.mirror, templates=templates, clock=self.clock)
+
+    def spec(self, image: str) -> FleetSpec:
+        """A file with one fleet of that image."""
+        return FleetSpec.model_validate(
+            {
+                "cluster": {"name": "main", "bootstrap_servers": "kafka:9092"},
+                "fleets": [
+                    {
+                        "group": "orders",
+                        "topics": ["orders"],
+                        "worker": {
+                            "entrypoint": "fleet.demo.orders:process",
+                            "protocol": "classic",
+                            "spark": "local[1]",
+                        },
+                        "runtime": {
+                            "kind": "kubernetes",
+                            "namespace": self.api.namespace,
+                            "image": image,
+                            "node_selector": {"there-is": "no-such-node"},
+                        },
+                    }
+                ],
+            }
+        )
+
+    def settings(self, revision: str) -> WorkerSettings:
+        """What workers of a revision start from."""
+        spec = self.spec(f"image-{revision}")
+        return WorkerSettings(
+            cluster=spec.cluster,
+            bootstrap_servers="kafka:9092",
+            group=spec.fleets[0],
+            revision=revision,
+        )
+
+    def start(self, revision: str, count: int) -> tuple[str, ...]:
+        """More of a revision."""
+        return self.rolling.start(self.settings(revision), count=count)
+
+    def living(self) -> list[dict[str, Any]]:
+        """Pods that are not on their way out."""
+        return [p for p in self.rolling.pods() if not is_gone(p)]
+
+    def by_revision(self) -> dict[str, int]:
+        """How many of which revision, or hash."""
+        known = self.another().templates.known(["any"])
+        return dict(Counter(known.get(hash_of(p), hash_of(p)) for p in self.living()))
+
+    def until(self, settled: Any, seconds: float = 20.0) -> None:
+        """Wait for it."""
+        end = time.monotonic() + seconds
+        while not settled():
+            assert time.monotonic() < end, (self.by_revision(), self.rolling.look()[1])
+            time.sleep(0.05)
+
+    def ready(self) -> None:
+        """All pods are ready but those that shall not be."""
+        self.until(lambda: all(is_ready(p) or p["metadata"]["name"] in self.unready
+                               for p in self.living()))  # fmt: skip
+
+    def remove(self, *names: str) -> None:
+        """Ask, and wait until it is done."""
+        self.rolling.mark(names)
+        self.until(lambda: not self.rolling.settle())
+
+    def stays(self, expected: dict[str, int], seconds: float = 1.5) -> None:
+        """For a while nothing else comes or goes."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert self.by_revision() == expected, self.rolling.look()[1]
+            time.sleep(0.05)
+
+    def names_of(self, revision: str) -> list[str]:
+        """Pods of a revision."""
+        known = self.another().templates.known(["any"])
+        return [p["metadata"]["name"] for p in self.living() if known.get(hash_of(p)) == revision]
+
+    def close(self) -> None:
+        """End kubelet and watch."""
+        self._stop.set()
+        self._kubelet.join(5)
+        self.mirror.close()
+
+    def _keep(self) -> None:
+        while not self._stop.wait(0.05):
+            for pod in self.living() if self.auto else ():
+                name = pod["metadata"]["name"]
+                if not is_ready(pod) and name not in self.unready:
+                    self.make_ready(name)
+
+    def make_ready(self, name: str) -> None:
+        """What a kubelet says of a pod whose probe went well."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        conditions = [
+            {"type": kind, "status": "True", "lastTransitionTime": now}
+            for kind in ("Ready", "ContainersReady", "PodScheduled")
+        ]
+        container = {
+            "name": "worker", "ready": True, "restartCount": 0, "image": "x", "imageID": "x",
+            "state": {"running": {}},
+        }  # fmt: skip
+        status = {
+            "phase": "Running",
+            "conditions": conditions,
+            "containerStatuses": [container],
+        }
+        path = f"/api/v1/namespaces/{self.api.namespace}/pods/{name}/status"
+        self.api._call(
+            "PATCH", path, body={"status": status},
+            content_type="application/merge-patch+json", missing=None,
+        )  # fmt: skip

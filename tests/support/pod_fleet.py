@@ -1,0 +1,308 @@
+"""One fleet of pods on the session's cluster, applied as its rendered manifests, with no manager.
+
+Records come in all the time; what the workers do is read from Kafka and from the API server.
+"""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.clock import SystemClock
+from fleet.settings import WorkerSettings, revision_of
+from fleet.slots import Gate, Phase, Slot
+from fleet.spec import FleetSpec
+from k8s.api import connect
+from k8s.images import building
+from k8s.names import HASH_LABEL, SPARK, Names
+from k8s.objects import fleet_objects
+from k8s.spark import spark_objects
+from k8s.store import LeaseStore
+from tests.support.kube import QUICK_JVM, Kube, image
+
+LEASE = 10.0
+PARTITIONS = 6
+SLOTS = 3
+"""Of a fleet, where a test wants no other number."""
+JOB = """
+import os
+
+def process(df, context):
+    if context.warm:
+        return
+    if os.environ.get("JOB_FAILS"):
+        raise ValueError("broken on purpose")
+    df.count()
+"""
+
+
+class PodFleet:
+    """Slots, one standby, and one shared Spark server or a JVM in every pod."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        bootstrap: str,
+        *,
+        slots: int = SLOTS,
+        spark: str = "shared",
+    ) -> None:
+        group = namespace
+        self.kube = kube
+        self.slots_wanted = slots
+        self.namespace = namespace
+        self.group = group
+        self.topic = f"{group}-topic"
+        self.spec = FleetSpec.model_validate(
+            {
+                "cluster": {"name": "main", "bootstrap_servers": bootstrap},
+                "fleets": [
+                    {
+                        "group": group,
+                        "topics": [self.topic],
+                        "worker": {
+                            "protocol": "classic",
+                            "entrypoint": "pod_job:process",
+                            "session_timeout": "180s",
+                            "spark": spark,
+                        },
+                        "replicas": {"min": slots, "max": slots + 1, "standby": 1},
+                        "rollout": {"drain_timeout": "10s"},
+                        "runtime": {
+                            "kind": "kubernetes",
+                            "namespace": namespace,
+                            "image": image("spark" if spark.startswith("local") else "worker"),
+                            "pull_policy": "Never",
+                            "lease": LEASE,
+                            "env_from": [QUICK_JVM],
+                            # A JVM each asks for a core, and a rollout for room beside them.
+                            "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
+                            "spark": {"image": image("spark"), "memory": "700m"},
+                        },
+                    }
+                ],
+            }
+        )
+        self.names = Names("main", group)
+        fleet = self.spec.fleets[0]
+        self.settings = WorkerSettings(
+            cluster=self.spec.cluster,
+            bootstrap_servers=bootstrap,
+            group=fleet,
+            revision=revision_of(fleet, JOB),
+        )
+        api = connect(
+            namespace=namespace,
+            context=None,
+            environ={**os.environ, "KUBECONFIG": str(kube.kubeconfig)},
+            clock=SystemClock(),
+        )
+        self.store = LeaseStore.for_manager(api, cluster="main", clock=SystemClock(), lease=LEASE)
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+        self._stop = threading.Event()
+        self.admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(20)
+
+    # --- the manifests ----------------------------------------------------------------------
+
+    def apply(self) -> None:
+        """`kubectl apply` of everything, the Secret of Spark's token first."""
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": SPARK, "namespace": self.namespace},
+            "stringData": {"token": "for-this-test"},
+        }
+        objects = [
+            secret,
+            *spark_objects(self.spec),
+            *fleet_objects(self.settings, code=_packed({"pod_job.py": JOB})),
+        ]
+        listed = {"apiVersion": "v1", "kind": "List", "items": objects}
+        self.kube.kubectl("apply", "-f", "-", stdin=json.dumps(listed))
+
+    def kubectl(self, *words: str) -> str:
+        """Run kubectl in the fleet's namespace."""
+        return self.kube.kubectl("-n", self.namespace, *words)
+
+    @property
+    def deployment(self) -> str:
+        """As kubectl calls it."""
+        return f"deployment/{self.names.deployment}"
+
+    # --- what there is ------------------------------------------------------------------------
+
+    def pods(self, *, going: bool = False) -> dict[str, Any]:
+        """Workers' pods by name; those that end only with `going`."""
+        found = self.kube.core.list_namespaced_pod(
+            self.namespace,
+            label_selector=",".join(f"{k}={v}" for k, v in self.names.selector().items()),
+        ).items
+        return {
+            pod.metadata.name: pod
+            for pod in found
+            if going or pod.metadata.deletion_timestamp is None
+        }
+
+    def templates(self) -> dict[str, str]:
+        """Pod → hash of its template."""
+        return {name: pod.metadata.labels[HASH_LABEL] for name, pod in self.pods().items()}
+
+    def ready(self) -> set[str]:
+        """Pods that are ready."""
+        return {
+            name
+            for name, pod in self.pods().items()
+            if any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+        }
+
+    def gate(self) -> Gate:
+        """As stored."""
+        return self.store.gate(self.group)
+
+    def slots(self) -> dict[int, Slot]:
+        """As stored, by number."""
+        return {slot.number: slot for slot in self.store.slots(self.group)}
+
+    def holders(self) -> dict[int, str | None]:
+        """Slot → pod, of those that are active and fail in nothing."""
+        return {
+            n: slot.holder
+            for n, slot in self.slots().items()
+            if slot.phase is Phase.ACTIVE and slot.error is None
+        }
+
+    def serve(self, among: Callable[[], set[str]] | None = None) -> bool:
+        """Whether all slots are active, held by living pods (of these)."""
+        held = set(self.holders().values())
+        return len(held) == self.slots_wanted and held <= (among or (lambda: set(self.pods())))()
+
+    def fails(self, why: str) -> bool:
+        """Whether a worker reports this error."""
+        return any(why in (report.error or "") for report in self.store.reports(self.group))
+
+    def probe(self, pod: str, path: str) -> str:
+        """What a pod answers at its own address, through the API server."""
+        raw = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:9464/proxy{path}"
+        return self.kube.kubectl("get", "--raw", raw).strip()
+
+    def share(self, slot: int) -> set[int]:
+        """The partitions of a slot, as its pod tells them."""
+        told = json.loads(self.probe(str(self.slots()[slot].holder), "/status"))
+        return {int(tp.rpartition("-")[2]) for tp in told["assignment"]}
+
+    def serves_spark(self) -> bool:
+        """Whether a shared Spark server is ready."""
+        found = self.kube.core.read_namespaced_endpoints(SPARK, self.namespace)
+        return any(subset.addresses for subset in found.subsets or ())
+
+    # --- records ------------------------------------------------------------------------------
+
+    def committed(self) -> dict[int, int]:
+        """Partition → committed offset, 0 where there is none."""
+        asked = ConsumerGroupTopicPartitions(
+            self.group, [TopicPartition(self.topic, p) for p in range(PARTITIONS)]
+        )
+        try:
+            answer = self.admin.list_consumer_group_offsets([asked])[self.group].result(20)
+        except KafkaException:  # the group is not there yet
+            return dict.fromkeys(range(PARTITIONS), 0)
+        return {each.partition: max(each.offset, 0) for each in answer.topic_partitions}
+
+    def advanced(self, since: Mapping[int, int]) -> set[int]:
+        """Partitions with a commit since then."""
+        return {p for p, offset in self.committed().items() if offset > since[p]}
+
+    def all_advance(self) -> None:
+        """Wait until every partition has a new commit."""
+        since = self.committed()
+        self.until(lambda: len(self.advanced(since)) == PARTITIONS, "all partitions to advance")
+
+    @contextlib.contextmanager
+    def fed(self) -> Iterator[None]:
+        """Ten records a second into every partition."""
+        feeding = threading.Thread(target=self._feed, daemon=True)
+        feeding.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            feeding.join(10)
+
+    def _feed(self) -> None:
+        while not self._stop.wait(0.1):
+            for partition in range(PARTITIONS):
+                self._producer.produce(self.topic, b"x", partition=partition)
+            self._producer.flush(5)
+
+    # --- misfortune ---------------------------------------------------------------------------
+
+    def kill(self, pod: str) -> None:
+        """SIGKILL to the worker inside."""
+        kill_inside(pod)
+
+    def until(self, condition: Callable[[], bool], what: str, *, timeout: float = 150.0) -> None:
+        """Wait; a failure shows what there is."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"waited {timeout:g} s for {what}\n{self.told()}")
+            time.sleep(0.2)
+
+    def told(self) -> str:
+        """Pods, slots and the last lines of every log."""
+        said = [self.kubectl("get", "pods", "-o", "wide")]
+        said += [str(self.gate()), *(str(slot) for slot in self.slots().values())]
+        for pod in self.pods(going=True):
+            with contextlib.suppress(AssertionError):
+                said.append(f"--- {pod}\n{self.kubectl('logs', pod, '--tail=15')}")
+        return "\n".join(said)
+
+
+def kill_inside(pod: str) -> None:
+    """SIGKILL to a pod's worker, from the node: within its own namespace it is pid 1."""
+    mine = f"POD_NAME={pod}".encode()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mine in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+                return
+    pytest.fail(f"no process of {pod}")
+
+
+def _packed(files: Mapping[str, str]) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return made.getvalue()
+
+
+def derived(kube: Kube, tag: str, **environ: str) -> str:
+    """The worker's image with more in its environment: another image for `kubectl set image`."""
+    name = f"localhost/fleet-worker-{tag}:{image('worker').rpartition(':')[2]}"
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder, "Containerfile")
+        told = "".join(f"ENV {key}={value}\n" for key, value in environ.items())
+        recipe.write_text(f"FROM {image('worker')}\n{told}")
+        building._buildah(
+            *("build", "--quiet", "--isolation=chroot", "--network=host", "--pull-never"),
+            *(f"--tag={name}", f"--file={recipe}", folder),
+        )
+    building.load([name], kube.cluster)
+    return name

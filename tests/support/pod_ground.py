@@ -1,0 +1,244 @@
+"""A managed fleet of pods that a whole file of tests lives with, and what its changes cost.
+
+Rebalances are counted by Kafka's own DumpLogSegments [33]; pauses by rule 27 from the same
+records; lost and twice from what the pods were really called with [34].
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from fleet.bench.figures import Spread, spread
+from fleet.broker import Broker
+from fleet.clock import SystemClock
+from fleet.demo.journal import coverage
+from fleet.demo.measure import Meter
+from fleet.model import GroupState
+from fleet.observe.group_log import GroupLog
+from fleet.slots import Change, ChangeState, Phase, Slot
+from k8s.names import Names
+from tests.support.kafka_tools import dump_group_records
+from tests.support.kube import QUICK_JVM, Kube, image
+from tests.support.pod_shop import PodShop
+from tests.support.workshop import until
+
+PARTITIONS = 8
+SLOTS = 4
+RATE = 160
+"""Records a second, over all partitions: each commits in its rhythm all the time [27]."""
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Cost:
+    """What one change of a group cost."""
+
+    rebalances: int = -1
+    """By DumpLogSegments."""
+    pauses: Spread | None = None
+    """Per partition that was handed over; `total` is in partition-seconds."""
+    moved: int = 0
+
+
+@dataclass(frozen=True)
+class Ground:
+    """One fleet of workers and a standby, under a steady stream."""
+
+    kube: Kube
+    broker: Broker
+    shop: PodShop
+    size: int = SLOTS
+    """Slots that are open at rest."""
+
+    # --- the fleet --------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """The first apply; returns when all slots are served."""
+        self.apply()
+        self.serve()
+
+    def new_code(self, version: int) -> None:
+        """What makes the next plan a roll."""
+        self.shop.edit_job(f"VERSION = {version - 1}\n", f"VERSION = {version}\n")
+
+    def manager(self, *words: str, code: Path = _ROOT) -> subprocess.Popen[str]:
+        """`fleet WORDS` of this checkout or another, as a process; its words in `manager.log`."""
+        log = self.shop.home / "manager.log"
+        with log.open("w") as file:
+            return subprocess.Popen(
+                [sys.executable, "-u", "-m", "fleet", *words, "--config", str(self.shop.config)],
+                env={**os.environ, "FLEET_HOME": str(self.shop.home), "PYTHONPATH": str(code)},
+                cwd=code, stdout=file, stderr=subprocess.STDOUT, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def said(self) -> str:
+        """What the manager said so far."""
+        return (self.shop.home / "manager.log").read_text()
+
+    def ended(self, manager: subprocess.Popen[str], *, seconds: float = 300) -> None:
+        """Wait for its good end."""
+        code = manager.wait(seconds)
+        print(self.said())
+        assert code == 0, self.said()
+
+    def killed(self, manager: subprocess.Popen[str], moment: Callable[[], bool]) -> None:
+        """Kill -9 at this moment."""
+        try:
+            until(lambda: moment() or manager.poll() is not None, 180, "the moment to kill")
+            assert manager.poll() is None, f"it was over before:\n{self.said()}"
+        finally:
+            os.killpg(manager.pid, signal.SIGKILL)
+            manager.wait(10)
+            print(self.said())
+
+    # --- what there is ----------------------------------------------------------------------
+
+    def slots(self) -> dict[int, Slot]:
+        """The open ones, by number."""
+        with self.shop.fleet() as fleet:
+            opened = fleet.gate(self.shop.group).open
+            return {s.number: s for s in fleet.slots(self.shop.group) if s.number in opened}
+
+    def held_by(self, pod: str) -> list[int]:
+        """Its slots: one or none."""
+        return [n for n, slot in self.slots().items() if slot.holder == pod]
+
+    def pods(self) -> dict[str, client.V1Pod]:
+        """Those that are not on their way out, by name."""
+        chosen = Names("test", self.shop.group).selector()
+        found = self.kube.core.list_namespaced_pod(
+            self.shop.namespace, label_selector=",".join(f"{k}={v}" for k, v in chosen.items())
+        )
+        return {p.metadata.name: p for p in found.items if p.metadata.deletion_timestamp is None}
+
+    def ready(self) -> set[str]:
+        """Pods that are ready."""
+        return {
+            name
+            for name, pod in self.pods().items()
+            if any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+        }
+
+    def apply(self, wanted: int | None = None) -> Change:
+        """What fleet.yaml says, or so many slots, in this process."""
+        with self.shop.fleet() as fleet:
+            change = fleet.apply(
+                self.shop.group, wanted=wanted, actor="test", progress=self.shop.say
+            )
+        assert change.state is ChangeState.DONE, change.sentence
+        return change
+
+    def serve(self, *, slots: int | None = None, seconds: float = 150) -> None:
+        """Wait until living pods serve all slots, a standby is ready, and nothing is to come."""
+        slots = self.size if slots is None else slots
+
+        def served() -> bool:
+            ready = self.ready()
+            active = [s for s in self.slots().values() if s.phase is Phase.ACTIVE]
+            holders = {s.holder for s in active if s.error is None}
+            return len(holders) == slots and len(ready) == slots + 1 and holders <= ready
+
+        until(served, seconds, f"{slots} slots to be served, and a ready standby")
+        with self.shop.fleet() as fleet:
+
+            def stable() -> bool:
+                seen = fleet.snapshot([self.shop.group]).groups[self.shop.group]
+                return seen.state is GroupState.STABLE and len(seen.members) == slots
+
+            until(stable, 30, "the group to be stable")
+
+    # --- what it cost -----------------------------------------------------------------------
+
+    def recorded(self, group: str | None = None) -> int:
+        """Completed generations of a group, or under KIP-848 computed assignments."""
+        found = {
+            record.value["generation" if record.type == 2 else "assignmentEpoch"]
+            for record in dump_group_records(self.broker, group or self.shop.group)
+            if record.type in {2, 6} and record.value is not None
+        }
+        return len(found - {0})
+
+    @contextmanager
+    def costs(self, group: str | None = None) -> Iterator[Cost]:
+        """What happens meanwhile to a group; filled in at the end."""
+        name = group or self.shop.group
+        with GroupLog({"bootstrap.servers": self.shop.bootstrap}, clock=SystemClock()) as log:
+            meter = Meter(log=log, clock=SystemClock())
+            before, stretch = self.recorded(name), meter.begin("change", name)
+            found = Cost()
+            yield found
+            SystemClock().sleep(2.0)  # each new owner's first commit belongs to it
+            counted = meter.so_far(stretch)
+            found.rebalances = self.recorded(name) - before
+            found.moved = counted.moved
+            found.pauses = spread(counted.every_pause)
+            assert counted.rebalances == found.rebalances, "two readers of one log"
+
+    def account(self, group: str | None = None) -> tuple[int, int]:
+        """(lost, twice) of all that the group has committed."""
+        name = group or self.shop.group
+        with self.shop.fleet() as fleet:
+            seen = fleet.snapshot([name]).groups[name]
+        due = {p.tp: (0, p.committed or 0) for p in seen.partitions}
+        assert all(end for _, end in due.values()), "every partition was read"
+        entries = self.shop.entries()
+        found = coverage(entries, group=name, due=due)
+        for slip in (*found.lost, *found.twice):
+            print(slip)
+            near = [e for e in entries if e.group == name and e.tp == slip.tp]
+            for entry in near:
+                if entry.first <= slip.end and entry.last >= slip.first - 1:
+                    print(f"  {entry}")
+        return sum(s.records for s in found.lost), sum(s.records for s in found.twice)
+
+
+@contextmanager
+def opened(
+    kube: Kube,
+    broker: Any,
+    home: Path,
+    *,
+    group: str,
+    edited: tuple[str, str] = ("", ""),
+    protocol: str = "classic",
+    slots: int = SLOTS,
+    begin: Callable[[Ground], None] = Ground.open,
+) -> Iterator[Ground]:
+    """A fleet in a namespace of its own, at work; at the end nothing of it is left.
+
+    edited: what is another text in the entrypoint from the start. begin: who applies it first.
+    """
+    with pytest.MonkeyPatch.context() as patch, kube.namespace(group) as namespace:
+        patch.setenv("KUBECONFIG", str(kube.kubeconfig))
+        runtime = {
+            "namespace": namespace,
+            "image": image("worker"),
+            "pull_policy": "Never",
+            "lease": "10s",
+            "env_from": [QUICK_JVM],
+            "spark": {"image": image("spark"), "memory": "1g", "master": "local[2]"},
+        }
+        servers = broker.bootstrap_servers
+        worker = {"protocol": protocol} if protocol == "consumer" else {"assignor": "range"}
+        shop = PodShop(home, servers, group, runtime=runtime, **worker)
+        shop.edit_job(*edited)
+        shop.create_topic(PARTITIONS)
+        shop.declare(scaling={"policy": "fixed", "workers": slots})
+        ground = Ground(kube, broker.broker, shop, slots)
+        try:
+            with shop.stream(rate=RATE):
+                begin(ground)
+                yield ground
+        finally:
+            with shop.fleet() as fleet:
+                fleet.down(purge=True)

@@ -1,0 +1,95 @@
+"""A workshop whose workers are pods: its journal is a topic, since a pod's files go with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.demo.journal import Entry
+from tests.support.workshop import Workshop, until
+
+JOB = '''"""A test's entrypoint: journal first (a topic, acks=all), then a little Spark."""
+import json, os, time
+from confluent_kafka import Producer
+
+VERSION = 1
+PRODUCER = Producer({"bootstrap.servers": os.environ["JOURNAL_BOOTSTRAP"], "acks": "all",
+                     "linger.ms": 0})
+
+
+def write_journal(context):
+    if context.warm:
+        return
+    for each in context.ranges:
+        PRODUCER.produce(os.environ["JOURNAL_TOPIC"], json.dumps({
+            "group": context.group, "topic": each.tp.topic, "partition": each.tp.partition,
+            "first": each.start, "last": each.end - 1, "worker": context.worker,
+            "attempt": context.attempt, "revision": context.revision, "at": time.time()}))
+    assert PRODUCER.flush(20) == 0
+
+
+def process(df, context):
+    write_journal(context)
+    df.selectExpr("count(*) AS n").collect()
+'''
+
+
+class PodShop(Workshop):
+    """One fleet in a namespace of its own."""
+
+    def __init__(
+        self, home: Path, bootstrap: str, group: str, *, runtime: dict[str, Any], **worker: Any
+    ) -> None:
+        self.runtime = {"kind": "kubernetes", **runtime}
+        self.journal_topic = f"{group}-journal"
+        super().__init__(home, bootstrap, group, **worker)
+        self.write_job(JOB)
+        told: dict[str, Any] = {
+            "env": {"JOURNAL_BOOTSTRAP": bootstrap, "JOURNAL_TOPIC": self.journal_topic},
+            "batch": {"max_wait": "500ms"},
+        }
+        if worker.get("protocol") != "consumer":  # whose heartbeat is the broker's
+            told["heartbeat_interval"] = "1s"
+        self.declare(worker=told, runtime=self.runtime)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(self.journal_topic, 1, 1)])[self.journal_topic].result(20)
+
+    @property
+    def namespace(self) -> str:
+        """Where its pods are."""
+        return str(self.runtime["namespace"])
+
+    def entries(self) -> list[Entry]:
+        """The journal, whole, in the order in which it was written."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "journal-reader"})
+        place = TopicPartition(self.journal_topic, 0)
+        _, end = consumer.get_watermark_offsets(place, timeout=10)
+        consumer.assign([TopicPartition(self.journal_topic, 0, 0)])
+        found: list[Entry] = []
+        try:
+            while len(found) < end:
+                for message in consumer.consume(1000, timeout=10.0):
+                    assert message.error() is None, message.error()
+                    found.append(Entry.from_json(json.loads(message.value())))
+        finally:
+            consumer.close()
+        return found
+
+    def spec(self) -> dict[str, Any]:
+        """What fleet.yaml says of the group."""
+        return dict(yaml.safe_load(self.config.read_text())["fleets"][0])
+
+    def rest(self, pods: int) -> None:
+        """Wait until so many pods run, and none is on its way out."""
+        with self.fleet() as fleet:
+            until(
+                lambda: (
+                    len(found := fleet.workers(self.group)) == pods
+                    and all(w.wanted and w.running for w in found)
+                ),
+                60,
+                f"{pods} pods to run",
+            )

@@ -1,0 +1,160 @@
+"""What a worker answers to probes: starting, without a slot, serving, ill; never late."""
+
+import json
+import sqlite3
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.act.store import SqliteStore
+from fleet.clock import ManualClock, SystemClock
+from fleet.settings import WorkerSettings
+from fleet.slots import Phase
+from fleet.spec import Cluster, GroupSpec
+from fleet.worker.events import Events
+from fleet.worker.reporting import Reporter
+from fleet.worker.standing import Standing
+
+
+class Probed:
+    """A reporter and its HTTP."""
+
+    def __init__(self, home: Path) -> None:
+        group = GroupSpec.model_validate(
+            {
+                "group": "orders",
+                "topics": ["orders"],
+                "worker": {"protocol": "classic", "entrypoint": "job:process"},
+            }
+        )
+        settings = WorkerSettings(
+            cluster=Cluster(), bootstrap_servers="127.0.0.1:1", group=group, revision="r1"
+        )
+        self.clock = ManualClock()
+        self.reporter = Reporter(
+            settings,
+            name="w1",
+            clock=self.clock,
+            events=Events(worker="w1", clock=self.clock, environ={}),
+        )
+        self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text of one path."""
+        port = self.reporter._http.port
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode().strip()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode().strip()
+
+    def probes(self) -> dict[str, int]:
+        """The three answers' codes."""
+        return {path: self.get(f"/{path}")[0] for path in ("startupz", "readyz", "livez")}
+
+    def status(self) -> dict[str, Any]:
+        """All facts."""
+        return dict(json.loads(self.get("/status")[1]))
+
+
+@pytest.fixture
+def probed(tmp_path: Path) -> Iterator[Probed]:
+    """A worker's HTTP before there is a store."""
+    made = Probed(tmp_path)
+    yield made
+    made.reporter.close()
+
+
+def test_a_start_is_allowed_and_says_what_it_waits_for(probed: Probed):
+    """Up and alive without a store or Spark, but not ready."""
+    probed.reporter.waits_for = "the store of its slots"
+    assert probed.probes() == {"startupz": 200, "readyz": 503, "livez": 200}
+    assert probed.get("/startupz")[1] == "ok: starting; waits for the store of its slots"
+    assert probed.get("/readyz")[1] == "no: starting; waits for the store of its slots"
+
+
+def test_without_a_slot_is_well(probed: Probed):
+    """A warm standby is ready and live, and told from an ill worker in words and by a field."""
+    probed.reporter.begin(probed.store)
+    probed.reporter.standby()
+    assert probed.probes() == {"startupz": 200, "readyz": 200, "livez": 200}
+    assert probed.get("/readyz")[1] == "ok: no slot; waits for a free slot that is open"
+    facts = probed.status()
+    assert (facts["condition"], facts["slot"], facts["ready"]) == ("no slot", None, True)
+
+
+def test_a_holder_is_ready_once_it_has_committed(probed: Probed):
+    """Joining is neither ready nor ill; a failed batch is ill, a good one after it is not."""
+    standing = Standing(moved_at=probed.clock.monotonic())
+    probed.reporter.standby()
+    probed.reporter.member(3, standing)
+    assert probed.get("/readyz") == (503, "no: joining (slot 3)")
+    assert probed.status()["condition"] == "joining"
+    standing.phase = Phase.ACTIVE
+    assert probed.get("/readyz") == (200, "ok: serving (slot 3)")
+    standing.failed, standing.error = True, "orders-1 is quarantined at offset 7: ValueError: x"
+    code, text = probed.get("/readyz")
+    assert (code, text) == (503, f"no: ill (slot 3): {standing.error}")
+    assert probed.get("/livez")[0] == 200, "a restart would mend nothing"
+    standing.failed = False  # the other partitions' next batch
+    assert probed.get("/readyz") == (200, f"ok: serving (slot 3): {standing.error}")
+    probed.reporter.left()
+    assert probed.status()["condition"] == "no slot"
+
+
+@pytest.mark.parametrize("phase", [Phase.DRAINING, Phase.DRAINED, Phase.CLOSED])
+def test_a_drain_is_no_illness(probed: Probed, phase: Phase):
+    """What is asked to go stays ready until it is gone, or a scale-down would rank it first."""
+    probed.reporter.member(0, Standing(phase=phase, moved_at=probed.clock.monotonic()))
+    assert probed.get("/readyz")[0] == 200
+
+
+def test_a_consumer_that_does_not_turn_is_not_live(probed: Probed):
+    """30 s without a turn: ill, to be restarted; a commit that waits for the broker is not."""
+    standing = Standing(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic())
+    probed.reporter.standby()
+    probed.reporter.member(0, standing)
+    probed.clock.sleep(31)
+    assert probed.probes() == {"startupz": 200, "readyz": 503, "livez": 503}
+    assert probed.status()["condition"] == "ill"
+    standing.committing_since = probed.clock.monotonic()
+    assert probed.probes() == {"startupz": 200, "readyz": 200, "livez": 200}
+
+
+def test_a_batch_over_its_time_is_ill_and_says_why(probed: Probed):
+    """Not live [5]."""
+    probed.reporter.standby()
+    probed.reporter.overdue = lambda: "the batch runs for 300 s"
+    assert probed.get("/livez") == (
+        503,
+        "no: ill: the batch runs for 300 s; waits for a free slot that is open",
+    )
+
+
+def test_a_store_that_hangs_delays_no_answer(probed: Probed):
+    """While a report waits for a locked store, probes answer at once."""
+    probed.reporter.begin(probed.store)
+    probed.reporter.standby()
+    lock = sqlite3.connect(probed.store._db.path, isolation_level=None)
+    lock.execute("BEGIN EXCLUSIVE")
+    writing = threading.Thread(target=probed.reporter.write)
+    writing.start()
+    time.sleep(0.2)
+    answers = probed.probes()
+    waited = writing.is_alive()
+    lock.execute("ROLLBACK")
+    lock.close()
+    writing.join()
+    assert waited, "the store hung while the probes were answered"
+    assert answers == {"startupz": 200, "readyz": 200, "livez": 200}
+
+
+def test_other_paths_are_named(probed: Probed):
+    """A wrong path says which there are."""
+    assert probed.get("/healthz") == (404, "/startupz /livez /readyz /metrics /status")
