@@ -35,7 +35,7 @@ from fleet.worker.reporting import Reporter
 from fleet.worker.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
 from fleet.worker.takeover import Takeover, holder_of
 from fleet.worker.tenure import Tenure, Tools
-from fleet.worker.trial import Doubts, Trial, is_proven
+from fleet.worker.trial import Doubts, Trial, is_proven, untried
 
 TICK: Final = 0.05
 """Seconds between two looks at the store."""
@@ -120,6 +120,7 @@ class _Worker:
         self._reporter.trial_error = lambda: self._trial.error
         self._runner: BatchRunner | None = None
         self._tenure: Tenure | None = None
+        self._doubts: Doubts | None = None
 
     def live(self) -> tuple[int, str]:
         """The whole life; (exit code, why it ended)."""
@@ -127,17 +128,15 @@ class _Worker:
         try:
             store = self._open_store()
             looker = Looker(store, group=group, lease=self._lease, clock=self._clock)
+            if isinstance(store, Unmanaged):
+                self._doubts = Doubts(store, group=group, lease=self._lease, clock=self._clock)
             self._warm(looker)
             opener = Opener(
                 store, group=group, lease=self._lease, clock=self._clock, events=self._events
             )
             tools = self._tools(store, looker)
-            doubts = None
-            if isinstance(store, Unmanaged):
-                doubts = Doubts(store, group=group, lease=self._lease, clock=self._clock)
             while not self._stop.is_set():
-                if doubts is not None:
-                    self._doubt(doubts, looker)
+                self._doubt(looker)
                 ended = self._look_for_a_slot(looker, opener, tools)
                 if ended is not None:
                     return ended
@@ -213,6 +212,9 @@ class _Worker:
         self._reporter.overdue = lambda: None if self._runner is None else self._runner.overdue
         self._wait(self._runner.prepare(), looker)
         took = self._clock.monotonic() - began
+        with contextlib.suppress(Unreachable):
+            looker.look()  # whoever probes a standby is to hear at once whether it is in doubt
+        self._doubt(looker)
         self._reporter.standby()
         self._events.say(f"ready after {took:.1f} s as a standby of {self._settings.group.group}")
         self._events.tell("phase", phase="standby", seconds=took)
@@ -343,12 +345,17 @@ class _Worker:
         self._stop.wait(TICK)
         return None
 
-    def _doubt(self, doubts: Doubts, looker: Looker) -> None:
-        """Whether this standby may be taken for ready: nobody of its revision fails."""
+    def _doubt(self, looker: Looker) -> None:
+        """Whether this standby may be taken for ready: its revision works, or nothing is there on
+        which it will show that.
+        """
+        if self._doubts is None:
+            return
         revision = self._settings.revision
         if self._trial.error is not None and is_proven(looker.slots, revision):
             self._trial.prove()
-        self._reporter.doubt = doubts.look(looker.slots, worker=self._name, revision=revision)
+        self._reporter.doubt = self._doubts.look(looker.slots, worker=self._name, revision=revision)
+        self._reporter.untried = untried(looker.gate, looker.slots, revision)
 
     def _open_first(self, looker: Looker, opener: Opener) -> None:
         try:

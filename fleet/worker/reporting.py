@@ -34,6 +34,8 @@ class Condition(StrEnum):
     """Not warm yet: its store, Spark or the entrypoint's `setup` is waited for."""
     NO_SLOT = "no slot"
     """A warm standby."""
+    UNPROVEN = "unproven"
+    """A warm standby whose revision another one is about to try: not ready, and not ill."""
     JOINING = "joining"
     """Has a slot, and nothing committed yet."""
     SERVING = "serving"
@@ -74,6 +76,8 @@ class Reporter:
         """Why the process before this one, or the tenure before, makes a standby not ready."""
         self.doubt: str | None = None
         """Why others of its revision do."""
+        self.untried: str | None = None
+        """On which slot its revision has to show first that it works."""
         self.overdue: Callable[[], str | None] = lambda: None
         """Says why the batch in hand makes the worker not live [5]."""
         self._http = StatusServer(settings.group.worker.http, self.status)
@@ -186,7 +190,7 @@ class Reporter:
             "last_commit_timestamp_seconds": now.last_commit_at or before.last_commit_at,
             "error": error,
             "condition": str(condition),
-            "doubt": self.doubt if self._standing is None else None,
+            "doubt": (self.doubt or self.untried) if self._standing is None else None,
             "waits_for": self.waits_for,
             "live": live,
             "ready": condition in {Condition.NO_SLOT, Condition.SERVING},
@@ -204,7 +208,9 @@ class Reporter:
             return Condition.STARTING
         if phase == "standby":
             doubtful = self.trial_error() is not None or self.doubt is not None
-            return Condition.ILL if doubtful else Condition.NO_SLOT
+            if doubtful:
+                return Condition.ILL
+            return Condition.NO_SLOT if self.untried is None else Condition.UNPROVEN
         return Condition.SERVING if phase in _WELL else Condition.JOINING
 
     def _live(self) -> bool:

@@ -2,12 +2,15 @@
 
 Problem: a container whose entrypoint fails on every batch ends, starts again and is a warm standby
 once more; taken for ready, it lets a rollout go on that replaces every good worker by such a one.
+So does a warm pod beside the first of its revision, where the rollout is quicker than the verdict.
 Choice: a pod notes in its home that it holds a slot and has not committed anything yet; the note
 goes with the first batch (or with nothing to read and no error). A process that finds the note of
 the one before it is a standby that is not ready, and says so in its report; standbys of the same
 revision are not ready either while a living one says so. All of them go on taking slots, and the
-first proof by any of them ends it. Cost: a pod killed in the second between its take and its first
-commit is not ready until its revision has shown itself again.
+first proof by any of them ends it. Nor is a standby ready while a slot is there on which its
+unproven revision shows itself, or will: held by it, free, or drained for whoever comes. Cost: a pod
+killed in the second between its take and its first commit is not ready until its revision has shown
+itself again; at a first start standbys are ready once, and again when the first batch is committed.
 """
 
 import contextlib
@@ -17,10 +20,11 @@ from pathlib import Path
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.home import read_state, write_state
-from fleet.slots import Slot, SlotStore, Watch, WorkerReport, proven
+from fleet.slots import Gate, Phase, Slot, SlotStore, Watch, WorkerReport, proven
 
 SCHEMA = 1
 _NOTE = "trial.json"
+_GOING = frozenset({Phase.DRAINING, Phase.DRAINED})
 _UNTOLD = "the process before this one ended before its first batch was committed"
 
 
@@ -78,6 +82,23 @@ class Trial:
 def is_proven(slots: Iterable[Slot], revision: str) -> bool:
     """Whether a holder of this revision has shown that it works."""
     return any(slot.revision == revision and proven(slot) for slot in slots)
+
+
+def untried(gate: Gate, slots: Iterable[Slot], revision: str) -> str | None:
+    """Which slot has to show first that this revision works; None where it has, or none is there.
+
+    A managed roll has pins, and holds its Deployment by itself.
+    """
+    slots = tuple(slots)
+    if gate.handover or is_proven(slots, revision):
+        return None
+    shows = sorted(
+        slot.number
+        for slot in slots
+        if slot.number in gate.open - gate.leaving - gate.quarantined
+        and (slot.holder is None or slot.revision == revision or slot.phase in _GOING)
+    )
+    return f"slot {shows[0]} has to show first that this revision works" if shows else None
 
 
 def doubt(

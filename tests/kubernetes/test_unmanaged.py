@@ -137,7 +137,8 @@ def test_an_image_that_fails_on_every_batch_gets_one_slot(
     print(f"{len(kept)} of {SLOTS} slots on the good image while the other one fails")
     assert len(kept) >= SLOTS - 1
     assert set().union(*(shares[n] for n in kept)) <= fleet.advanced(since)
-    assert len(old & set(fleet.pods())) >= SLOTS, "the rollout stands"
+    # It took the old standby at most, and the one holder whose slot is on trial.
+    assert len(old & set(fleet.pods())) >= SLOTS - 1, "the rollout stands"
     assert not fleet.ready() - old, "no new pod is taken for ready"
 
     fleet.kubectl("set", "image", fleet.deployment, f"worker={good}")

@@ -7,9 +7,9 @@ import pytest
 
 from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
-from fleet.slots import Gate, Phase, Slot, WorkerReport, on_trial, proven, spoiled
+from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport, on_trial, proven, spoiled
 from fleet.worker.eligibility import candidates
-from fleet.worker.trial import Doubts, Trial, doubt
+from fleet.worker.trial import Doubts, Trial, doubt, untried
 
 FAILED = "the entrypoint fails for every partition"
 HELD = Slot(group="g", number=0, holder="n1", revision="r2", phase=Phase.ACTIVE, token=3)
@@ -78,6 +78,33 @@ def test_what_others_report(report: WorkerReport, slots: list[Slot], doubted: bo
     """A living worker of the same revision that fails, and nobody who has proven it."""
     told = doubt([report], slots, worker="me", revision="r2")
     assert told == (f"n1 of the same revision fails: {FAILED}" if doubted else None)
+
+
+OLD = replace(HELD, number=1, holder="o1", revision="r1")
+OPEN = Gate(group="g", version=1, open=frozenset({0, 1}))
+PINNED = replace(OPEN, handover={0: Handover(revision="r2", token=3)})
+
+
+@pytest.mark.parametrize(
+    ("gate", "slots", "waits"),
+    [
+        pytest.param(OPEN, [OLD], None, id="no slot for it: it is as ready as can be"),
+        pytest.param(OPEN, [replace(HELD, phase=Phase.JOINING), OLD], 0, id="one tries it"),
+        pytest.param(OPEN, [HELD, OLD], None, id="proven"),
+        pytest.param(OPEN, [FREED, OLD], 0, id="it failed, and may again"),
+        pytest.param(OPEN, [replace(OLD, phase=Phase.DRAINING)], 1, id="will be free in a moment"),
+        pytest.param(OPEN, [replace(OLD, holder=None, phase=Phase.FREE)], 1, id="free"),
+        pytest.param(replace(OPEN, open=frozenset({1})), [FREED, OLD], None, id="not open"),
+        pytest.param(replace(OPEN, leaving=frozenset({0})), [FREED, OLD], None, id="leaves"),
+        pytest.param(PINNED, [FREED, OLD], None, id="a manager rolls"),
+    ],
+)
+def test_one_shows_for_all_that_a_revision_works(gate: Gate, slots: list[Slot], waits: int | None):
+    """Warm pods beside the first of a new revision are not ready before its verdict."""
+    told = untried(gate, slots, "r2")
+    assert told == (
+        None if waits is None else f"slot {waits} has to show first that this revision works"
+    )
 
 
 def test_the_dead_are_not_believed(tmp_path: Path):
