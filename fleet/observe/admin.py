@@ -2,12 +2,12 @@
 
 Problem: tools that ask per group or per partition take 10 s and more for 1,000 groups, and
 many cannot tell an unknown group from one without offsets. Choice: everything is asked for
-all groups at once: ListGroups and metadata, one describe of all, offsets of all groups in
-flight together (librdkafka takes one group per call, so the calls are started before any is
-awaited), then log starts and ends of all partitions in two calls. One deadline over it all.
-A part that fails becomes a sentence in `Snapshot.problems`; only a cluster that does not
-answer at all is an error. Cost: the offsets of a group are read some milliseconds before the
-log ends, so a busy partition's lag is slightly over, never under.
+all groups at once: ListGroups and metadata, then states and members, then offsets, of many
+groups in flight together (librdkafka takes one group per call for offsets, so the calls are
+started before any is awaited), then log starts and ends of all partitions in two calls. One
+deadline over it all. A part that fails becomes a sentence in `Snapshot.problems`; only a cluster
+that does not answer at all is an error. Cost: the offsets of a group are read some milliseconds
+before the log ends, so a busy partition's lag is slightly over, never under.
 
 Existence: OffsetFetch answers "nothing" for an unknown group as for one without offsets
 (KIP-88, KIP-1043), so ListGroups and the describe's Dead tell them apart. librdkafka lists
@@ -24,9 +24,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from dataclasses import replace
+from typing import Any, Final
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -42,21 +41,14 @@ from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.model import GroupState, Snapshot, TopicPartition
 from fleet.observe.lag import Logs, Sample
+from fleet.observe.look import LEAST, Look, reason
 from fleet.observe.permissions import Asked, allowed_operations
 from fleet.observe.samples import EndOffsetSamples
 from fleet.observe.seen import Seen, is_dead, unlisted_group, with_rates
 
-T = TypeVar("T")
-K = TypeVar("K")
-
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-_IN_FLIGHT: Final = 200
-"""OffsetFetch calls in flight together."""
 _OTHERS_KEPT: Final = 60.0
 """Seconds for which the groups of other protocol types are remembered."""
-_NAMED: Final = 5
-"""Groups or topics named in one sentence about a failure."""
-_LEAST: Final = 0.1
 _REFUSED_SOON: Final = 2.0
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -102,7 +94,7 @@ class Observer:
         Named groups that do not exist come with `exists` False. Rates need `previous`.
         Raises Unreachable where the cluster does not answer.
         """
-        look = _Look(self._clock.monotonic() + self._timeout, self._clock)
+        look = Look(self._clock.monotonic() + self._timeout, self._clock)
         began = self._clock.monotonic()
         listing = self._admin.list_consumer_groups(request_timeout=look.left())
         partitions = self._topics(look)
@@ -209,10 +201,10 @@ class Observer:
 
     # --- the requests -----------------------------------------------------------------------
 
-    def _look(self) -> "_Look":
-        return _Look(self._clock.monotonic() + self._timeout, self._clock)
+    def _look(self) -> Look:
+        return Look(self._clock.monotonic() + self._timeout, self._clock)
 
-    def _topics(self, look: "_Look") -> dict[str, int]:
+    def _topics(self, look: Look) -> dict[str, int]:
         try:
             metadata = self._metadata(look)
         except KafkaException as error:
@@ -222,21 +214,21 @@ class Observer:
                 look.problems.append(f"topic {name} cannot be read: {topic.error.str()}")
         return {n: len(t.partitions) for n, t in metadata.topics.items() if t.error is None}
 
-    def _metadata(self, look: "_Look") -> Any:
+    def _metadata(self, look: Look) -> Any:
         """A refused login is told after 2 s: waiting longer would not mend it."""
         self._admin.poll(0)  # what was refused before this look is no reason now
         self._refused.clear()
         try:
             return self._admin.list_topics(timeout=min(_REFUSED_SOON, look.left()))
         except KafkaException:
-            if self._refusal() is not None or look.left() <= _LEAST:
+            if self._refusal() is not None or look.left() <= LEAST:
                 raise
             return self._admin.list_topics(timeout=look.left())
 
-    def _listed(self, listing: "Future[Any]", look: "_Look") -> dict[str, Any]:
+    def _listed(self, listing: "Future[Any]", look: Look) -> dict[str, Any]:
         result = self._answer(listing, look)
-        while any(error.code() in _LOADING for error in result.errors) and look.left() > _LEAST:
-            self._clock.sleep(_LEAST)  # a coordinator that starts or takes over, some 0.1 s
+        while any(error.code() in _LOADING for error in result.errors) and look.left() > LEAST:
+            self._clock.sleep(LEAST)  # a coordinator that starts or takes over, some 0.1 s
             again = self._admin.list_consumer_groups(request_timeout=look.left())
             result = self._answer(again, look)
         if result.errors and not result.valid:
@@ -246,13 +238,13 @@ class Observer:
             look.problems.append(f"groups of one broker are not listed: {failure.str()}")
         return {group.group_id: group for group in result.valid}
 
-    def _answer(self, listing: "Future[Any]", look: "_Look") -> Any:
+    def _answer(self, listing: "Future[Any]", look: Look) -> Any:
         error = look.error_of(listing)
         if error is not None:
-            raise self._unreachable(_reason(error)) from error
+            raise self._unreachable(reason(error)) from error
         return listing.result()
 
-    def _other_groups(self, listed: frozenset[str], look: "_Look") -> frozenset[str]:
+    def _other_groups(self, listed: frozenset[str], look: Look) -> frozenset[str]:
         """Groups that are no consumer groups: share, streams, Connect.
 
         The old listing describes every group once more, so it is asked at most once a minute.
@@ -265,33 +257,33 @@ class Observer:
                     found = self._admin.list_groups(timeout=look.left())
             except KafkaException as error:
                 look.problems.append(
-                    f"share, streams and Connect groups are not listed: {_reason(error)}"
+                    f"share, streams and Connect groups are not listed: {reason(error)}"
                 )
                 return frozenset()
             names = frozenset(str(group.id) for group in found)
             self._others = (now, names - listed)
         return self._others[1] - listed
 
-    def _describe(self, groups: list[str], look: "_Look") -> dict[str, Any]:
-        if not groups:
-            return {}
-        futures = self._admin.describe_consumer_groups(groups, request_timeout=look.left())
-        return look.gather(futures, "group(s) cannot be described", lambda value: value)
+    def _describe(self, groups: list[str], look: Look) -> dict[str, Any]:
+        def ask(portion: list[str]) -> Mapping[str, "Future[Any]"]:
+            return self._admin.describe_consumer_groups(portion, request_timeout=look.left())
 
-    def _committed(self, groups: list[str], look: "_Look") -> dict[str, dict[TopicPartition, int]]:
-        """All committed offsets of each group (KIP-88), calls in flight together."""
-        found: dict[str, dict[TopicPartition, int]] = {}
-        for first in range(0, len(groups), _IN_FLIGHT):
+        return look.gather_all(groups, ask, "group(s) cannot be described", lambda value: value)
+
+    def _committed(self, groups: list[str], look: Look) -> dict[str, dict[TopicPartition, int]]:
+        """All committed offsets of each group (KIP-88)."""
+
+        def ask(portion: list[str]) -> Mapping[str, "Future[Any]"]:
             futures: dict[str, Future[Any]] = {}
-            for group in groups[first : first + _IN_FLIGHT]:
-                asked = [ConsumerGroupTopicPartitions(group)]
+            for group in portion:
                 futures |= self._admin.list_consumer_group_offsets(
-                    asked, request_timeout=look.left()
+                    [ConsumerGroupTopicPartitions(group)], request_timeout=look.left()
                 )
-            found |= look.gather(futures, "group(s) have unreadable offsets", _offsets_of)
-        return found
+            return futures
 
-    def _read_logs(self, seen: Seen, look: "_Look") -> None:
+        return look.gather_all(groups, ask, "group(s) have unreadable offsets", _offsets_of)
+
+    def _read_logs(self, seen: Seen, look: Look) -> None:
         """Log starts and ends of all partitions that any group has to do with."""
         tps = {tp for group in seen.known for tp in seen.of_interest(group)}
         missing = {tp.topic for tp in tps if tp.topic not in seen.partitions}
@@ -302,14 +294,14 @@ class Observer:
             self._samples.record(self._cluster, self._clock.now(), seen.ends)
 
     def _log_offsets(
-        self, tps: Collection[TopicPartition], look: "_Look"
+        self, tps: Collection[TopicPartition], look: Look
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Log starts and ends, asked for together."""
         starts = self._offsets(tps, _EARLIEST, look)
         ends = self._offsets(tps, _LATEST, look)
         return starts(), ends()
 
-    def _gone(self, topics: set[str], look: "_Look") -> frozenset[str]:
+    def _gone(self, topics: set[str], look: Look) -> frozenset[str]:
         """Which of the topics without metadata are deleted, rather than hidden from us.
 
         Asked by describe, since a plain metadata request may create a missing topic.
@@ -325,11 +317,11 @@ class Observer:
             if isinstance(error, KafkaException) and error.args[0].code() in _GONE:
                 gone.add(topic)
             elif error is not None:
-                look.problems.append(f"topic {topic} cannot be read: {_reason(error)}")
+                look.problems.append(f"topic {topic} cannot be read: {reason(error)}")
         return frozenset(gone)
 
     def _offsets(
-        self, tps: Collection[TopicPartition], spec: OffsetSpec, look: "_Look"
+        self, tps: Collection[TopicPartition], spec: OffsetSpec, look: Look
     ) -> Callable[[], dict[TopicPartition, int]]:
         """Start one call for all partitions; the answer waits for it."""
         if not tps:
@@ -373,50 +365,6 @@ class Observer:
         )
 
 
-@dataclass(slots=True)
-class _Look:
-    """The deadline of one look and what went wrong during it."""
-
-    deadline: float
-    clock: Clock
-    problems: list[str] = field(default_factory=list)
-    partial: bool = False
-    """Some broker did not list its groups."""
-
-    def left(self) -> float:
-        """Seconds left, at least a little: what is already there can still be taken."""
-        return max(_LEAST, self.deadline - self.clock.monotonic())
-
-    def error_of(self, future: "Future[Any]") -> BaseException | None:
-        """Wait for a future; its error, None where it has a result.
-
-        Not by catching what `result()` raises: the future would keep that error with our
-        frames, and these the AdminClient, which then ends whenever and on whichever thread
-        garbage is collected. On librdkafka's own thread that never returns.
-        """
-        try:
-            return future.exception(self.left())
-        except FutureTimeout as error:
-            return error.with_traceback(None)  # it, too, holds the frames that will hold it
-
-    def gather(
-        self, futures: Mapping[K, "Future[Any]"], what: str, take: Callable[[Any], T]
-    ) -> dict[K, T]:
-        """Results of those that came; failures are told in one sentence per reason."""
-        found: dict[K, T] = {}
-        failed: dict[str, list[str]] = {}
-        for key, future in futures.items():
-            error = self.error_of(future)
-            if error is None:
-                found[key] = take(future.result())
-            else:
-                failed.setdefault(_reason(error), []).append(str(key))
-        for reason, keys in failed.items():
-            named = ", ".join(sorted(keys)[:_NAMED]) + (", ..." if len(keys) > _NAMED else "")
-            self.problems.append(f"{len(keys)} {what} ({reason}): {named}")
-        return found
-
-
 def _id_of(described: Any) -> str:
     """Kafka's UUID as two signed halves."""
     topic_id = described.topic_id
@@ -428,13 +376,6 @@ def _short(error: KafkaError) -> str:
     """Librdkafka's reason without the address before and the time after it."""
     text = re.sub(r"^\w+://\S+: |\s*\(after .*$|error:[0-9A-F]+:", "", str(error.str()))
     return text.split(", verify that")[0].split(": broker certificate")[0]
-
-
-def _reason(error: BaseException) -> str:
-    first = error.args[0] if error.args else None
-    if isinstance(first, KafkaError):
-        return str(first.str())
-    return str(error) or "no answer in time"
 
 
 def _offsets_of(answer: Any) -> dict[TopicPartition, int]:
