@@ -184,7 +184,7 @@ class Fleet(OpenFleet):
         actor: str,
         progress: Progress = silent,
     ) -> Change:
-        """Finish what a dead actor left, then plan and perform.
+        """Finish what a dead actor left, then plan and perform; missing topics are created first.
 
         Raises Refused with sentences where nothing may be done.
         """
@@ -195,6 +195,8 @@ class Fleet(OpenFleet):
         plan = self.plan(group, wanted=wanted, roll=roll)
         if plan.empty and not plan.refusals:
             return resumed or self._nothing_to_do(plan, actor)
+        if not plan.refusals:
+            self.create_topics(group, progress=progress)
         return self._begin(group, plan, actor=actor, progress=progress)
 
     def _nothing_to_do(self, plan: Plan, actor: str) -> Change:
@@ -364,19 +366,20 @@ class Fleet(OpenFleet):
 
     # --- life -------------------------------------------------------------------------------
 
-    def create_topics(self, *, progress: Progress = silent) -> None:
-        """Create missing topics of fleets that say `create:`."""
-        missing = {
+    def create_topics(self, group: str | None = None, *, progress: Progress = silent) -> None:
+        """Create missing topics of this fleet, or of all, where they say `create:`."""
+        wanted = {
             topic: fleet.create
             for fleet in self.spec.fleets
-            if fleet.create is not None
+            if fleet.create is not None and group in {None, fleet.group}
             for topic in fleet.topics
             if not topic.startswith("^")
         }
-        known = self.snapshot([]).topics
-        with self._admin() as admin:
-            for topic, how in missing.items():
-                if topic not in known:
+        known = self.snapshot([]).topics if wanted else {}
+        if missing := sorted(wanted.keys() - known.keys()):
+            with self._admin() as admin:
+                for topic in missing:
+                    how = wanted[topic]
                     admin.create_topic(topic, how.partitions, how.replication)
                     progress(f"created topic {topic} with {how.partitions} partitions")
 

@@ -41,7 +41,7 @@ def promises(world: GroupWorld, steps: tuple[Step, ...], wanted: int) -> tuple[s
         notes += _dynamic_notes(steps)
     notes += _stranger_notes(world)
     missing = missing_topics(world.topics, spec)
-    if missing and spec.create is not None:
+    if missing and spec.create is not None and steps:
         notes.append(
             f"{', '.join(missing)} will be created with {spec.create.partitions} partitions"
         )

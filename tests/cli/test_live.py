@@ -76,8 +76,8 @@ class Live:
         self.folder, self.bootstrap = folder, bootstrap
         self.ours, self.theirs, self.topic = ours, theirs, topic
 
-    def declare(self, mode: str) -> None:
-        """Write fleet.yaml with our group in that mode."""
+    def declare(self, mode: str, **fields: object) -> None:
+        """Write fleet.yaml with our group in that mode, and so declared."""
         worker = {"entrypoint": "live_job:process", "python_path": [str(self.folder)]}
         group = {
             "group": self.ours,
@@ -88,6 +88,7 @@ class Live:
             "scaling": {"policy": "fixed", "workers": 2},
             "rollout": {"warm_timeout": "5m"},
             "runtime": {"kind": "local", "lease": "2s"},
+            **fields,
         }
         spec = {
             "cluster": {"name": "live", "bootstrap_servers": self.bootstrap},
@@ -165,6 +166,25 @@ def test_plan_states_steps_and_price(cluster, capsys):
     assert "open" in [step["kind"] for step in plan["steps"]]
     out, _ = said(capsys, "plan", cluster.ours)
     assert "REBALANCES" in out
+
+
+def test_a_missing_topic_is_created_before_anything_else(cluster, capsys):
+    """By `fleet apply` as by `fleet up`: a manager in a pod only applies. Here it cannot be."""
+    made = f"{cluster.topic}-made"
+    cluster.declare("act", topics=[made], create={"partitions": 3, "replication": 2})
+    out, _ = said(capsys, "plan", cluster.ours)
+    assert f"{made} will be created with 3 partitions" in " ".join(out.split())
+    _, err = said(capsys, "apply", cluster.ours, "--yes", code=1)
+    assert f"create topic {made}" in err
+    assert "replication" in err.lower()
+    with Fleet.open(Path("fleet.yaml"), clock=SystemClock()) as fleet:
+        assert fleet.workers(cluster.ours) == ()
+        assert fleet.store.change(cluster.ours) is None
+    cluster.declare("act", topics=[made], create={"partitions": 3})
+    with Fleet.open(Path("fleet.yaml"), clock=SystemClock()) as fleet:
+        fleet.create_topics(cluster.ours)
+        fleet.create_topics(cluster.ours)
+        assert fleet.snapshot([]).topics[made] == 3
 
 
 @pytest.mark.parametrize(
