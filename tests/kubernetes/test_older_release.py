@@ -26,40 +26,55 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
 ]
-COMMIT = "9c432bc"
-"""The first state of the code with which pods were managed."""
-TAG = f"release-{COMMIT}"
-BUILD = f"""
+FIRST = ("log", "--diff-filter=A", "--format=%h", "--", "k8s/runtime.py")
+"""Tells the first state of the code with which pods were managed."""
+BUILD = """
+import sys
 from k8s.images import building
 building._forget = lambda *_: None  # nobody else's images are its business
-building.build(["worker"], {TAG!r}, print)
+building.build(["worker"], sys.argv[1], print)
 """
 SLOTS = 2
 
 
+def git(*words: str) -> str:
+    """What git says of this repository."""
+    asked = ["git", "-C", str(repository()), *words]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
 @pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def commit() -> str:
+    """The older release."""
+    try:
+        found = git(*FIRST).splitlines()
+        changed = found and git("diff", "--stat", found[-1], "HEAD", "--", "fleet", "k8s")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no history here: {error}")
+    if not changed:
+        pytest.skip("the history here has no older release with which pods were managed")
+    return found[-1]
+
+
+@pytest.fixture(scope="module")
+def older(commit: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The older release's code."""
-    folder, root = tmp_path_factory.mktemp("older"), repository()
+    folder = tmp_path_factory.mktemp("older")
     packed = folder.with_suffix(".tar")
-    made = subprocess.run(
-        ["git", "-C", str(root), "archive", "--output", str(packed), COMMIT],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if made.returncode != 0:
-        pytest.skip(f"the history here does not reach back to {COMMIT}: {made.stderr.strip()}")
+    git("archive", "--output", str(packed), commit)
     with tarfile.open(packed) as tar:
         tar.extractall(folder, filter="data")
     return folder
 
 
 @pytest.fixture(scope="module")
-def older_image(kube: Kube, older: Path) -> str:
+def older_image(kube: Kube, commit: str, older: Path) -> str:
     """Its worker image, in the cluster."""
-    name = building.name_of("worker", TAG)
+    tag = f"release-{commit}"
+    name = building.name_of("worker", tag)
     if name not in building.names():
         made = subprocess.run(
-            [sys.executable, "-c", BUILD],
+            [sys.executable, "-c", BUILD, tag],
             cwd=older, env={**os.environ, "PYTHONPATH": str(older)},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
