@@ -14,10 +14,9 @@ from fleet.decide.adopted import Adopted
 from fleet.errors import FleetError
 from k8s.api import Api, Object, again_on_conflict
 from k8s.mirror import Mirror
-from k8s.names import MANAGER
+from k8s.names import MANAGED_LABEL, MANAGER
 from k8s.pods import exit_reason, is_gone, is_ready
 
-_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 _SLACK: Final = 120.0
 """Seconds beyond a pod's own grace for it to end, or to get ready."""
 
@@ -82,7 +81,7 @@ class Adoption:
 def deployments_of(api: Api) -> tuple[Adopted, ...]:
     """All Deployments of the namespace that are not Fleet's own, by name."""
     found, _ = api.find("Deployment")
-    others = [d for d in found if (d["metadata"].get("labels") or {}).get(_MANAGED_BY) != MANAGER]
+    others = [d for d in found if (d["metadata"].get("labels") or {}).get(MANAGED_LABEL) != MANAGER]
     return tuple(
         _adopted(each, api.find("Pod", _selector(each))[0])
         for each in sorted(others, key=lambda each: str(each["metadata"]["name"]))

@@ -21,6 +21,7 @@ GROUP_ANNOTATION: Final = f"{PREFIX}/group"
 """The raw group id."""
 REVISION_ANNOTATION: Final = f"{PREFIX}/revision"
 """Of the pod template (and so of its ReplicaSets): what fleet rendered it for."""
+MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
 DRAINED_ANNOTATION: Final = f"{PREFIX}/removed"
 """Of a pod that was asked for: it goes with the next scale-down."""
 RELEASED_ANNOTATION: Final = f"{PREFIX}/released"
@@ -87,7 +88,7 @@ class Names:
         return {
             GROUP_LABEL: self.slug,
             "app.kubernetes.io/name": "fleet-worker",
-            "app.kubernetes.io/managed-by": MANAGER,
+            MANAGED_LABEL: MANAGER,
         }
 
     def selector(self) -> dict[str, str]:

@@ -4,9 +4,12 @@ Problem: a manager thinks in workers that it starts and removes by name; a Deplo
 of one template. Choice: what is asked for is written where it survives the manager (a mark on
 each pod that shall go), then done as soon as it is exact: a ReplicaSet deletes the pods of the
 lowest deletion cost, but ranks pods that are not Ready before all others, so numbers go down only
-while every pod that stays is Ready; which pods went is looked at afterwards, and others than
-those asked for are an error. `k8s.shapes` says which numbers. Cost: a removal waits for pods that
-are starting.
+while every pod that stays is Ready. Its controller ranks what it has heard of pods, by a watch of
+its own, which is seconds behind where the API server was away: the mark takes a label of the
+template from the pod, and the ReplicaSet's status tells how many pods have all of them, so that
+it is known when the mark was heard. Which pods went is looked at afterwards, and others than those
+asked for are an error. `k8s.shapes` says which numbers. Cost: a removal waits for pods that are
+starting, and for that watch.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,16 +22,24 @@ from fleet.settings import WorkerSettings
 from k8s import objects, shapes
 from k8s.api import Api, Conflict, Object, again_on_conflict
 from k8s.mirror import Mirror
-from k8s.names import COST_ANNOTATION, DRAINED_ANNOTATION, RELEASED_ANNOTATION, Names
+from k8s.names import (
+    COST_ANNOTATION,
+    DRAINED_ANNOTATION,
+    MANAGED_LABEL,
+    RELEASED_ANNOTATION,
+    Names,
+)
 from k8s.pods import hash_of, is_gone, is_leaving, is_marked, is_ready, was_evicted
-from k8s.shapes import Shape
+from k8s.shapes import Set, Shape
 from k8s.templates import Templates
 
 FIRST_TO_GO: Final = "-1000"
-_SEEN_SECONDS: Final = 60.0
-"""For a controller to see what was written; it does within milliseconds when it runs."""
-
-
+_SEEN_SECONDS: Final = 180.0
+"""For a controller to see what was written, or to delete a pod: milliseconds when it runs, half a
+minute and more where the API server was away."""
+_HEARD_SECONDS: Final = 2.0
+"""For a ReplicaSet's controller to hear of a mark while the caller waits; longer, and it looks
+again later."""
 _MADE_SECONDS: Final = 30.0
 """For pods to exist, not to run: a quota or an admission webhook says no at once."""
 _HELD: Final = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
@@ -194,7 +205,7 @@ class Rolling:
         """Ask these pods to go; done by `settle`, whoever calls it."""
         now = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
         notes = {DRAINED_ANNOTATION: now, COST_ANNOTATION: FIRST_TO_GO}
-        patch = {"metadata": {"annotations": notes}}
+        patch = {"metadata": {"annotations": notes, "labels": {MANAGED_LABEL: None}}}
         there = {p["metadata"]["name"] for p in self.pods() if not is_leaving(p)}
         for name in sorted(there & set(names)):
             self._mirror.put(self._api.merge("Pod", name, patch))
@@ -222,6 +233,7 @@ class Rolling:
         if shape.others and self._all_marked(shape):
             self.go_back(shape)
             found, shape = self._seen()
+        found, shape = self._heard(found, shape, marked)
         going, held_up = self._exact(shape, marked)
         if not going:
             return held_up
@@ -234,10 +246,24 @@ class Rolling:
         self._check_gone({n for names in going.values() for n in names}, watched)
         return held_up
 
+    def _heard(self, found: Object, shape: Shape, marked: Sequence[Object]) -> tuple[Object, Shape]:
+        """The same, once the marked pods' controllers know of their pods what we do, or later."""
+        deadline = self._clock.monotonic() + _HEARD_SECONDS
+        while self._clock.monotonic() < deadline:
+            sets = [shape.of(hash_) for hash_ in {hash_of(pod) for pod in marked}]
+            if all(its is None or _knows(its, self._living(its.hash)) for its in sets):
+                break
+            self._clock.sleep(0.03)
+            found, shape = self._seen()
+        return found, shape
+
+    def _living(self, hash_: str) -> list[Object]:
+        return [p for p in self.pods() if hash_of(p) == hash_ and not is_gone(p)]
+
     def _all_marked(self, shape: Shape) -> bool:
         """Whether the current template is given up: all of its pods shall go."""
         hash_ = shape.current.hash if shape.current else ""
-        of_it = [p for p in self.pods() if hash_of(p) == hash_ and not is_gone(p)]
+        of_it = self._living(hash_)
         return bool(of_it) and all(is_marked(p) for p in of_it)
 
     def _exact(
@@ -247,7 +273,7 @@ class Rolling:
         going: dict[str, list[str]] = {}
         held_up: list[str] = []
         for hash_ in sorted({hash_of(p) for p in marked}):
-            living = [p for p in self.pods() if hash_of(p) == hash_ and not is_gone(p)]
+            living = self._living(hash_)
             names = [p["metadata"]["name"] for p in living if is_marked(p)]
             staying = [p for p in living if not is_marked(p)]
             starting = sorted(p["metadata"]["name"] for p in staying if not is_ready(p))
@@ -256,6 +282,8 @@ class Rolling:
                 held_up.append(f"{', '.join(names)}: its ReplicaSet is making or ending others")
             elif starting:
                 held_up.append(f"{', '.join(names)}: {', '.join(starting)} is not ready yet")
+            elif not _knows(its, living):
+                held_up.append(f"{', '.join(names)}: its ReplicaSet's controller has not heard it")
             else:
                 going[hash_] = names
         return going, tuple(held_up)
@@ -270,7 +298,13 @@ class Rolling:
             raw = next(
                 (each for each in sets if its and each["metadata"]["name"] == its.name), None
             )
-            if its is None or raw is None or its.replicas != int(raw["spec"]["replicas"]):
+            # On what was read: a status that its controller has changed since is a conflict.
+            if (
+                its is None
+                or raw is None
+                or its.replicas != int(raw["spec"]["replicas"])
+                or not _knows(shapes.set_of(raw), self._living(hash_))
+            ):
                 raise Conflict(f"ReplicaSet {hash_} of {self._names.deployment} moved meanwhile")
             patch = {"spec": {"replicas": its.replicas - len(names)}}
             self._api.merge("ReplicaSet", its.name, patch, seen=raw)
@@ -290,7 +324,7 @@ class Rolling:
             went = gone(items)
             return set(asked) <= went or len(went) >= len(asked)
 
-        self._mirror.wait(done, seconds=20.0)
+        self._mirror.wait(done, seconds=_SEEN_SECONDS)
         went = gone(self.pods())
         others, kept = sorted(went - set(asked)), sorted(set(asked) - went)
         if others or kept:
@@ -367,6 +401,12 @@ class Rolling:
                 self._write(found, shapes.at_rest(0))
 
         again_on_conflict(self._clock, once)
+
+
+def _knows(its: Set, living: Sequence[Object]) -> bool:
+    """Whether a ReplicaSet's controller has heard of its pods what we have: marks, and Ready."""
+    whole = sum(its.labels.items() <= p["metadata"]["labels"].items() for p in living)
+    return (its.labelled, its.ready) == (whole, sum(map(is_ready, living)))
 
 
 def with_fields(wanted: Object, fields: Mapping[str, object]) -> Object:

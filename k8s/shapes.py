@@ -16,7 +16,7 @@ alone are no more than `replicas`; it adds new ones up to replicas + maxSurge in
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from k8s.names import HASH_LABEL, REVISION_ANNOTATION
@@ -44,6 +44,12 @@ class Set:
     replicas: int
     order: int
     """The Deployment's own count of templates: the highest is the current one."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What the template gives its pods."""
+    labelled: int = 0
+    """Pods that have all of them, as its controller knows."""
+    ready: int = 0
+    """Pods that are ready, as its controller knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +92,7 @@ def shape_of(deployment: Object, replica_sets: tuple[Object, ...]) -> Shape:
     rolling = spec.get("strategy", {}).get("rollingUpdate") or {}
     mine = [each for each in replica_sets if _owner(each) == meta["uid"]]
     seen = deployment.get("status", {}).get("observedGeneration", 0)
-    sets = tuple(sorted((_set(each) for each in mine), key=lambda each: -each.order))
+    sets = tuple(sorted((set_of(each) for each in mine), key=lambda each: -each.order))
     newest = max((each.order for each in sets), default=0)
     told = int(meta.get("annotations", {}).get(_ORDER) or 0)
     return Shape(
@@ -193,15 +199,19 @@ def _strategy(surge: int) -> Object:
     return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 0}}
 
 
-def _set(found: Object) -> Set:
+def set_of(found: Object) -> Set:
+    """A ReplicaSet as the API server sends it."""
     meta, spec = found["metadata"], found["spec"]
-    template = spec["template"]["metadata"].get("annotations") or {}
+    template, status = spec["template"]["metadata"], found.get("status") or {}
     return Set(
         name=meta["name"],
         hash=(meta.get("labels") or {}).get(HASH_LABEL, ""),
-        revision=template.get(REVISION_ANNOTATION, ""),
+        revision=(template.get("annotations") or {}).get(REVISION_ANNOTATION, ""),
         replicas=int(spec.get("replicas", 1)),
         order=int((meta.get("annotations") or {}).get(_ORDER) or 0),
+        labels=template.get("labels") or {},
+        labelled=int(status.get("fullyLabeledReplicas") or 0),
+        ready=int(status.get("readyReplicas") or 0),
     )
 
 

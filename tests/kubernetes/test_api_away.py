@@ -30,8 +30,9 @@ AWAY_AT_REST = 300.0
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def ground(kube: support.Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     """Cluster, broker and fleet of this file alone; judged at the end."""
+    del kube  # images are built for it
     folder = tmp_path_factory.mktemp("away")
     cluster = Cluster(folder / "cluster-home")
     try:
@@ -40,9 +41,9 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         broker = Broker(folder / "broker-home", host=status.host_address)
         try:
             running = RunningBroker(broker.start().bootstrap_servers, broker)
-            kube = support.Kube(cluster, status)
+            own = support.Kube(cluster, status)
             group = f"away-{uuid.uuid4().hex[:8]}"
-            with opened(kube, running, folder, group=group) as made:
+            with opened(own, running, folder, group=group) as made:
                 yield made
                 made.serve()
                 assert made.account() == (0, 0)

@@ -1,6 +1,7 @@
 """A held Deployment on the real controller manager: exactly what is asked comes and goes."""
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -88,6 +89,29 @@ def test_a_starting_pod_holds_a_removal_up(ground: Ground) -> None:
     ground.until(lambda: not ground.another().settle())  # the next manager's as well
     assert drained not in ground.names_of("one")
     assert late in ground.names_of("one")
+
+
+def test_a_controller_that_has_not_heard_of_the_mark_is_waited_for(
+    control_plane: KubeApi, ground: Ground
+) -> None:
+    """It would choose by what it knew; so are others that are not ready, by its own watch."""
+    ground.start("one", 4)
+    ground.ready()
+    drained = ground.names_of("one")[1]
+    assert control_plane.controllers is not None
+    control_plane.controllers.send_signal(signal.SIGSTOP)
+    try:
+        ground.rolling.mark([drained])
+        (why,) = ground.rolling.settle()
+        assert why == f"{drained}: its ReplicaSet's controller has not heard it"
+        _, shape = ground.rolling.look()
+        assert shape is not None
+        assert shape.replicas == 4
+    finally:
+        control_plane.controllers.send_signal(signal.SIGCONT)
+    ground.until(lambda: not ground.another().settle())
+    ground.stays({"one": 3}, seconds=0.5)
+    assert drained not in ground.names_of("one")
 
 
 def test_a_template_that_is_given_up_goes_back(ground: Ground) -> None:
@@ -299,6 +323,7 @@ def test_killed_at_any_write(control_plane: KubeApi, done: bool) -> None:
             mortal, asked = Mortal(api, number, done=done), set()
             with suppress(Killed):
                 manage(ground, ground.another(mortal), asked)
+            ground.until(ground.acted)  # the next manager comes a lease later
             survived = mortal.left > 0
             gone = first - {p["metadata"]["name"] for p in ground.living()}
             assert gone <= asked, f"killed at write {number}"

@@ -53,6 +53,8 @@ class KubeApi:
         self.port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self._etcd: subprocess.Popen[bytes] | None = None
+        self.controllers: subprocess.Popen[bytes] | None = None
+        """The controller manager beside it, where one runs."""
         self._write_files()
 
     @property

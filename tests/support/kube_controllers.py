@@ -43,8 +43,10 @@ def controllers(server: KubeApi, folder: Path) -> Iterator[KubeApi]:
         )
     try:
         _await(process, port, folder)
+        server.controllers = process
         yield server
     finally:
+        server.controllers = None
         process.kill()
         process.wait()
 

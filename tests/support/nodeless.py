@@ -104,6 +104,11 @@ class Ground:
             assert time.monotonic() < end, (self.by_revision(), self.rolling.look()[1])
             time.sleep(0.05)
 
+    def acted(self) -> bool:
+        """Whether the controllers have done what was written, and the watch has told of it."""
+        _, shape = self.rolling.look()
+        return shape is None or (shape.settled and shape.total == len(self.living()))
+
     def ready(self) -> None:
         """All pods are ready but those that shall not be."""
         self.until(lambda: all(is_ready(p) or p["metadata"]["name"] in self.unready
