@@ -20,6 +20,7 @@ from fleet.act.performer import BatchedLeave, Performer
 from fleet.act.revisions import Revisions
 from fleet.broker import Broker
 from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
+from fleet.decide.capacity import missing_topics
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.receipts import judge
 from fleet.decide.refusals import may_act, refusals
@@ -368,20 +369,20 @@ class Fleet(OpenFleet):
 
     def create_topics(self, group: str | None = None, *, progress: Progress = silent) -> None:
         """Create missing topics of this fleet, or of all, where they say `create:`."""
-        wanted = {
+        fleets = [f for f in self.spec.fleets if group in {None, f.group}]
+        known = self._observer.partitions() if any(f.create for f in fleets) else {}
+        missing = {
             topic: fleet.create
-            for fleet in self.spec.fleets
-            if fleet.create is not None and group in {None, fleet.group}
-            for topic in fleet.topics
-            if not topic.startswith("^")
+            for fleet in fleets
+            if fleet.create is not None
+            for topic in missing_topics(known, fleet)
         }
-        known = self.snapshot([]).topics if wanted else {}
-        if missing := sorted(wanted.keys() - known.keys()):
-            with self._admin() as admin:
-                for topic in missing:
-                    how = wanted[topic]
-                    admin.create_topic(topic, how.partitions, how.replication)
-                    progress(f"created topic {topic} with {how.partitions} partitions")
+        if not missing:
+            return
+        with self._admin() as admin:
+            for topic, how in missing.items():
+                admin.create_topic(topic, how.partitions, how.replication)
+                progress(f"created topic {topic} with {how.partitions} partitions")
 
     def up(self, *, actor: str, progress: Progress = silent) -> tuple[Change, ...]:
         """Topics, supervisor and Spark, then one apply for every group in mode act.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fleet.spec import FleetSpec, KubernetesRuntimeSpec
-from k8s.names import MANAGER, SPARK
+from k8s.names import MANAGED_LABEL, MANAGER, SPARK
 from k8s.pod import HOME, Object, container_security, placement, pod_security
 from k8s.rules import exporter_rules
 from k8s.spark import PORT as SPARK_PORT
@@ -39,7 +39,7 @@ def kubernetes(spec: FleetSpec) -> KubernetesRuntimeSpec:
 
 def labels(app: str) -> dict[str, str]:
     """Of a part's objects; the first one selects its pods."""
-    return {"app.kubernetes.io/name": app, "app.kubernetes.io/managed-by": MANAGER}
+    return {"app.kubernetes.io/name": app, MANAGED_LABEL: MANAGER}
 
 
 def meta(spec: FleetSpec, name: str, app: str, **more: str) -> Object:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fleet.errors import ConfigError
 from fleet.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
-from k8s.names import MANAGER, SPARK
+from k8s.names import MANAGED_LABEL, MANAGER, SPARK
 from k8s.pod import (
     HOME,
     Object,
@@ -26,7 +26,7 @@ from k8s.pod import (
 )
 
 PORT: Final = 15002
-LABELS: Final = {"app.kubernetes.io/name": SPARK, "app.kubernetes.io/managed-by": MANAGER}
+LABELS: Final = {"app.kubernetes.io/name": SPARK, MANAGED_LABEL: MANAGER}
 _SELECTOR: Final = {"app.kubernetes.io/name": SPARK}
 
 

@@ -24,7 +24,7 @@ from k8s.api import Api
 from k8s.calls import CONFIG_MAP, LEASE, Calls
 from k8s.lease_objects import First
 from k8s.names import GROUP_LABEL, MANAGER, Names
-from k8s.taking import Taking, _Doubts
+from k8s.taking import Taking
 from k8s.watching import View
 
 
@@ -34,20 +34,6 @@ class LeaseStore(Taking):
     Raises SchemaTooNew where a newer version wrote an object, Unreachable where the server does
     not answer within about five seconds, refuses, or an object that is made beforehand is missing.
     """
-
-    def __init__(
-        self,
-        calls: Calls,
-        *,
-        cluster: str,
-        clock: Clock,
-        lease: float,
-        worker: str | None = None,
-        view: View | None = None,
-    ) -> None:
-        super().__init__(calls, cluster=cluster, clock=clock, lease=lease, worker=worker, view=view)
-        self._doubts = _Doubts()
-        self._claims_seen = {}
 
     @classmethod
     def for_manager(cls, api: Api, *, cluster: str, clock: Clock, lease: float) -> Self:

@@ -20,7 +20,7 @@ from k8s import lease_objects as objects
 from k8s.api import Conflict, Object
 from k8s.calls import CONFIG_MAP, LEASE, PATIENCE, VERSIONS, Calls, TooLarge
 from k8s.following import Following
-from k8s.names import CLUSTER_LABEL, GROUP_LABEL, MANAGER, Names, pauses
+from k8s.names import CLUSTER_LABEL, GROUP_LABEL, MANAGED_LABEL, MANAGER, Names, pauses
 from k8s.shelf import Shelf, missing
 from k8s.watching import View
 
@@ -186,7 +186,7 @@ class Marks:
     def _pauses_map(self) -> Object:
         metadata = {
             "name": pauses(self.cluster),
-            "labels": {"app.kubernetes.io/managed-by": MANAGER},
+            "labels": {MANAGED_LABEL: MANAGER},
             "annotations": {CLUSTER_LABEL: self.cluster},
         }
         return {"apiVersion": VERSIONS[CONFIG_MAP], "kind": CONFIG_MAP, "metadata": metadata}
@@ -279,7 +279,7 @@ class Marks:
 
     def _maps(self, component: str) -> list[Object]:
         """The ConfigMaps of all groups of this cluster, of one component."""
-        ours = f"app.kubernetes.io/managed-by={MANAGER}"
+        ours = f"{MANAGED_LABEL}={MANAGER}"
         found, _ = self._calls.find(CONFIG_MAP, labelSelector=ours)
         return [
             each

@@ -23,14 +23,16 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.slots import Gate, Phase, Slot, on_trial, proven
 from k8s import lease_objects as objects
 from k8s.api import Conflict, Object
-from k8s.calls import LEASE, PATIENCE
+from k8s.calls import LEASE, PATIENCE, Calls
 from k8s.lease_objects import GateRecord, Trial
 from k8s.names import Names
 from k8s.store_slots import Slots
+from k8s.watching import View
 
 CLAIM_PATIENCE: Final = 2.0
 """Seconds after which an unused claim is fenced off and replaced, on its finder's own clock."""
@@ -106,8 +108,19 @@ class _Doubts:
 class Taking(Slots):
     """`take` of `fleet.slots.SlotStore`."""
 
-    _doubts: _Doubts
-    _claims_seen: dict[tuple[str, str, Trial], float]
+    def __init__(
+        self,
+        calls: Calls,
+        *,
+        cluster: str,
+        clock: Clock,
+        lease: float,
+        worker: str | None = None,
+        view: View | None = None,
+    ) -> None:
+        super().__init__(calls, cluster=cluster, clock=clock, lease=lease, worker=worker, view=view)
+        self._doubts = _Doubts()
+        self._claims_seen: dict[tuple[str, str, Trial], float] = {}
 
     def take(
         self, seen: Slot, *, worker: str, revision: str, spark_session: str | None

@@ -1,5 +1,6 @@
 """A namespace of an API server, and the two views of a fleet in it."""
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,20 @@ from k8s.store import LeaseStore
 from tests.support.kube_api import ADMIN, KubeApi
 
 GROUP = "orders"
+
+
+def requests_of(store: LeaseStore) -> list[str]:
+    """The methods of this thread's requests from now on: not those of watches and the pulse."""
+    methods: list[str] = []
+    once = store._calls._once
+
+    def counted(request, seconds):
+        if threading.current_thread() is threading.main_thread():
+            methods.append(request.method)
+        return once(request, seconds)
+
+    store._calls._once = counted
+    return methods
 
 
 class Namespace:

@@ -1,6 +1,5 @@
 """While a manager changes a group, watches tell it how the group stands."""
 
-import threading
 import time
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ import pytest
 from fleet.errors import Unreachable
 from fleet.model import Plan
 from fleet.slots import ChangeState, Gate, Phase, WorkerReport
+from tests.k8s_store.conftest import requests_of
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -35,20 +35,6 @@ def changing(place):
     return manager, change
 
 
-def asked(store) -> list[str]:
-    """The methods of this thread's requests from now on."""
-    methods: list[str] = []
-    once = store._calls._once
-
-    def counted(request, seconds):
-        if threading.current_thread() is threading.main_thread():
-            methods.append(request.method)
-        return once(request, seconds)
-
-    store._calls._once = counted
-    return methods
-
-
 def test_looking_costs_no_request_until_the_change_ends(place, changing):
     """Ten looks a second for minutes would be hundreds of requests."""
     manager, change = changing
@@ -62,7 +48,7 @@ def test_looking_costs_no_request_until_the_change_ends(place, changing):
     while manager.slots(GROUP)[0] != held or manager.reports(GROUP) != (report,):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    methods = asked(manager)
+    methods = requests_of(manager)
     for _ in range(20):
         assert len(manager.slots(GROUP)) == 2
         assert manager.gate(GROUP).version == 1

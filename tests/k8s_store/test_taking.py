@@ -12,6 +12,7 @@ from fleet.slots import Gate, Handover, Phase, Slot
 from k8s import lease_objects as objects
 from k8s import taking
 from k8s.calls import LEASE
+from tests.k8s_store.conftest import requests_of
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -242,27 +243,13 @@ def test_a_take_costs_two_requests(place):
     opened(place, 2)
     worker = place.worker("old", slots=2)
     worker.slots(GROUP)
-    asked = count_calls(worker)
+    asked = requests_of(worker)
     assert take(worker, 0, "w", "old") is not None
     assert asked == ["PUT", "GET"]
     asked.clear()
     assert worker.slots(GROUP)
     assert worker.gate(GROUP)
     assert asked == []
-
-
-def count_calls(store) -> list[str]:
-    """The methods of its requests from now on, but for watches and the pulse."""
-    asked: list[str] = []
-    once = store._calls._once
-
-    def counted(request, seconds):
-        if threading.current_thread() is threading.main_thread():
-            asked.append(request.method)
-        return once(request, seconds)
-
-    store._calls._once = counted
-    return asked
 
 
 def test_a_slots_lease_shows_its_holder_to_kubectl(place):
