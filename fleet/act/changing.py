@@ -90,7 +90,7 @@ class Changing:
         adopted = self._adopt(actor)
         if adopted is None:
             return None
-        while not self._take_back():  # workers write the gate as well
+        while not self._take_back(adopted):  # workers write the gate as well
             pass
         return self.store.advance(
             replace(
@@ -115,12 +115,12 @@ class Changing:
         sign(self.store, adopted)
         return adopted
 
-    def _take_back(self) -> bool:
+    def _take_back(self, adopted: Change) -> bool:
         gate = self.store.gate(self.group)
         slots = self.store.slots(self.group)
         closed = {slot.number for slot in slots if slot.phase is Phase.CLOSED}
         kept = replace(gate, leaving=gate.leaving & closed, handover={}, rejoin={})
-        return self.store.write_gate(kept) is not None
+        return self.store.write_gate(kept, by=adopted) is not None
 
     def _busy(self) -> str:
         change = self.store.change(self.group)
