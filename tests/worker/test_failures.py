@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.errors.exceptions.connect import PythonException, SparkConnectGrpcException
 
 from fleet.clock import SystemClock
 from fleet.kafka_source.columns import SCHEMA
@@ -124,6 +124,41 @@ def brought_by_grpc() -> Exception:
             ) from None
     except SparkConnectGrpcException as error:
         return error
+
+
+class Refused(grpc.RpcError):
+    """What gRPC raises where nobody listens; its own class is private, made of a live call."""
+
+
+Refused.__module__ = "grpc._channel"
+
+
+def refused_to(module: str) -> Exception:
+    """The same, from a call that `module` made through gRPC's own."""
+    calls = {"__name__": "grpc._channel", "Refused": Refused}
+    exec("def call():\n    raise Refused('StatusCode.UNAVAILABLE')", calls)
+    client = {"__name__": module, "call": calls["call"]}
+    exec("def ask():\n    call()", client)
+    try:
+        client["ask"]()
+    except grpc.RpcError as error:
+        return error
+    raise AssertionError
+
+
+def chained(error: Exception, cause: Exception) -> Exception:
+    """As `raise error from cause`."""
+    error.__cause__ = cause
+    return error
+
+
+def in_a_task() -> Exception:
+    """What a UDF raised, as Spark quotes it."""
+    return PythonException(
+        message="An exception was thrown from the Python worker: grpc.RpcError: "
+        "StatusCode.UNAVAILABLE: failed to connect to the shop's database",
+        grpc_status_code=grpc.StatusCode.INTERNAL,
+    )
 
 
 def unread(condition: str) -> Exception:
@@ -277,6 +312,20 @@ def test_batch_timeout_interrupts_once_more_then_ends(bench: Bench):
             id="a wrong query",
         ),
         pytest.param(brought_by_grpc(), False, id="a query's failure that gRPC brought"),
+        pytest.param(refused_to("shop.stock"), False, id="a database of the user's"),
+        pytest.param(refused_to("pyspark.sql.connect.client.core"), True, id="Spark's channel"),
+        pytest.param(
+            chained(KeyError("stock"), refused_to("shop.stock")), False, id="the user's, as a cause"
+        ),
+        pytest.param(chained(RuntimeError("save"), unavailable()), True, id="Spark's, as a cause"),
+        pytest.param(in_a_task(), False, id="the user's in a task"),
+        pytest.param(
+            SparkConnectGrpcException(
+                message="RPC deadline exceeded", grpc_status_code=grpc.StatusCode.DEADLINE_EXCEEDED
+            ),
+            True,
+            id="no answer in time",
+        ),
     ],
 )
 def test_whose_failure(error: Exception, expected: bool):
