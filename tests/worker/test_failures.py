@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pytest
 from pyspark.errors.exceptions.connect import PythonException, SparkConnectGrpcException
 
@@ -104,9 +105,9 @@ class Bench:
 
 def batch(*partitions: int) -> InlineBatch:
     ranges = [BatchRange(topic="t", topic_id="T", partition=p, start=0, end=10) for p in partitions]
-    return InlineBatch(
-        ranges=tuple(ranges), tables={each.tp: SCHEMA.empty_table() for each in ranges}
-    )
+    rows = [{"offset": at} for at in range(10)]
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    return InlineBatch(ranges=tuple(ranges), tables={each.tp: table for each in ranges})
 
 
 def unavailable() -> Exception:
@@ -209,16 +210,18 @@ def test_only_the_poisoned_partition_fails(bench: Bench):
     done = bench.run(0, 1, 2)
     assert done.failed == {TopicPartition("t", 1): "ValueError: poison"}
     assert done.fatal is None
-    assert [len(each.ranges) for each in bench.calls] == [3, 3, 3, 1, 1, 1]
-    assert len({each.batch_id for each in bench.calls[2:]}) == 4, "each cut has its own batch id"
+    assert [len(each.ranges) for each in bench.calls] == [3, 3, 3, 1, 1, 1, 1, 1]
+    assert {each.ranges[0].partition for each in bench.calls[5:]} >= {1}
+    assert len({each.batch_id for each in bench.calls[2:]}) == 6, "each cut has its own batch id"
 
 
-def test_all_partitions_failing_is_no_poison(bench: Bench):
-    """A sink that is down must not quarantine every partition: the worker ends."""
+@pytest.mark.parametrize("partitions", [(0,), (0, 1)], ids=["one", "two"])
+def test_without_a_witness_nothing_is_poison(bench: Bench, partitions: tuple[int, ...]):
+    """A sink that is down fails all it is given: no partition is stopped, the batch is given back."""
     failing(bench, 99, lambda: OSError("disk full"))
-    done = bench.run(0, 1)
-    assert done.failed == {}
-    assert done.fatal == "the entrypoint fails for every partition of its batch: OSError: disk full"
+    done = bench.run(*partitions)
+    assert (done.failed, done.fatal, done.void) == ({}, None, False)
+    assert done.ill == "OSError: disk full"
 
 
 def test_a_spark_failure_is_no_attempt(bench: Bench):
