@@ -100,17 +100,16 @@ class Pieces:
         What is run as a whole goes together, first; pieces go alone, one partition after the
         other. begun: what the commits told of the partitions' positions.
         """
-        alone: list[Prepared] = []
-        whole: list[TopicPartition] = []
-        for each in closed.ranges:
-            cut = self._cut(each, begun.get(each.tp))
-            if len(cut) == 1 and cut[0].until is None:
-                whole.append(each.tp)
-            else:
-                alone += [closed.part(each.tp, piece.start, piece.end) for piece in cut]
-        if not alone:
+        cuts = {each.tp: self._cut(each, begun.get(each.tp)) for each in closed.ranges}
+        whole = [tp for tp, cut in cuts.items() if len(cut) == 1 and cut[0].until is None]
+        if len(whole) == len(cuts):
             return closed
-        self._waiting.extend([closed.only(whole), *alone] if whole else alone)
+        if whole:
+            self._waiting.append(closed.only(whole))
+        in_pieces = [(tp, cut) for tp, cut in cuts.items() if tp not in whole]
+        # Suspects last: who lives through the others and ends with them is a witness.
+        for tp, cut in sorted(in_pieces, key=lambda each: each[1][0].tries):
+            self._waiting.extend(closed.part(tp, piece.start, piece.end) for piece in cut)
         return self._waiting.popleft()
 
     def of(self, each: BatchRange) -> Piece:

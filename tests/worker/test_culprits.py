@@ -8,7 +8,6 @@ from fleet.worker.batches import SCHEMA, InlineBatch
 from fleet.worker.context import BatchRange
 from fleet.worker.culprits import Culprits, Failing
 
-
 RESTS = (0.5, 1.0)
 
 
@@ -172,7 +171,6 @@ def test_the_first_record_has_a_later_one_as_its_witness():
 
 def test_a_part_without_records_is_no_witness():
     """Offsets that are markers: the entrypoint has nothing to fail for."""
-
     made = batch(p0=[0, 1], p1=[0])
     entry = Entry((0, 0), (0, 1))
     result = Failing(

@@ -217,7 +217,7 @@ def test_only_the_poisoned_partition_fails(bench: Bench):
 
 @pytest.mark.parametrize("partitions", [(0,), (0, 1)], ids=["one", "two"])
 def test_without_a_witness_nothing_is_poison(bench: Bench, partitions: tuple[int, ...]):
-    """A sink that is down fails all it is given: no partition is stopped, the batch is given back."""
+    """A sink that is down fails all it is given: no partition is stopped for it."""
     failing(bench, 99, lambda: OSError("disk full"))
     done = bench.run(*partitions)
     assert (done.failed, done.fatal, done.void) == ({}, None, False)
