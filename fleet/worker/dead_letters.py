@@ -119,7 +119,11 @@ class DeadLetters:
             "attempts": letter.attempts,
             "error": letter.error,
         }
-        return [(PREFIX + name, str(value).encode()) for name, value in told.items()]
+        # An error's words may hold what no encoding has (half of a surrogate pair).
+        return [
+            (PREFIX + name, str(value).encode(errors="backslashreplace"))
+            for name, value in told.items()
+        ]
 
     def _note(self, letter: Letter) -> None:
         self._events.say(

@@ -458,5 +458,6 @@ class BatchRunner:
 
 
 def _told(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {first_line(error)}"
+    """An error in one line, which every store and log can hold."""
+    line = f"{type(error).__name__}: {first_line(error)}"
+    return line.encode(errors="backslashreplace").decode()

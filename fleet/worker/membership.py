@@ -182,7 +182,9 @@ class Membership:
         deadline = self._clock.monotonic() + self._terms.patience
         while not self._done:
             try:
-                look_around(self._consumer, self._terms.topics, self._events)
+                self._assigner.cluster = look_around(
+                    self._consumer, self._terms.topics, self._events
+                )
                 return
             except KafkaException as error:
                 self._on_error(error.args[0])  # what waiting does not mend ends it below
@@ -269,17 +271,18 @@ class Membership:
         if self._fatal:
             raise self._fatal
 
-    def _pause_and_resume(self) -> bool:
-        """Fetch what may be read; True where nothing may."""
+    def _pause_and_resume(self, anew: frozenset[TopicPartition] = frozenset()) -> bool:
+        """Fetch what may be read; True where nothing may. anew: whose pause is not known."""
         owned = self.standing.partitions
         if self._drain is None:
-            wanted = (self._reading.to_pause() | self._pipeline.quarantined) & owned
+            held = self._pipeline.quarantined | self._pipeline.unsettled
+            wanted = (self._reading.to_pause() | held) & owned
         else:
             wanted = owned
         now_paused = self._paused & owned
         for tps, act in (
-            (wanted - now_paused, self._consumer.pause),
-            (now_paused - wanted, self._consumer.resume),
+            (wanted - (now_paused - anew), self._consumer.pause),
+            ((now_paused | anew) - wanted, self._consumer.resume),
         ):
             if tps:
                 act([KafkaPartition(tp.topic, tp.partition) for tp in sorted(tps)])
@@ -290,7 +293,8 @@ class Membership:
         standing = self.standing
         standing.assigned = standing.assigned or self._idles()
         if standing.phase is Phase.JOINING and standing.assigned and not standing.failing_since:
-            empty = not self._pipeline.busy and self._reading.seen_all_ends()
+            idle = not self._pipeline.busy and not self._pipeline.unsettled
+            empty = idle and self._reading.seen_all_ends()
             if standing.batches or empty:
                 standing.phase = Phase.ACTIVE
                 self._events.tell("phase", phase="active")
@@ -335,6 +339,9 @@ class Membership:
                 self._cut_short("the drain")
         if self._pipeline.busy:
             return
+        self._pipeline.commit_chosen()
+        if self._pipeline.unsettled and self._clock.monotonic() < self._drain_by:
+            return  # a successor would choose anew, and skip what came meanwhile [42]
         if self._drain is Drain.CLOSE:
             self._done = True
         elif self._drain is Drain.HOLD:
@@ -382,8 +389,6 @@ class Membership:
         starts = self._assigner.starts(consumer, tps)
         marked = self._marks() & frozenset(tps)
         self._pipeline.quarantined |= marked
-        at = [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts]
-        self._protocol.assign(consumer, at)
         self.standing.partitions |= frozenset(tps)
         for start in starts:
             reads = self._drain is None and start.tp not in marked
@@ -392,12 +397,14 @@ class Membership:
                 self._losses.report(start)
             if start.anew:
                 self._losses.made_again(start)
+        self._pipeline.commit_chosen(assigned=False)
+        at = [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts]
+        self._protocol.assign(consumer, at)
         self.standing.member_id = consumer.memberid() or self.standing.member_id
         self.standing.assigned = True
         # librdkafka keeps a pause over a rebalance: say for each partition what shall be, now,
         # before a first fetch brings what has to wait.
-        self._paused |= frozenset(tps)
-        self._pause_and_resume()
+        self._pause_and_resume(frozenset(tps))
         self._events.say(f"assigned {len(tps)} partition(s): {names(tps)}")
         self._events.tell(
             "assigned",
@@ -409,8 +416,8 @@ class Membership:
         began = self._clock.monotonic()
         tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)
         self._pipeline.drop(tps)
-        if self._pipeline.touches(tps) and not self._done:
-            self._finish_in_hand()
+        if not self._done:
+            self._finish(tps)
         self._pipeline.lose(tps)
         self.standing.partitions -= tps
         self._paused -= tps
@@ -424,17 +431,21 @@ class Membership:
         while not self._done and (left := until - self._clock.monotonic()) > 0:
             self._serve(min(left, _STILL))
 
-    def _finish_in_hand(self) -> None:
-        """Serve the queue until the batch in hand is committed, within drain_timeout [6]."""
+    def _finish(self, tps: frozenset[TopicPartition]) -> None:
+        """Serve the queue until nothing of these is uncommitted, within drain_timeout [6, 42]."""
         deadline = self._clock.monotonic() + self._terms.drain_timeout
-        while self._pipeline.busy:
+        while self._pipeline.touches(tps) or self._pipeline.unsettled & tps:
             self.standing.moved_at = self._clock.monotonic()
             self._serve(_STILL)
-            late = not self._pipeline.settle() or self._pipeline.running
-            if late and self._clock.monotonic() >= deadline:
-                self._cut_short("the revocation")
-                if self._clock.monotonic() >= deadline + _UNCLEAN_SECONDS:
-                    return  # without its token it cannot commit; its watchdog sees to the rest
+            self._pipeline.commit_chosen()
+            self._pipeline.settle()
+            if self._clock.monotonic() < deadline:
+                continue
+            if not self._pipeline.touches(tps):
+                return
+            self._cut_short("the revocation")
+            if self._clock.monotonic() >= deadline + _UNCLEAN_SECONDS:
+                return  # without its token it cannot commit; its watchdog sees to the rest
 
     def _on_lost(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
         tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)

@@ -22,6 +22,7 @@ from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.assigning import Start
 from fleet.worker.backing_off import BackingOff
+from fleet.worker.chosen import Chosen
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchDone, BatchRunner, Why
 from fleet.worker.narrowing import Piece, Pieces, condemned, without
@@ -100,6 +101,7 @@ class Pipeline:
         self.gone: set[TopicPartition] = set()
         """Partitions whose topic was deleted under us; not read until it is made again."""
         self._starts: dict[TopicPartition, Start] = {}
+        self._chosen = Chosen()
         self._in_hand: _InHand | None = None
         self._prepared: Prepared | None = None
         self._pieces = Pieces(revision=revision, say=self._say_begun)
@@ -117,6 +119,11 @@ class Pipeline:
         """A batch runs in Spark."""
         return self._in_hand is not None and self._in_hand.done is None
 
+    @property
+    def unsettled(self) -> frozenset[TopicPartition]:
+        """Partitions that begin where nobody has committed: not read before that is done [42]."""
+        return self._chosen.waiting(self.quarantined)
+
     def touches(self, tps: Iterable[TopicPartition]) -> bool:
         """Whether the batch in hand has records of these partitions."""
         return self._in_hand is not None and not self._in_hand.tokens.keys().isdisjoint(tps)
@@ -124,17 +131,26 @@ class Pipeline:
     # --- partitions come and go ------------------------------------------------------------
 
     def begin(self, start: Start, *, reads: bool) -> None:
-        """A partition is ours (again): a new token, read from its start unless quarantined."""
-        self.owned.gain(start.tp)
+        """A partition is ours (again): a new token, read from its start unless quarantined.
+
+        Where the start was chosen just now, reading waits for `commit_chosen`.
+        """
+        token = self.owned.gain(start.tp)
         self._starts[start.tp] = start if reads else replace(start, begun=None)
         (self.gone.add if start.gone else self.gone.discard)(start.tp)
-        if reads and not start.gone:
-            self._reading.begin(
-                start.tp,
-                topic_id=start.topic_id,
-                start=start.position,
-                replay_to=start.replay_to,
-            )
+        self._chosen.drop([start.tp])
+        if start.chosen:
+            self._chosen.add(start, token=token, member=self._member(), reads=reads)
+        elif reads and not start.gone:
+            self._begin_reading(start)
+
+    def _begin_reading(self, start: Start) -> None:
+        self._reading.begin(
+            start.tp,
+            topic_id=start.topic_id,
+            start=start.position,
+            replay_to=start.replay_to,
+        )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """Forget what was read of partitions, not what runs."""
@@ -149,6 +165,7 @@ class Pipeline:
         gone = frozenset(tps)
         self.drop(gone)
         self.owned.lose(gone)
+        self._chosen.drop(gone)
         self.quarantined -= gone
         self.stopped -= gone
         self.gone -= gone
@@ -163,10 +180,13 @@ class Pipeline:
                 continue
             self.drop([tp])
             self.begin(start, reads=True)
-            try:
-                self._consumer.seek(KafkaPartition(tp.topic, tp.partition, start.position))
-            except KafkaException:  # not fetched any more
-                self.stopped.add(tp)
+            self._seek(start)
+
+    def _seek(self, start: Start) -> None:
+        try:
+            self._consumer.seek(KafkaPartition(start.tp.topic, start.tp.partition, start.position))
+        except KafkaException:  # not fetched any more
+            self.stopped.add(start.tp)
 
     def start_of(self, tp: TopicPartition) -> Start | None:
         """What an owned partition's reading begins with now: moved on by every commit."""
@@ -176,6 +196,7 @@ class Pipeline:
 
     def step(self) -> None:
         """Whatever is due now: commit, close, plan, dispatch."""
+        self.commit_chosen()
         holds = self._backing_off.holds
         if self._prepared is None and not holds:
             self._prepare()
@@ -216,7 +237,7 @@ class Pipeline:
         allowed = commitable(
             finished, self.owned, member_then=hand.member, member_now=self._member()
         )
-        outcome = self._write(self._entries(allowed)) if allowed else Committed.VOID
+        outcome = self._write_planned(allowed) if allowed else Committed.VOID
         if outcome is Committed.RETRY:
             hand.since = hand.since or now
             if now - hand.since < self._patience:
@@ -344,10 +365,8 @@ class Pipeline:
         ]
         if not weighed or (hand.member is not None and self._member() != hand.member):
             return
-        planned = self._planned
         with contextlib.suppress(FleetError):  # it is tried once, and for the next owner
             self._write([self._entry(tp, piece.start, piece) for tp, piece in weighed])
-        self._planned = planned
 
     def quarantine(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
         """Stop one partition, durably; the others go on [9]."""
@@ -367,26 +386,59 @@ class Pipeline:
         """Make sure that the prepared batch's ends stand in its partitions' metadata [4]."""
         if self._planned:
             return True
-        outcome = self._write(self._entries(()))
+        outcome = self._write_planned(())
         if outcome is Committed.VOID and self._prepared is not None:
             self.rewind([each.tp for each in self._prepared.ranges])
         return outcome is Committed.DONE and self._prepared is not None
 
-    def _entries(self, finished: Iterable[Finished]) -> list[KafkaPartition]:
+    def _write_planned(self, finished: Iterable[Finished]) -> Committed:
         """Offsets with plans: the finished ends, and unchanged ones of the prepared batch."""
         plans = {r.tp: self._pieces.of(r) for r in self._prepared.ranges} if self._prepared else {}
         offsets = {tp: self._starts[tp].position for tp in plans if tp in self._starts}
         offsets.update({each.tp: each.end for each in finished})
-        return [self._entry(tp, offset, plans.get(tp)) for tp, offset in sorted(offsets.items())]
+        outcome = self._write(
+            [self._entry(tp, offset, plans.get(tp)) for tp, offset in sorted(offsets.items())]
+        )
+        if outcome is Committed.DONE:
+            self._planned = self._prepared is not None
+        return outcome
 
     def _entry(self, tp: TopicPartition, offset: int, piece: Piece | None) -> KafkaPartition:
-        known_id = self._starts[tp].known_id
-        if piece is None:
-            plan = encode_plan(None, self._revision, known_id)
-        else:
-            tries, until = piece.tries + 1, piece.until
-            plan = encode_plan(piece.end, self._revision, known_id, tries=tries, until=until)
+        start = self._starts[tp]
+        plan = encode_plan(
+            None if piece is None else piece.end,
+            self._revision,
+            start.known_id,
+            cluster=start.cluster,
+            parts=start.parts,
+            tries=1 if piece is None else piece.tries + 1,
+            until=None if piece is None else piece.until,
+        )
         return KafkaPartition(tp.topic, tp.partition, offset, metadata=plan)
+
+    def commit_chosen(self, *, assigned: bool = True) -> None:
+        """Commit positions that were chosen, one try [42]; they are read from then on.
+
+        assigned: whether the client fetches them already (paused), so that it has to seek.
+        """
+        waiting = self.unsettled
+        now = self._clock.monotonic()
+        if not waiting or now < self._chosen.next_try:
+            return
+        due = self._chosen.due(waiting, self.owned, self._member())
+        outcome = self._write([self._entry(each.tp, each.end, None) for each in due])
+        if outcome is not Committed.DONE:  # for as long as they are ours; void ones are lost soon
+            self._chosen.next_try = now + _RETRY_PAUSE
+            return
+        kept = [each for each in due if each.tp not in self.gone]
+        for each in kept:
+            self._starts[each.tp] = start = _moved(self._starts[each.tp], each.end)
+            if self._chosen.committed(each.tp):
+                self._begin_reading(start)
+                if assigned:
+                    self._seek(start)
+        if kept:
+            self._events.tell("began", offsets={str(each.tp): each.end for each in kept})
 
     def _commit_gaps(self) -> None:
         """Positions that moved over markers alone: no batch, but their lag shall read 0.
@@ -419,12 +471,13 @@ class Pipeline:
         errors = [error for _, error in told if error.code() != _UNKNOWN_TOPIC]
         if not errors:
             self._standing.last_commit_at = self._clock.now()
-            self._planned = self._prepared is not None
             return Committed.DONE
         worst = errors[0]
         if is_fenced(worst):
             raise Fenced(worst.str())
-        self._events.say(f"commit: {worst.str()} ({worst.code()})")
+        self._events.say_rarely(
+            f"commit: {worst.str()} ({worst.code()})", key=f"commit {worst.code()}"
+        )
         if worst.code() in VOID:
             return Committed.VOID
         if worst.code() in RETRIED or worst.retriable():
@@ -435,6 +488,7 @@ class Pipeline:
         """Their topic was deleted: nothing of it is read or committed until it is made again."""
         tps = {TopicPartition(each.topic, each.partition) for each in deleted}
         self.gone |= tps & self._starts.keys()
+        self._chosen.drop(tps)
         self.drop(tps)
         for topic in sorted({tp.topic for tp in tps}):
             self._events.say(f"topic {topic} was deleted: what was read of it is not committed")
@@ -477,10 +531,14 @@ class Pipeline:
 
 
 def _moved(start: Start, position: int, replay_to: int | None = None) -> Start:
-    return Start(
-        tp=start.tp,
-        topic_id=start.topic_id,
+    return replace(
+        start,
         position=position,
         committed=position,
         replay_to=replay_to,
+        lost=None,
+        gone=False,
+        anew=False,
+        former=None,
+        begun=None,
     )
