@@ -72,6 +72,20 @@ class Start:
         """Whether nobody committed this position: it has to be before it is read from [42]."""
         return not self.gone and self.committed != self.position
 
+    def moved(self, position: int, replay_to: int | None = None) -> "Start":
+        """As it is once `position` is committed."""
+        return replace(
+            self,
+            position=position,
+            committed=position,
+            replay_to=replay_to,
+            lost=None,
+            gone=False,
+            anew=False,
+            former=None,
+            begun=None,
+        )
+
     @property
     def known_id(self) -> str | None:
         """The topic's id; None where the name stands in for it."""

@@ -7,8 +7,6 @@ hand, and commits inside the callback [6]. Others only post commands and read `s
 a command waits for the poll in progress, at most 20 ms.
 """
 
-import contextlib
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -22,14 +20,16 @@ from fleet.model import TopicPartition
 from fleet.slots import Phase
 from fleet.worker.assigning import Assigner, look_around
 from fleet.worker.backing_off import BackingOff
+from fleet.worker.commands import Commands
 from fleet.worker.events import Events, names
 from fleet.worker.executor import BatchRunner
+from fleet.worker.fetching import Fetching
 from fleet.worker.losses import Losses
 from fleet.worker.pipeline import Pipeline
 from fleet.worker.protocols import MemberProtocol, end_of, verdict
 from fleet.worker.reading import Reading
 from fleet.worker.standing import Drain, End, Ended, Standing, Terms
-from fleet.worker.topics import TopicWatch
+from fleet.worker.topics import PERHAPS_GONE, TopicWatch
 
 _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01
@@ -40,10 +40,8 @@ _OTHERS_HEAR: Final = 0.25
 milliseconds ends the round for a member that has not synced yet: it is answered 27, joins again
 with all it had, learns only then what to give up, and costs a third round."""
 _OUT_OF_RANGE: Final = -140
-_QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
-"""Unknown topic or id, end of partition, unknown partition: nothing to be told as an error."""
-_PERHAPS_GONE: Final = frozenset({3, 100, 103, -188, -190})
-"""After these a topic may have been deleted, or made again."""
+_QUIET: Final = frozenset({*PERHAPS_GONE, -191})
+"""Unknown topic, id or partition, end of partition: nothing to be told as an error."""
 _UNCLEAN_SECONDS: Final = 5.0
 
 
@@ -60,7 +58,7 @@ class Membership:
         assigner: Assigner,
         marks: Callable[[], frozenset[TopicPartition]],
         poisoned: Callable[[TopicPartition, int, str, int], None],
-        may_wait: Callable[[], bool],
+        backing_off: BackingOff,
         clock: Clock,
         events: Events,
     ) -> None:
@@ -73,16 +71,14 @@ class Membership:
         self._assigner = assigner
         self._marks = marks
         self._poisoned = poisoned
-        self._backing_off = BackingOff(
-            patience=terms.entrypoint_patience, may_wait=may_wait, clock=clock
-        )
+        self._backing_off = backing_off
         self._clock = clock
         self._events = events
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._commands = Commands()
         self._drain: Drain | None = None
         self._drain_by = 0.0
         self._lifts: set[TopicPartition] = set()
-        self._paused: frozenset[TopicPartition] = frozenset()
+        self._fetching = Fetching()
         self._fatal: FleetError | None = None
         self._done = False
         self._joined: float | None = None
@@ -119,15 +115,8 @@ class Membership:
 
     def spare(self, timeout: float) -> None:
         """Say that the batch in hand is not what ends this worker; waits so long at most."""
-        said = threading.Event()
-
-        def say() -> None:
-            if self._flow is not None:
-                self._flow.spare()
-            said.set()
-
-        self._commands.put(say)
-        said.wait(timeout)
+        if (flow := self._flow) is not None:
+            self._commands.run(flow.spare, timeout)
 
     def join(self, timeout: float) -> bool:
         """Wait for the end; whether it has come."""
@@ -199,7 +188,7 @@ class Membership:
                         f"no broker answers at {self._terms.options['bootstrap.servers']} "
                         f"({error.args[0].str()})"
                     ) from error
-            self._serve(0.2)
+            self._commands.serve(0.2)
             self._check()
 
     def _await_gate(self) -> None:
@@ -210,7 +199,7 @@ class Membership:
             if left <= 0:
                 return
             if left > 0.05:
-                self._serve(min(left - 0.03, 0.1))
+                self._commands.serve(min(left - 0.03, 0.1))
             else:
                 self._clock.sleep(left)
             self.standing.moved_at = self._clock.monotonic()
@@ -236,11 +225,11 @@ class Membership:
         """One look at everything."""
         self.standing.moved_at = self._clock.monotonic()
         self.standing.quarantined = frozenset(self._pipeline.quarantined)
-        self._serve(0.0)
+        self._commands.serve(0.0)
         self._check()
         if self._drain is Drain.STILL and not self._pipeline.busy:
             self.standing.phase = Phase.CLOSED
-            self._serve(_STILL)
+            self._commands.serve(_STILL)
             return
         self._losses.lift(self._lifts)
         if self._pipeline.gone:
@@ -252,9 +241,9 @@ class Membership:
         timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
         for error, tp, _ in self._reading.take(self._consumer, timeout=timeout):
             self._on_message_error(error, tp)
-        self._serve(0.0)  # a batch that was done meanwhile
+        self._commands.serve(0.0)  # a batch that was done meanwhile
         if still and (self._pipeline.busy or self._drain in {None, Drain.HOLD}):
-            self._serve(_STILL)
+            self._commands.serve(_STILL)
         self._check()
         if self._done:
             return
@@ -264,16 +253,6 @@ class Membership:
         else:
             self._go_on_draining()
 
-    def _serve(self, timeout: float) -> None:
-        """Run posted commands; waits at most `timeout` for the first."""
-        with contextlib.suppress(queue.Empty):
-            command = (
-                self._commands.get(timeout=timeout) if timeout else self._commands.get_nowait()
-            )
-            while True:
-                command()
-                command = self._commands.get_nowait()
-
     def _check(self) -> None:
         if self._fatal:
             raise self._fatal
@@ -281,20 +260,10 @@ class Membership:
     def _pause_and_resume(self, anew: frozenset[TopicPartition] = frozenset()) -> bool:
         """Fetch what may be read; True where nothing may. anew: whose pause is not known."""
         owned = self.standing.partitions
+        held = owned
         if self._drain is None:
-            held = self._pipeline.quarantined | self._pipeline.unsettled
-            wanted = (self._reading.to_pause() | held) & owned
-        else:
-            wanted = owned
-        now_paused = self._paused & owned
-        for tps, act in (
-            (wanted - (now_paused - anew), self._consumer.pause),
-            ((now_paused | anew) - wanted, self._consumer.resume),
-        ):
-            if tps:
-                act([KafkaPartition(tp.topic, tp.partition) for tp in sorted(tps)])
-        self._paused = frozenset(wanted)
-        return bool(owned) and wanted == owned
+            held = self._reading.to_pause() | self._pipeline.unsettled | self._pipeline.quarantined
+        return self._fetching.hold(self._consumer, held, owned=owned, anew=anew)
 
     def _note_active(self) -> None:
         standing = self.standing
@@ -429,23 +398,20 @@ class Membership:
             self._finish(tps)
         self._pipeline.lose(tps)
         self.standing.partitions -= tps
-        self._paused -= tps
+        self._fetching.drop(tps)
         if self._terms.options.get("partition.assignment.strategy") == "cooperative-sticky":
-            self._wait_in_callback(until=began + _OTHERS_HEAR)
+            while not self._done and (left := began + _OTHERS_HEAR - self._clock.monotonic()) > 0:
+                self._commands.serve(min(left, _STILL))
         self._protocol.unassign(consumer, partitions)
         self._events.say(f"revoked {len(tps)} partition(s): {names(sorted(tps))}")
         self._events.tell("revoked", partitions=[str(tp) for tp in sorted(tps)])
-
-    def _wait_in_callback(self, *, until: float) -> None:
-        while not self._done and (left := until - self._clock.monotonic()) > 0:
-            self._serve(min(left, _STILL))
 
     def _finish(self, tps: frozenset[TopicPartition]) -> None:
         """Serve the queue until nothing of these is uncommitted, within drain_timeout [6, 42]."""
         deadline = self._clock.monotonic() + self._terms.drain_timeout
         while self._pipeline.touches(tps) or self._pipeline.unsettled & tps:
             self.standing.moved_at = self._clock.monotonic()
-            self._serve(_STILL)
+            self._commands.serve(_STILL)
             self._pipeline.commit_chosen()
             self._pipeline.settle()
             if self._clock.monotonic() < deadline:
@@ -462,7 +428,7 @@ class Membership:
             self._pipeline.interrupt()
         self._pipeline.lose(tps)
         self.standing.partitions -= tps
-        self._paused -= tps
+        self._fetching.drop(tps)
         self._protocol.unassign(consumer, partitions)
         self._events.say(f"lost {len(tps)} partition(s): nothing of them is committed any more")
         self._events.tell("lost", partitions=[str(tp) for tp in sorted(tps)])
@@ -474,7 +440,7 @@ class Membership:
             self._events.say_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
 
     def _on_message_error(self, error: Any, tp: TopicPartition | None) -> None:
-        if error.code() in _PERHAPS_GONE:
+        if error.code() in PERHAPS_GONE:
             self._topics.soon()
         if error.code() == _OUT_OF_RANGE and tp is not None:
             with self.standing.waits(self._clock):

@@ -16,10 +16,11 @@ from typing import Any, Final
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.settings import WorkerSettings
-from fleet.slots import Gate, Phase, Slot, SlotStore
+from fleet.slots import Phase, Slot, SlotStore
 from fleet.worker.building import membership_of, orphans_of, session_timeout
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
+from fleet.worker.gate_of_holder import GateOfHolder
 from fleet.worker.holding import Holding, Looker
 from fleet.worker.leaving import Completer, Leave, all_drained
 from fleet.worker.marks import Marks
@@ -88,6 +89,7 @@ class Tenure:
     def __init__(self, tools: Tools, slot: Slot, *, former: Slot | None = None) -> None:
         self._tools = tools
         self._number = slot.number
+        self._gate = GateOfHolder(tools.store, tools.settings.group.group, slot.number)
         self._former = former
         self._freed_at: float | None = None
         self._membership: Membership | None = None
@@ -316,23 +318,13 @@ class Tenure:
         return None
 
     def _ask_for_rebalance(self) -> None:
-        tools, token = self._tools, self._holding.slot.token
-
-        def with_us(gate: Gate) -> Gate:
-            return replace(gate, rejoin={**gate.rejoin, self._number: token})
-
         with contextlib.suppress(Unreachable):
-            _write_gate(tools.store, tools.settings.group.group, with_us)
-        tools.looker.forget()
+            self._gate.ask_rejoin(self._holding.slot.token)
+        self._tools.looker.forget()
 
     def _take_back_rejoin(self) -> None:
-        tools = self._tools
-
-        def without(gate: Gate) -> Gate:
-            return replace(gate, rejoin={n: t for n, t in gate.rejoin.items() if n != self._number})
-
-        _write_gate(tools.store, tools.settings.group.group, without)
-        tools.looker.forget()
+        self._gate.take_back_rejoin()
+        self._tools.looker.forget()
 
     # --- its end ---------------------------------------------------------------------------
 
@@ -403,11 +395,7 @@ class Tenure:
     def _shut(self, sentence: str, ended: Ended) -> tuple[int, str]:
         """A foreign process has our instance id: close the slot, say so, end [15]."""
         self._error(sentence)
-        _write_gate(
-            self._tools.store,
-            self._tools.settings.group.group,
-            lambda gate: replace(gate, quarantined=gate.quarantined | {self._number}),
-        )
+        self._gate.shut()
         self._holding.release(clean=ended.clean)
         return 1, sentence
 
@@ -444,11 +432,3 @@ class Tenure:
             "spark_session": self._tools.runner.session_id,
             **known,
         }
-
-
-def _write_gate(store: SlotStore, group: str, change: Any) -> None:
-    """Change the gate by compare-and-set, a bounded number of times."""
-    for _ in range(20):
-        if store.write_gate(change(store.gate(group))) is not None:
-            return
-    raise FleetError(f"the gate of group {group} changes too often to be written")

@@ -24,9 +24,10 @@ from fleet.worker import building, membership
 from fleet.worker.context import BatchContext
 from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner, Identity
+from fleet.worker.executor import BatchRunner
 from fleet.worker.marks import Marks
 from fleet.worker.protocols import protocol_of
+from fleet.worker.runs import Identity
 from fleet.worker.spark_link import SparkLink
 from fleet.worker.standing import Drain
 from tests.support.memory_kafka import MemoryKafka

@@ -21,7 +21,8 @@ from fleet.worker.batches import InlineBatch
 from fleet.worker.context import BatchContext, BatchRange
 from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchDone, BatchRunner, Identity, Why
+from fleet.worker.executor import BatchRunner
+from fleet.worker.runs import BatchDone, Identity, Why
 from fleet.worker.spark_link import SparkLink, is_spark_failure
 
 CLOCK = SystemClock()
