@@ -19,6 +19,7 @@ from fleet.slots import Slot
 from fleet.spec import ClassicWorker
 from fleet.worker.asking import Question
 from fleet.worker.assigning import Assigner
+from fleet.worker.backing_off import BackingOff
 from fleet.worker.batches import InlineReading
 from fleet.worker.ends import Ends
 from fleet.worker.events import Events
@@ -79,7 +80,6 @@ def membership_of(
             skip_truncated=worker.on_truncated == "skip",
             metadata_refresh=worker.metadata_refresh,
             revision=settings.revision,
-            entrypoint_patience=worker.entrypoint_patience,
         ),
         protocol=protocol,
         reading=_reading(settings, admin, clock, events),
@@ -93,7 +93,7 @@ def membership_of(
         ),
         marks=marks.on_assign,
         poisoned=marks.poisoned,
-        may_wait=may_wait,
+        backing_off=BackingOff(patience=worker.entrypoint_patience, may_wait=may_wait, clock=clock),
         clock=clock,
         events=events,
     )

@@ -24,7 +24,7 @@ from fleet.worker.assigning import Assigner, look_around
 from fleet.worker.backing_off import BackingOff
 from fleet.worker.events import Events, names
 from fleet.worker.executor import BatchRunner
-from fleet.worker.losses import Losses
+from fleet.worker.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses
 from fleet.worker.pipeline import Pipeline
 from fleet.worker.protocols import MemberProtocol, end_of, verdict
 from fleet.worker.reading import Reading
@@ -39,11 +39,6 @@ _OTHERS_HEAR: Final = 0.25
 """Least seconds from a cooperative revocation to the rejoin that it brings. Rejoining within
 milliseconds ends the round for a member that has not synced yet: it is answered 27, joins again
 with all it had, learns only then what to give up, and costs a third round."""
-_OUT_OF_RANGE: Final = -140
-_QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
-"""Unknown topic or id, end of partition, unknown partition: nothing to be told as an error."""
-_PERHAPS_GONE: Final = frozenset({3, 100, 103, -188, -190})
-"""After these a topic may have been deleted, or made again."""
 _UNCLEAN_SECONDS: Final = 5.0
 
 
@@ -60,7 +55,7 @@ class Membership:
         assigner: Assigner,
         marks: Callable[[], frozenset[TopicPartition]],
         poisoned: Callable[[TopicPartition, int, str, int], None],
-        may_wait: Callable[[], bool],
+        backing_off: BackingOff,
         clock: Clock,
         events: Events,
     ) -> None:
@@ -73,9 +68,7 @@ class Membership:
         self._assigner = assigner
         self._marks = marks
         self._poisoned = poisoned
-        self._backing_off = BackingOff(
-            patience=terms.entrypoint_patience, may_wait=may_wait, clock=clock
-        )
+        self._backing_off = backing_off
         self._clock = clock
         self._events = events
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -111,17 +104,9 @@ class Membership:
         """Stop at once: commit nothing, the batch in hand is void."""
         self._commands.put(self._abort)
 
-    def spare(self, timeout: float) -> None:
-        """Say that the batch in hand is not what ends this worker; waits so long at most."""
-        said = threading.Event()
-
-        def say() -> None:
-            if self._flow is not None:
-                self._flow.spare()
-            said.set()
-
-        self._commands.put(say)
-        said.wait(timeout)
+    def spare(self) -> None:
+        """Say that the batch in hand is not what ends this worker."""
+        self._commands.put(self._spare)
 
     def join(self, timeout: float) -> bool:
         """Wait for the end; whether it has come."""
@@ -147,7 +132,10 @@ class Membership:
             how, sentence = End.FATAL, f"{type(error).__name__}: {error}"
         finally:
             clean = self._close(how)
-            self._let_go()
+            # Clients whose callbacks refer to us would stay, with threads and pipes, until gc.
+            self._consumer = self._flow = None
+            for name in ("_losses", "_topics", "_assigner", "_reading"):
+                self.__dict__.pop(name, None)
         self.ended = Ended(how=how, sentence=sentence, clean=clean)
 
     def _connect(self) -> None:
@@ -305,13 +293,16 @@ class Membership:
         if self._drain in {None, Drain.HOLD, Drain.STILL} and not self._done:
             if self._drain is None:
                 self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
-                if self._flow is not None:
-                    self._flow.spare()
+                self._spare()
                 self.standing.phase = Phase.DRAINING
             self._done = self._drain is Drain.STILL and then is Drain.CLOSE  # not one poll more
             self._drain = then
         if self.standing.joined_at is None and then is Drain.CLOSE:
             self._done = True  # not even subscribed
+
+    def _spare(self) -> None:
+        if self._flow is not None:
+            self._flow.spare()
 
     def _abort(self) -> None:
         self._done = True
@@ -371,14 +362,6 @@ class Membership:
         self.standing.partitions = frozenset()
         self._events.tell("closed", how=str(how))
         return clean and not self.standing.unclean
-
-    def _let_go(self) -> None:
-        """Drop whatever holds clients of librdkafka, now: each has threads, sockets and pipes, and
-        its callbacks refer to us, so that they would stay until Python looks for cycles.
-        """
-        self._consumer = self._flow = None
-        for name in ("_losses", "_topics", "_assigner", "_reading"):
-            self.__dict__.pop(name, None)
 
     # --- callbacks: all on this thread, inside consume() or close() [1] --------------------
 
@@ -459,9 +442,9 @@ class Membership:
             self._events.say_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
 
     def _on_message_error(self, error: Any, tp: TopicPartition | None) -> None:
-        if error.code() in _PERHAPS_GONE:
+        if error.code() in PERHAPS_GONE:
             self._topics.soon()
-        if error.code() == _OUT_OF_RANGE and tp is not None:
+        if error.code() == OUT_OF_RANGE and tp is not None:
             self._losses.out_of_range(tp)
-        elif error.code() not in _QUIET:
+        elif error.code() not in QUIET:
             self._on_error(error)

@@ -9,8 +9,8 @@ extra commit of unchanged offsets does, before batch k+1 starts. Cost: 1-2 ms fo
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from fleet.worker.assigning import Start
 from fleet.worker.backing_off import BackingOff
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchDone, BatchRunner, Why
+from fleet.worker.in_hand import InHand
 from fleet.worker.narrowing import Piece, Pieces, condemned, without
 from fleet.worker.plans import (
     Begun,
@@ -47,19 +48,6 @@ class Committed(StrEnum):
     DONE = "done"
     RETRY = "retry"
     VOID = "void"
-
-
-@dataclass(slots=True, kw_only=True)
-class _InHand:
-    """A batch that Spark runs or ran, and under which membership it was dispatched."""
-
-    batch: Prepared
-    tokens: Mapping[TopicPartition, int]
-    member: str | None
-    done: BatchDone | None = None
-    since: float = 0.0
-    """Monotonic time of the first try to commit."""
-    next_try: float = 0.0
 
 
 class Pipeline:
@@ -100,7 +88,7 @@ class Pipeline:
         self.gone: set[TopicPartition] = set()
         """Partitions whose topic was deleted under us; not read until it is made again."""
         self._starts: dict[TopicPartition, Start] = {}
-        self._in_hand: _InHand | None = None
+        self._in_hand: InHand | None = None
         self._prepared: Prepared | None = None
         self._pieces = Pieces(revision=revision)
         self._planned = False
@@ -212,7 +200,7 @@ class Pipeline:
         if now < hand.next_try:
             return False
         done = hand.done
-        finished = () if done.void or done.ill else self._finished(hand)
+        finished = hand.finished()
         allowed = commitable(
             finished, self.owned, member_then=hand.member, member_now=self._member()
         )
@@ -229,7 +217,7 @@ class Pipeline:
         if outcome is Committed.DONE:
             allowed = tuple(each for each in allowed if each.tp not in self.gone)
             if allowed:
-                self._note_commit(hand, done, allowed)
+                self._note_commit(hand, allowed)
             again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
             again -= {each.tp for each in allowed} | self.quarantined | self.gone
         elif done.ill:
@@ -253,24 +241,11 @@ class Pipeline:
                 self._starts[tp] = replace(_moved(start, start.position, upto), begun=kept)
         self.rewind(again)
 
-    def _finished(self, hand: _InHand) -> tuple[Finished, ...]:
-        assert hand.done is not None
-        done = hand.done
-        ends = {
-            each.tp: done.reached.get(each.tp, each.start) if each.tp in done.failed else each.end
-            for each in hand.batch.ranges
-        }
-        return tuple(
-            Finished(tp=each.tp, token=hand.tokens[each.tp], end=ends[each.tp])
-            for each in hand.batch.ranges
-            if ends[each.tp] > each.start
-        )
-
     def _dispatch(self) -> None:
         batch, self._prepared = self._prepared, None
         assert batch is not None
         tokens = self.owned.tokens
-        hand = _InHand(
+        hand = InHand(
             batch=batch,
             tokens={each.tp: tokens[each.tp] for each in batch.ranges},
             member=self._member(),
@@ -287,7 +262,7 @@ class Pipeline:
         else:
             self._runner.submit(batch, arrives)
 
-    def _arrived(self, hand: _InHand, done: BatchDone) -> None:
+    def _arrived(self, hand: InHand, done: BatchDone) -> None:
         """On the consumer thread: the batch thread is through with it."""
         standing = self._standing
         standing.busy_seconds += done.seconds
@@ -315,7 +290,7 @@ class Pipeline:
         if not done.failed and not done.void and not self.quarantined:
             standing.error = None
 
-    def _fall_ill(self, hand: _InHand, error: str) -> None:
+    def _fall_ill(self, hand: InHand, error: str) -> None:
         """Nothing of the batch went well: nothing of it is committed, and it is cut anew [43]."""
         standing = self._standing
         standing.failed, standing.error = True, error
@@ -334,14 +309,10 @@ class Pipeline:
         if self._in_hand is not None:
             self._spare(self._in_hand)
 
-    def _spare(self, hand: _InHand) -> None:
+    def _spare(self, hand: InHand) -> None:
         """Take back that its ranges were begun, where that begins to weigh."""
-        weighed = [
-            (each.tp, replace(piece, tries=-1))
-            for each in hand.batch.ranges
-            if (piece := self._pieces.of(each)).tries > 0 or piece.until is not None
-            if self.owned.holds(each.tp, hand.tokens[each.tp])
-        ]
+        ours = [e for e in hand.batch.ranges if self.owned.holds(e.tp, hand.tokens[e.tp])]
+        weighed = self._pieces.weighed(ours)
         if not weighed or (hand.member is not None and self._member() != hand.member):
             return
         planned = self._planned
@@ -381,11 +352,8 @@ class Pipeline:
 
     def _entry(self, tp: TopicPartition, offset: int, piece: Piece | None) -> KafkaPartition:
         known_id = self._starts[tp].known_id
-        if piece is None:
-            plan = encode_plan(None, self._revision, known_id)
-        else:
-            tries, until = piece.tries + 1, piece.until
-            plan = encode_plan(piece.end, self._revision, known_id, tries=tries, until=until)
+        end, tries, until = (None, 1, None) if piece is None else piece.planned
+        plan = encode_plan(end, self._revision, known_id, tries=tries, until=until)
         return KafkaPartition(tp.topic, tp.partition, offset, metadata=plan)
 
     def _commit_gaps(self) -> None:
@@ -440,18 +408,13 @@ class Pipeline:
             self._events.say(f"topic {topic} was deleted: what was read of it is not committed")
             self._events.tell("topic_deleted", topic=topic)
 
-    def _note_commit(self, hand: _InHand, done: BatchDone, allowed: tuple[Finished, ...]) -> None:
+    def _note_commit(self, hand: InHand, allowed: tuple[Finished, ...]) -> None:
         standing = self._standing
         for each in allowed:
             self._starts[each.tp] = _moved(self._starts[each.tp], each.end)
             self._pieces.passed(each.tp, each.end)
         standing.batches += 1
-        starts = {each.tp: each.start for each in hand.batch.ranges}
-        whole = [each for each in allowed if each.tp not in done.reached]
-        standing.records += hand.batch.only([each.tp for each in whole]).records
-        for each in allowed:
-            if each.tp in done.reached:
-                standing.records += hand.batch.part(each.tp, starts[each.tp], each.end).records
+        standing.records += hand.records(allowed)
         offsets = {str(each.tp): each.end for each in allowed}
         self._events.tell("committed", offsets=offsets, generation=self.generation())
 

@@ -9,7 +9,6 @@ or be taken back. Cost: a tick of 50 ms.
 import contextlib
 import os
 import threading
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Phase, Slot, SlotStore
 from fleet.worker.building import membership_of, orphans_of, session_timeout
+from fleet.worker.curing import Cure
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
 from fleet.worker.holding import Holding, Looker
@@ -32,8 +32,8 @@ from fleet.worker.trial import Trial, is_proven
 
 TICK: Final = 0.05
 _HARD_EXIT: Final = 1
-_LAST_WORD: Final = 2.0
-"""Seconds that the consumer thread has before a hard exit."""
+_LAST_WORD: Final = 0.5
+"""Seconds that the consumer thread has for its last commit before a hard exit."""
 _LONGEST_WAIT: Final = 30.0
 """Seconds that a gate may lie ahead."""
 
@@ -92,8 +92,7 @@ class Tenure:
         self._membership: Membership | None = None
         self._began: tuple[str, object] | None = None
         self._fenced_at: float | None = None
-        self._cured = True
-        """Whether nothing of a former holder runs on Spark, as far as we can see to it."""
+        self._cure: Cure | None = None
         self._marks = Marks(
             tools.store,
             group=tools.settings.group.group,
@@ -135,32 +134,12 @@ class Tenure:
         tools.events.say(f"took slot {slot.number}{whose}")
         tools.events.tell("slot", slot=slot.number, token=slot.token, former=seen.holder)
         tenure = cls(tools, slot, former=seen)
-        tenure._cure(seen, session)
+        tenure._cure = Cure(tools.runner, seen, ours=session, events=tools.events)
         if seen.member_id is not None and not tools.is_static:
             tenure._evict(seen.member_id)
         if tools.protocol.exclusive and seen.holder is not None:
             tenure._free_before_joining()
         return tenure
-
-    def _cure(self, seen: Slot, ours: str | None) -> None:
-        """Stop what a former holder that did not release left running on Spark [3].
-
-        The join does not wait for it: whoever joins late costs a rebalance [19]. Our batches do,
-        since they run behind it on the same thread.
-        """
-        former, tools = seen.spark_session, self._tools
-        if seen.clean or former is None or former == ours:
-            return
-
-        def ended(cure: "Future[str | None]") -> None:
-            error = cure.exception()
-            why = cure.result() if error is None else type(error).__name__
-            result = "is interrupted and released" if why is None else f"could not be ended ({why})"
-            tools.events.say(f"the former holder's Spark session {result}")
-            self._cured = True
-
-        self._cured = False
-        tools.runner.cure(former).add_done_callback(ended)
 
     def _evict(self, member_id: str) -> None:
         """A dead dynamic member has no successor by name: it would hold up our join [18].
@@ -203,6 +182,10 @@ class Tenure:
             member_ids=tuple(i for i in ids if i is not None),
             workers=frozenset(n for n in names if n is not None),
         )
+
+    @property
+    def _cured(self) -> bool:
+        return self._cure is None or self._cure.over
 
     def still_ours(self) -> bool:
         """For the batch thread, before it runs a batch again."""
@@ -427,7 +410,8 @@ class Tenure:
     def _end_hard(self, why: str) -> None:
         """A thread hangs in the user's code: no exit handler may wait for it."""
         if self._membership is not None:
-            self._membership.spare(_LAST_WORD)
+            self._membership.spare()
+            self._tools.clock.sleep(_LAST_WORD)
         self._error(why)
         with contextlib.suppress(FleetError):
             self._holding.release(clean=False)
