@@ -2,7 +2,6 @@
 
 import contextlib
 import queue
-import threading
 from collections.abc import Callable
 
 
@@ -15,17 +14,6 @@ class Commands:
     def put(self, call: Callable[[], None]) -> None:
         """To be run soon; returns at once."""
         self._calls.put(call)
-
-    def run(self, call: Callable[[], object], timeout: float) -> None:
-        """Post it, and wait so many seconds at most until it was run."""
-        ran = threading.Event()
-
-        def run() -> None:
-            call()
-            ran.set()
-
-        self._calls.put(run)
-        ran.wait(timeout)
 
     def serve(self, timeout: float) -> None:
         """Run what is posted; waits at most `timeout` seconds for the first."""

@@ -88,13 +88,14 @@ class Commits:
 
 def entry_of(start: Start, offset: int, piece: Piece | None, revision: str) -> KafkaPartition:
     """What a commit of `offset` says of a partition; piece: what is planned to begin there."""
+    end, tries, until = (None, 1, None) if piece is None else piece.planned
     plan = encode_plan(
-        None if piece is None else piece.end,
+        end,
         revision,
         start.known_id,
         cluster=start.cluster,
         parts=start.parts,
-        tries=1 if piece is None else piece.tries + 1,
-        until=None if piece is None else piece.until,
+        tries=tries,
+        until=until,
     )
     return KafkaPartition(start.tp.topic, start.tp.partition, offset, metadata=plan)

@@ -16,8 +16,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 
 from fleet.model import TopicPartition
-from fleet.worker.culprits import Letter
+from fleet.worker.culprits import Culprits, Letter
 from fleet.worker.events import Events
+from fleet.worker.reading import Prepared
 
 MOST: Final = 10
 WINDOW: Final = 1000
@@ -38,7 +39,9 @@ class DeadLetters:
         events: Events,
         most: int = MOST,
         window: int = WINDOW,
+        seconds: float = _SECONDS,
     ) -> None:
+        self._seconds = seconds
         self.topic = topic
         self._group = group
         self._revision = revision
@@ -80,13 +83,13 @@ class DeadLetters:
                         headers=[*_own(row), *self._headers(letter, row)],
                         on_delivery=delivered,
                     )
-            waiting = producer.flush(_SECONDS + 5.0)
+            waiting = producer.flush(self._seconds + 5.0)
         except (KafkaException, BufferError) as error:
             refused.append(str(error))
             waiting = 0
         if refused or waiting:
             self._producer = None  # whatever it still holds goes with it
-            why = refused[0] if refused else f"no answer within {_SECONDS:g} s"
+            why = refused[0] if refused else f"no answer within {self._seconds:g} s"
             return f"the dead-letter topic {self.topic} cannot be written: {why}"
         for letter in letters:
             self._note(letter)
@@ -99,7 +102,7 @@ class DeadLetters:
                     **self._options,
                     "acks": "all",
                     "enable.idempotence": True,
-                    "message.timeout.ms": int(_SECONDS * 1000),
+                    "message.timeout.ms": int(self._seconds * 1000),
                     "topic.metadata.propagation.max.ms": 10_000,
                     "linger.ms": 0,
                     "logger": self._events.librdkafka_logger(),
@@ -136,6 +139,32 @@ class DeadLetters:
         sent = self._sent.setdefault(letter.tp, deque(maxlen=self._most * 2))
         if letter.offset not in sent:
             sent.append(letter.offset)
+
+
+def put_aside(letters: DeadLetters | None, found: Culprits, spark: Any) -> Culprits:
+    """Send what was found, before its batch may be committed; what cannot be sent has failed."""
+    if not found.letters or letters is None:
+        return found
+    why = letters.send(found.letters, spark)
+    if why is None:
+        return found
+    first = {each.tp: each for each in reversed(found.letters)}
+    return Culprits(
+        failed={**{tp: f"{each.error}; {why}" for tp, each in first.items()}, **found.failed},
+        reached={**{tp: each.offset for tp, each in first.items()}, **found.reached},
+    )
+
+
+def condemned(letters: DeadLetters | None, batch: Prepared, error: str, spark: Any) -> Culprits:
+    """Put a batch of one offset aside that the entrypoint shall not see, or stop its partition."""
+    (each,) = batch.ranges
+    if letters is None or letters.room(each.tp, each.start) <= 0:
+        return Culprits(failed={each.tp: error})
+    letter = Letter(tp=each.tp, offset=each.start, part=batch, error=error, attempts=0)
+    try:
+        return put_aside(letters, Culprits(letters=(letter,)), spark)
+    except Exception as failure:  # noqa: BLE001 - named, and stopped as without a topic
+        return Culprits(failed={each.tp: f"{error}; {type(failure).__name__}: {failure}"})
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

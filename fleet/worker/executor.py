@@ -20,8 +20,8 @@ from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.kafka_source.failures import TRUNCATED, told_by
 from fleet.worker.context import BatchContext
-from fleet.worker.culprits import Culprits, Failing, Letter
-from fleet.worker.dead_letters import DeadLetters
+from fleet.worker.culprits import Culprits, Failing
+from fleet.worker.dead_letters import DeadLetters, condemned, put_aside
 from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
 from fleet.worker.reading import Prepared
@@ -219,7 +219,8 @@ class BatchRunner:
         try:
             error = self._attempts(batch, job, count, pauses=self._pauses)
             if error is not None:
-                found = self._put_aside(self._culprits(batch, job, count, error))
+                found = self._culprits(batch, job, count, error)
+                found = put_aside(self._letters, found, self._link.session)
         except Void:
             void = True
         except Exception as error:  # noqa: BLE001 - any failure of ours ends the worker, named
@@ -240,14 +241,7 @@ class BatchRunner:
         )
 
     def _condemned(self, batch: Prepared, error: str) -> BatchDone:
-        (each,) = batch.ranges
-        found = Culprits(failed={each.tp: error})
-        if self._letters is not None and self._letters.room(each.tp, each.start) > 0:
-            letter = Letter(tp=each.tp, offset=each.start, part=batch, error=error, attempts=0)
-            try:
-                found = self._put_aside(Culprits(letters=(letter,)))
-            except Exception as failure:  # noqa: BLE001 - named, and stopped as without a topic
-                found = Culprits(failed={each.tp: f"{error}; {_told(failure)}"})
+        found = condemned(self._letters, batch, error, self._link.session)
         return BatchDone(
             batch=batch,
             seconds=0.0,
@@ -281,19 +275,6 @@ class BatchRunner:
         self._wake.wait(seconds)
         if running.void:
             raise Void
-
-    def _put_aside(self, found: Culprits) -> Culprits:
-        """Dead letters are written here, before the batch may be committed."""
-        if not found.letters or self._letters is None:
-            return found
-        why = self._letters.send(found.letters, self._link.session)
-        if why is None:
-            return found
-        first = {each.tp: each for each in reversed(found.letters)}
-        return Culprits(
-            failed={**{tp: f"{each.error}; {why}" for tp, each in first.items()}, **found.failed},
-            reached={**{tp: each.offset for tp, each in first.items()}, **found.reached},
-        )
 
     def _attempts(
         self,

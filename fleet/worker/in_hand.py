@@ -1,4 +1,4 @@
-"""The batch in hand: under which membership it was dispatched, and what may be committed of it."""
+"""The batch in hand: what Spark runs or ran, and under which membership it was dispatched."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from fleet.worker.runs import BatchDone
 
 @dataclass(slots=True, kw_only=True)
 class InHand:
-    """A batch that Spark runs or ran."""
+    """From its dispatch until its commit."""
 
     batch: Prepared
     tokens: Mapping[TopicPartition, int]
@@ -22,7 +22,7 @@ class InHand:
     next_try: float = 0.0
 
     def finished(self) -> tuple[Finished, ...]:
-        """What was written of each partition: all of its range, or what lies before its failure."""
+        """What of it is written: all of a partition, or what lies before its first bad record."""
         done = self.done
         if done is None or done.void or done.ill:
             return ()
@@ -36,13 +36,14 @@ class InHand:
             if ends[each.tp] > each.start
         )
 
-    def records(self, committed: Iterable[Finished]) -> int:
-        """How many records of it lie before what was committed."""
-        ends = {each.tp: each.end for each in committed}
-        reached = self.done.reached if self.done is not None else {}
-        whole = self.batch.only([tp for tp in ends if tp not in reached]).records
-        return whole + sum(
-            self.batch.part(each.tp, each.start, ends[each.tp]).records
-            for each in self.batch.ranges
-            if each.tp in ends and each.tp in reached
-        )
+    def records(self, finished: Iterable[Finished]) -> int:
+        """How many records that is."""
+        ranges = {each.tp: each for each in self.batch.ranges}
+        whole, parts = [], 0
+        for each in finished:
+            its = ranges[each.tp]
+            if each.end == its.end:
+                whole.append(each.tp)
+            else:
+                parts += self.batch.part(each.tp, its.start, each.end).records
+        return self.batch.only(whole).records + parts

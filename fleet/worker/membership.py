@@ -24,12 +24,12 @@ from fleet.worker.commands import Commands
 from fleet.worker.events import Events, names
 from fleet.worker.executor import BatchRunner
 from fleet.worker.fetching import Fetching
-from fleet.worker.losses import Losses
+from fleet.worker.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses
 from fleet.worker.pipeline import Pipeline
 from fleet.worker.protocols import MemberProtocol, end_of, verdict
 from fleet.worker.reading import Reading
 from fleet.worker.standing import Drain, End, Ended, Standing, Terms
-from fleet.worker.topics import PERHAPS_GONE, TopicWatch
+from fleet.worker.topics import TopicWatch
 
 _IDLE_POLL: Final = 0.02
 _BUSY_POLL: Final = 0.01
@@ -39,9 +39,6 @@ _OTHERS_HEAR: Final = 0.25
 """Least seconds from a cooperative revocation to the rejoin that it brings. Rejoining within
 milliseconds ends the round for a member that has not synced yet: it is answered 27, joins again
 with all it had, learns only then what to give up, and costs a third round."""
-_OUT_OF_RANGE: Final = -140
-_QUIET: Final = frozenset({*PERHAPS_GONE, -191})
-"""Unknown topic, id or partition, end of partition: nothing to be told as an error."""
 _UNCLEAN_SECONDS: Final = 5.0
 
 
@@ -113,10 +110,9 @@ class Membership:
         """Stop at once: commit nothing, the batch in hand is void."""
         self._commands.put(self._abort)
 
-    def spare(self, timeout: float) -> None:
-        """Say that the batch in hand is not what ends this worker; waits so long at most."""
-        if (flow := self._flow) is not None:
-            self._commands.run(flow.spare, timeout)
+    def spare(self) -> None:
+        """Say that the batch in hand is not what ends this worker."""
+        self._commands.put(self._spare)
 
     def join(self, timeout: float) -> bool:
         """Wait for the end; whether it has come."""
@@ -143,6 +139,10 @@ class Membership:
             how, sentence = End.FATAL, f"{type(error).__name__}: {error}"
         finally:
             clean = self._close(how)
+            # Clients whose callbacks refer to us would stay, with threads and pipes, until gc.
+            self._consumer = self._flow = None
+            for name in ("_losses", "_topics", "_assigner", "_reading"):
+                self.__dict__.pop(name, None)
         self.ended = Ended(how=how, sentence=sentence, clean=clean)
 
     def _connect(self) -> None:
@@ -174,18 +174,16 @@ class Membership:
         self._topics = TopicWatch(
             self._assigner.ask_ids, every=self._terms.metadata_refresh, clock=self._clock
         )
-        deadline = self._clock.monotonic() + self._terms.patience
+        terms, deadline = self._terms, self._clock.monotonic() + self._terms.patience
         while not self._done:
             try:
-                self._assigner.cluster = look_around(
-                    self._consumer, self._terms.topics, self._events
-                )
+                self._assigner.cluster = look_around(self._consumer, terms.topics, self._events)
                 return
             except KafkaException as error:
                 self._on_error(error.args[0])  # what waiting does not mend ends it below
                 if self._clock.monotonic() >= deadline:
                     raise Unreachable(
-                        f"no broker answers at {self._terms.options['bootstrap.servers']} "
+                        f"no broker answers at {terms.options['bootstrap.servers']} "
                         f"({error.args[0].str()})"
                     ) from error
             self._commands.serve(0.2)
@@ -288,13 +286,16 @@ class Membership:
         if self._drain in {None, Drain.HOLD, Drain.STILL} and not self._done:
             if self._drain is None:
                 self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
-                if self._flow is not None:
-                    self._flow.spare()
+                self._spare()
                 self.standing.phase = Phase.DRAINING
             self._done = self._drain is Drain.STILL and then is Drain.CLOSE  # not one poll more
             self._drain = then
         if self.standing.joined_at is None and then is Drain.CLOSE:
             self._done = True  # not even subscribed
+
+    def _spare(self) -> None:
+        if self._flow is not None:
+            self._flow.spare()
 
     def _abort(self) -> None:
         self._done = True
@@ -442,8 +443,8 @@ class Membership:
     def _on_message_error(self, error: Any, tp: TopicPartition | None) -> None:
         if error.code() in PERHAPS_GONE:
             self._topics.soon()
-        if error.code() == _OUT_OF_RANGE and tp is not None:
+        if error.code() == OUT_OF_RANGE and tp is not None:
             with self.standing.waits(self._clock):
                 self._losses.out_of_range(tp)
-        elif error.code() not in _QUIET:
+        elif error.code() not in QUIET:
             self._on_error(error)

@@ -77,7 +77,7 @@ class Pipeline:
         self._chosen = Chosen()
         self._in_hand: InHand | None = None
         self._prepared: Prepared | None = None
-        self._pieces = Pieces(revision=revision, say=self._say_begun)
+        self._pieces = Pieces(revision=revision)
         self._planned = False
 
     # --- what is going on ------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Pipeline:
             closed = self._reading.close(self._clock.monotonic(), busy=self.running)
             if closed is not None:
                 begun = {tp: start.begun for tp, start in self._starts.items()}
-                self._prepared = self._pieces.cut(closed, begun)
+                self._prepared = self._pieces.cut(closed, begun, self._say_begun)
 
     def _say_begun(self, tp: TopicPartition, begun: Begun, sentence: str) -> None:
         self._events.say(sentence)
@@ -317,12 +317,8 @@ class Pipeline:
 
     def _spare(self, hand: InHand) -> None:
         """Take back that its ranges were begun, where that begins to weigh."""
-        weighed = [
-            (each.tp, replace(piece, tries=-1))
-            for each in hand.batch.ranges
-            if (piece := self._pieces.of(each)).tries > 0 or piece.until is not None
-            if self.owned.holds(each.tp, hand.tokens[each.tp])
-        ]
+        ours = [e for e in hand.batch.ranges if self.owned.holds(e.tp, hand.tokens[e.tp])]
+        weighed = self._pieces.weighed(ours)
         if not weighed or (hand.member is not None and self._commits.member() != hand.member):
             return
         with contextlib.suppress(FleetError):  # it is tried once, and for the next owner

@@ -9,7 +9,6 @@ or be taken back. Cost: a tick of 50 ms.
 import contextlib
 import os
 import threading
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.settings import WorkerSettings
 from fleet.slots import Phase, Slot, SlotStore
 from fleet.worker.building import membership_of, orphans_of, session_timeout
+from fleet.worker.curing import Cure
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
 from fleet.worker.gate_of_holder import GateOfHolder
@@ -32,10 +32,9 @@ from fleet.worker.takeover import ForeignHolder, Former, Takeover
 from fleet.worker.trial import Trial, is_proven
 
 TICK: Final = 0.05
-_CURE_SECONDS: Final = 8.0
 _HARD_EXIT: Final = 1
-_LAST_WORD: Final = 2.0
-"""Seconds that the consumer thread has before a hard exit."""
+_LAST_WORD: Final = 0.5
+"""Seconds that the consumer thread has for its last commit before a hard exit."""
 _LONGEST_WAIT: Final = 30.0
 """Seconds that a gate may lie ahead."""
 
@@ -95,6 +94,7 @@ class Tenure:
         self._membership: Membership | None = None
         self._began: tuple[str, object] | None = None
         self._fenced_at: float | None = None
+        self._cure: Cure | None = None
         self._marks = Marks(
             tools.store,
             group=tools.settings.group.group,
@@ -136,25 +136,12 @@ class Tenure:
         tools.events.say(f"took slot {slot.number}{whose}")
         tools.events.tell("slot", slot=slot.number, token=slot.token, former=seen.holder)
         tenure = cls(tools, slot, former=seen)
-        tenure._cure(seen, session)
+        tenure._cure = Cure(tools.runner, seen, ours=session, events=tools.events)
         if seen.member_id is not None and not tools.is_static:
             tenure._evict(seen.member_id)
         if tools.protocol.exclusive and seen.holder is not None:
             tenure._free_before_joining()
         return tenure
-
-    def _cure(self, seen: Slot, ours: str | None) -> None:
-        """Stop what a former holder that did not release left running on Spark [3]."""
-        former = seen.spark_session
-        if seen.clean or former is None or former == ours:
-            return
-        tools = self._tools
-        try:
-            why = tools.runner.cure(former).result(timeout=_CURE_SECONDS)
-        except (FutureTimeout, FleetError) as error:
-            why = f"{type(error).__name__}"
-        result = "is interrupted and released" if why is None else f"could not be ended ({why})"
-        tools.events.say(f"the former holder's Spark session {result}")
 
     def _evict(self, member_id: str) -> None:
         """A dead dynamic member has no successor by name: it would hold up our join [18].
@@ -197,6 +184,10 @@ class Tenure:
             member_ids=tuple(i for i in ids if i is not None),
             workers=frozenset(n for n in names if n is not None),
         )
+
+    @property
+    def _cured(self) -> bool:
+        return self._cure is None or self._cure.over
 
     def still_ours(self) -> bool:
         """For the batch thread, before it runs a batch again."""
@@ -340,11 +331,11 @@ class Tenure:
         gone = not tools.is_static
         if ended.how is End.FATAL:
             self._error(ended.sentence)
-            self._holding.release(clean=ended.clean, gone=gone)
+            self._holding.release(clean=ended.clean and self._cured, gone=gone)
             return 1, ended.sentence
         why = self._began[0] if self._began is not None else None
         closed = why == "leave"
-        if not self._holding.release(clean=ended.clean, closed=closed, gone=gone):
+        if not self._holding.release(clean=ended.clean and self._cured, closed=closed, gone=gone):
             return 1, f"slot {self._number} was taken while it was drained: stopped"
         tools.looker.released(self._holding.slot, handed=why == "handover")
         tools.events.say(f"released slot {self._number}{'' if ended.clean else ', not clean'}")
@@ -396,7 +387,7 @@ class Tenure:
         """A foreign process has our instance id: close the slot, say so, end [15]."""
         self._error(sentence)
         self._gate.shut()
-        self._holding.release(clean=ended.clean)
+        self._holding.release(clean=ended.clean and self._cured)
         return 1, sentence
 
     def _error(self, sentence: str) -> None:
@@ -408,7 +399,8 @@ class Tenure:
     def _end_hard(self, why: str) -> None:
         """A thread hangs in the user's code: no exit handler may wait for it."""
         if self._membership is not None:
-            self._membership.spare(_LAST_WORD)
+            self._membership.spare()
+            self._tools.clock.sleep(_LAST_WORD)
         self._error(why)
         with contextlib.suppress(FleetError):
             self._holding.release(clean=False)
@@ -422,13 +414,16 @@ class Tenure:
         """What a renewal writes."""
         membership = self._membership
         if membership is None:
-            return {}  # the slot names the former holder's session until that one is ended [3]
+            return {}
         standing = membership.standing
-        known = {} if standing.member_id is None else {"member_id": standing.member_id}
+        known: dict[str, Any] = (
+            {} if standing.member_id is None else {"member_id": standing.member_id}
+        )
+        if self._cured:  # else the slot names the session that is still to be ended [3]
+            known["spark_session"] = self._tools.runner.session_id
         return {
             "phase": standing.told,
             "batches": standing.batches,
             "error": standing.error,
-            "spark_session": self._tools.runner.session_id,
             **known,
         }

@@ -17,8 +17,6 @@ from confluent_kafka import KafkaException
 from fleet.clock import Clock
 
 _SOON: Final = 1.0
-PERHAPS_GONE: Final = frozenset({3, 100, 103, -188, -190})
-"""Errors after which a topic may have been deleted, or made again."""
 Ask = Callable[[Collection[str]], Mapping[str, Any]]
 """Starts one DescribeTopics; topic → future of its description."""
 
