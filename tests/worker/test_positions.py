@@ -53,6 +53,14 @@ def first_of(kafka: MemoryKafka, what: str) -> int:
     return [kind for kind, _ in kafka.done].index(what)
 
 
+def refused(kafka: MemoryKafka) -> bool:
+    return any(what == "refused" for what, _ in kafka.done)
+
+
+def given_up(kafka: MemoryKafka) -> bool:
+    return any(what == "unassign" for what, _ in kafka.done)
+
+
 def metadata(kafka: MemoryKafka, tp: TopicPartition) -> dict:
     return json.loads(kafka.commits[tp][1])
 
@@ -126,6 +134,20 @@ def test_a_commit_that_has_to_wait_is_tried_again_before_reading(kafka, drive: D
     assert driven.values() == [b"a", b"b", b"c"]
 
 
+def test_it_is_not_ready_before_its_choice_is_committed(kafka, drive: Drive):
+    """A roll that went on now would hand over what nobody wrote down."""
+    kafka.answers.extend([27] * 9999)
+    driven = drive(start_from="latest")
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: refused(kafka), "a refusal")
+    driven.turns()
+    assert driven.member.standing.phase == "joining"
+    kafka.answers.clear()
+    driven.until(lambda: driven.member.standing.phase == "active", "it to be ready")
+    assert kafka.committed(P[0]) == [3]
+
+
 @pytest.mark.parametrize("then", ["drain", "revoke"])
 def test_whoever_goes_commits_its_choice_first(kafka, drive: Drive, then):
     """Else the successor would choose again, at a later end."""
@@ -134,21 +156,13 @@ def test_whoever_goes_commits_its_choice_first(kafka, drive: Drive, then):
     driven.member.start()
     kafka.assign(P[0])
     if then == "drain":
-        driven.until(lambda: first_refused(kafka), "a refusal")
+        driven.until(lambda: refused(kafka), "a refusal")
         driven.drain()
         driven.until(lambda: driven.member.ended is not None, "the end")
     else:
         kafka.revoke(P[0])
-        driven.until(lambda: not driven.member.standing.partitions and assigned(kafka), "it to go")
+        driven.until(lambda: not driven.member.standing.partitions and given_up(kafka), "it to go")
     assert kafka.committed(P[0]) == [3]
-
-
-def first_refused(kafka) -> bool:
-    return any(what == "refused" for what, _ in kafka.done)
-
-
-def assigned(kafka) -> bool:
-    return any(what == "unassign" for what, _ in kafka.done)
 
 
 def test_what_is_lost_is_not_committed(kafka, drive: Drive):
@@ -157,7 +171,7 @@ def test_what_is_lost_is_not_committed(kafka, drive: Drive):
     driven = drive(start_from="latest")
     driven.member.start()
     kafka.assign(*P[:2])
-    driven.until(lambda: first_refused(kafka), "a refusal")
+    driven.until(lambda: refused(kafka), "a refusal")
     kafka.lose(P[1])
     driven.until(lambda: driven.member.standing.partitions == {P[0]}, "the loss")
     kafka.answers.clear()
@@ -171,7 +185,7 @@ def test_another_member_id_commits_no_choice(kafka, drive: Drive):
     driven = drive(start_from="latest")
     driven.member.start()
     kafka.assign(P[0])
-    driven.until(lambda: first_refused(kafka), "a refusal")
+    driven.until(lambda: refused(kafka), "a refusal")
     kafka.member = "m2"
     driven.turns(20)  # of 50 ms: longer than the pause between two tries
     assert kafka.committed(P[0]) == []
