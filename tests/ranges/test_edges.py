@@ -22,14 +22,18 @@ OPTIONS = options_of({"bootstrap.servers": "memory:1"}, group="g", isolation="re
 class Pieces(MemoryConsumer):
     """Hands over what it has in pieces of its own choice, and behind a pause what it had fetched.
 
-    So librdkafka does: more than was asked for never, less often, and records of a paused
-    partition where they were under way.
+    So librdkafka does: more than was asked for never, less often, records of a paused partition
+    where they were under way, and some of them again after a fetch was begun again.
     """
 
-    def __init__(self, kafka: MemoryKafka, sizes: list[int], *, late: bool) -> None:
+    def __init__(
+        self, kafka: MemoryKafka, sizes: list[int], *, late: bool, again: bool = False
+    ) -> None:
         super().__init__(kafka, OPTIONS)
         self.sizes = sizes
         self.late = late
+        self.again = again
+        self.calls = 0
 
     def pause(self, partitions: Any) -> None:
         """Too late for what is under way."""
@@ -38,6 +42,9 @@ class Pieces(MemoryConsumer):
 
     def consume(self, count: int, timeout: float) -> Any:
         """A piece."""
+        self.calls += 1
+        if self.again and self.calls % 4 == 0:
+            self.at = {tp: max(0, at - 2) for tp, at in self.at.items()}
         size = self.sizes.pop(0) if self.sizes else count
         return super().consume(max(1, min(size, count)), 0)
 
@@ -70,15 +77,16 @@ LOG = st.text(alphabet="rrra.", min_size=1, max_size=40)
     cuts=st.lists(st.tuples(st.integers(0, 39), st.integers(1, 40)), min_size=1, max_size=3),
     sizes=st.lists(st.integers(1, 9), max_size=30),
     late=st.booleans(),
+    again=st.booleans(),
 )
-def test_all_of_a_range_and_nothing_else(log, cuts, sizes, late):
+def test_all_of_a_range_and_nothing_else(log, cuts, sizes, late, again):
     """Any log, any ranges in it, any pieces."""
     ranges = [
         OffsetRange("t", number, start, min(end, len(log)))
         for number, (start, end) in enumerate(cuts)
         if start < min(end, len(log))
     ]
-    found = offsets(Pieces(cluster(log), sizes, late=late), *ranges)
+    found = offsets(Pieces(cluster(log), sizes, late=late, again=again), *ranges)
     wanted = [
         (each.partition, at)
         for each in ranges

@@ -108,6 +108,8 @@ class MemoryKafka:
     answers: deque[int] = field(default_factory=deque)
     """Codes for the next commits; 0 and none left: written."""
     member: str = "m1"
+    under_way: bool = False
+    """Whether a pause is too late for what the next poll brings."""
     asked: int = 0
     """Questions about offsets, commits included."""
     todo: deque[Callable[["MemoryConsumer"], None]] = field(default_factory=deque)
@@ -340,7 +342,8 @@ class MemoryConsumer(_Client):
             self.kafka.todo.popleft()(self)
         found: list[Message] = []
         with self.kafka.lock:
-            for tp in sorted(self.at.keys() - self.paused):
+            paused = frozenset() if self.kafka.under_way else self.paused
+            for tp in sorted(self.at.keys() - paused):
                 found += self._read(tp, count - len(found))
                 if len(found) >= count:
                     break

@@ -34,6 +34,8 @@ from tests.support.memory_kafka import MemoryKafka
 
 CLOCK = SystemClock()
 QUICK = {"max_wait": "10ms"}
+_STANDS_STILL = 10.0
+"""Seconds without anything new after which a test waits in vain."""
 
 
 class Session:
@@ -161,9 +163,12 @@ class Driven:
         return bool(self.contexts)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait; whoever ended says why."""
-        deadline = time.monotonic() + 20.0
+        """Wait, for as long as something happens; whoever ended says why."""
+        happened, deadline = -1, 0.0
         while not condition():
+            now = len(self.kafka.done) + len(self.rows) + len(self.contexts)
+            if now != happened:
+                happened, deadline = now, time.monotonic() + _STANDS_STILL
             assert self.member.ended is None or what == "the end", self.member.ended
             assert time.monotonic() < deadline, f"waited for {what}: {self.kafka.done[-5:]}"
             time.sleep(0.002)

@@ -11,6 +11,7 @@ from kafka import KafkaProducer
 
 from fleet.kafka_source.columns import Odd, batch_of, to_stderr
 from fleet.model import TopicPartition
+from fleet.worker.executor import _told
 from tests.support.memory_kafka import NOW, MemoryKafka, Message, not_utf8
 from tests.worker.conftest import Group
 from tests.worker.driving import Driven
@@ -117,6 +118,12 @@ def test_a_member_goes_on(reading: str, tmp_path, monkeypatch):
         driven.end()
 
 
+def test_an_errors_words_can_be_stored():
+    """Half of a surrogate pair has no encoding: a mark, a header or a row with it would raise."""
+    told = _told(ValueError("half " + chr(0xD800)))
+    assert told.encode() == rb"ValueError: half \ud800"
+
+
 # --- on a real broker -----------------------------------------------------------------------
 
 
@@ -180,9 +187,8 @@ def test_a_real_worker_goes_on(group: Group, reading: str):
     group.start("w1", reading=reading, topics=[topic], dead_letter_topic=letters)
     group.warm("w1")
     group.open(0)
-    group.until(
-        lambda: any(7 in e["offsets"].values() for e in group.events("committed")), "all records"
-    )
+    committed = lambda: any(7 in e["offsets"].values() for e in group.events("committed"))  # noqa: E731
+    group.until(lambda: committed() or bool(group.events("exit")), "all records")
     read = {offset: rest for line in group.journal() for offset, *rest in line["rows"]}
     assert {offset: (value, *rest) for offset, (value, *rest) in read.items()} == {
         0: ("plain", read[0][1], ["k"]),
