@@ -15,7 +15,7 @@ from tests.support.workshop import kill
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-HOW = {"canary_batches": 1, "bake": "5s", "warm_timeout": "5m"}
+HOW = {"canary_batches": 1, "bake": "2s", "warm_timeout": "5m"}
 FAILS = """VERSION = 2
 
 
