@@ -78,6 +78,7 @@ def test_it_is_remembered_until_brokers_show_it(tmp_path, owners):
     assert place.window().restore()
     assert "do not show it yet" in place.said[-1]
     assert place.window().widen() is None
+    assert place.brokers.value == "5000", "not believed to be wide already"
     place.brokers.slow = 0.0
     assert place.window().restore()
     assert place.brokers.value == owners
