@@ -36,8 +36,9 @@ FOLDER = Path(os.environ["FOLDER"])
 def process(df, context):
     if context.warm:
         return
+    rows = [int(key) for key in df.select("key").toArrow()["key"].to_pylist()]
     ranges = [(r.topic, r.partition, r.start, r.end, r.id) for r in context.ranges]
-    line = {"worker": context.worker, "attempt": context.attempt, "ranges": ranges}
+    line = {"worker": context.worker, "attempt": context.attempt, "ranges": ranges, "rows": rows}
     with open(os.environ["JOURNAL"], "a") as journal:
         journal.write(json.dumps(line) + "\\n")
     if (FOLDER / f"die-{context.worker}").exists():

@@ -19,7 +19,7 @@ HOW = {"canary_batches": 1, "bake": "5s", "warm_timeout": "5m"}
 FAILS = """VERSION = 2
 
 
-def write_journal(context):
+def write_journal(context, rows):
     context.warm or {}['missing']
 """
 MOST = {"range": 1, "cooperative-sticky": 2}

@@ -20,7 +20,7 @@ from kubernetes import client
 from fleet.bench.figures import Spread, spread
 from fleet.broker import Broker
 from fleet.clock import SystemClock
-from fleet.demo.journal import coverage
+from fleet.demo.coverage import coverage
 from fleet.demo.measure import Meter
 from fleet.model import GroupState
 from fleet.observe.group_log import GroupLog
@@ -192,14 +192,15 @@ class Ground:
         due = {p.tp: (0, p.committed or 0) for p in seen.partitions}
         assert all(end for _, end in due.values()), "every partition was read"
         entries = self.shop.entries()
-        found = coverage(entries, group=name, due=due)
+        held = self.shop.held([self.shop.topic])
+        found = coverage(entries, group=name, due=due, held=held)
         for slip in (*found.lost, *found.twice):
             print(slip)
             near = [e for e in entries if e.group == name and e.tp == slip.tp]
             for entry in near:
                 if entry.first <= slip.end and entry.last >= slip.first - 1:
                     print(f"  {entry}")
-        return sum(s.records for s in found.lost), sum(s.records for s in found.twice)
+        return found.lost_and_twice
 
 
 @contextmanager
