@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from fleet.broker import Broker
-from tests.support import kube_home, needs
+from tests.support import dying, kube_home, needs
 
 if TYPE_CHECKING:
     from tests.support.kube import Kube
@@ -114,6 +114,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     kube_home.begin_session()
+    dying.watch(kube_home.own())
     _hear_interrupts()
 
 

@@ -7,10 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import yaml
 
 from tests.support.needs import ALERTMANAGER, program, repository
+from tests.support.waiting import until
 
 
 def free_port() -> int:
@@ -26,15 +26,6 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
-
-
-def until(predicate: Callable[[], Any], what: str, *, timeout: float = 40.0) -> Any:
-    """Wait for something true and return it."""
-    end = time.monotonic() + timeout
-    while not (found := predicate()):
-        assert time.monotonic() < end, f"waited {timeout:g} s for {what}"
-        time.sleep(0.2)
-    return found
 
 
 @dataclass

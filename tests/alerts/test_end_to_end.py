@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.broker import Broker
 from fleet.report.dashboard import queries
 from tests.alerts.members import member
-from tests.alerts.monitoring import Monitoring, monitoring, until
+from tests.alerts.monitoring import Monitoring, monitoring
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.broker, pytest.mark.slow]
 
@@ -51,7 +52,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         embedded.purge()
 
 
-@pytest.mark.timeout(180)
 def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> None:
     """The alert names who joins and leaves, and ends after the storm; the dashboard's queries."""
     bootstrap, group = own.status().bootstrap_servers, f"orders-{unique}"
@@ -114,7 +114,6 @@ def why(running: Monitoring) -> str:
     )
 
 
-@pytest.mark.timeout(240)
 def test_a_broker_killed_under_fifty_groups_is_one_notification(own, unique, tmp_path) -> None:
     """Coordinators that start again are one cause: one call, whatever the groups do."""
 
@@ -127,7 +126,6 @@ def test_a_broker_killed_under_fifty_groups_is_one_notification(own, unique, tmp
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 def test_one_broker_of_three_killed_is_one_notification(unique, tmp_path) -> None:
     """Its coordinators move to the others; the alert says from where to where."""
     three = Broker(tmp_path / "three", brokers=3)
@@ -164,7 +162,7 @@ def fifty_groups(
 
         until(all_seen, "all groups to be seen")
         during()
-        until(lambda: running.hook.firing, "a notification", timeout=90)
+        until(lambda: running.hook.firing, "a notification")
         time.sleep(8)  # twice the interval in which Alertmanager would tell more
         assert len(running.hook.firing) == 1, running.hook.firing
         (alert,) = running.hook.firing[0]["alerts"]

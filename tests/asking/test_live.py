@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from fleet.history.table_columns import MEMBERSHIPS, REBALANCES
 from fleet.history.writing import Writer
 from fleet.rebalances import Cause
 from tests.support import kafka_tools
+from tests.support.waiting import until
 
 PARTITIONS = 6
 _NOBODY = "127.0.0.1:1"
@@ -62,11 +62,13 @@ class Story:
 
     def settle(self, *owned: int) -> None:
         """Poll until the members own so many, in any order."""
-        end = time.monotonic() + 40
-        while sorted(len(c.assignment()) for c in self.members.values()) != sorted(owned):
-            assert time.monotonic() < end, [c.assignment() for c in self.members.values()]
+
+        def shares() -> list[int]:
             for consumer in self.members.values():
                 consumer.poll(0.05)
+            return sorted(len(c.assignment()) for c in self.members.values())
+
+        until(lambda: shares() == sorted(owned), f"shares of {owned}", every=0.0)
 
     def leave(self, name: str) -> None:
         """Close: a dynamic member leaves, a static one is only away."""
@@ -280,13 +282,15 @@ class Terminal:
                  "PYTHONPATH": str(Path(cli.__file__).parents[1])},
         )  # fmt: skip
 
-    def until(self, text: str, timeout: float = 40.0) -> None:
+    def until(self, text: str) -> None:
         """Read until this was on the screen."""
-        end = time.monotonic() + timeout
-        while text not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text):
-            assert time.monotonic() < end, self.text[-2000:]
+
+        def shown() -> bool:
             if select.select([self._ours], [], [], 0.1)[0]:
                 self.text += os.read(self._ours, 65536).decode("utf-8", "replace")
+            return text in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text)
+
+        until(shown, repr(text), every=0.0, picture=lambda: self.text[-2000:])
 
     def press(self, key: str) -> None:
         """A key."""

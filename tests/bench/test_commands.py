@@ -51,7 +51,6 @@ def _running(home: Path) -> list[str]:
 @pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_roll_for_real(tmp_path):
     """Two handovers; the goal that no pause can keep makes it exit 1."""
     quick = ("roll", "--quick", "--protocol", "cooperative-sticky", "--max-pause", "0", "--keep")
@@ -74,7 +73,6 @@ def test_roll_for_real(tmp_path):
 @pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_gate_for_real(tmp_path):
     """Two joins through the gate, two as they come."""
     code, answer = bench(tmp_path, "gate", "--quick", "--protocol", "range")

@@ -59,7 +59,6 @@ def test_the_answer_is_the_documented_one():
 
 @pytest.mark.long
 @pytest.mark.broker
-@pytest.mark.timeout(300)
 def test_for_real(tmp_path):
     """A small topic; nothing is left."""
     code, answer = bench(tmp_path, "history", "--commits", "20000")

@@ -63,7 +63,6 @@ def test_help_states_the_goals(capsys):
 
 @pytest.mark.long
 @pytest.mark.broker
-@pytest.mark.timeout(300)
 def test_observe_for_real(tmp_path):
     """The goals, with all figures right."""
     done = subprocess.run(

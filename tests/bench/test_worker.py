@@ -85,7 +85,6 @@ def test_json_has_the_documented_shape():
 @pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_worker_for_real(tmp_path):
     """A small backlog and ten seconds of the stream, without the other side."""
     code, told = bench(tmp_path, "worker", "--alone", "--backlog", "200000", "--seconds", "10")

@@ -56,7 +56,7 @@ def cluster(broker, unique, tmp_path, monkeypatch):
 def commit(client, group: str, offset: TopicPartition) -> None:
     """A group without members; the first commit ever finds no coordinator for a second or two."""
     consumer = Consumer({**client, "group.id": group})
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while True:
         try:
             consumer.commit(offsets=[offset], asynchronous=False)
@@ -348,7 +348,6 @@ def test_a_process_of_its_own_answers_the_same(cluster):
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(700)
 def test_a_fleet_comes_up_grows_and_goes(cluster, capsys, tmp_path):
     """Up, scale and down with real workers: receipts equal their price, nothing runs after it."""
     try:

@@ -22,6 +22,7 @@ from fleet.observe.counting import count
 from fleet.observe.group_log import GroupLog, partition_for
 from tests.support import kafka_tools
 from tests.support.commits import commit
+from tests.support.waiting import until
 
 PARTITIONS = 8
 
@@ -77,17 +78,21 @@ class Crew:
             admin.close()
         assert set(answer), answer
 
-    def run(self, until: Callable[[], bool], *, limit: float = 60.0, quiet: float = 0.8) -> None:
+    def run(self, condition: Callable[[], bool], *, quiet: float = 0.8) -> None:
         """Poll until the condition has held for `quiet` seconds."""
-        end, held_since = time.monotonic() + limit, None
-        while held_since is None or time.monotonic() - held_since < quiet:
-            assert time.monotonic() < end, f"not within {limit} s: {self.shares()}"
+        held_since: float | None = None
+
+        def held() -> bool:
+            nonlocal held_since
             self._produce()
             for consumer in self.members.values():
                 for message in consumer.consume(50, timeout=0.02):
                     if message.error() is None:
                         consumer.commit(message=message, asynchronous=True)
-            held_since = (held_since or time.monotonic()) if until() else None
+            held_since = (held_since or time.monotonic()) if condition() else None
+            return held_since is not None and time.monotonic() - held_since >= quiet
+
+        until(held, "the group", progress=lambda: str(self.shares()), every=0.0)
 
     def _produce(self) -> None:
         if time.monotonic() - self.produced_at > 0.2:

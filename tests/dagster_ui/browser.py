@@ -5,13 +5,14 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fleet import processes
 from tests.dagster_ui.ports import free_port
+from tests.support.waiting import until
 
 # The networking flags keep Chromium from looking for hosts outside the machine.
 FLAGS = [
@@ -46,28 +47,35 @@ class Browser:
         """What a person reads on the page."""
         return str(self.script("return document.body.innerText"))
 
-    def wait_for(self, *words: str, timeout: float = 40.0) -> str:
-        """Wait until the page shows all these words; its text. AssertionError names what lacks."""
-        deadline = time.monotonic() + timeout
-        while True:
-            shown = self.text()
-            lacking = [word for word in words if word not in shown]
-            if not lacking:
-                return shown
-            if time.monotonic() > deadline:
-                raise AssertionError(f"the page never showed {lacking}; it shows:\n{shown}")
-            time.sleep(0.3)
+    def wait_for(self, *words: str, again: Callable[[], None] | None = None) -> str:
+        """Wait until the page shows all these words; its text. AssertionError names what lacks.
 
-    def show(self, url: str, *words: str, timeout: float = 60.0) -> str:
+        Asked `again` each time that the page stands still for ten seconds.
+        """
+        shown = ""
+        asked = time.monotonic()
+
+        def lacking() -> list[str]:
+            return [word for word in words if word not in shown]
+
+        def all_there() -> bool:
+            nonlocal shown, asked
+            before, shown = shown, self.text()
+            if shown != before:
+                asked = time.monotonic()
+            elif again is not None and time.monotonic() - asked > 10:
+                again()
+                asked = time.monotonic()
+            return not lacking()
+
+        until(all_there, f"the page to show {words}", every=0.2,
+              picture=lambda: f"it lacks {lacking()} and shows:\n{shown}")  # fmt: skip
+        return shown
+
+    def show(self, url: str, *words: str) -> str:
         """Open a page until it shows all these words: a page does not always follow events."""
-        deadline = time.monotonic() + timeout
-        while True:
-            self.open(url)
-            try:
-                return self.wait_for(*words, timeout=10.0)
-            except AssertionError:
-                if time.monotonic() > deadline:
-                    raise
+        self.open(url)
+        return self.wait_for(*words, again=lambda: self.open(url))
 
     def click(self, words: str) -> None:
         """Click the first button or link with this text."""
@@ -128,12 +136,11 @@ def chromium(folder: Path) -> Iterator[Browser]:
 
 def wait_until_ready(driver: str) -> None:
     """Wait until chromedriver takes commands."""
-    deadline = time.monotonic() + 20
-    while True:
+
+    def ready() -> bool:
         try:
-            if call(f"{driver}/status")["ready"]:
-                return
+            return bool(call(f"{driver}/status")["ready"])
         except (urllib.error.URLError, ConnectionError):
-            pass
-        assert time.monotonic() < deadline, "chromedriver did not start"
-        time.sleep(0.1)
+            return False
+
+    until(ready, "chromedriver to start")

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 from fleet import processes
 from fleet.processes import ProcessId
 from tests.dagster_ui.ports import free_port
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 OVER = {"SUCCESS", "FAILURE", "CANCELED"}
@@ -92,15 +92,20 @@ class Page:
         assert told["__typename"] == "LaunchRunSuccess", told
         return str(told["run"]["runId"])
 
-    def finished(self, run: str, *, timeout: float) -> str:
-        """Wait for the end of a run; its status."""
-        deadline = time.monotonic() + timeout
-        while True:
+    def finished(self, run: str) -> str:
+        """Wait for the end of a run, as long as it says more; its status."""
+
+        def ended() -> str:
             status = str(self.ask(STATUS, run=run)["runOrError"]["status"])
-            if status in OVER:
-                return status
-            assert time.monotonic() < deadline, f"still {status}:\n{self.story(run)}"
-            time.sleep(0.5)
+            return status if status in OVER else ""
+
+        return until(
+            ended,
+            f"the end of run {run}",
+            progress=lambda: self.story(run),
+            picture=lambda: self.story(run),
+            every=0.3,
+        )
 
     def story(self, run: str) -> str:
         """What the run logged, for a failed assertion."""
@@ -160,11 +165,12 @@ def dagster_dev(folder: Path, environ: Mapping[str, str]) -> Iterator[Served]:
     )
     served = Served(f"http://127.0.0.1:{port}", folder / "dagster.log", process)
     try:
-        deadline = time.monotonic() + 90
-        while not served.loaded():
+
+        def loaded() -> bool:
             assert processes.alive(process), served.log.read_text()
-            assert time.monotonic() < deadline, served.log.read_text()
-            time.sleep(0.3)
+            return served.loaded()
+
+        until(loaded, "Dagster's page", picture=served.log.read_text)
         yield served
     finally:
         processes.end(process, grace=10.0)

@@ -7,30 +7,29 @@ import pytest
 
 from fleet.slots import ChangeState
 from tests.dagster_ui.conftest import PLAN, ROLL, ROLLOUT
-from tests.support.workshop import until
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.long,
-    pytest.mark.timeout(420),
 ]
 
 
 def test_power_cut_in_a_roll_mends_itself(stage, room):
     """After a restart the sensor ends the dead run, and the schedule resumes its change."""
     first = room.launch(PLAN, ROLLOUT, config={})
-    assert room.finished(first, timeout=180) == "SUCCESS", room.story(first)
+    assert room.finished(first) == "SUCCESS", room.story(first)
     run = room.launch(PLAN, ROLLOUT, config=ROLL)
-    until(lambda: stage.is_in(ChangeState.RUNNING), 60, "the roll to begin")
+    until(lambda: stage.is_in(ChangeState.RUNNING), "the roll to begin")
     room.kill()
     assert stage.is_in(ChangeState.RUNNING)
 
     stage.write(mode="act")  # loaded so, the schedule runs by itself
     with stage.serve() as again:
-        assert again.finished(run, timeout=120) == "FAILURE"
+        assert again.finished(run) == "FAILURE"
         assert "its process is gone" in again.story(run)
-        until(lambda: stage.is_in(ChangeState.DONE), 180, "the change to be completed")
+        until(lambda: stage.is_in(ChangeState.DONE), "the change to be completed")
         (receipt,) = stage.change().receipts
         assert (receipt.ours, receipt.verdict.value) == (0, "equal")

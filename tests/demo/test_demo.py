@@ -18,7 +18,7 @@ from fleet.demo.stage import GROUP, ORDINARY_GROUP, PARTITIONS, TOPIC, Stage, en
 from fleet.home import read_state
 from tests.support.kafka_tools import generations
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.alone, pytest.mark.timeout(660)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.alone]
 
 
 def _start(home: Path, *options: str) -> "subprocess.Popen[str]":
@@ -85,7 +85,7 @@ def _numbers(bootstrap: str) -> int:
     consumer.assign([Place(TOPIC, p, 0) for p in range(PARTITIONS)])
     ends = [_end(consumer, p) for p in range(PARTITIONS)]
     numbers: set[int] = set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(numbers) < sum(ends) and time.monotonic() < deadline:
         numbers.update(json.loads(m.value())["seq"] for m in consumer.consume(5000, timeout=0.5))
     consumer.close()

@@ -28,7 +28,7 @@ from fleet.observe.tail import Tail
 from fleet.picturing import verdicts
 from tests.support import commits
 from tests.support.needs import repository
-from tests.support.workshop import until
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -134,8 +134,8 @@ def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
             with urllib.request.urlopen(url, timeout=5) as answer:
                 return Scraped(answer.read().decode(), whose)
 
-        until(lambda: scrape().get("fleet_group_lag_records") == 6, 20, "the lag to be told")
-        until(lambda: scrape()["fleet_exporter_reads_offsets_topic"] == 1, 60, "the log to be read")
+        until(lambda: scrape().get("fleet_group_lag_records") == 6, "the lag to be told")
+        until(lambda: scrape()["fleet_exporter_reads_offsets_topic"] == 1, "the log to be read")
         first = scrape()
         assert first.labels["fleet_group_lag_records"] == {
             "cluster": "main", "group": group, "topic": topic, "owner": "team-a",
@@ -146,15 +146,15 @@ def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
         assert scrape(other)["fleet_group_lag_records"] == 6
         assert "fleet_group_lag_records" not in scrape(denied)
         with polling(bootstrap, group, topic):
-            until(lambda: scrape().get("fleet_group_members") == 1, 30, "a member")
-            until(lambda: scrape().get("fleet_group_rebalances_total") == 1, 30, "its rebalance")
+            until(lambda: scrape().get("fleet_group_members") == 1, "a member")
+            until(lambda: scrape().get("fleet_group_rebalances_total") == 1, "its rebalance")
             settled = scrape()
             assert settled.labels["fleet_group_state"]["state"] == "Stable"
             assert settled["fleet_group_generation"] == 1
-        until(lambda: scrape().get("fleet_group_members") == 0, 30, "the member to be gone")
+        until(lambda: scrape().get("fleet_group_members") == 0, "the member to be gone")
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.delete_consumer_groups([other])[other].result(20)
-        until(lambda: "fleet_group_state" not in scrape(other), 20, "the group to be gone")
+        until(lambda: "fleet_group_state" not in scrape(other), "the group to be gone")
         taken = url.split("//")[1].split("/")[0]
         second = fleet("exporter", "--listen", taken, config=config)
         out, err = second.communicate(timeout=30)
@@ -197,19 +197,19 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
             thread = threading.Thread(target=exporter.run, args=(stop,))
             thread.start()
             try:
-                until(lambda: "lag_records{" in exporter.text(), 20, "a first look")
+                until(lambda: "lag_records{" in exporter.text(), "a first look")
                 (node,) = broker.broker.status().nodes
                 os.kill(node.pid, signal.SIGSTOP)
                 try:
-                    until(lambda: exporter.age() > 5, 30, "the age to grow")
+                    until(lambda: exporter.age() > 5, "the age to grow")
                     away = Scraped(exporter.text(), group)
                 finally:
                     os.kill(node.pid, signal.SIGCONT)
                 assert away["fleet_group_lag_records"] == 6
                 assert away["fleet_exporter_looks_total"] >= 2
                 assert any("does not answer" in sentence for sentence in said), said
-                until(lambda: exporter.age() < 1, 30, "a look after it")
-                until(lambda: any("well again" in s for s in said), 30, "good news")
+                until(lambda: exporter.age() < 1, "a look after it")
+                until(lambda: any("well again" in s for s in said), "good news")
             finally:
                 stop.set()
                 thread.join()
@@ -221,9 +221,7 @@ def test_without_the_log_the_coordinators_tell_the_same(bootstrap, topic, unique
     commit(bootstrap, group, topic, 3)
     clock = SystemClock()
     with polling(bootstrap, group, topic), Tail(config, cluster="t", clock=clock).start() as tail:
-        until(
-            lambda: (live := tail.group(group)) is not None and bool(live.members), 30, "a member"
-        )
+        until(lambda: (live := tail.group(group)) is not None and bool(live.members), "a member")
         assert tail.catch_up(20)
         found = []
         for kept in (tail, None):

@@ -13,10 +13,10 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 
-import pytest
 from confluent_kafka import Producer
 
 from fleet.act.kafka import GroupAdmin
@@ -26,6 +26,7 @@ from fleet.worker.orphans import LOOK, PATIENCE
 from tests.faults.collecting import Collector
 from tests.faults.invariants import Trouble, broken, rebalances, times
 from tests.faults.schedules import LEASE, SESSION, Act, Kind
+from tests.support.waiting import until
 from tests.worker.conftest import Group
 
 HEARTBEAT = 2.0
@@ -127,8 +128,8 @@ class Lane:
     def tick(self) -> None:
         """Wake who has slept enough, replace the dead, note who is missing."""
         now = time.time()
-        for worker, (since, until) in list(self._asleep.items()):
-            if now >= until:
+        for worker, (since, end) in list(self._asleep.items()):
+            if now >= end:
                 self._wake(worker, since)
         well = set(self.living()) - set(self._asleep)
         wanted = len(self.group.store.gate(self.group.name).open) + 1
@@ -299,13 +300,17 @@ class Lane:
             limit,
         )
 
-    def _wait(self, condition, what: str, limit: float) -> None:
-        deadline = time.monotonic() + limit
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"no {what} within {limit:g} s\n{self._picture()}")
+    def _wait(self, condition: Callable[[], bool], what: str, limit: float) -> None:
+        """I11's bound begins anew with whatever moves: a slow machine is slow in every step."""
+
+        def held() -> bool:
+            if condition():
+                return True
             self.tick()
-            time.sleep(0.2)
+            return False
+
+        until(held, what, progress=self.group.moving, still=limit, every=0.2,
+              picture=self._picture)  # fmt: skip
 
     # --- evidence --------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from fleet.slots import Phase
 from tests.support.kafka_tools import dump_group_records, generations
 from tests.worker.conftest import Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 SESSION = 9.0
 

@@ -11,9 +11,9 @@ from fleet.act.local import find_orphans
 from fleet.slots import ChangeState
 from tests.faults.test_kills import all_active, spawn_manager, watch_and_kill
 from tests.support.kafka_tools import assignment_epochs
-from tests.support.workshop import Workshop, until
+from tests.support.workshop import Workshop
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 THEIRS = "900"
 
 
@@ -26,7 +26,7 @@ def killed_in_the_gate(broker, unique, tmp_path) -> Iterator[tuple[Workshop, Gro
     with GroupAdmin(**login) as admin, shop.stream(rate=100):
         try:
             admin.set_group_setting(shop.group, SETTING, THEIRS)
-            until(lambda: is_theirs(admin, shop), 10, "the setting to be read")
+            shop.until(lambda: is_theirs(admin, shop), "the setting to be read")
             manager = spawn_manager(shop, 2)
             watch_and_kill(shop, manager, lambda said: "opened slot" in said)
             assert admin.group_setting(shop.group, SETTING) == "5000", "killed too late"
@@ -49,7 +49,7 @@ def test_manager_killed_in_the_gate(broker, unique, tmp_path):
             change = fleet.apply(shop.group, wanted=2, actor="second", progress=shop.say)
         assert change.state is ChangeState.DONE, change.sentence
         assert is_theirs(admin, shop)
-        until(lambda: all_active(shop, 2), 60, "two active slots")
+        shop.until(lambda: all_active(shop, 2), "two active slots")
         assert 1 <= len(set(assignment_epochs(broker.broker, shop.group))) <= 2
 
 
@@ -61,7 +61,7 @@ def test_its_change_is_aborted(broker, unique, tmp_path):
             assert change is not None
             assert change.state is ChangeState.ABORTED
             assert is_theirs(admin, shop)
-        until(lambda: all_active(shop, 2), 60, "two active slots")
+        shop.until(lambda: all_active(shop, 2), "two active slots")
         assert is_theirs(admin, shop)
 
 

@@ -19,7 +19,7 @@ from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.worker.conftest import Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 @dataclass

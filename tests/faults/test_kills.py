@@ -15,12 +15,12 @@ from fleet.broker import Broker
 from fleet.processes import ProcessId, alive
 from fleet.slots import ChangeState, Phase
 from tests.support.kafka_tools import generations
-from tests.support.workshop import Workshop, kill, until
+from tests.support.workshop import Workshop, kill
 
 UNCLEAN = 4
 """Ends in these tests that may repeat a batch: one worker, and each of two at a server's death."""
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def shop(own_broker, tmp_path_factory):
                 change = fleet.apply(shop.group, actor="test", progress=shop.say)
                 assert change.state is ChangeState.DONE, change.sentence
             yield shop
-        shop.await_drained(90)
+        shop.await_drained()
         lost, twice = shop.lost_and_twice()
         assert lost == 0
         assert twice <= UNCLEAN * biggest_batch(shop), "more than the batches in hand"
@@ -69,7 +69,7 @@ def begin_with(shop: Workshop, slots: int) -> None:
     with shop.fleet() as fleet:
         change = fleet.apply(shop.group, wanted=slots, actor="test", progress=shop.say)
         assert change.state is ChangeState.DONE, change.sentence
-    until(lambda: all_active(shop, slots), 120, f"{slots} active slots to begin with")
+    shop.until(lambda: all_active(shop, slots), f"{slots} active slots to begin with")
 
 
 def biggest_batch(shop: Workshop) -> int:
@@ -105,11 +105,11 @@ def test_worker_and_supervisor(two, own_broker):
         pids = {w.name: w.pid for w in fleet.workers(shop.group)}
         kill(supervisor(shop))
         kill(pids[victim.holder])
-        until(lambda: holder(shop, victim.number) not in {None, victim.holder}, 60, "a takeover")
-        until(lambda: all_active(shop, 2), 60, "the taker to be active")
+        shop.until(lambda: holder(shop, victim.number) not in {None, victim.holder}, "a takeover")
+        shop.until(lambda: all_active(shop, 2), "the taker to be active")
         assert recorded(own_broker, shop) == before, "a killed static worker costs no generation"
         fleet.runtime.ensure()
-        until(lambda: len([w for w in fleet.workers(shop.group) if w.running]) == 3, 60, "restart")
+        shop.until(lambda: len([w for w in fleet.workers(shop.group) if w.running]) == 3, "restart")
         assert len({w.pid for w in fleet.workers(shop.group)}) == 3
 
 
@@ -136,8 +136,8 @@ def test_spark_server(two, own_broker):
     from fleet.act.spark_server import process
 
     kill(process(shop.home).pid)
-    until(lambda: len(shop.entries()) > done + 5, 240, "batches after the Spark server's death")
-    until(lambda: all_active(shop, 2), 120, "all slots active again")
+    shop.until(lambda: len(shop.entries()) > done + 5, "batches after the Spark server's death")
+    shop.until(lambda: all_active(shop, 2), "all slots active again")
     assert recorded(own_broker, shop) == before
 
 
@@ -149,8 +149,8 @@ def test_broker(two, own_broker):
     time.sleep(3)
     own_broker.start()
     done = len(shop.entries())
-    until(lambda: len(shop.entries()) > done + 5, 120, "batches after the broker's return")
-    until(lambda: all_active(shop, 2), 120, "all slots active again")
+    shop.until(lambda: len(shop.entries()) > done + 5, "batches after the broker's return")
+    shop.until(lambda: all_active(shop, 2), "all slots active again")
     assert recorded(own_broker, shop) == before
 
 
@@ -192,7 +192,7 @@ def test_manager_in_mid_change(name, shop, own_broker):
         change = fleet.apply(shop.group, wanted=wanted, actor="second manager", progress=shop.say)
     assert change.state is ChangeState.DONE, change.sentence
     slots = wanted or start
-    until(lambda: all_active(shop, slots), 60, f"{slots} active slots")
+    shop.until(lambda: all_active(shop, slots), f"{slots} active slots")
     cost = recorded(own_broker, shop) - before
     assert cost == 0 if name == "roll" else 1 <= cost <= 2
 
@@ -220,7 +220,7 @@ def watch_and_kill(shop: Workshop, manager, moment) -> None:
     """Kill the manager as soon as its sentences show the moment."""
     log = shop.home / f"manager-{shop.group}.log"
     try:
-        until(lambda: log.exists() and moment(log.read_text()), 120, "the moment to kill")
+        shop.until(lambda: log.exists() and moment(log.read_text()), "the moment to kill")
         manager.kill()
     finally:
         manager.kill()

@@ -16,7 +16,7 @@ from tests.conftest import RunningBroker
 from tests.support.kafka_tools import Record, dump_group_records, generations
 from tests.worker.conftest import Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker]
 
 SESSION = 8.0
 LEASE = 2.5
@@ -129,7 +129,7 @@ def test_a_stopped_members_late_commit(
     in_hand = taken()[-1]["ranges"]
     os.kill(group.processes[stopped].pid, signal.SIGSTOP)
     group.produce(200)  # its successor shall be well past the batch in hand
-    group.until(group.all_committed, "the successor to commit it all", timeout=40)
+    group.until(group.all_committed, "the successor to commit it all")
     ends = {p: end for _, p, _, end, _ in in_hand}
     by_others = offsets(dump_group_records(broker.broker, group.name))
     assert all(by_others[p][-1] > end for p, end in ends.items()), "nothing to go back from"
@@ -161,7 +161,7 @@ def test_kill_between_write_and_commit_and_two_standbys_race(job: Group, broker:
     group.produce(40)
     group.processes[first].wait(20)
     in_hand = group.journal()[-1]["ranges"]
-    group.until(lambda: group.slot(0).holder not in {None, first}, "a taker", timeout=15)
+    group.until(lambda: group.slot(0).holder not in {None, first}, "a taker")
     group.until(lambda: group.slot(0).phase is Phase.ACTIVE, "the taker to be a member")
     group.produce(40)
     group.drained()

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -20,12 +19,12 @@ from fleet.broker import Broker
 from fleet.history.tables import Tables
 from fleet.observe.group_log import partition_for
 from fleet.rebalances import Cause, Confidence
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.spark,
     pytest.mark.long,
-    pytest.mark.timeout(300),
 ]
 GROUP, TOPIC = "moved", "moved-input"
 MEMBER = f"""
@@ -51,14 +50,15 @@ def brokers(tmp_path):
         cluster.purge()
 
 
-def until(what: Callable[[], bool], *polled: Consumer, seconds: float = 60.0) -> None:
+def polled_until(what: Callable[[], bool], *polled: Consumer) -> None:
     """Poll these members until it is so."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, what
+
+    def so() -> bool:
         for member in polled:
             member.poll(0.1)
-        time.sleep(0.05)
+        return what()
+
+    until(so, "the group")
 
 
 def test_cause_is_the_move(brokers: Broker, tmp_path) -> None:
@@ -75,20 +75,21 @@ def test_cause_is_the_move(brokers: Broker, tmp_path) -> None:
     one, other = Consumer(options), Consumer(options)
     for member in (one, other):
         member.subscribe([TOPIC])
-    until(lambda: len(one.assignment()) == len(other.assignment()) == 2, one, other)
+    polled_until(lambda: len(one.assignment()) == len(other.assignment()) == 2, one, other)
 
     def described():
         return admin.describe_consumer_groups([GROUP])[GROUP].result(20)
 
     third = subprocess.Popen([sys.executable, "-c", MEMBER, client])
     try:
-        until(lambda: described().state.name == "PREPARING_REBALANCING", other)
-        until(lambda: not other.assignment(), other)  # it was asked, gave up what it had, rejoins
+        polled_until(lambda: described().state.name == "PREPARING_REBALANCING", other)
+        # It was asked, gave up what it had, rejoins.
+        polled_until(lambda: not other.assignment(), other)
     finally:
         os.kill(third.pid, signal.SIGKILL)
         third.wait()
     brokers.kill(described().coordinator.id)
-    until(lambda: len(one.assignment()) == len(other.assignment()) == 2, one, other)
+    polled_until(lambda: len(one.assignment()) == len(other.assignment()) == 2, one, other)
     brokers.start()
 
     (tmp_path / "fleet.yaml").write_text(

@@ -19,7 +19,7 @@ from fleet.kafka_source.pieces import OffsetRange
 from tests.history.test_exactly_once import TOPIC, fill, scan
 from tests.support.offsets_topic import offsets_partitions
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker]
 
 
 def everything(bootstrap):

@@ -23,7 +23,7 @@ from tests.history.records_made import group_metadata, offset_commit
 from tests.support.json_contract import documented, shape
 from tests.support.offsets_topic import offsets_partitions
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 TOPIC = "__consumer_offsets"
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,12 @@ from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread
 from fleet.worker.spark_link import SparkLink
 from tests.conftest import RunningBroker
 from tests.history import making
+from tests.support.waiting import until
 from tests.worker.conftest import spark_home
 
 __all__ = ["spark_home"]
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 Assigned = dict[str, set[tuple[str, int]]]
 
 
@@ -50,13 +51,6 @@ def rows_of(reader: Any, shares: Sequence[Any]) -> list[dict[str, Any]]:
     """Rows of all shares."""
     batches = [batch for share in shares for batch in reader.read(share)]
     return [row for batch in batches for row in batch.to_pylist()]
-
-
-def until(what: Callable[[], bool], name: str, timeout: float = 60.0) -> None:
-    """Poll until true."""
-    deadline = time.monotonic() + timeout
-    while not what():
-        assert time.monotonic() < deadline, f"waited {timeout:g} s for {name}"
 
 
 class Groups:

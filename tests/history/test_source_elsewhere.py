@@ -12,14 +12,13 @@ from fleet.clock import SystemClock
 from fleet.history.source import register
 from fleet.worker.spark_link import SparkLink
 from tests.conftest import RunningBroker
-from tests.ranges.conftest import wait_for
 from tests.ranges.test_elsewhere import cluster
+from tests.support.waiting import until
 
 __all__ = ["cluster"]
 
 pytestmark = [
     *(pytest.mark.broker, pytest.mark.spark, pytest.mark.long),
-    pytest.mark.timeout(300),
 ]
 COMMITS = 40_000
 
@@ -41,12 +40,11 @@ def test_standalone_cluster(cluster: str, broker: RunningBroker, tmp_path: Path)
         spark_server.wait_ready(home, timeout=90.0, clock=clock)
         session = link.connect(timeout=90.0, given_up=lambda: False)
         register(session)
-        wait_for(
+        until(
             lambda: (
                 session.range(0, 1000).selectExpr("spark_partition_id()").distinct().count() > 1
             ),
             "two executors",
-            timeout=60.0,
         )
         frame = (
             session.read.format("consumer_offsets")

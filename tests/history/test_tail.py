@@ -15,9 +15,9 @@ from fleet.act import spark_server
 from fleet.history.tables import Tables
 from fleet.rebalances import Cause, Known
 from tests.support.json_contract import documented
-from tests.support.workshop import until
+from tests.support.waiting import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.broker]
 ROOT = Path(__file__).parents[2]
 
 
@@ -88,7 +88,7 @@ class Scene:
             consumer.commit(message=message, asynchronous=False)
             return True
 
-        until(committed, 60, "a record")
+        until(committed, "a record")
         return consumer
 
 
@@ -106,7 +106,7 @@ def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home, monkeypatch
     scene.member().close()
     tail = scene.command("tail", "--spark", url)
     try:
-        until(lambda: len(scene.tables.rebalances()) == 2, 60, "both rebalances")
+        until(lambda: len(scene.tables.rebalances()) == 2, "both rebalances")
         assert [r.members for r in scene.tables.rebalances(group=scene.group)] == [1, 0]
         refused = scene.command("run", "--spark", url)
         _, said = refused.communicate(timeout=60)
@@ -114,8 +114,8 @@ def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home, monkeypatch
         assert f"(process {tail.pid}): one at a time" in said
         scene.write()
         consumer = scene.member()
-        until(lambda: len(scene.tables.rebalances()) == 3, 60, "the third rebalance")
-        until(lambda: scene.tables.lag(group=scene.group)[-1].committed == 2, 60, "lag")
+        until(lambda: len(scene.tables.rebalances()) == 3, "the third rebalance")
+        until(lambda: scene.tables.lag(group=scene.group)[-1].committed == 2, "lag")
         consumer.close()
         tail.send_signal(signal.SIGTERM)
         _, said = tail.communicate(timeout=60)

@@ -186,7 +186,7 @@ def test_a_run_is_a_job_that_ends_well_and_is_cleaned_up(manager: Manager) -> No
     """
     page = manager.page()
     run = page.launch(manager.plan, config={})
-    assert page.finished(run, timeout=120) == "SUCCESS", page.story(run)
+    assert page.finished(run) == "SUCCESS", page.story(run)
     job = manager.until(lambda: (j := manager.job(run)) and j.status.succeeded and j, "its end")
     assert job.spec.ttl_seconds_after_finished == 86400
     assert job.spec.backoff_limit == 0
@@ -203,7 +203,7 @@ def test_a_run_is_a_job_that_ends_well_and_is_cleaned_up(manager: Manager) -> No
         job.metadata.name, manager.namespace, {"spec": {"ttlSecondsAfterFinished": 0}}
     )
     manager.until(lambda: not manager.job(run) and not manager.pods_of(run), "Job and pod to go")
-    assert page.finished(run, timeout=1) == "SUCCESS", "Dagster remembers it"
+    assert page.finished(run) == "SUCCESS", "Dagster remembers it"
 
 
 def test_a_runs_tags_do_not_change_its_pod(manager: Manager) -> None:
@@ -211,7 +211,7 @@ def test_a_runs_tags_do_not_change_its_pod(manager: Manager) -> None:
     page = manager.page()
     asked = json.dumps({"container_config": {"command": ["id"]}})
     run = page.launch(manager.plan, config={}, tags={"dagster-k8s/config": asked})
-    assert page.finished(run, timeout=60) == "FAILURE"
+    assert page.finished(run) == "FAILURE"
     assert "unrecoverable error" in page.story(run), "the launcher refused it, no pod failed"
     assert manager.job(run) is None
 
@@ -247,6 +247,6 @@ def test_a_run_outlives_the_managers_pod(
         manager.kube.kubectl("-n", manager.namespace, "delete", "pod", before, "--wait=false")
         manager.until(lambda: (p := manager.pod()) and p.metadata.name != before, "another pod")
         page = manager.page()
-        assert page.finished(run, timeout=400) == "SUCCESS", page.story(run)
+        assert page.finished(run) == "SUCCESS", page.story(run)
         assert manager.until(lambda: (j := manager.job(run)) and j.status.succeeded, "its end") == 1
         assert {g for g in generations(kube_broker.broker, manager.namespace) if g > 0} == {1}

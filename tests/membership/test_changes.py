@@ -3,9 +3,8 @@
 import pytest
 
 from fleet.model import StepKind
-from tests.support.workshop import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 STOPPED = {StepKind.STOP_ALL: [1], StepKind.OPEN: [1]}
 
@@ -25,7 +24,7 @@ def test_another_topic(assignor, most, unique, open_shop, counting):
         (forced,) = costs[StepKind.REJOIN]
         assert 1 <= forced <= most
         shop.produce_to(other, 40)
-        until(lambda: _processed(shop, other) == 40, 30, "the new topic's records")
+        shop.until(lambda: _processed(shop, other) == 40, "the new topic's records")
         shop.declare(topics=[shop.topic])
         costs = count.apply()
         assert costs[StepKind.ROLL] == [0]

@@ -11,9 +11,9 @@ import pytest
 
 from fleet.model import StepKind
 from fleet.slots import ChangeState, Phase
-from tests.support.workshop import kill, until
+from tests.support.workshop import kill
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 HOW = {"canary_batches": 1, "bake": "5s", "warm_timeout": "5m"}
 FAILS = """VERSION = 2
@@ -123,7 +123,7 @@ def test_a_killed_member_is_evicted_by_its_taker(fleet_of, counting):
                 now = next(s for s in fleet.slots(shop.group) if s.number == victim.number)
                 return now.token > victim.token and now.phase is Phase.ACTIVE
 
-            until(taken, 60, "the slot to be taken")
+            shop.until(taken, "the slot to be taken")
             assert time.monotonic() - killed < 40, "not the session timeout of 180 s"
         assert count.recorded() - before <= 2
     shop.await_drained()
@@ -142,16 +142,15 @@ def test_the_workers_complete_a_leave(fleet_of, counting):
         with shop.fleet() as fleet:
             gate = fleet.store.gate(shop.group)
             assert fleet.store.write_gate(replace(gate, leaving=frozenset({1, 2}))) is not None
-            until(lambda: fleet.gate(shop.group).open == {0}, 60, "the leave to be completed")
+            shop.until(lambda: fleet.gate(shop.group).open == {0}, "the leave to be completed")
 
             def alone() -> bool:
                 group = fleet.snapshot([shop.group]).groups[shop.group]
                 return len(group.members) == 1 and group.state == "Stable"
 
-            until(alone, 30, "one member to be left")
-            until(
+            shop.until(alone, "one member to be left")
+            shop.until(
                 lambda: all(not s.holder for s in fleet.slots(shop.group) if s.number),
-                30,
                 "the members to close",
             )
         assert count.recorded() - before == 1

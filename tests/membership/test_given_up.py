@@ -3,9 +3,8 @@
 import pytest
 
 from fleet.slots import ChangeState
-from tests.support.workshop import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
 def test_code_that_cannot_start_goes_back(unique, open_shop, counting):
@@ -27,9 +26,8 @@ def test_code_that_cannot_start_goes_back(unique, open_shop, counting):
                 s.number: (s.holder, s.token) for s in fleet.slots(shop.group) if s.holder
             }
             new = change.plan.revision
-            until(
+            shop.until(
                 lambda: all(w.revision != new for w in fleet.workers(shop.group)),
-                30,
                 "its workers to be gone",
             )
         assert count.recorded() == before

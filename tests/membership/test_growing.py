@@ -4,9 +4,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from fleet.model import StepKind
-from tests.support.workshop import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
@@ -30,7 +29,7 @@ def test_partitions_are_picked_up_and_scaled_for(assignor, unique, open_shop, co
                 group = fleet.snapshot([shop.group]).groups[shop.group]
                 return sum(len(m.partitions) for m in group.members)
 
-            until(lambda: owned() == 6, 30, "the new partitions to be owned")
+            shop.until(lambda: owned() == 6, "the new partitions to be owned")
             plan = fleet.plan(shop.group)
         assert [step.kind for step in plan.steps] == [StepKind.OPEN]
         assert len(plan.steps[0].slots) == 1

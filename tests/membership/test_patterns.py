@@ -6,9 +6,8 @@ from fleet.commands.checks_fleet import topics as doctor_on_topics
 from fleet.errors import Refused
 from fleet.findings import Level
 from fleet.model import LagCase, StepKind
-from tests.support.workshop import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
 def test_topics_of_a_pattern(unique, open_shop, counting):
@@ -42,7 +41,7 @@ def test_topics_of_a_pattern(unique, open_shop, counting):
                     p.lag == 0 and p.case is LagCase.OK for p in late_ones
                 )
 
-            until(read, 30, "the new topic to be read, and its lag to be known")
+            shop.until(read, "the new topic to be read, and its lag to be known")
             assert len(fleet.plan(group).steps[0].slots) == 1
             (finding,) = doctor_on_topics(fleet, fleet.snapshot())
             assert "2 topic(s) with 6 partition(s)" in finding.found

@@ -30,7 +30,7 @@ def test_the_first_group_of_a_cluster_is_seen_coming_up(tmp_path):
             admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
             member = Consumer({**config, "group.id": "g", "auto.offset.reset": "earliest"})
             member.subscribe(["t"])
-            end = time.monotonic() + 60
+            end = time.monotonic() + 120
             seen = look.snapshot(["g"]).groups["g"]
             while seen.state is not GroupState.STABLE and time.monotonic() < end:
                 member.poll(0.02)

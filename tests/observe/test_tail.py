@@ -2,7 +2,7 @@
 
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -18,6 +18,7 @@ from fleet.observe.group_log import GroupLog, partition_for
 from fleet.observe.tail import Tail
 from fleet.rebalances import Cause, Rebalance
 from tests.support import commits
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -44,13 +45,6 @@ def tailing(config, **options) -> Iterator[Tail]:
         yield tail
 
 
-def until(what: Callable[[], bool], timeout: float = 30.0) -> None:
-    end = time.monotonic() + timeout
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 @contextmanager
 def members(config, topic, group, count, **extra) -> Iterator[list[Consumer]]:
     """So many polling members that own all four partitions between them."""
@@ -66,7 +60,7 @@ def members(config, topic, group, count, **extra) -> Iterator[list[Consumer]]:
             each.poll(0.02)
         return all(len(each.assignment()) == 4 // count for each in made)
 
-    until(settled)
+    until(settled, "all to own their share")
     try:
         yield made
     finally:
@@ -114,7 +108,7 @@ def test_deleted_groups_and_offsets_go(config, topic, unique):
         assert len(tail.committed(group)) == 4
         admin = AdminClient(config)
         admin.delete_consumer_groups([group])[group].result(20)
-        until(lambda: tail.catch_up(10) and group not in tail.groups())
+        until(lambda: tail.catch_up(10) and group not in tail.groups(), "the group to be gone")
         assert tail.committed(group) == {}
         assert tail.group(group) is None
 

@@ -19,7 +19,7 @@ from fleet.clock import SystemClock
 from fleet.history.places import Place
 from fleet.history.tables import Tables
 from fleet.history.writing import Writer
-from tests.support.workshop import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +70,6 @@ def of_home(home):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_a_run_records_tells_and_can_be_ended(scene, tmp_path, monkeypatch):
     """Rows of every table and the plot; ended half-way, nothing runs on, and tables are whole."""
     monkeypatch.setenv("FLEET_SPARK_MEMORY", "700m")
@@ -83,7 +82,7 @@ def test_a_run_records_tells_and_can_be_ended(scene, tmp_path, monkeypatch):
         start_new_session=True,
     )
     try:
-        until((home / "spark" / "log").exists, 60, "the run to start Spark")
+        until((home / "spark" / "log").exists, "the run to start Spark")
         time.sleep(2.0)
         worker.send_signal(signal.SIGINT)
         worker.wait(60)

@@ -9,7 +9,7 @@ from fleet.clock import SystemClock
 from fleet.slots import ChangeState, Phase
 from tests.faults.test_kills import all_active, spawn_manager, watch_and_kill
 from tests.support.kafka_tools import dump_group_records
-from tests.support.workshop import Workshop, kill, until
+from tests.support.workshop import Workshop, kill
 
 SETTLED = {"consumer": 11.0}
 """Protocol → seconds without a new assignment until a group is settled: two heartbeats [25]."""
@@ -98,9 +98,9 @@ class Cells:
                 if e.at > killed and e.worker != victim.holder
             }
 
-        until(lambda: had <= again().keys(), 60, "the dead one's partitions to be processed")
+        self.shop.until(lambda: had <= again().keys(), "the dead one's partitions to be processed")
         took = max(again()[p] for p in had) - killed
-        until(lambda: all_active(self.shop, self._open()), 60, "all slots active")
+        self.shop.until(lambda: all_active(self.shop, self._open()), "all slots active")
         self._restocked()
         return took
 
@@ -136,7 +136,7 @@ class Cells:
         manager = spawn_manager(self.shop, target)
         watch_and_kill(self.shop, manager, lambda said: moment in said)
         self._apply(target)
-        until(lambda: all_active(self.shop, target), 60, f"{target} active slots")
+        self.shop.until(lambda: all_active(self.shop, target), f"{target} active slots")
 
     def _new_code(self) -> None:
         self._version += 1
@@ -162,7 +162,7 @@ class Cells:
                 alive = {w.name for w in fleet.workers(self.shop.group) if w.running}
             return any(r.phase == "standby" and r.worker in alive for r in reports)
 
-        until(warm, 90, "a standby")
+        self.shop.until(warm, "a standby")
 
     def _settle(self) -> None:
         """Until every partition has an owner and nothing more is assigned for a while [25]."""

@@ -14,7 +14,7 @@ from fleet.slots import Change, ChangeState
 from tests.support.kafka_tools import dump_group_records
 from tests.support.workshop import Workshop
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 MOST = {
     "range": {"first": 1, "up": 1, "down": 1},

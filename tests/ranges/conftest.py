@@ -1,7 +1,5 @@
 """Workers and a Spark server as in tests/worker, and Kafka topics with gaps in them."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -14,6 +12,7 @@ from fleet.model import TopicPartition
 from fleet.worker.ends import Ends
 from fleet.worker.ranges import Look
 from tests.conftest import RunningBroker
+from tests.support.waiting import until
 from tests.worker.conftest import group, spark_home
 
 __all__ = ["group", "spark_home"]
@@ -60,7 +59,7 @@ class Topic:
             found.update(ends.answer() or {})
             return self.tp in found
 
-        wait_for(answered, "an answer to ListOffsets")
+        until(answered, "an answer to ListOffsets")
         return found[self.tp]
 
     def range(self, start: int, end: int) -> OffsetRange:
@@ -72,11 +71,3 @@ class Topic:
 def topic(broker: RunningBroker, unique: str) -> Topic:
     """A topic, not yet made."""
     return Topic(f"ranges-{unique}", broker.bootstrap_servers)
-
-
-def wait_for(what: Callable[[], bool], name: str, *, timeout: float = 30.0) -> None:
-    """Poll until true."""
-    deadline = time.monotonic() + timeout
-    while not what():
-        assert time.monotonic() < deadline, f"waited {timeout:g} s for {name}"
-        time.sleep(0.05)

@@ -14,16 +14,16 @@ from fleet.kafka_source.failures import TRUNCATED, told_by
 from fleet.kafka_source.source import frame_of_ranges
 from fleet.worker.spark_link import SparkLink
 from tests.conftest import RunningBroker
-from tests.ranges.conftest import Topic, wait_for
+from tests.ranges.conftest import Topic
 from tests.ranges.test_reading import SMALL, read, rows, spark, ways
 from tests.support.spark_cluster import standalone
+from tests.support.waiting import until
 from tests.worker.conftest import Group
 
 __all__ = ["spark"]
 
 pytestmark = [
     *(pytest.mark.broker, pytest.mark.spark, pytest.mark.long),
-    pytest.mark.timeout(300),
 ]
 
 
@@ -66,7 +66,7 @@ def test_gaps_of_compaction(spark: Any, topic: Topic):
         write("last", 1)  # rolls a segment, so that what is before it may be cleaned
         return len(read(spark, topic, topic.range(0, 200))) < 200
 
-    wait_for(compacted, "the cleaner", timeout=120.0)
+    until(compacted, "the cleaner")
     left = [offset for offset, _ in read(spark, topic, topic.range(0, 200))]
     assert set(left) <= {99, 199}
     assert read(spark, topic, topic.range(100, 150)) == [], "nothing is left in the middle"
@@ -145,10 +145,9 @@ def _executors(session: Any, topic: Topic) -> tuple[int, list[bool], int]:
             )
 
     login = {"bootstrap.servers": {"value": topic.bootstrap}}
-    wait_for(  # executors register one after the other
+    until(  # executors register one after the other
         lambda: session.range(0, 1000).selectExpr("spark_partition_id() p").distinct().count() == 2,
         "two executors",
-        timeout=60.0,
     )
     frame = frame_of_ranges(session, [topic.range(0, 40_000)], login=login, group="none")
     seen = frame.mapInArrow(where, "at STRING, fleet BOOLEAN, n LONG").collect()

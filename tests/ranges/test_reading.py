@@ -17,7 +17,7 @@ from fleet.worker.spark_link import SparkLink
 from tests.ranges.conftest import Topic
 from tests.worker.conftest import Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 SMALL = {"inline": 100, "ranges": 2000, "max_wait": "100ms"}
 """Ranges from 300 waiting records on."""

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from fleet.processes import ProcessId, alive
 from fleet.settings import WorkerSettings
 from fleet.slots import WorkerProcess
 from fleet.spec import Cluster, GroupSpec
+from tests.support.waiting import sizes, until
 
 GROUP = "orders"
 REVISION = "abcdef0123"
@@ -92,12 +92,15 @@ class Bench:
         fields = [line.split() for line in lines if line]
         return [(name, int(pid)) for name, pid, said in fields if said == what]
 
-    def until(self, done: Callable[[], object], *, seconds: float = 10.0) -> None:
+    def until(self, done: Callable[[], object]) -> None:
         """Wait until something holds."""
-        deadline = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < deadline, (self.runtime.workers(), self.log())
-            time.sleep(0.02)
+        until(
+            done,
+            "the runtime",
+            progress=lambda: sizes([self.journal, self.home / "supervisor" / "log"]),
+            picture=lambda: f"{self.runtime.workers()}\n{self.log()}",
+            every=0.02,
+        )
 
     def all_run(self, count: int) -> bool:
         """All are running, and so far that they have written their first line."""

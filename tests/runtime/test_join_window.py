@@ -9,7 +9,7 @@ from fleet.act.kafka import GroupAdmin
 from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock, SystemClock
 from fleet.errors import FleetError
-from tests.support.workshop import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -29,7 +29,7 @@ def window(admin, unique, tmp_path: Path):
 
 def is_set(admin, group: str, value: str | None) -> None:
     """A broker reads a setting a moment after it was taken."""
-    until(lambda: admin.group_setting(group, SETTING) == value, 10, f"{SETTING} to be {value}")
+    until(lambda: admin.group_setting(group, SETTING) == value, f"{SETTING} to be {value}")
 
 
 def test_widened_and_put_back(admin, unique, window):

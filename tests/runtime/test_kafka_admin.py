@@ -11,7 +11,7 @@ from confluent_kafka import Consumer
 from fleet.act.kafka import GroupAdmin, LeaveResult, LeavingMember
 from fleet.errors import FleetError, Unreachable
 from tests.support.kafka_tools import generations
-from tests.support.workshop import until
+from tests.support.waiting import until
 
 PARTITIONS = 6
 
@@ -47,13 +47,15 @@ class StaticMembers:
         self.all.append(consumer)
         return consumer
 
-    def poll_until(self, done: Callable[[], bool], *, seconds: float = 30.0) -> None:
+    def poll_until(self, done: Callable[[], bool]) -> None:
         """Poll all members in turn until something holds."""
-        deadline = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < deadline
+
+        def held() -> bool:
             for consumer in self.consumers.values():
                 consumer.poll(0.02)
+            return done()
+
+        until(held, "the group", every=0.0)
 
     def settled(self) -> bool:
         """Every partition has an owner and every member has some."""
@@ -179,9 +181,9 @@ def test_a_groups_own_setting_is_set_and_taken_back(admin, unique):
     group, name = f"settings-{unique}", "consumer.assignment.interval.ms"
     assert admin.group_setting(group, name) is None
     admin.set_group_setting(group, name, "5000")
-    until(lambda: admin.group_setting(group, name) == "5000", 10, "the setting to be read")
+    until(lambda: admin.group_setting(group, name) == "5000", "the setting to be read")
     admin.set_group_setting(group, name, None)
-    until(lambda: admin.group_setting(group, name) is None, 10, "the default to be back")
+    until(lambda: admin.group_setting(group, name) is None, "the default to be back")
 
 
 def test_no_broker_is_said_within_bounds(monkeypatch):

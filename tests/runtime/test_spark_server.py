@@ -59,13 +59,12 @@ def test_workers_wait_for_a_server_that_cannot_start_and_say_so(bench, monkeypat
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     bench.runtime.ensure()
     (name,) = bench.start(1, spark="shared")
-    bench.until(lambda: "Spark server" in (bench.worker(name).exit_reason or ""), seconds=30)
+    bench.until(lambda: "Spark server" in (bench.worker(name).exit_reason or ""))
     assert not bench.worker(name).running
     assert "/nowhere" in bench.worker(name).exit_reason
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_the_server_is_shared_comes_back_and_goes(bench, monkeypatch):
     """It starts with the first worker that needs it; after kill -9 it is back on its port."""
     monkeypatch.setenv("FLEET_SPARK_MEMORY", "700m")
@@ -73,7 +72,7 @@ def test_the_server_is_shared_comes_back_and_goes(bench, monkeypatch):
     bench.runtime.ensure()
     assert spark_server.process(home) is None
     (name,) = bench.start(1, spark="shared")
-    bench.until(lambda: bench.worker(name).running, seconds=90)
+    bench.until(lambda: bench.worker(name).running)
     url = spark_server.wait_ready(home, timeout=1.0, clock=SystemClock())
     first = spark_server.process(home)
     assert first is not None
@@ -84,7 +83,7 @@ def test_the_server_is_shared_comes_back_and_goes(bench, monkeypatch):
 
     pid = bench.worker(name).pid
     os.kill(first.pid, 9)
-    bench.until(lambda: spark_server.process(home) not in {None, first}, seconds=20)
+    bench.until(lambda: spark_server.process(home) not in {None, first})
     assert spark_server.wait_ready(home, timeout=60.0, clock=SystemClock()) == url
     assert bench.worker(name).pid == pid  # workers are not restarted for it
     assert spark_server.token(home) == token, "nor do they lose their way in"
@@ -113,7 +112,6 @@ def served(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_a_client_without_the_token_is_refused(served: Path):
     """PySpark's own and ours; the token is in a file of its owner's alone, and nowhere else."""
     url, token = spark_server.connect_url(served), spark_server.token(served)
@@ -171,7 +169,6 @@ def test_a_foreground_server_wants_an_address_and_a_token(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
 def test_a_foreground_server_serves_and_ends_on_sigterm(tmp_path: Path):
     """As a container runs it: the token is its environment's, signals are the JVM's own."""
     with socket.socket() as probe:

@@ -28,7 +28,7 @@ from fleet.acls import Grant
 from fleet.broker import Broker
 from fleet.security import client_config
 from fleet.spec import Cluster, Sasl, Security
-from tests.support.workshop import until
+from tests.support.waiting import until
 
 _OPERATIONS = {
     "Read": AclOperation.READ,
@@ -98,7 +98,7 @@ class Guarded:
     def topic(self, name: str, partitions: int = 4) -> None:
         """Make a topic."""
         self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
-        until(lambda: len(self._partitions(name)) == partitions, 20, f"topic {name}")
+        until(lambda: len(self._partitions(name)) == partitions, f"topic {name}")
 
     def _partitions(self, topic: str) -> dict[int, Any]:
         told = self.admin.list_topics(topic, timeout=10).topics[topic]
@@ -122,7 +122,7 @@ class Guarded:
                 return False
             return True
 
-        until(done, 30, f"a committed offset of {group}")
+        until(done, f"a committed offset of {group}")
 
     def dump(self) -> str:
         """Topics, groups with their offsets, every config and ACL, as comparable text."""

@@ -4,7 +4,7 @@ import pytest
 
 from fleet import cli
 from fleet.acls import OFFSETS, grants
-from tests.support.workshop import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -21,7 +21,7 @@ def test_without_the_offsets_topic(desk, unique, capsys):
         found["out"], found["err"] = capsys.readouterr()
         return f'group="{desk.group}"' in found["out"]
 
-    until(seen, 30, "ACLs to be there")
+    until(seen, "ACLs to be there")
     lines = found["out"].splitlines()
     assert found["code"] == 0
     assert 'fleet_exporter_reads_offsets_topic{cluster="desk"} 0.0' in lines

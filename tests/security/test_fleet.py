@@ -23,9 +23,10 @@ from fleet.model import Verdict
 from fleet.slots import Change, ChangeState
 from tests.security.conftest import Guarded, secrets_of
 from tests.support.kafka_tools import generations
-from tests.support.workshop import JOB, Workshop, until
+from tests.support.waiting import until
+from tests.support.workshop import JOB, Workshop
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 OFFSETS = "__consumer_offsets"
 PASSWORD = "the-database-password-of-this-test"
@@ -113,7 +114,6 @@ def test_a_fleet_with_logins(vault, capsys):
                 "not authorised to read the topics (29)" in (worker.exit_reason or "")
                 for worker in fleet.workers()
             ),
-            60,
             "a worker to say what it lacks",
         )
 

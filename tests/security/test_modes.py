@@ -11,7 +11,7 @@ from fleet.act.kafka import GroupAdmin, LeavingMember
 from fleet.errors import FleetError
 from fleet.security import kafka_python_config
 from fleet.spec import Cluster, Security
-from tests.support.workshop import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -66,7 +66,7 @@ def shell(desk, capsys) -> Shell:
 def test_observe_sees_and_changes_nothing(shell, unique):
     """Describe on group and topic is enough to look; a whole day's commands leave no trace."""
     shell.as_part("observe", unique)
-    until(lambda: shell.lag() == 7, 10, "ACLs to be there")
+    until(lambda: shell.lag() == 7, "ACLs to be there")
     before = shell.desk.guarded.dump()
     group = shell.desk.group
     (seen,) = shell.json("status")["groups"]
@@ -88,7 +88,7 @@ def test_observe_sees_and_changes_nothing(shell, unique):
 def test_without_the_records_counting_is_unverified(shell, unique):
     """The offsets topic withheld: everything works, and what is not known is said so."""
     user = shell.as_part("observe", unique)
-    until(lambda: shell.lag() == 7, 10, "ACLs to be there")
+    until(lambda: shell.lag() == 7, "ACLs to be there")
     (told,) = shell.json("status", shell.desk.group)["groups"]
     assert told["rebalances"] is None
     code, out, _ = shell.run("status", shell.desk.group)
@@ -98,7 +98,7 @@ def test_without_the_records_counting_is_unverified(shell, unique):
     assert "unverified" in finding["found"]
 
     shell.desk.guarded.allow(user, shell.grants("history"))
-    until(lambda: _count(shell) == 0, 10, "the records to be readable")
+    until(lambda: _count(shell) == 0, "the records to be readable")
     assert shell.findings("offsets log")[0]["level"] == "OK"
 
 
@@ -111,12 +111,12 @@ def _count(shell: Shell) -> int | None:
 def test_what_is_hidden_is_not_called_missing(shell, unique, missing):
     """One Describe less: the group or topic is named with its ACL, and nothing is planned."""
     user = shell.as_part("plan", unique)
-    until(lambda: _count(shell) == 0, 10, "ACLs to be there")
+    until(lambda: _count(shell) == 0, "ACLs to be there")
     assert shell.run("plan")[0] == 0
     (taken,) = [g for g in shell.grants("observe") if g.resource == missing]
     shell.desk.guarded.deny(user, taken)
     sentence = f"allow Describe on {missing} {taken.name}"
-    until(lambda: shell.run("plan")[0] == 1, 10, "the ACL to be gone")
+    until(lambda: shell.run("plan")[0] == 1, "the ACL to be gone")
     assert sentence in shell.run("plan")[2]
     out = shell.run("status")
     assert out[0] == 0
@@ -130,7 +130,7 @@ def test_acting_needs_more_and_says_what_before_it_acts(shell, unique):
     guarded, group, topic = shell.desk.guarded, shell.desk.group, shell.desk.topic
     login = guarded.login(user)
     shell.desk.declare("act", login)
-    until(lambda: _count(shell) == 0, 10, "ACLs to be there")
+    until(lambda: _count(shell) == 0, "ACLs to be there")
     before = guarded.dump()
     for arguments in (("apply", group), ("up",)):
         code, _, err = shell.run(*arguments)
@@ -173,9 +173,9 @@ def test_admin_writes_are_refused_in_words(desk, guarded, unique):
         with pytest.raises(FleetError, match=f"allow Delete on group {desk.group}"):
             admin.delete_group(desk.group)
         guarded.allow(f"leaver-{unique}", asked)
-        until(lambda: _allowed(admin, desk.group, setting), 10, "ACLs to be there")
+        until(lambda: _allowed(admin, desk.group, setting), "ACLs to be there")
         assert admin.leave(desk.group, nobody, reason="test").gone == ("i",)
-        until(lambda: admin.group_setting(desk.group, setting) == "5000", 10, "it to be read")
+        until(lambda: admin.group_setting(desk.group, setting) == "5000", "it to be read")
         admin.set_group_setting(desk.group, setting, None)
 
 
@@ -243,12 +243,12 @@ def _authority(folder) -> None:
 def test_the_table_is_the_least(shell, unique, guarded):
     """No grant of `plan` is there for nothing: with any one less, something is missing."""
     user = shell.as_part("plan", unique)
-    until(lambda: _count(shell) == 0, 10, "ACLs to be there")
+    until(lambda: _count(shell) == 0, "ACLs to be there")
     for grant in shell.grants("plan"):
         guarded.deny(user, grant)
         if grant.name == OFFSETS:
-            until(lambda: _count(shell) is None, 10, "the count to be gone")
+            until(lambda: _count(shell) is None, "the count to be gone")
         else:
-            until(lambda g=grant: str(g) in " ".join(shell.run("status")[1:]), 10, str(grant))
+            until(lambda g=grant: str(g) in " ".join(shell.run("status")[1:]), str(grant))
         guarded.allow(user, [grant])
-        until(lambda: _count(shell) == 0 and shell.lag() == 7, 10, "the ACL to be back")
+        until(lambda: _count(shell) == 0 and shell.lag() == 7, "the ACL to be back")

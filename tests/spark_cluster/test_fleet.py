@@ -19,9 +19,10 @@ from fleet.slots import ChangeState
 from tests.conftest import RunningBroker
 from tests.spark_cluster.conftest import TOKEN, Elsewhere
 from tests.support.spark_cluster import ROOT
-from tests.support.workshop import Workshop, kill, until
+from tests.support.waiting import until
+from tests.support.workshop import Workshop, kill
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 PARTITIONS = 4
 JOB = '''"""Journal first; then a function of this file, run by Spark's tasks, says where."""
@@ -153,7 +154,7 @@ def test_a_fleet_and_the_history_run_on_one_cluster(
         made.shop.declare(replicas={"min": 2, "max": 2, "standby": 0})
         applied(made)
         made.shop.produce_to(made.shop.topic, 1000)
-        made.shop.await_drained(200)
+        made.shop.await_drained()
         assert made.shop.lost_and_twice() == (0, 0)
         assert made.rows() == made.due()
         settings = "".join(f.read_text() for f in made.shop.home.rglob("settings.json"))
@@ -187,13 +188,13 @@ def test_kill_9_and_new_code_on_a_cluster(
     with yard(home, broker, f"killed-{unique}", elsewhere.url) as made:
         applied(made)
         with made.shop.stream(rate=200), made.shop.fleet() as fleet:
-            until(made.table.is_dir, 60, "the first batch")
+            until(made.table.is_dir, "the first batch")
             kill(next(w.pid for w in fleet.workers(made.shop.group) if w.pid is not None))
             kill(_executor(application["id"]))
             made.shop.edit_job("VERSION = 1\n", "VERSION = 2\n")
-            until(lambda: _rolled(made, fleet), 200, "the roll")
-            until(lambda: 2 in {version for _, version, _ in made.places()}, 60, "the new code")
-        made.shop.await_drained(200)
+            until(lambda: _rolled(made, fleet), "the roll")
+            until(lambda: 2 in {version for _, version, _ in made.places()}, "the new code")
+        made.shop.await_drained()
         assert made.shop.lost_and_twice()[0] == 0
         assert made.rows() == made.due()
     executors = {place.rpartition("/")[0] for place, _, _ in made.places()}

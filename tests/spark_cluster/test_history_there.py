@@ -30,7 +30,7 @@ from tests.support.spark_cluster import (
 
 __all__ = ["broker"]
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 IMPATIENT = """
 import sys

@@ -12,7 +12,7 @@ _PASSES = {
 }
 
 
-def commit(client: Consumer, offsets: Sequence[TopicPartition], *, wait: float = 40.0) -> None:
+def commit(client: Consumer, offsets: Sequence[TopicPartition], *, wait: float = 120.0) -> None:
     """Commit, waiting while the coordinator comes up (the offsets topic is made at first use)."""
     end = time.monotonic() + wait
     while True:

@@ -8,6 +8,7 @@ that runs already (`FLEET_HOME=... make cluster`) has it used and left as it is.
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,11 +23,25 @@ def begin_session() -> None:
         os.environ[_OWNER] = str(os.getpid())
 
 
+def own() -> Path | None:
+    """Where it would be, if this process chose that: whoever chose it ends it."""
+    mine = os.environ.get(_OWNER) == str(os.getpid())
+    return Path(os.environ[VARIABLE]) if mine else None
+
+
 def end_session() -> None:
     """End the cluster where this process chose it; nothing of it is left."""
-    home = Path(os.environ.get(VARIABLE, ""))
-    if os.environ.get(_OWNER) == str(os.getpid()) and home.exists():
-        from k8s.cluster.life import Cluster
+    home = own()
+    if home is not None and home.exists():
+        _end(home)
 
-        Cluster(home).down()
-        shutil.rmtree(home)
+
+def _end(home: Path) -> None:
+    from k8s.cluster.life import Cluster
+
+    Cluster(home).down()
+    shutil.rmtree(home)
+
+
+if __name__ == "__main__":  # for a pytest that was killed (dying.py)
+    _end(Path(sys.argv[1]))

@@ -182,7 +182,7 @@ class Lane:
 
     # --- and what the log says --------------------------------------------------------------
 
-    def step(self, act: Callable[[], object], *expected: str, limit: float = 25.0) -> None:
+    def step(self, act: Callable[[], object], *expected: str, limit: float = 120.0) -> None:
         """Act; then poll until what is expected came about and it is quiet, or time is up."""
         self.expected += expected
         since = len(self.rebalances)
@@ -199,7 +199,7 @@ class Lane:
     def rest(self) -> None:
         """No more input; wait until what was still on its way is in the log, and read it."""
         self.producing = False
-        quiet_since, end = time.monotonic(), time.monotonic() + 20
+        quiet_since, end = time.monotonic(), time.monotonic() + 120
         while time.monotonic() - quiet_since < 1.2 and time.monotonic() < end:
             before = len(self.records)
             self.run(0.2)

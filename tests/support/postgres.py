@@ -36,7 +36,7 @@ class Postgres:
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
-    def wait(self, *, seconds: float = 20.0) -> None:
+    def wait(self, *, seconds: float = 120.0) -> None:
         """Until it answers, and has its database."""
         deadline = time.monotonic() + seconds
         while (done := self._psql("postgres", f"CREATE DATABASE {USER}")).returncode != 0:

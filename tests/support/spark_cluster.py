@@ -17,7 +17,7 @@ from typing import Any
 import pyspark
 
 from fleet.act.spark_server import TOKEN_ENV
-from tests.support.workshop import until
+from tests.support.waiting import until
 
 HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ class Standalone:
 
     def ready(self) -> None:
         """Wait until the master knows all nodes."""
-        until(lambda: self._alive() == len(self.nodes), 120.0, "the master and its nodes")
+        until(lambda: self._alive() == len(self.nodes), "the master and its nodes")
 
     def _alive(self) -> int:
         try:
@@ -174,7 +174,7 @@ def serving(
         return bool(cluster.says()["coresused"] == cluster.says()["cores"])
 
     try:
-        until(listens, 240.0, "the Connect server and its executors")
+        until(listens, "the Connect server and its executors")
         yield f"sc://{cluster.host}:{port}"
     finally:
         _end([server])

@@ -180,7 +180,7 @@ class StreamsMember:
 
 
 def settle(
-    members: Sequence[StreamsMember], partitions: int, *, after: int = 0, limit: float = 60.0
+    members: Sequence[StreamsMember], partitions: int, *, after: int = 0, limit: float = 240.0
 ) -> int:
     """Beat until these members share everything at an epoch after this one; that epoch."""
     end = time.monotonic() + limit

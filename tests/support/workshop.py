@@ -10,8 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,15 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from fleet.act.store import SqliteStore
 from fleet.clock import SystemClock
 from fleet.cycle import Fleet
 from fleet.demo.coverage import coverage
 from fleet.demo.held import Held, read_topics
 from fleet.demo.journal import Entry, read
 from fleet.model import TopicPartition
+from tests.support import waiting
+from tests.support.waiting import Answer, sizes, stored
 
 JOB = '''"""A test's entrypoint: journal first, then a little Spark."""
 import os, time
@@ -113,7 +116,7 @@ class Workshop:
             told = admin.list_topics(self.topic, timeout=10).topics[self.topic]
             return told.error is None and len(told.partitions) == partitions
 
-        until(known, 20, f"topic {self.topic} to be known with its {partitions} partitions")
+        waiting.until(known, f"topic {self.topic} to be known with its {partitions} partitions")
         self.partitions = partitions
 
     def create_another(self, name: str, partitions: int) -> str:
@@ -135,6 +138,21 @@ class Workshop:
         """Open the fleet."""
         with Fleet.open(self.config, home=self.home, clock=SystemClock()) as fleet:
             yield fleet
+
+    def moving(self) -> Hashable:
+        """What moves while anything of this fleet makes progress."""
+        logs = ("supervisor/log", "spark/log", "workers/*.log", "manager*")
+        files = [file for pattern in logs for file in self.home.glob(pattern)]
+        seen = sizes([*files, *self.journal.glob("*.jsonl")])
+        path = self.home / "fleet.db"
+        if not path.exists():
+            return seen
+        with closing(SqliteStore(path, cluster="test", clock=SystemClock())) as store:
+            return seen, stored(store, self.group)
+
+    def until(self, condition: Callable[[], Answer], what: str) -> Answer:
+        """Wait as long as anything of this fleet moves; the condition's first true answer."""
+        return waiting.until(condition, what, progress=self.moving)
 
     def say(self, sentence: str) -> None:
         """Progress, kept for a failing test's output."""
@@ -181,10 +199,10 @@ class Workshop:
             seen = fleet.snapshot([self.group]).groups[self.group]
         return {p.tp: p.log_end for p in seen.partitions if p.log_end is not None}
 
-    def await_drained(self, timeout: float = 60.0) -> None:
+    def await_drained(self) -> None:
         """Wait until every partition's committed offset is its end."""
         with self.fleet() as fleet:
-            until(lambda: self._lag(fleet) == 0, timeout, f"lag 0 of {self.group}")
+            self.until(lambda: self._lag(fleet) == 0, f"lag 0 of {self.group}")
 
     def _lag(self, fleet: Fleet) -> int:
         seen = fleet.snapshot([self.group]).groups[self.group]
@@ -206,11 +224,8 @@ class Workshop:
 
 
 def until(what: Callable[[], bool], timeout: float, name: str) -> None:
-    """Poll until true; AssertionError names what was awaited."""
-    end = time.monotonic() + timeout
-    while not what():
-        assert time.monotonic() < end, f"waited {timeout:.0f} s for {name}"
-        time.sleep(0.2)
+    """As tests of Kubernetes ask: at least so many seconds."""
+    waiting.until(what, name, still=max(timeout, waiting.STILL))
 
 
 def kill(pid: int) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Handover, Phase, Slot
 from fleet.spec import Cluster, GroupSpec
 from tests.conftest import RunningBroker
+from tests.support.waiting import sizes, stored, until
 
 LEASE = 3.0
 JOB = """
@@ -216,13 +217,14 @@ class Group:
         )
         self.change_gate(lambda gate: replace(gate, handover={}))
 
-    def until(self, condition: Callable[[], bool], what: str, *, timeout: float = 60.0) -> None:
-        """Wait; a failure shows what the workers said."""
-        deadline = time.monotonic() + timeout
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"waited {timeout:g} s for {what}\n{self.logs()}")
-            time.sleep(0.05)
+    def moving(self) -> Hashable:
+        """What moves while anything of this group makes progress."""
+        written = [self.folder / "journal", self.folder / "events", *self.folder.glob("*.log")]
+        return stored(self.store, self.name), sizes(written)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait while anything moves; a failure shows what the workers said."""
+        until(condition, what, progress=self.moving, every=0.05, picture=self.logs)
 
     def logs(self) -> str:
         """The end of every worker's log."""
@@ -254,9 +256,11 @@ def _in_key(message: Message) -> int | None:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
+    """Whole ones: the last may be in the writing."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True)
+            if line.endswith("\n")]  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def test_members_and_what_they_own(broker: RunningBroker, unique: str, protocol:
     )
     try:
         member.subscribe([unique])
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while len(member.assignment()) < 3:
             assert time.monotonic() < until
             member.poll(0.2)

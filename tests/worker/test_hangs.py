@@ -15,7 +15,7 @@ import pytest
 from fleet.slots import Phase
 from tests.worker.conftest import Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 BLOCKING = """
 import os, time

@@ -16,7 +16,7 @@ from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.worker.conftest import LEASE, Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def test_all_records_once_and_a_handover_costs_nothing(group: Group, broker: RunningBroker):

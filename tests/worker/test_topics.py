@@ -11,7 +11,7 @@ from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.worker.conftest import Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180), pytest.mark.long]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 SOON = {"metadata_refresh": "1s", "heartbeat_interval": "1s"}
 

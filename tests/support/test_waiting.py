@@ -1,0 +1,71 @@
+"""A wait ends when nothing moves, not when a clock says so."""
+
+from pathlib import Path
+
+import pytest
+
+from fleet.act.store import SqliteStore
+from fleet.clock import ManualClock
+from fleet.slots import Gate
+from tests.support.waiting import sizes, stored, until
+
+
+def test_slow_is_not_stuck() -> None:
+    """Each step takes nearly all that is allowed without one; ten of them are no failure."""
+    clock = ManualClock()
+    began = clock.monotonic()
+    steps = lambda: int(clock.monotonic() - began) // 50  # noqa: E731 - the thing that moves
+    assert until(lambda: steps() == 10, "ten steps", progress=steps, still=60, clock=clock)
+    assert clock.monotonic() - began == pytest.approx(500, abs=2)
+
+
+def test_what_stands_still_is_named() -> None:
+    """What was awaited, for how long nothing moved, what was last seen, and the picture."""
+    clock = ManualClock()
+    began = clock.monotonic()
+    steps = lambda: min(3, int(clock.monotonic() - began) // 50)  # noqa: E731
+    with pytest.raises(AssertionError, match=r"for ten steps: nothing moved .* seen: 3\nlogs"):
+        until(
+            lambda: steps() == 10,
+            "ten steps",
+            progress=steps,
+            still=60,
+            picture=lambda: "logs",
+            clock=clock,
+        )
+    assert clock.monotonic() - began == pytest.approx(210, abs=2)
+
+
+def test_what_moves_in_circles_ends() -> None:
+    """A worker that is restarted for ever moves, and gets nowhere."""
+    clock = ManualClock()
+    with pytest.raises(AssertionError, match="waited 900 s for rest"):
+        until(lambda: False, "rest", progress=lambda: int(clock.monotonic()), clock=clock)
+
+
+def test_answer_is_handed_on() -> None:
+    """Asked until it is true."""
+    answers = iter([None, "", "found"])
+    assert until(lambda: next(answers), "it", clock=ManualClock()) == "found"
+
+
+def test_leases_are_no_progress(tmp_path: Path) -> None:
+    """A stuck group renews its leases for ever; a gate, a taken slot, a line of a log count."""
+    clock = ManualClock()
+    store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=clock)
+    try:
+        before = stored(store, "g")
+        store.write_gate(Gate(group="g", open=frozenset({0})))
+        opened = stored(store, "g")
+        taken = store.take(store.slots("g")[0], worker="w", revision="r", spark_session=None)
+        assert taken is not None
+        held = stored(store, "g")
+        assert len({before, opened, held}) == 3
+        assert store.renew(taken) is not None
+        assert stored(store, "g") == held
+    finally:
+        store.close()
+    log = tmp_path / "log"
+    assert sizes([log]) == ()
+    log.write_text("line\n")
+    assert sizes([log]) == (("log", 5),)

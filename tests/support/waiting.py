@@ -1,0 +1,88 @@
+"""How a test waits for something real: as long as anything moves.
+
+Problem: a deadline in seconds says how fast a machine must be, and a slow one fails where nothing
+is wrong. Choice: whoever waits names what moves meanwhile (`progress`: a journal's length, slots,
+the sizes of logs); the deadline begins anew whenever that changes, and a total that no slow
+machine needs ends what moves in circles. Cost: what stands still for good is found late.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from fleet.clock import Clock, SystemClock
+from fleet.errors import Unreachable
+from fleet.slots import SlotStore
+
+STILL = 90.0
+"""Seconds without any change after which nothing is expected any more."""
+MOST = 900.0
+"""Seconds in all."""
+_LOOK = 1.0
+"""Seconds between two looks at what moves: it may cost more than the condition."""
+
+Answer = TypeVar("Answer")
+
+
+def until(
+    condition: Callable[[], Answer],
+    what: str,
+    *,
+    progress: Callable[[], Hashable] = lambda: None,
+    still: float = STILL,
+    most: float = MOST,
+    every: float = 0.1,
+    picture: Callable[[], str] = str,
+    clock: Clock | None = None,
+) -> Answer:
+    """The condition's first true answer, asked for every so many seconds.
+
+    AssertionError, with `what` was awaited and a `picture` of how things are, where `progress`
+    stays the same for `still` seconds or all took more than `most`. With no `progress` named
+    nothing is seen to move.
+    """
+    clock = clock or SystemClock()
+    began = looked = moved = clock.monotonic()
+    seen = progress()
+    while not (answer := condition()):
+        now = clock.monotonic()
+        if now - looked >= _LOOK:
+            looked, found = now, progress()
+            if found != seen:
+                seen, moved = found, now
+        if now - moved > still or now - began > most:
+            raise AssertionError(
+                f"waited {now - began:.0f} s for {what}: nothing moved for the last"
+                f" {now - moved:.0f} s; last seen: {seen}\n{picture()}"
+            )
+        clock.sleep(every)
+    return answer
+
+
+def stored(store: SlotStore, group: str) -> Hashable:
+    """What moves in a group's state; renewed leases alone are no progress."""
+    try:
+        return _stored(store, group)
+    except Unreachable:  # as some tests make it
+        return None
+
+
+def _stored(store: SlotStore, group: str) -> Hashable:
+    change = store.change(group)
+    return (
+        store.gate(group).version,
+        tuple((s.number, s.holder, s.token, str(s.phase), s.batches) for s in store.slots(group)),
+        frozenset((r.worker, str(r.phase)) for r in store.reports(group)),
+        change and (change.token, str(change.state), change.step, len(change.receipts)),
+    )
+
+
+def sizes(files: Iterable[Path]) -> Hashable:
+    """Of those that are there: logs and journals grow while their writers live."""
+    found = []
+    for file in files:
+        try:
+            found.append((file.name, file.stat().st_size))
+        except FileNotFoundError:
+            continue
+    return tuple(sorted(found))
