@@ -83,6 +83,16 @@ def alive(process: ProcessId) -> bool:
     return identify(process.pid) == process
 
 
+def age(process: ProcessId) -> float:
+    """Seconds since it was started, alive or not, on this boot's own clock, which no setting of
+    the time moves; 0 where it was of another boot.
+    """
+    if process.boot_id != _boot_id():
+        return 0.0
+    started = process.start_time / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+
+
 def exit_code(process: ProcessId) -> int | None:
     """The exit code of our own dead child (negative: a signal); None where it is not known."""
     child = _children.get(process)

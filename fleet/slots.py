@@ -8,17 +8,17 @@ names the version or token it saw (compare-and-set), so a stale actor changes no
 Who may take over is the lease's business, commits are Kafka's.
 
 Expiry needs no clocks that agree: an observer calls a lease dead when (holder, token,
-counter) has not changed for the lease duration on the observer's own monotonic clock
-(`Watch`). Values and the store's contract are here, for every room; locally all of it is one
-SQLite file (`fleet.act.store`).
+counter) has not changed for the lease duration on the observer's own monotonic clock, while it
+looked and its own writes went through (`fleet.evidence`). Values and the store's contract are
+here, for every room; locally all of it is one SQLite file (`fleet.act.store`).
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from fleet.evidence import Writes
 from fleet.model import Plan, Receipt, TopicPartition
 
 
@@ -248,12 +248,28 @@ class SlotStore(Protocol):
     Methods raise fleet.errors.Unreachable when the store does not answer in bounded time.
     """
 
+    @property
+    def writes(self) -> Writes:
+        """What became of this process' own writes: whoever watches leases asks [38]."""
+        ...
+
+    def beat(self, group: str) -> None:
+        """Write something that changes nothing, by the way that a holder's renewal goes.
+
+        Where this is stored, every living holder's renewal would have been [38].
+        """
+        ...
+
     def gate(self, group: str) -> Gate:
         """The group's gate; version 0 and nothing open where none was written yet."""
         ...
 
-    def write_gate(self, gate: Gate) -> Gate | None:
-        """Store `gate` if its version is still the stored one: as stored (version + 1), or None."""
+    def write_gate(self, gate: Gate, *, by: Change | None = None) -> Gate | None:
+        """Store `gate` if its version is still the stored one: as stored (version + 1), or None.
+
+        by: the change whose actor writes. Raises LostLease, in the gate's own transaction, where
+        (actor, token) are not the running change's any more.
+        """
         ...
 
     def slots(self, group: str) -> tuple[Slot, ...]:
@@ -384,32 +400,3 @@ def proven(slot: Slot) -> bool:
 def spoiled(slot: Slot) -> bool:
     """Whether its last holder failed on it before it had committed a batch."""
     return slot.error is not None and slot.batches == 0
-
-
-@dataclass(slots=True)
-class Watch:
-    """An observer's memory of leases: dead when unchanged for `duration` monotonic seconds."""
-
-    duration: float
-    _seen: dict[str, tuple[object, float]] = field(default_factory=dict)
-
-    def expired(self, key: str, fingerprint: object, monotonic: float) -> bool:
-        """Note what the lease looks like now; True once it has looked so for `duration` seconds."""
-        known = self._seen.get(key)
-        if known is None or known[0] != fingerprint:
-            self._seen[key] = (fingerprint, monotonic)
-            return False
-        return monotonic - known[1] >= self.duration
-
-
-def known_for(store: object, monotonic: float) -> float:
-    """Seconds for which what the store answers has been true without a break; < 0: it is not now.
-
-    A store that is fed from elsewhere tells since when (`known_since`); while nobody hears of a
-    holder, its silence says nothing [13]. Any other store is known for ever.
-    """
-    known_since = getattr(store, "known_since", None)
-    if known_since is None:
-        return math.inf
-    since = known_since()
-    return -1.0 if since is None else monotonic - float(since)

@@ -22,6 +22,7 @@ from kubernetes.client import ApiClient
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
+from fleet.evidence import Writes
 from k8s.api import (
     TRANSPORT,
     Conflict,
@@ -51,6 +52,7 @@ WATCH_SILENCE: Final = 100.0
 LEASE: Final = "Lease"
 CONFIG_MAP: Final = "ConfigMap"
 VERSIONS: Final[Mapping[str, str]] = {LEASE: "coordination.k8s.io/v1", CONFIG_MAP: "v1"}
+_LEASES: Final = "/leases"
 _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
 _WRITER: Final = "fleet-slots"
@@ -136,6 +138,8 @@ class Calls:
         self._client = client
         self._clock = clock
         self._jitter = jitter
+        self.writes = Writes(clock)
+        """Of Leases alone: that others are stored says nothing of renewals."""
         self._breaker = _Breaker()
         self._answering_since: float | None = None
 
@@ -238,7 +242,21 @@ class Calls:
         return path_of(kind, self.namespace, name)
 
     def _call(self, request: _Request, patience: float = PATIENCE) -> Object | None:
-        """One request with its repeats; None for 404."""
+        """One request with its repeats; None for 404. What becomes of a Lease is noted."""
+        if request.method == "GET" or _LEASES not in request.path:
+            return self._repeated(request, patience)
+        with self.writes.one() as write:
+            try:
+                answer = self._repeated(request, patience)
+            except Conflict:  # somebody's was stored; of ours nothing is known
+                raise
+            except FleetError:
+                write.refused = True
+                raise
+            write.stored = answer is not None
+            return answer
+
+    def _repeated(self, request: _Request, patience: float) -> Object | None:
         now = self._clock.monotonic()
         probing = self._breaker.admit(now)
         deadline = now + (_PROBE if probing else patience)

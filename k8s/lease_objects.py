@@ -45,6 +45,10 @@ TEMPLATES: Final = f"{PREFIX}/templates"
 FIRST: Final = f"{PREFIX}/first"
 TRIALS: Final = f"{PREFIX}/trials"
 GOING: Final = f"{PREFIX}/going"
+TOKEN: Final = f"{PREFIX}/token"
+"""Of the change whose actor was the last to write the gate, or to adopt a change."""
+BEAT: Final = f"{PREFIX}/beat"
+"""When somebody last tried whether Leases can be written (fleet.evidence)."""
 SLOT: Final = f"{PREFIX}/slot"
 FENCE: Final = f"{PREFIX}/fenced"
 """Raised to make a taker's compare-and-set fail that was decided before (k8s.taking)."""
@@ -204,6 +208,11 @@ def fenced(found: Object) -> Object:
     return annotate(found, {FENCE: str(int(annotation(found, FENCE) or 0) + 1)})
 
 
+def beaten(found: Object, *, now: float) -> Object:
+    """The same Lease, written anew: nobody reads what differs."""
+    return annotate(found, {BEAT: stamp(now)})
+
+
 # --- the gate -------------------------------------------------------------------------------
 
 
@@ -238,6 +247,8 @@ class GateRecord:
     """By raw revision."""
     going: frozenset[str] = frozenset()
     """Workers that were asked to go: they live until their pod is removed, and take nothing."""
+    token: int = 0
+    """The latest of the changes whose actors wrote here: who has an older one is stale."""
 
 
 def record_from(found: Object, group: str) -> GateRecord:
@@ -256,6 +267,7 @@ def record_from(found: Object, group: str) -> GateRecord:
                 for revision, told in trials.items()
             },
             going=frozenset(json.loads(annotation(found, GOING) or "[]")),
+            token=int(annotation(found, TOKEN) or 0),
         )
 
 
@@ -280,6 +292,7 @@ def with_record(found: Object, record: GateRecord) -> Object:
             if record.trials
             else None,
             GOING: text(sorted(record.going)) if record.going else None,
+            TOKEN: str(record.token) if record.token else None,
         },
     )
 

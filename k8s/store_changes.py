@@ -10,7 +10,7 @@ Cost: the last twenty are kept, not the two hundred of the local store; long one
 from dataclasses import replace
 from typing import Final
 
-from fleet.errors import LostLease
+from fleet.act.store import lost
 from fleet.model import Plan
 from fleet.slots import Change, ChangeState
 from k8s import lease_objects as objects
@@ -40,7 +40,7 @@ class Changes(Marks):
                 plan=plan,
                 state=ChangeState.RUNNING,
                 actor=actor,
-                token=last.token + 1 if last else 1,
+                token=(last.token if last else self._token_at(plan.group)) + 1,
                 counter=0,
                 step=0,
                 started_at=started_at,
@@ -80,17 +80,17 @@ class Changes(Marks):
         def edit(found: Object) -> Object | None:
             last = objects.change_from(found)
             if last is None or (last.actor, last.token) != (change.actor, change.token):
-                raise _lost(change, last)
+                raise lost(change, last)
             stored = replace(change, plan=last.plan, counter=last.counter + 1)
             return self._with_change(found, stored)
 
         names = self.names(change.group)
         if self._shelf.get(LEASE, names.change) is None:
-            raise _lost(change, None)
+            raise lost(change, None)
         stored = self._shelf.change(LEASE, names.change, edit)
         after = None if stored is None else objects.change_from(stored)
         if after is None:
-            raise _lost(change, None)
+            raise lost(change, None)
         if after.state is not ChangeState.RUNNING:
             self.unfollow(change.group)
         return after
@@ -109,6 +109,11 @@ class Changes(Marks):
                 for _, value in objects.archived(found.get("data") or {})[:limit]
             ]
         return (last, *(each for each in ended if each.token < last.token))[:limit]
+
+    def _token_at(self, group: str) -> int:
+        """The latest that has been at the gate, where the change's own Lease was made anew."""
+        found = self._shelf.get(LEASE, self.names(group).gate)
+        return 0 if found is None else objects.record_from(found, group).token
 
     def _begun(self, stored: Object | None) -> Change | None:
         """The change that is ours now; its group is followed until it ends."""
@@ -131,12 +136,3 @@ class Changes(Marks):
             names.notes,
             {**dict.fromkeys(kept[KEPT_CHANGES - 1 :]), key: objects.archived_text(ended)},
         )
-
-
-def _lost(change: Change, last: Change | None) -> LostLease:
-    holder = f"{last.actor} (token {last.token})" if last else "nobody"
-    return LostLease(
-        f"the change of group {change.group} belongs to {holder} now, not to {change.actor} "
-        f"(token {change.token}): stop acting on it; `fleet status {change.group}` shows how it "
-        "goes on"
-    )

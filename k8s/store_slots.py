@@ -11,7 +11,9 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from fleet.slots import Gate, Phase, Slot, WorkerReport
+from fleet.act.store import lost
+from fleet.evidence import Writes
+from fleet.slots import Change, Gate, Phase, Slot, WorkerReport
 from k8s import lease_objects as objects
 from k8s.api import Conflict, Object
 from k8s.calls import LEASE, Missing
@@ -23,6 +25,22 @@ from k8s.store_changes import Changes
 class Slots(Changes):
     """The part of `fleet.slots.SlotStore` that is about gate and slots, but for `take`."""
 
+    # --- evidence ---------------------------------------------------------------------------
+
+    @property
+    def writes(self) -> Writes:
+        """Of this process, of Leases."""
+        return self._calls.writes
+
+    def beat(self, group: str) -> None:
+        """A write of a Lease that stands between the slots: the same rights, the same way.
+
+        A worker's Role names the gate; the change that a manager looks at is there.
+        """
+        names = self.names(group)
+        name = names.change if self._own is None else names.gate
+        self._shelf.change(LEASE, name, lambda found: objects.beaten(found, now=self._clock.now()))
+
     # --- the gate ---------------------------------------------------------------------------
 
     def gate(self, group: str) -> Gate:
@@ -32,15 +50,21 @@ class Slots(Changes):
         """
         return self._shown_gate(self._record(group))
 
-    def write_gate(self, gate: Gate) -> Gate | None:
-        """Store `gate` if its version is still the stored one; None where it is not."""
+    def write_gate(self, gate: Gate, *, by: Change | None = None) -> Gate | None:
+        """Store `gate` if its version is still the stored one; None where it is not.
+
+        LostLease where an actor with a later token than `by`'s has been at the gate (`adopt`).
+        """
         names = self.names(gate.group)
 
         def edit(record: GateRecord) -> GateRecord | None:
+            if by is not None and by.token < record.token:
+                raise lost(by, self.change(gate.group))
             if record.gate.version != gate.version:
                 return None
             stored = record.templates.gate_as_stored(replace(gate, version=gate.version + 1))
-            return replace(record, gate=stored, opened=record.opened | gate.open)
+            token = record.token if by is None else by.token
+            return replace(record, gate=stored, opened=record.opened | gate.open, token=token)
 
         if self._own is None:
             self._make_slots(names, gate.open)
@@ -71,6 +95,23 @@ class Slots(Changes):
             make=(lambda: objects.blank(LEASE, names.gate, names)) if make else None,
         )
         return None if stored is None else objects.record_from(stored, group)
+
+    def adopt(self, seen: Change, *, actor: str) -> Change | None:
+        """Take over a running change that is still as seen; None where it is not.
+
+        The gate learns of the new token before anybody acts by it: from then on the former actor,
+        who may only have slept, writes the gate no more. Before that its writes are seen by us.
+        """
+        adopted = super().adopt(seen, actor=actor)
+        if adopted is None:
+            return None
+
+        def fence(record: GateRecord) -> GateRecord | None:
+            return None if record.token >= adopted.token else replace(record, token=adopted.token)
+
+        with contextlib.suppress(Missing):  # other people's groups have no gate
+            self._change_record(seen.group, fence, make=False)
+        return adopted
 
     # --- templates and the first opening ----------------------------------------------------
 

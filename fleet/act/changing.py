@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from fleet.act.liveness import sign, works_on
 from fleet.clock import Clock
 from fleet.errors import Refused
+from fleet.evidence import Evidence, Watch
 from fleet.model import Plan
-from fleet.slots import Change, ChangeState, Phase, SlotStore, Watch, known_for
+from fleet.slots import Change, ChangeState, Phase, SlotStore
 
 Progress = Callable[[str], None]
 Perform = Callable[[Change, Progress], Change]
@@ -39,20 +40,21 @@ class Changing:
 
     def alive(self) -> bool:
         """Whether somebody is changing the group now; looks for up to one lease."""
-        watch = Watch(self.lease)
-        first = self.running()
-        change = first
-        while change is not None:
-            mark = (change.actor, change.token, change.counter)
-            if first is not None and mark != (first.actor, first.token, first.counter):
-                return True
+        evidence = Evidence(store=self.store, group=self.group, lease=self.lease, clock=self.clock)
+        watch = Watch(self.lease, evidence)
+        first: tuple[str, int, int] | None = None
+        while True:
             now = self.clock.monotonic()
-            silent = watch.expired(self.group, mark, now)
-            if silent and known_for(self.store, now) >= self.lease:
+            change = self.running()
+            if change is None:
+                return False
+            mark = (change.actor, change.token, change.counter)
+            first = first or mark
+            if mark != first:
+                return True
+            if watch.expired(self.group, mark, now):
                 return False
             self.clock.sleep(LOOK)
-            change = self.running()
-        return False
 
     def works_on(self) -> bool | None:
         """Whether an unfinished change's actor lives, without waiting; None: not known yet."""
@@ -88,7 +90,7 @@ class Changing:
         adopted = self._adopt(actor)
         if adopted is None:
             return None
-        while not self._take_back():  # workers write the gate as well
+        while not self._take_back(adopted):  # workers write the gate as well
             pass
         return self.store.advance(
             replace(
@@ -113,12 +115,12 @@ class Changing:
         sign(self.store, adopted)
         return adopted
 
-    def _take_back(self) -> bool:
+    def _take_back(self, adopted: Change) -> bool:
         gate = self.store.gate(self.group)
         slots = self.store.slots(self.group)
         closed = {slot.number for slot in slots if slot.phase is Phase.CLOSED}
         kept = replace(gate, leaving=gate.leaving & closed, handover={}, rejoin={})
-        return self.store.write_gate(kept) is not None
+        return self.store.write_gate(kept, by=adopted) is not None
 
     def _busy(self) -> str:
         change = self.store.change(self.group)

@@ -19,6 +19,7 @@ from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, SchemaTooNew, Unreachable
+from fleet.evidence import Writes
 
 SCHEMA: Final = 1
 DATABASE: Final = "fleet.db"
@@ -72,6 +73,7 @@ class Database:
     def __init__(self, path: Path, *, clock: Clock) -> None:
         self.path = path
         self._clock = clock
+        self.writes = Writes(clock)
         self._local = threading.local()
         self._open: weakref.WeakSet[_Connection] = weakref.WeakSet()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,8 +89,15 @@ class Database:
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """One write, alone; committed at the end, rolled back where the block raises."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield connection
+        with self.writes.one() as write:
+            try:
+                with self._transaction("BEGIN IMMEDIATE") as connection:
+                    before = connection.total_changes
+                    yield connection
+            except Unreachable:
+                write.refused = True
+                raise
+            write.stored = connection.total_changes != before
 
     def data_version(self) -> int:
         """A number that differs whenever anybody, this thread included, has changed the file.

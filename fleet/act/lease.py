@@ -7,6 +7,7 @@ stand still for the lease duration may adopt the change (Watch, rule 13). Cost: 
 delays the actor, and an actor that lost the lease learns of it at its next write.
 """
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -69,10 +70,17 @@ class ChangeLease:
             raise self._lost
 
     def _renew(self) -> None:
-        while not self._stop.wait(self._interval):
-            try:
-                self.update()
-            except LostLease:
-                return
-            except Unreachable:
-                continue
+        """The lease's thread: what makes it end before the work is done ends the work too [40]."""
+        try:
+            while not self._stop.wait(self._interval):
+                with contextlib.suppress(Unreachable):
+                    self.update()
+        except LostLease:
+            return
+        except BaseException as error:
+            self._lost = self._lost or LostLease(
+                f"the lease of the change of group {self._change.group} is kept no more "
+                f"({type(error).__name__}: {error}): stopped; `fleet apply {self._change.group} "
+                "--resume` goes on with it"
+            )
+            raise

@@ -1,14 +1,19 @@
 """Log files of the processes we start: bounded, and quotable.
 
 Problem: a process writes to its log for weeks, and when it dies people ask for its last words.
-Choice: a log that has grown too large is set aside when its process starts; one older file is
-kept. Cost: a process that never restarts is not bounded by this.
+Choice: a log that has grown too large is set aside when its process starts, with one older file
+kept; of workers that were removed the logs of the latest stay. Cost: a process that never restarts
+is not bounded by this.
 """
 
+import contextlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 LARGEST_BYTES: Final = 10 * 2**20
+KEPT_LOGS: Final = 50
+"""Of workers that were removed: those that were written last."""
 _TAIL_BYTES: Final = 8192
 
 
@@ -19,6 +24,15 @@ def set_aside(log: Path) -> None:
             log.replace(log.with_name(f"{log.name}.1"))
     except FileNotFoundError:
         return
+
+
+def thin_out(folder: Path, *, living: Collection[Path], keep: int = KEPT_LOGS) -> None:
+    """Delete the logs of removed workers but for the latest; those of `living` all stay."""
+    with contextlib.suppress(OSError):  # one that is gone meanwhile: next time
+        gone = [log for log in folder.glob("*.log") if log not in living]
+        for log in sorted(gone, key=lambda each: -each.stat().st_mtime)[keep:]:
+            log.unlink(missing_ok=True)
+            log.with_name(f"{log.name}.1").unlink(missing_ok=True)
 
 
 def last_line(log: Path) -> str:

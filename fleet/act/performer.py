@@ -8,9 +8,10 @@ receipt is read from the coordinator's records; a receipt that differs holds wha
 Cost: about heartbeat + 2 s of waiting per step.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 from fleet.act.adopting import Adopting
 from fleet.act.crew import Crew
@@ -27,6 +28,8 @@ from fleet.slots import Change, ChangeState, SlotStore
 from fleet.spec import CONSUMER_HEARTBEAT, ClassicWorker, ConsumerWorker, GroupSpec
 
 Progress = Callable[[str], None]
+_GATE_TRIES: Final = 50
+"""Workers write the gate as well."""
 
 
 class Ledger(Protocol):
@@ -110,6 +113,9 @@ class Performer:
     adopting: Adopting | None = None
     """Set where the group is other people's: its Deployment is scaled, there are no slots."""
     _lease: ChangeLease | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = _whatever_comes_of_it(self.progress)
 
     def perform(self, change: Change) -> Change:
         """Carry the change to its end from the step it stands at.
@@ -291,4 +297,28 @@ class Performer:
 
     def _end(self, lease: ChangeLease, state: ChangeState, sentence: str) -> Change:
         self.progress(f"{state}: {sentence}")
+        if state is not ChangeState.DONE:
+            self._take_back(lease)
         return lease.update(state=state, sentence=sentence, ended_at=self.clock.now())
+
+    def _take_back(self, lease: ChangeLease) -> None:
+        """What was asked ends with its plan, however that ended: a pin would keep a slot for a
+        revision that nobody runs any more, and the workers from looking after their group [22].
+        """
+        if self.adopting is not None:
+            return
+        for _ in range(_GATE_TRIES):
+            gate = self.store.gate(self.spec.group)
+            kept = replace(gate, handover={}, rejoin={})
+            if kept == gate or self.store.write_gate(kept, by=lease.change) is not None:
+                return
+
+
+def _whatever_comes_of_it(progress: Progress) -> Progress:
+    """Says it, and goes on where it cannot be said: a full disk ends no change [40]."""
+
+    def tell(sentence: str) -> None:
+        with contextlib.suppress(Exception):
+            progress(sentence)
+
+    return tell

@@ -57,8 +57,11 @@ class Row:
     failures: int = 0
     """Ends in a row that were too soon or in error; decides the back-off."""
     next_start_at: float = 0.0
-    """Wall time before which it is not started again."""
+    """Not before this wall time an older release starts it again; this one's back-off is its
+    supervisor's, since the time may be set back.
+    """
     started_at: float | None = None
+    """Wall time, for people: how long it lived is known by its identity (fleet.processes.age)."""
     exit_reason: str | None = None
 
 
@@ -106,22 +109,20 @@ class Roster:
 
     def ask_restart(self, name: str) -> Row | None:
         """Note that the end of the worker's process is asked for; its row, None where unknown."""
-        return self._change(name, restart_asked=True, next_start_at=0.0)
+        return self._change(name, restart_asked=True)
 
     def started(self, name: str, process: ProcessId, *, at: float) -> Row | None:
         """Write down who a worker's process is; None where it was removed meanwhile."""
         return self._change(name, process=process, started_at=at, restart_asked=False)
 
-    def ended(
-        self, name: str, *, reason: str, failures: int, next_start_at: float, restarts: int
-    ) -> Row | None:
+    def ended(self, name: str, *, reason: str, failures: int, restarts: int) -> Row | None:
         """Write down that and why a wanted worker's process ended."""
         return self._change(
             name,
             process=None,
             exit_reason=reason,
             failures=failures,
-            next_start_at=next_start_at,
+            next_start_at=0.0,
             restarts=restarts,
             restart_asked=False,
         )

@@ -17,8 +17,9 @@ from fleet.act.waves import numbers_of as _numbers
 from fleet.act.waves import roll_wave
 from fleet.clock import Clock
 from fleet.errors import FleetError
+from fleet.evidence import Evidence, Watch
 from fleet.model import Step, StepKind
-from fleet.slots import Gate, Handover, Phase, Slot, SlotStore, Watch
+from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
 from fleet.spec import GroupSpec
 
 OPEN_AHEAD = 1.5
@@ -43,9 +44,13 @@ class StepWork:
     window: JoinWindow | None
     """Of a KIP-848 group: raised while several slots open, so that their joins are one."""
     _watch: Watch = field(init=False)
+    _closed: tuple[Slot, ...] = field(init=False, default=())
+    """The leaving slots as they stood when all were closed."""
 
     def __post_init__(self) -> None:
-        self._watch = Watch(self.spec.runtime.lease)
+        lease = self.spec.runtime.lease
+        evidence = Evidence(store=self.store, group=self.spec.group, lease=lease, clock=self.clock)
+        self._watch = Watch(lease, evidence)
 
     def perform(self, step: Step) -> tuple[str, ...]:
         """Do what is missing of the step."""
@@ -72,7 +77,8 @@ class StepWork:
             wanted = change(seen)
             if wanted is None:
                 return seen
-            written = self.store.write_gate(replace(wanted, plan_id=self.lease.change.plan.id))
+            ours = self.lease.change
+            written = self.store.write_gate(replace(wanted, plan_id=ours.plan.id), by=ours)
             if written is not None:
                 return written
             self.clock.sleep(0.02)
@@ -190,24 +196,30 @@ class StepWork:
     def _all_closed(self, numbers: frozenset[int]) -> bool:
         """Closed by their holders, already gone from the gate, or held by the dead."""
         gate = self.store.gate(self.spec.group)
-        slots = self.slots()
-        return all(
-            n not in gate.open
-            or n not in slots
-            or slots[n].phase is Phase.CLOSED
-            or slots[n].holder is None
-            or self.is_dead(slots[n])
-            for n in numbers
-        )
+        slots = [s for n, s in self.slots().items() if n in numbers & gate.open]
+        gone = [  # every one is looked at, at every look
+            self.is_dead(s) or s.phase is Phase.CLOSED or s.holder is None for s in slots
+        ]
+        if not all(gone):
+            return False
+        self._closed = tuple(sorted(slots, key=lambda slot: slot.number))
+        return True
 
     def is_dead(self, slot: Slot) -> bool:
-        """Its lease stood still for its whole duration [13]."""
-        mark = (slot.holder, slot.token, slot.counter)
-        return self._watch.expired(str(slot.number), mark, self.clock.monotonic())
+        """Its holder's lease has expired [13]; looks on from one call to the next."""
+        mark, now = (slot.holder, slot.token, slot.counter), self.clock.monotonic()
+        return slot.holder is not None and self._watch.expired(str(slot.number), mark, now)
 
     def _send_leave(self, numbers: frozenset[int]) -> tuple[str, ...]:
-        gate = self.store.gate(self.spec.group)
-        going = [s for n, s in sorted(self.slots().items()) if n in numbers & gate.open]
+        """Name the members that were seen closed, and no others: not who came after them [16].
+
+        They are written to the change first, which also finds out whether it is still ours.
+        """
+        if "leaving" not in self.lease.change.detail:
+            told = {str(s.number): [s.token, s.member_id] for s in self._closed}
+            self.lease.remember(leaving=told)
+        left, still_open = self._as_they_left(), self.store.gate(self.spec.group).open
+        going = [slot for slot in left if slot.number in still_open]
         members = [(self._instance_of(s), s.member_id) for s in going if s.member_id]
         if members:
             why = self.leave(self.spec.group, members, reason=f"fleet {self.lease.change.plan.id}")
@@ -217,9 +229,19 @@ class StepWork:
             lambda gate: replace(gate, open=gate.open - numbers, leaving=gate.leaving - numbers)
         )
         self.wait(lambda: self._all_released(numbers), JOIN_LIMIT, "the members to close")
-        for slot in (s for s in self.slots().values() if s.number in numbers):
+        for slot in left:
             self.store.clear(slot)
         return () if going else ("the workers had completed the leave themselves",)
+
+    def _as_they_left(self) -> list[Slot]:
+        """The slots as the change remembers them; without those that others hold since."""
+        told = self.lease.change.detail.get("leaving")
+        ids = told if isinstance(told, dict) else {}
+        return [
+            replace(slot, member_id=ids[str(n)][1])
+            for n, slot in sorted(self.slots().items())
+            if str(n) in ids and ids[str(n)][0] == slot.token
+        ]
 
     def _instance_of(self, slot: Slot) -> str | None:
         """The member's instance id; what it runs says so, not what shall run next."""
@@ -228,10 +250,9 @@ class StepWork:
         return slot.instance_id() if static else None
 
     def _all_released(self, numbers: frozenset[int]) -> bool:
-        slots = self.slots()
-        return all(
-            n not in slots or slots[n].holder is None or self.is_dead(slots[n]) for n in numbers
-        )
+        slots = [s for n, s in self.slots().items() if n in numbers]
+        held = [s for s in slots if s.holder is not None and not self.is_dead(s)]
+        return not held
 
     def drop_holders(self) -> None:
         """Remove the workers that held the slots which left."""

@@ -8,6 +8,7 @@ a loser learns only that it lost (None, False or LostLease) and has to look agai
 """
 
 import json
+import os
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,6 +27,7 @@ from fleet.act.store_json import (
 from fleet.act.store_marks import Marks
 from fleet.clock import Clock
 from fleet.errors import LostLease
+from fleet.evidence import Writes
 from fleet.model import Plan
 from fleet.slots import (
     Change,
@@ -64,6 +66,16 @@ class SqliteStore(Marks):
         """Close the connections of all threads."""
         self._db.close()
 
+    @property
+    def writes(self) -> Writes:
+        """Of this process: all of them go the way that a renewal goes."""
+        return self._db.writes
+
+    def beat(self, group: str) -> None:
+        """A write of a row that nobody reads, where every renewal's goes."""
+        with self._db.write() as db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"beat {group}", os.getpid()))
+
     # --- the gate and the slots ---------------------------------------------------------
 
     def gate(self, group: str) -> Gate:
@@ -71,9 +83,14 @@ class SqliteStore(Marks):
         with self._db.read() as db:
             return self._gate(db, group)
 
-    def write_gate(self, gate: Gate) -> Gate | None:
-        """Store `gate` if its version is still the stored one; None where it is not."""
+    def write_gate(self, gate: Gate, *, by: Change | None = None) -> Gate | None:
+        """Store `gate` if its version is still the stored one; None where it is not.
+
+        LostLease where the change `by` has another actor or token, or has ended.
+        """
         with self._db.write() as db:
+            if by is not None:
+                self._check_actor(db, by)
             if self._gate(db, gate.group).version != gate.version:
                 return None
             stored = replace(gate, version=gate.version + 1)
@@ -249,15 +266,8 @@ class SqliteStore(Marks):
     def advance(self, change: Change) -> Change:
         """Write the change's progress with counter + 1; LostLease where it is another's now."""
         with self._db.write() as db:
-            last = self._changes(db, change.group, limit=1)
-            if not last or (last[0].actor, last[0].token) != (change.actor, change.token):
-                holder = f"{last[0].actor} (token {last[0].token})" if last else "nobody"
-                raise LostLease(
-                    f"the change of group {change.group} belongs to {holder} now, not to "
-                    f"{change.actor} (token {change.token}): stop acting on it; "
-                    f"`fleet status {change.group}` shows how it goes on"
-                )
-            stored = replace(change, plan=last[0].plan, counter=last[0].counter + 1)
+            last = self._check_actor(db, change)
+            stored = replace(change, plan=last.plan, counter=last.counter + 1)
             self._write_change(db, stored, token=change.token)
             return stored
 
@@ -267,6 +277,13 @@ class SqliteStore(Marks):
             return self._changes(db, group, limit=limit)
 
     # --- rows ----------------------------------------------------------------------------------
+
+    def _check_actor(self, db: sqlite3.Connection, change: Change) -> Change:
+        """The change as stored; LostLease where it is another actor's by now."""
+        last = next(iter(self._changes(db, change.group, limit=1)), None)
+        if last is None or (last.actor, last.token) != (change.actor, change.token):
+            raise lost(change, last)
+        return last
 
     def _key(self, slot: Slot) -> tuple[str, str, int]:
         return (self.cluster, slot.group, slot.number)
@@ -336,4 +353,14 @@ def _slot(group: str, row: tuple[Any, ...]) -> Slot:
         revision=row[8],
         batches=row[9],
         error=row[10],
+    )
+
+
+def lost(change: Change, last: Change | None) -> LostLease:
+    """Why its actor has to stop. last: the change as stored."""
+    holder = f"{last.actor} (token {last.token})" if last else "nobody"
+    return LostLease(
+        f"the change of group {change.group} belongs to {holder} now, not to {change.actor} "
+        f"(token {change.token}): stop acting on it; `fleet status {change.group}` shows how it "
+        "goes on"
     )

@@ -23,13 +23,14 @@ from typing import Final
 
 from fleet.act import spark_server
 from fleet.act.census import environment, marked
-from fleet.act.logs import last_line, set_aside
+from fleet.act.logs import last_line, set_aside, thin_out
 from fleet.act.roster import Roster, Row
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError
 from fleet.home import write_whole
 from fleet.processes import (
     ProcessId,
+    age,
     alive,
     exit_code,
     identify,
@@ -96,10 +97,18 @@ def log_of(home: Path, worker: str) -> Path:
 
 @dataclass(slots=True)
 class _Backoff:
-    """When something that keeps ending may be started again."""
+    """When something that keeps ending may be started again, on the monotonic clock."""
 
     failures: int = 0
     not_before: float = 0.0
+
+    @classmethod
+    def after(cls, failures: int, *, now: float) -> "_Backoff":
+        """As a supervisor begins with that has not seen the ends: the last pause is made anew."""
+        before = cls(failures=failures - 1)
+        if failures > 0:
+            before.ended(lived=0.0, orderly=False, now=now)
+        return cls(failures=failures, not_before=before.not_before)
 
     def ended(self, *, lived: float, orderly: bool, now: float) -> float:
         """Note an end; the seconds to wait."""
@@ -121,6 +130,7 @@ class _Spark:
     backoff: _Backoff = field(default_factory=_Backoff)
     process: ProcessId | None = None
     started_at: float | None = None
+    """Monotonic."""
     trouble: str = ""
 
 
@@ -136,6 +146,7 @@ class Supervisor:
         self._version: int | None = None
         self._told: dict[ProcessId, float] = {}
         """Processes that were sent SIGTERM, and when (monotonic)."""
+        self._backoffs: dict[str, _Backoff] = {}
         self._spark = _Spark(process=spark_server.process(home))
 
     def adopt(self) -> None:
@@ -193,9 +204,16 @@ class Supervisor:
             self._ended(row, row.process)
         elif not row.wanted:
             _log.info("%s is removed", row.name)
-            self.roster.delete(row)
-        elif self._clock.now() >= row.next_start_at and self._spark_serves(row):
+            self._remove(row)
+        elif self._may_start(row) and self._spark_serves(row):
             self._start(row)
+
+    def _may_start(self, row: Row) -> bool:
+        """Whether its pause is over; a person who asks for a restart ends it."""
+        now = self._clock.monotonic()
+        if row.name not in self._backoffs:
+            self._backoffs[row.name] = _Backoff.after(row.failures, now=now)
+        return row.restart_asked or now >= self._backoffs[row.name].not_before
 
     def _start(self, row: Row) -> None:
         log = log_of(self.home, row.name)
@@ -233,21 +251,26 @@ class Supervisor:
         reason = _reason(code, last_line(log_of(self.home, row.name)))
         if not row.wanted:
             _log.info("%s ended (%s) and is removed", row.name, reason)
-            self.roster.delete(row)
+            self._remove(row)
             return
-        now = self._clock.now()
-        lived = now - (row.started_at or now)
+        lived = age(process)
         orderly = row.restart_asked or (code == 0 and lived >= LEAST_LIFE)
         backoff = _Backoff(failures=row.failures)
-        delay = backoff.ended(lived=lived, orderly=orderly, now=now)
+        delay = backoff.ended(lived=lived, orderly=orderly, now=self._clock.monotonic())
+        self._backoffs[row.name] = backoff
         _log.info("%s ended after %.1f s: %s; starts in %g s", row.name, lived, reason, delay)
         self.roster.ended(
             row.name,
             reason=reason,
             failures=backoff.failures,
-            next_start_at=backoff.not_before,
             restarts=row.restarts + 1,
         )
+
+    def _remove(self, row: Row) -> None:
+        self.roster.delete(row)
+        self._backoffs.pop(row.name, None)
+        kept = {log_of(self.home, each.name) for each in self._rows if each.name != row.name}
+        thin_out(log_of(self.home, row.name).parent, living=kept)
 
     def _end_now(self, process: ProcessId) -> None:
         signal_group(process, signal.SIGKILL)
@@ -256,7 +279,7 @@ class Supervisor:
     # --- the shared Spark server ------------------------------------------------------------
 
     def _look_at_spark(self) -> None:
-        spark, now = self._spark, self._clock.now()
+        spark, now = self._spark, self._clock.monotonic()
         if spark.process is not None and not alive(spark.process):
             spark.process = None
             self._spark_failed(last_line(spark_server.log_file(self.home)) or "no last line")
@@ -267,7 +290,7 @@ class Supervisor:
             _log.info("the Spark server starts as pid %d", spark.process.pid)
 
     def _spark_failed(self, why: str) -> None:
-        now = self._clock.now()
+        now = self._clock.monotonic()
         lived = now - (self._spark.started_at or now)
         self._spark.started_at = None
         delay = self._spark.backoff.ended(lived=lived, orderly=False, now=now)
@@ -331,7 +354,7 @@ def supervise(home: Path, *, clock: Clock, leave: threading.Event) -> None:
 def _look(supervisor: Supervisor) -> bool:
     try:
         return supervisor.look()
-    except FleetError as error:  # the store is busy: the next look may find it free
+    except (FleetError, OSError) as error:  # the store is busy: the next look may find it free
         _log.warning("%s", error)
         return True
 
@@ -341,6 +364,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fleet.act.supervisor")
     parser.add_argument("--home", type=Path, required=True)
     home = parser.parse_args(argv).home.resolve()
+    logging.raiseExceptions = False  # a log that cannot be written must not end it [40]
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )

@@ -5,6 +5,7 @@ pipes. Choice: every sentence of the performer goes to stderr as it comes; on a 
 last one also stands in a live line with the seconds that passed, once 2 s have gone by.
 """
 
+import contextlib
 import threading
 import time
 from types import TracebackType
@@ -46,12 +47,16 @@ class Progress:
     def __call__(self, sentence: str) -> None:
         """Say what was done, or what is waited for."""
         self._sentence = sentence
-        self._console.print(f"  {sentence}", markup=False, soft_wrap=True)
+        with contextlib.suppress(OSError, ValueError):  # nobody reads, no room: the work goes on
+            self._console.print(f"  {sentence}", markup=False, soft_wrap=True)
 
     def _tick(self) -> None:
         if self._done.wait(_QUIET_SECONDS):
             return
-        with self._console.status(self._line(), refresh_per_second=4) as status:
+        with (
+            contextlib.suppress(OSError, ValueError),
+            self._console.status(self._line(), refresh_per_second=4) as status,
+        ):
             while not self._done.wait(0.5):
                 status.update(self._line())
 

@@ -2,9 +2,12 @@
 
 `FLEET_EVENTS` names a file to which events are appended whole (protocol digest 5.2): assigned,
 revoked, lost, batch, committed, phase, exit, each with the wall time, worker and slot. `-` is
-standard output, for a container, whose log holds both.
+standard output, for a container, whose log holds both. Telling never raises: a full disk or a
+closed pipe must end no thread that holds a lease or a membership [40]; what cannot be told is
+not told.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -18,6 +21,8 @@ from fleet.clock import Clock
 
 VARIABLE: Final = "FLEET_EVENTS"
 _STDOUT: Final = "-"
+_UNTOLD: Final = (OSError, ValueError, AttributeError)
+"""No room, nobody who reads, a stream that is closed, or none at all (None)."""
 
 
 def names(things: Sequence[object]) -> str:
@@ -38,7 +43,7 @@ class Events:
     def say(self, sentence: str) -> None:
         """One line for people."""
         at = datetime.fromtimestamp(self._clock.now(), UTC).isoformat(timespec="milliseconds")
-        with self._lock:
+        with self._lock, contextlib.suppress(*_UNTOLD):
             sys.stderr.write(f"{at.replace('+00:00', 'Z')} {self._worker}: {sentence}\n")
             sys.stderr.flush()
 
@@ -64,12 +69,16 @@ class Events:
             return
         told = {"at": self._clock.now(), "worker": self._worker, "event": event, **facts}
         line = json.dumps(told, separators=(",", ":")) + "\n"
-        if self._path == _STDOUT:
+        with contextlib.suppress(*_UNTOLD):
+            self._write(line, self._path)
+
+    def _write(self, line: str, path: str) -> None:
+        if path == _STDOUT:
             with self._lock:
                 sys.stdout.write(line)
                 sys.stdout.flush()
             return
-        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(handle, line.encode())
         finally:

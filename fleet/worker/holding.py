@@ -4,8 +4,9 @@ Problem: whoever holds a slot is its member, and must stop the moment that the s
 otherwise, yet a store that is silent must not stop anybody [12]. Choice: a thread of its own
 renews every third of the lease and at every change; a renewal that finds another holder sets
 `lost` at once, one that finds no store changes nothing and is tried again soon, so that a
-store that comes back finds every holder before its lease is over. Cost: three small writes per
-lease.
+store that comes back finds every holder before its lease is over. That thread is the membership's
+life: where it ends for any reason but being stopped, the slot counts as lost [40]. Cost: three
+small writes per lease.
 """
 
 import threading
@@ -14,8 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from fleet.clock import Clock
-from fleet.errors import Unreachable
-from fleet.slots import Gate, Phase, Slot, SlotStore, Watch, known_for
+from fleet.errors import FleetError, Unreachable
+from fleet.evidence import Evidence, Watch, known_for
+from fleet.slots import Gate, Phase, Slot, SlotStore
 from fleet.worker.eligibility import candidates, outranked, takeable
 from fleet.worker.events import Events
 
@@ -28,7 +30,10 @@ class Looker:
         self._group = group
         self._clock = clock
         self._lease = lease
-        self._watch = Watch(lease)
+        evidence = Evidence(store=store, group=group, lease=lease, clock=clock)
+        self._watch = Watch(lease, evidence)
+        self._dead: frozenset[int] = frozenset()
+        self._looked_at = 0.0
         self._version: Any = None
         self._read_at = 0.0
         self._free_since: dict[int, float] = {}
@@ -46,6 +51,7 @@ class Looker:
         if version is not None:
             seen = version()
             if seen == self._version and now - self._read_at < 1.0:
+                self._watch_holders(now)
                 return False
             self._version = seen
         elif now - self._read_at < 0.5:
@@ -53,21 +59,27 @@ class Looker:
         self.gate = self._store.gate(self._group)
         self.slots = self._store.slots(self._group)
         self._read_at = now
+        self._watch_holders(now)
         return True
 
-    def dead(self) -> frozenset[int]:
-        """Slots whose holder's lease has expired on our own clock [13].
-
-        None where the store has been known for less than a lease: who could not renew is alive.
-        """
-        now = self._clock.monotonic()
-        expired = frozenset(
+    def _watch_holders(self, now: float) -> None:
+        """Note how they stand at a look that began `now`."""
+        self._looked_at = now
+        self._dead = frozenset(
             slot.number
             for slot in self.slots
-            if self._watch.expired(str(slot.number), (slot.holder, slot.token, slot.counter), now)
-            and slot.holder is not None
+            if slot.holder is not None
+            and self._watch.expired(str(slot.number), (slot.holder, slot.token, slot.counter), now)
         )
-        return expired if known_for(self._store, now) >= self._lease else frozenset()
+
+    def dead(self) -> frozenset[int]:
+        """Slots whose holder's lease has expired on our own clock [13], as of the last look.
+
+        None where that was too long ago, or what it saw is not known to be true any more.
+        """
+        now = self._clock.monotonic()
+        old = now - self._looked_at > self._lease / 3
+        return frozenset() if old or known_for(self._store, now) < 0 else self._dead
 
     def forget(self) -> None:
         """Read the store at the next look whatever its version says."""
@@ -147,7 +159,7 @@ class Holding:
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._renewed_at = clock.monotonic()
-        self._lost = False
+        self._lost: str | None = None
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._thread.start()
 
@@ -157,8 +169,10 @@ class Holding:
         return self._slot
 
     @property
-    def lost(self) -> bool:
-        """The store shows another holder or token: stop at once [12]."""
+    def lost(self) -> str | None:
+        """Why this worker must stop at once: the store shows another holder or token [12], or
+        nobody renews any more [40]. None while the slot is ours.
+        """
         return self._lost
 
     def changed(self) -> None:
@@ -166,19 +180,22 @@ class Holding:
         self._wake.set()
 
     def renew(self) -> bool:
-        """Write the fields; False where the slot is somebody else's. A silent store is no loss."""
+        """Write the fields; False where the slot is somebody else's.
+
+        A store that is silent or refuses is no loss.
+        """
         with self._lock:
-            if self._lost:
+            if self._lost is not None:
                 return False
             try:
                 stored = self._store.renew(replace(self._slot, **self._fields()))
-            except Unreachable as error:
+            except FleetError as error:
                 self._pause = self._lease / 12
                 self._events.say_rarely(f"{error}; going on as long as Kafka has us as a member")
                 return True
             self._pause = self._lease / 3
             if stored is None:
-                self._lost = True
+                self._lost = f"slot {self._slot.number} has another holder or token"
                 return False
             self._slot = stored
             self._renewed_at = self._clock.monotonic()
@@ -187,7 +204,7 @@ class Holding:
     def still_ours(self) -> bool:
         """Ask the store where the last renewal is older than a third of the lease."""
         if self._clock.monotonic() - self._renewed_at < self._lease / 3:
-            return not self._lost
+            return self._lost is None
         return self.renew()
 
     def release(self, *, clean: bool, closed: bool = False, gone: bool = False) -> bool:
@@ -215,6 +232,18 @@ class Holding:
         self._wake.set()
 
     def _keep(self) -> None:
+        """The lease thread: what makes it end before it is stopped ends the membership [40]."""
+        why = "ended"
+        try:
+            self._renew_on()
+        except BaseException as error:
+            why = f"ended by {type(error).__name__}: {error}"
+            raise
+        finally:
+            if not self._stopped.is_set() and self._lost is None:
+                self._lost = f"the lease of slot {self._slot.number} is kept no more ({why})"
+
+    def _renew_on(self) -> None:
         while True:
             self._wake.wait(self._pause)
             self._wake.clear()
@@ -225,4 +254,7 @@ class Holding:
                     f"slot {self._slot.number} is somebody else's now: stopping at once"
                 )
                 return
-            self._after()
+            try:
+                self._after()
+            except Exception as error:  # noqa: BLE001 - it tells people: no reason to end [40]
+                self._events.say_rarely(f"the report could not be written: {error}", key="report")

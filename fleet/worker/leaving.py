@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.slots import ChangeState, Gate, Phase, Slot, SlotStore, Watch, known_for
+from fleet.evidence import Evidence, Watch
+from fleet.slots import ChangeState, Gate, Phase, Slot, SlotStore
 from fleet.worker.events import Events
 
 Leave = Callable[[str, Sequence[tuple[str | None, str]]], str | None]
@@ -61,7 +62,8 @@ class Completer:
         self._leave = leave
         self._clock = clock
         self._events = events
-        self._watch = Watch(lease)
+        evidence = Evidence(store=store, group=group, lease=lease, clock=clock)
+        self._watch = Watch(lease, evidence)
 
     def step(self, gate: Gate, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
         """Complete the leave if it is due and nobody else does; True where it was done."""
@@ -93,10 +95,9 @@ class Completer:
         return written is not None
 
     def _actor_silent(self, gate: Gate) -> bool:
+        now = self._clock.monotonic()
         change = self._store.change(self._group)
         seen: object = None
         if change is not None and change.state is ChangeState.RUNNING:
             seen = (change.actor, change.token, change.counter)
-        mark, now = (gate.plan_id, gate.leaving, seen), self._clock.monotonic()
-        silent = self._watch.expired("actor", mark, now)
-        return silent and known_for(self._store, now) >= self._watch.duration
+        return self._watch.expired("actor", (gate.plan_id, gate.leaving, seen), now)

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.slots import FirstOpening, Gate, SlotStore, Unmanaged, Watch, WorkerReport
+from fleet.evidence import Watch
+from fleet.slots import FirstOpening, Gate, SlotStore, Unmanaged, WorkerReport
 from fleet.worker.events import Events
 
 AHEAD: Final = 1.5
@@ -45,7 +46,7 @@ class Opener:
         self._group = group
         self._clock = clock
         self._events = events
-        self._watch = Watch(lease)
+        self._watch = Watch(lease, None)
         self._looked_at: float | None = None
         self._first_seen: float | None = None
         self.waits_for: str | None = None

@@ -51,6 +51,7 @@ class Orphans:
         self._asked: Question | None = None
         self._orphans: frozenset[TopicPartition] = frozenset()
         self._since = 0.0
+        self._judged_at = 0.0
 
     def step(self, number: int, gate: Gate, slots: Sequence[Slot]) -> None:
         """Look where it is time and ours to; ask for the rebalance where patience has ended."""
@@ -81,7 +82,8 @@ class Orphans:
             found = orphans(asked.answer())
         except FleetError:  # weather: look again later
             return
-        if found != self._orphans:
+        gap, self._judged_at = now - self._judged_at, now
+        if found != self._orphans or gap > 2 * LOOK:  # who did not look does not know [39]
             self._orphans, self._since = found, now
         elif found and now - self._since >= PATIENCE:
             self._orphans = frozenset()
@@ -93,7 +95,9 @@ class Orphans:
 
 def _ours(number: int, gate: Gate, slots: Sequence[Slot]) -> bool:
     """Whether nothing is being changed, and ours is the lowest active slot."""
-    if gate.leaving or gate.handover or gate.rejoin:
+    tokens = {each.number: each.token for each in slots}
+    asked = any(tokens.get(n) == pin.token for n, pin in gate.handover.items())
+    if gate.leaving or asked or gate.rejoin:  # a pin that was answered asks nobody any more
         return False
     active = [each.number for each in slots if each.phase is Phase.ACTIVE]
     return bool(active) and min(active) == number

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from fleet.clock import Clock
-from fleet.errors import Unreachable
+from fleet.errors import FleetError
 from fleet.settings import WorkerSettings
 from fleet.slots import SlotStore, Unmanaged, WorkerReport
 from fleet.worker.events import Events
@@ -135,10 +135,10 @@ class Reporter:
             self.write()
 
     def write(self, *, failed: bool = False) -> None:
-        """Write the report now; a store that does not answer is not waited for."""
+        """Write the report now; a store that does not answer, or refuses, stops nobody [40]."""
         if self._store is None:
             return
-        with self._lock, contextlib.suppress(Unreachable):
+        with self._lock, contextlib.suppress(FleetError):
             self._counter += 1
             self._written_at = self._clock.monotonic()
             facts = self.status()

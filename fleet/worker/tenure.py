@@ -250,7 +250,7 @@ class Tenure:
         stuck = tools.runner.watch()
         if stuck is not None:
             self._end_hard(stuck)
-        if self._holding.lost:
+        if self._holding.lost is not None:
             membership.abort()
             return
         standing = membership.standing
@@ -330,11 +330,12 @@ class Tenure:
 
     def _after(self, ended: Ended) -> tuple[int, str] | None:
         tools = self._tools
-        if ended.how is not End.FATAL or self._holding.lost:
+        lost = self._holding.lost
+        if ended.how is not End.FATAL or lost is not None:
             tools.trial.rest()
-        if self._holding.lost:
+        if lost is not None:
             self._holding.abandon()
-            return 1, f"slot {self._number} has another holder or token: stopped, batch void"
+            return 1, f"{lost}: stopped, batch void"
         # A dynamic member id is nobody's after its close: no leave shall be sent for it.
         gone = not tools.is_static
         if ended.how is End.FATAL:

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
+from fleet.evidence import Watch
 from fleet.home import read_state, write_state
-from fleet.slots import Gate, Phase, Slot, SlotStore, Watch, WorkerReport, proven
+from fleet.slots import Gate, Phase, Slot, SlotStore, WorkerReport, proven
 
 SCHEMA = 1
 _NOTE = "trial.json"
@@ -128,7 +129,7 @@ class Doubts:
         self._group = group
         self._every = lease / 6
         self._clock = clock
-        self._watch = Watch(lease)
+        self._watch = Watch(lease, None)
         self._looked_at: float | None = None
         self._found: str | None = None
 

@@ -86,7 +86,7 @@ def test_a_start_that_was_not_written_down_is_found_again(bench):
     (pid,) = bench.pids().values()
     bench.kill_supervisor()
     roster = Roster(bench.home, clock=SystemClock())
-    roster.ended(name, reason="", failures=0, next_start_at=0.0, restarts=0)
+    roster.ended(name, reason="", failures=0, restarts=0)
     assert bench.worker(name).pid is None
     stranger = spawn(
         bench.arguments(bench.home, "stranger"),

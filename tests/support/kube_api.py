@@ -149,7 +149,11 @@ class KubeApi:
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create something as admin."""
-        request = Request("POST", path, body=dict(body))
+        return self.send("POST", path, body)
+
+    def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Any request as admin."""
+        request = Request(method, path, body=None if body is None else dict(body))
         response = transmit(self.api("default").client, request, (10.0, 10.0))
         content = response.read()
         assert response.status < 300, content

@@ -1,0 +1,135 @@
+"""An API server that is read but refuses to write makes nobody a taker of the living [38]."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fleet.clock import SystemClock
+from fleet.errors import FleetError
+from fleet.slots import Gate, WorkerReport
+from fleet.worker.events import Events
+from fleet.worker.holding import Holding, Looker
+from k8s.store_rules import Rule, worker_rules
+
+pytestmark = pytest.mark.kubernetes
+GROUP = "orders"
+LEASE_SECONDS = 2.0
+WORKER = "worker"
+_WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+
+
+def _role(place, rules: list[Rule]) -> None:
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.name}/roles/{WORKER}"
+    place.server.send("PUT", path, {"metadata": {"name": WORKER}, "rules": rules})
+
+
+@contextmanager
+def refused_by_role(place) -> Iterator[None]:
+    """403: somebody replaced the Role, with one that leaves the reports alone."""
+    whole = worker_rules(place.names, slots=1)
+    reading = [
+        {**rule, "verbs": [verb for verb in rule["verbs"] if verb != "update"]} for rule in whole
+    ]
+    _role(place, reading)
+    yield
+    _role(place, whole)
+
+
+@contextmanager
+def refused_by_webhook(place) -> Iterator[None]:
+    """500: a webhook that fails closed, and does not answer."""
+    rule = {
+        "apiGroups": ["coordination.k8s.io"],
+        "apiVersions": ["v1"],
+        "operations": ["UPDATE"],
+        "resources": ["leases"],
+    }
+    hook = {
+        "name": "closed.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 1,
+        "rules": [rule],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place.name}},
+    }
+    place.server.post(_WEBHOOKS, {"metadata": {"name": place.name}, "webhooks": [hook]})
+    yield
+    place.server.send("DELETE", f"{_WEBHOOKS}/{place.name}", None)
+
+
+class Standby:
+    """Looks, reports and reaches, as a worker without a slot does."""
+
+    def __init__(self, place) -> None:
+        self.store = place.worker(slots=1, lease=LEASE_SECONDS, user=WORKER)
+        clock = SystemClock()
+        self.looker = Looker(self.store, group=GROUP, lease=LEASE_SECONDS, clock=clock)
+        self.taken = False
+        self._reported_at = 0.0
+
+    def live(self, seconds: float) -> None:
+        """So long, or until it has the slot."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.taken:
+            with contextlib.suppress(FleetError):
+                self._once()
+            time.sleep(0.05)
+
+    def _once(self) -> None:
+        if time.monotonic() - self._reported_at > LEASE_SECONDS / 3:
+            self._reported_at = time.monotonic()
+            self.store.report(
+                WorkerReport(
+                    worker="s",
+                    group=GROUP,
+                    revision="r1",
+                    phase="standby",
+                    slot=None,
+                    counter=int(self._reported_at),
+                    http_port=None,
+                )
+            )
+        self.looker.look()
+        for seen in self.looker.takeable(worker="s", revision="r1", since=0.0):
+            taken = self.store.take(seen, worker="s", revision="r1", spark_session=None)
+            self.taken = taken is not None
+
+
+@pytest.mark.parametrize("refused", [refused_by_role, refused_by_webhook])
+def test_refused_writes_make_nobody_a_taker(place, refused):
+    """For longer than a lease, and when they go through again the holder is the first."""
+    place.server.grant(place.name, WORKER, worker_rules(place.names, slots=1))
+    manager = place.manager()
+    manager.ensure_objects(GROUP, slots=1)
+    assert manager.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    store = place.worker(slots=1, lease=LEASE_SECONDS, user=WORKER)
+    held = store.take(store.slots(GROUP)[0], worker="w", revision="r1", spark_session=None)
+    assert held is not None
+    clock = SystemClock()
+    holding = Holding(
+        store,
+        held,
+        lease=LEASE_SECONDS,
+        fields=dict,
+        after=lambda: None,
+        clock=clock,
+        events=Events(worker="w", clock=clock, environ={}),
+    )
+    standby = Standby(place)
+    standby.live(LEASE_SECONDS / 3)
+    with refused(place):
+        standby.live(1.5 * LEASE_SECONDS)
+        with pytest.raises(FleetError):
+            store.beat(GROUP)
+        assert manager.slots(GROUP)[0].token == held.token
+    standby.live(1.5 * LEASE_SECONDS)
+    assert not standby.taken
+    assert holding.lost is None
+    holding.abandon()
+    standby.live(20.0)
+    assert standby.taken, "who really died is replaced"

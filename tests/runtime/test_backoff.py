@@ -1,0 +1,86 @@
+"""A worker that ends is started again after its pause, whatever is done to the machine's time."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fleet import processes
+from fleet.act.logs import thin_out
+from fleet.act.roster import Launch, Row
+from fleet.act.supervisor import FIRST_DELAY, STEADY_SECONDS, Supervisor, _Backoff
+from fleet.clock import SystemClock
+
+
+class SetClock(SystemClock):
+    """A machine whose time somebody sets."""
+
+    set_by = 0.0
+
+    def now(self) -> float:
+        """As set."""
+        return super().now() + self.set_by
+
+
+@pytest.mark.parametrize("hours", [-1.0, 1.0])
+def test_a_clock_that_is_set_keeps_no_worker_from_starting(tmp_path: Path, hours: float):
+    """Back an hour it used to stay down for an hour; forward it counted as well, and its back-off
+    began anew.
+    """
+    clock = SetClock()
+    supervisor = Supervisor(tmp_path, clock=clock)
+    fails = Launch(argv=(sys.executable, "-S", "-c", "raise SystemExit(3)"))
+    row = Row(name="w", cluster="main", group="g", revision="r", launch=fails, shared_spark=False)
+    supervisor.roster.add([row])
+
+    def restarts() -> int:
+        supervisor.look()
+        return supervisor.roster.rows()[0].restarts
+
+    try:
+        deadline = time.monotonic() + 20.0
+        while not restarts():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        clock.set_by = 3600.0 * hours
+        began = time.monotonic()
+        while restarts() < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert time.monotonic() - began >= FIRST_DELAY
+        assert supervisor.roster.rows()[0].failures == 2
+    finally:
+        supervisor.end_all()
+        supervisor.roster.close()
+
+
+def test_a_new_supervisor_goes_on_with_the_back_off():
+    """It knows how often it failed, not when: the last pause is made anew, and no longer one."""
+    assert _Backoff.after(0, now=7.0).not_before == 0.0
+    assert _Backoff.after(1, now=7.0).not_before == 7.0 + FIRST_DELAY
+    assert _Backoff.after(3, now=7.0).not_before == 7.0 + 4 * FIRST_DELAY
+    assert _Backoff.after(3, now=7.0).failures == 3
+
+
+def test_a_long_life_is_measured_by_the_boots_own_clock():
+    """Of this process, of one that never was here, and of one of another boot."""
+    me = processes.identify(os.getpid())
+    assert me is not None
+    before = processes.age(me)
+    time.sleep(0.02)
+    assert 0.01 < processes.age(me) - before < STEADY_SECONDS
+    assert processes.age(processes.ProcessId(me.pid, me.start_time, "another boot")) == 0.0
+
+
+def test_logs_of_removed_workers_are_bounded(tmp_path: Path):
+    """The latest stay, older halves go with them, and a living worker's is never touched."""
+    for number in range(6):
+        log = tmp_path / f"w-{number}.log"
+        log.write_text("x")
+        os.utime(log, (number, number))
+    (tmp_path / "w-1.log.1").write_text("older")
+    thin_out(tmp_path, living={tmp_path / "w-0.log"}, keep=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["w-0.log", "w-4.log", "w-5.log"]
+    thin_out(tmp_path / "nowhere", living=set())

@@ -1,0 +1,250 @@
+"""Nobody alive is called dead: not by who could not write, not by who did not look [38, 39]."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet.act import database
+from fleet.act.changing import Changing
+from fleet.act.database import DATABASE
+from fleet.act.store import SqliteStore
+from fleet.clock import ManualClock
+from fleet.errors import Unreachable
+from fleet.evidence import Evidence, Watch
+from fleet.model import Plan
+from fleet.slots import Gate, Slot
+from fleet.worker.events import Events
+from fleet.worker.holding import Looker
+from fleet.worker.leaving import Completer
+
+GROUP = "g"
+LEASE = 9.0
+
+
+class Scene:
+    """A holder that renews each third of the lease where it can, and those who watch it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock()
+        self.path = folder / DATABASE
+        self.holder, self.store = self.opened(), self.opened()
+        self.holder.write_gate(Gate(group=GROUP, open=frozenset({0})))
+        held = self.holder.take(
+            self.holder.slots(GROUP)[0], worker="w", revision="r", spark_session=None
+        )
+        assert held is not None
+        self.held: Slot = held
+        self.looker = Looker(self.store, group=GROUP, lease=LEASE, clock=self.clock)
+        self.lives = True
+        self.taken = 0
+
+    def opened(self) -> SqliteStore:
+        """The store as another process has it."""
+        return SqliteStore(self.path, cluster="main", clock=self.clock)
+
+    def later(self, seconds: float) -> None:
+        """Time goes by in tenths of a lease: the holder renews, the standby looks and reaches."""
+        for _ in range(round(seconds / LEASE * 10)):
+            self.clock.sleep(LEASE / 10)
+            if self.lives:
+                with contextlib.suppress(Unreachable):
+                    renewed = self.holder.renew(self.held)
+                    assert renewed is not None, "taken from the living"
+                    self.held = renewed
+            self.look()
+
+    def look(self) -> None:
+        """One look of the standby; what it may take it takes."""
+        with contextlib.suppress(Unreachable):
+            self.looker.look()
+            for seen in self.looker.takeable(worker="s", revision="r", since=0.0):
+                taken = self.store.take(seen, worker="s", revision="r", spark_session=None)
+                self.taken += taken is not None
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.0)
+    return Scene(tmp_path)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Somebody else's write that does not end."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def test_who_died_is_replaced_after_one_lease(scene: Scene):
+    """Not earlier, and hardly later."""
+    scene.later(2 * LEASE)
+    scene.lives = False
+    scene.later(0.9 * LEASE)
+    assert scene.taken == 0
+    scene.later(0.3 * LEASE)
+    assert scene.taken == 1
+
+
+@pytest.mark.parametrize("seconds", [0.5 * LEASE, 1.1 * LEASE, 5 * LEASE])
+def test_a_store_that_cannot_be_written_kills_nobody(scene: Scene, seconds: float):
+    """However long: the holder works on, and has a whole lease when the store is well."""
+    scene.later(LEASE)
+    with locked(scene.path):
+        scene.later(seconds)
+    scene.lives = False
+    scene.later(0.9 * LEASE)
+    scene.lives = True  # it came late, but in time
+    scene.later(LEASE)
+    assert scene.taken == 0
+    scene.lives = False
+    scene.later(1.2 * LEASE)
+    assert scene.taken == 1
+
+
+def test_a_lock_held_now_and_then_kills_nobody(scene: Scene):
+    """One refused write within the lease is enough to begin anew."""
+    scene.lives = False
+    scene.later(0.8 * LEASE)
+    with locked(scene.path), pytest.raises(Unreachable):
+        scene.store.beat(GROUP)
+    scene.later(0.9 * LEASE)
+    assert scene.taken == 0
+    scene.later(0.3 * LEASE)
+    assert scene.taken == 1
+
+
+@pytest.mark.parametrize("seconds", [0.4 * LEASE, 1.1 * LEASE, 100 * LEASE])
+def test_a_frozen_machine_kills_nobody(scene: Scene, seconds: float):
+    """The observer was frozen with the holder: thawed, it begins to count."""
+    scene.later(0.5 * LEASE)
+    for _ in range(3):
+        scene.clock.sleep(seconds)
+        scene.look()
+    assert scene.taken == 0
+    scene.later(LEASE)
+    assert scene.taken == 0
+
+
+def test_an_old_look_says_nothing(scene: Scene):
+    """What was dead at the last look is not concluded from a third of a lease later."""
+    scene.lives = False
+    for _ in range(11):
+        scene.clock.sleep(LEASE / 10)
+        scene.looker.look()
+    assert scene.looker.dead() == {0}
+    scene.clock.sleep(LEASE / 2)
+    assert scene.looker.dead() == frozenset()
+
+
+def change_of(scene: Scene):
+    plan = Plan(
+        id="p",
+        cluster="main",
+        group=GROUP,
+        created_at=0.0,
+        snapshot_at=0.0,
+        wanted=1,
+        revision="r",
+        steps=(),
+    )
+    change = scene.holder.begin(plan, actor="ann", started_at=0.0)
+    assert change is not None
+    return change
+
+
+def test_a_living_managers_change_is_not_adopted(scene: Scene):
+    """Of a store that is locked for two leases: its actor has another one to renew in."""
+    change = change_of(scene)
+    until = scene.clock.at + 2 * LEASE
+    lock = contextlib.ExitStack()
+
+    class Passing(ManualClock):
+        """The lock goes in time, and 0.9 leases later the actor renews."""
+
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            scene.clock.at = self.at
+            if self.at >= until:
+                lock.close()
+            if self.at >= until + 0.9 * LEASE:
+                scene.holder.advance(change)
+
+    clock = Passing(scene.clock.at)
+    store = SqliteStore(scene.path, cluster="main", clock=clock)
+    lock.enter_context(locked(scene.path))
+    changing = Changing(
+        group=GROUP, store=store, clock=clock, lease=LEASE, perform=lambda begun, _: begun
+    )
+    assert changing.alive() is True
+    assert clock.at >= until
+
+
+def test_a_manager_that_only_looks_writes_a_little_while_it_watches(scene: Scene):
+    """It would else conclude from a store that it never wrote; and a dead actor is found."""
+    change_of(scene)
+    changing = Changing(
+        group=GROUP, store=scene.store, clock=scene.clock, lease=LEASE, perform=lambda c, _: c
+    )
+    began = scene.clock.at
+    assert changing.alive() is False
+    assert scene.clock.at - began == pytest.approx(LEASE, abs=0.3)
+    assert scene.store.writes.through_since(LEASE) is not None
+    assert scene.opened().writes.through_since(LEASE) is None
+
+
+def test_workers_complete_no_leave_of_an_actor_that_could_not_write(scene: Scene):
+    """The same for the last steps of a batched leave [21]."""
+    sent: list[object] = []
+    change_of(scene)
+    gate = scene.holder.gate(GROUP)
+    assert scene.holder.release(scene.held, clean=True)
+    scene.holder.write_gate(replace(gate, leaving=frozenset({0}), plan_id="p"))
+    completer = Completer(
+        scene.store,
+        group=GROUP,
+        static=True,
+        lease=LEASE,
+        leave=lambda _, members: sent.append(members),
+        clock=scene.clock,
+        events=Events(worker="s", clock=scene.clock, environ={}),
+    )
+
+    def later(seconds: float) -> bool:
+        done = False
+        for _ in range(round(seconds / LEASE * 10)):
+            scene.clock.sleep(LEASE / 10)
+            done = done or completer.step(
+                scene.store.gate(GROUP), scene.store.slots(GROUP), frozenset()
+            )
+        return done
+
+    with locked(scene.path):
+        assert not later(3 * LEASE)
+    assert not later(0.9 * LEASE)
+    assert later(0.4 * LEASE)
+
+
+def test_a_write_that_waits_for_long_proves_nothing_of_what_was_seen_before(scene: Scene):
+    """The lock was held for as long: the holder's renewal waits behind it too."""
+
+    class Slow(SqliteStore):
+        """Each write waits for the lock."""
+
+        def beat(self, group: str) -> None:
+            scene.clock.sleep(LEASE / 3)
+            super().beat(group)
+
+    store = Slow(scene.path, cluster="main", clock=scene.clock)
+    watch = Watch(LEASE, Evidence(store=store, group=GROUP, lease=LEASE, clock=scene.clock))
+    for _ in range(50):
+        scene.clock.sleep(LEASE / 10)
+        assert not watch.expired("0", ("w", 1, 1), scene.clock.monotonic())
