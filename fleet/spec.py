@@ -82,6 +82,8 @@ class _WorkerBase(Strict):
     max_poll_interval: Annotated[Duration, Field(ge=10.0, le=86400.0)] = 300.0
     batch_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] | None = None
     """Seconds one batch may take; default max_poll_interval - drain_timeout."""
+    entrypoint_patience: Annotated[Duration, Field(ge=1.0, le=86400.0)] = 600.0
+    """Seconds that the entrypoint may fail for all it is given before its worker ends [43]."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     on_truncated: Literal["stop", "skip"] = "stop"
     metadata_refresh: Annotated[Duration, Field(ge=1.0, le=300.0)] = 30.0

@@ -21,7 +21,7 @@ from fleet.errors import Unreachable
 from fleet.model import TopicPartition
 from fleet.spec import is_pattern
 from fleet.worker.events import Events
-from fleet.worker.plans import decode_plan, decode_topic
+from fleet.worker.plans import Begun, decode_begun, decode_plan, decode_topic
 from fleet.worker.topics import id_of
 
 _TIMEOUT: Final = 5.0
@@ -53,6 +53,8 @@ class Start:
     gone: bool = False
     anew: bool = False
     former: int | None = None
+    begun: Begun | None = None
+    """How often the planned range was begun without an end."""
 
     @property
     def known_id(self) -> str | None:
@@ -188,6 +190,7 @@ class Assigner:
             committed=stored.offset,
             replay_to=None if lost else decode_plan(stored.metadata),
             lost=lost,
+            begun=None if lost else decode_begun(stored.metadata, stored.offset),
         )
 
     def _there(self, tps: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:

@@ -67,6 +67,10 @@ class InlineBatch:
             tables={tp: table.take(pa.array(range(first, after), pa.int64()))},
         )
 
+    def holds_records(self, spark: Any) -> bool:  # noqa: ARG002 - it has them here
+        """See Prepared.holds_records."""
+        return self.records > 0
+
     def rows(self, spark: Any) -> pa.Table:  # noqa: ARG002 - it has them here
         """See Prepared.rows."""
         return self.table()

@@ -48,6 +48,7 @@ def membership_of(
     protocol: MemberProtocol,
     runner: BatchRunner,
     marks: Marks,
+    may_wait: Callable[[], bool],
     clock: Clock,
     events: Events,
 ) -> Membership:
@@ -78,6 +79,7 @@ def membership_of(
             skip_truncated=worker.on_truncated == "skip",
             metadata_refresh=worker.metadata_refresh,
             revision=settings.revision,
+            entrypoint_patience=worker.entrypoint_patience,
         ),
         protocol=protocol,
         reading=_reading(settings, admin, clock, events),
@@ -91,6 +93,7 @@ def membership_of(
         ),
         marks=marks.on_assign,
         poisoned=marks.poisoned,
+        may_wait=may_wait,
         clock=clock,
         events=events,
     )

@@ -2,8 +2,9 @@
 
 Problem: a batch may fail because of its records, of the user's code, of Spark, or never end;
 each wants another answer. Choice: a failure of Spark is no attempt (connect again, run the
-same ranges again); an exception of the entrypoint is tried three times, then per partition (and
-per record where dead letters are wanted), so that only what fails stops [9]; a batch over
+same ranges again); an exception of the entrypoint is tried three times, then per partition and
+per record, so that only what fails stops [9]; where nothing goes well the batch comes back `ill`,
+and nothing is condemned [43]; a batch over
 `batch_timeout` is interrupted by its tag and run once more, then the worker ends [5]. Cost: the
 user's Python code between two Spark calls cannot be interrupted; where it hangs, the process
 ends itself.
@@ -22,7 +23,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.kafka_source.failures import TRUNCATED, told_by
 from fleet.model import TopicPartition
 from fleet.worker.context import BatchContext
-from fleet.worker.culprits import Culprits, Failing
+from fleet.worker.culprits import Culprits, Failing, Letter
 from fleet.worker.dead_letters import DeadLetters
 from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
@@ -72,6 +73,10 @@ class BatchDone:
     attempts: int
     failed: Mapping[TopicPartition, str] = field(default_factory=dict)
     """Partition → the entrypoint's error, after its last attempt alone."""
+    reached: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of a failed partition: the offset that fails, where every record before it was written."""
+    ill: str | None = None
+    """The entrypoint's error where nothing of the batch went well: nobody's poison [43]."""
     letters: int = 0
     """Records that went to the dead-letter topic instead of the sink."""
     void: bool = False
@@ -148,6 +153,10 @@ class BatchRunner:
         with self._lock:
             self._jobs.append(job)
         self._work.put(lambda: done(self._batch(batch, job)))
+
+    def condemn(self, batch: Prepared, error: str, done: Callable[[BatchDone], None]) -> None:
+        """Put a batch of one record aside, unread by the entrypoint; `done` as for `submit`."""
+        self._work.put(lambda: done(self._condemned(batch, error)))
 
     def interrupt(self, why: Why) -> None:
         """Cancel the batch in hand; it comes back through `done`."""
@@ -266,7 +275,6 @@ class BatchRunner:
             error = self._attempts(batch, job, count, pauses=self._pauses)
             if error is not None:
                 found = self._put_aside(self._culprits(batch, job, count, error))
-                fatal = found.fatal
         except _Void:
             void = True
         except Exception as error:  # noqa: BLE001 - any failure of ours ends the worker, named
@@ -279,9 +287,28 @@ class BatchRunner:
             seconds=self._clock.monotonic() - started,
             attempts=count[0],
             failed=found.failed,
+            reached=found.reached,
+            ill=found.ill,
             letters=len(found.letters),
             void=void,
             fatal=fatal,
+        )
+
+    def _condemned(self, batch: Prepared, error: str) -> BatchDone:
+        (each,) = batch.ranges
+        found = Culprits(failed={each.tp: error})
+        if self._letters is not None and self._letters.room(each.tp, each.start) > 0:
+            letter = Letter(tp=each.tp, offset=each.start, part=batch, error=error, attempts=0)
+            try:
+                found = self._put_aside(Culprits(letters=(letter,)))
+            except Exception as failure:  # noqa: BLE001 - named, and stopped as without a topic
+                found = Culprits(failed={each.tp: f"{error}; {_told(failure)}"})
+        return BatchDone(
+            batch=batch,
+            seconds=0.0,
+            attempts=0,
+            failed=found.failed,
+            letters=len(found.letters),
         )
 
     def _culprits(self, batch: Prepared, job: _Running, count: list[int], error: str) -> Culprits:
@@ -291,10 +318,24 @@ class BatchRunner:
             error,
             attempt=lambda part: self._attempts(part, job, count, pauses=()),
             attempts=lambda: count[0],
+            holds=self._holds_records,
+            rest=lambda seconds: self._rest(job, seconds),
+            rests=self._pauses,
             narrowing=self._letters,
             in_time=lambda: self._clock.monotonic() < deadline,
             say=self._events.say,
         ).culprits()
+
+    def _holds_records(self, part: Prepared) -> bool:
+        try:
+            return part.holds_records(self._link.session)
+        except Exception:  # noqa: BLE001 - what cannot be asked is no witness
+            return False
+
+    def _rest(self, running: _Running, seconds: float) -> None:
+        self._wake.wait(seconds)
+        if running.void:
+            raise _Void
 
     def _put_aside(self, found: Culprits) -> Culprits:
         """Dead letters are written here, before the batch may be committed."""
@@ -303,8 +344,11 @@ class BatchRunner:
         why = self._letters.send(found.letters, self._link.session)
         if why is None:
             return found
-        stopped = {each.tp: f"{each.error}; {why}" for each in reversed(found.letters)}
-        return Culprits(failed={**stopped, **found.failed})
+        first = {each.tp: each for each in reversed(found.letters)}
+        return Culprits(
+            failed={**{tp: f"{each.error}; {why}" for tp, each in first.items()}, **found.failed},
+            reached={**{tp: each.offset for tp, each in first.items()}, **found.reached},
+        )
 
     def _attempts(
         self,
@@ -345,9 +389,7 @@ class BatchRunner:
                     return _told(error)
                 else:
                     self._events.say(f"attempt {count[0]} of the batch failed: {_told(error)}")
-                    self._wake.wait(pauses_left.pop(0))
-                    if running.void:
-                        raise _Void from error
+                    self._rest(running, pauses_left.pop(0))
 
     def _call(self, batch: Prepared, context: BatchContext, running: _Running) -> None:
         spark = self._link.session
@@ -393,9 +435,7 @@ class BatchRunner:
             raise _Void  # read again from what is committed, which names the loss
         if failures > MOST_SPARK_FAILURES:
             raise FleetError(f"Spark's tasks cannot read the batch's ranges: {sentence}")
-        self._wake.wait(min(10.0, 2.0 ** (failures - 1)))
-        if running.void:
-            raise _Void
+        self._rest(running, min(10.0, 2.0 ** (failures - 1)))
 
     def _context(
         self, ranges: Any, *, attempt: int, warm: bool = False, batch_id: int = 0

@@ -33,6 +33,7 @@ _GAUGES: Final = {
     "ready": "1 where the worker is a warm standby or its last batch went well.",
     "partitions": "Partitions assigned now.",
     "quarantined": "Partitions stopped because their next record cannot be processed.",
+    "failing_seconds": "Seconds since when the entrypoint fails for all it is given; else 0.",
     "last_commit_timestamp_seconds": "Wall time of the last commit.",
 }
 _PROBES: Final = {"/startupz": None, "/livez": "live", "/readyz": "ready"}

@@ -21,6 +21,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.model import TopicPartition
 from fleet.slots import Phase
 from fleet.worker.assigning import Assigner, look_around
+from fleet.worker.backing_off import BackingOff
 from fleet.worker.events import Events, names
 from fleet.worker.executor import BatchRunner
 from fleet.worker.losses import Losses
@@ -59,6 +60,7 @@ class Membership:
         assigner: Assigner,
         marks: Callable[[], frozenset[TopicPartition]],
         poisoned: Callable[[TopicPartition, int, str, int], None],
+        may_wait: Callable[[], bool],
         clock: Clock,
         events: Events,
     ) -> None:
@@ -71,6 +73,9 @@ class Membership:
         self._assigner = assigner
         self._marks = marks
         self._poisoned = poisoned
+        self._backing_off = BackingOff(
+            patience=terms.entrypoint_patience, may_wait=may_wait, clock=clock
+        )
         self._clock = clock
         self._events = events
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -105,6 +110,18 @@ class Membership:
     def abort(self) -> None:
         """Stop at once: commit nothing, the batch in hand is void."""
         self._commands.put(self._abort)
+
+    def spare(self, timeout: float) -> None:
+        """Say that the batch in hand is not what ends this worker; waits so long at most."""
+        said = threading.Event()
+
+        def say() -> None:
+            if self._flow is not None:
+                self._flow.spare()
+            said.set()
+
+        self._commands.put(say)
+        said.wait(timeout)
 
     def join(self, timeout: float) -> bool:
         """Wait for the end; whether it has come."""
@@ -144,6 +161,7 @@ class Membership:
             patience=self._terms.patience,
             post=self._commands.put,
             poisoned=self._poisoned,
+            backing_off=self._backing_off,
             clock=self._clock,
             events=self._events,
             commit_delay=self._terms.commit_delay,
@@ -267,7 +285,7 @@ class Membership:
     def _note_active(self) -> None:
         standing = self.standing
         standing.assigned = standing.assigned or self._idles()
-        if standing.phase is Phase.JOINING and standing.assigned:
+        if standing.phase is Phase.JOINING and standing.assigned and not standing.failing_since:
             empty = not self._pipeline.busy and self._reading.seen_all_ends()
             if standing.batches or empty:
                 standing.phase = Phase.ACTIVE
@@ -286,6 +304,8 @@ class Membership:
         if self._drain in {None, Drain.HOLD, Drain.STILL} and not self._done:
             if self._drain is None:
                 self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
+                if self._flow is not None:
+                    self._flow.spare()
                 self.standing.phase = Phase.DRAINING
             self._done = self._drain is Drain.STILL and then is Drain.CLOSE  # not one poll more
             self._drain = then

@@ -8,8 +8,9 @@ commit of batch k carries the planned ends of batch k+1 where that one is closed
 extra commit of unchanged offsets does, before batch k+1 starts. Cost: 1-2 ms for that commit.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -20,9 +21,12 @@ from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.assigning import Start
+from fleet.worker.backing_off import BackingOff
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchDone, BatchRunner, Why
+from fleet.worker.narrowing import Piece, Pieces, condemned, without
 from fleet.worker.plans import (
+    Begun,
     Finished,
     Ownership,
     commitable,
@@ -72,10 +76,12 @@ class Pipeline:
         patience: float,
         post: Callable[[Callable[[], None]], None],
         poisoned: Callable[[TopicPartition, int, str, int], None],
+        backing_off: BackingOff,
         clock: Clock,
         events: Events,
         commit_delay: float = 0.0,
     ) -> None:
+        self._backing_off = backing_off
         self._commit_delay = commit_delay
         self._consumer = consumer
         self._reading = reading
@@ -96,6 +102,7 @@ class Pipeline:
         self._starts: dict[TopicPartition, Start] = {}
         self._in_hand: _InHand | None = None
         self._prepared: Prepared | None = None
+        self._pieces = Pieces(revision=revision, say=self._say_begun)
         self._planned = False
 
     # --- what is going on ------------------------------------------------------------------
@@ -119,7 +126,7 @@ class Pipeline:
     def begin(self, start: Start, *, reads: bool) -> None:
         """A partition is ours (again): a new token, read from its start unless quarantined."""
         self.owned.gain(start.tp)
-        self._starts[start.tp] = start
+        self._starts[start.tp] = start if reads else replace(start, begun=None)
         (self.gone.add if start.gone else self.gone.discard)(start.tp)
         if reads and not start.gone:
             self._reading.begin(
@@ -134,8 +141,8 @@ class Pipeline:
         gone = frozenset(tps)
         self._reading.drop(gone)
         if self._prepared is not None:
-            kept = [each.tp for each in self._prepared.ranges if each.tp not in gone]
-            self._prepared = self._prepared.only(kept) if kept else None
+            self._prepared = without(self._prepared, gone)
+        self._pieces.drop(gone)
 
     def lose(self, tps: Iterable[TopicPartition]) -> None:
         """Not ours any more."""
@@ -169,18 +176,32 @@ class Pipeline:
 
     def step(self) -> None:
         """Whatever is due now: commit, close, plan, dispatch."""
-        if self._prepared is None:
-            now = self._clock.monotonic()
-            self._prepared = self._reading.close(now, busy=self.running)
-            self._planned = False
+        holds = self._backing_off.holds
+        if self._prepared is None and not holds:
+            self._prepare()
         if self._in_hand is not None and self._in_hand.done is not None:
             self.settle()
-        if self._in_hand is not None:
+        if self._in_hand is not None or holds:
             return
         if self._prepared is None:
             self._commit_gaps()
         elif self._plan():
             self._dispatch()
+
+    def _prepare(self) -> None:
+        self._planned = False
+        self._prepared = self._pieces.take()
+        if self._prepared is None:
+            closed = self._reading.close(self._clock.monotonic(), busy=self.running)
+            if closed is not None:
+                begun = {tp: start.begun for tp, start in self._starts.items()}
+                self._prepared = self._pieces.cut(closed, begun)
+
+    def _say_begun(self, tp: TopicPartition, begun: Begun, sentence: str) -> None:
+        self._events.say(sentence)
+        self._events.tell("begun_again", partition=str(tp), tries=begun.tries)
+        if not self.quarantined:
+            self._standing.error = sentence
 
     def settle(self) -> bool:
         """Commit the finished batch if one is due; False where it has to be tried again."""
@@ -191,7 +212,7 @@ class Pipeline:
         if now < hand.next_try:
             return False
         done = hand.done
-        finished = () if done.void else self._finished(hand)
+        finished = () if done.void or done.ill else self._finished(hand)
         allowed = commitable(
             finished, self.owned, member_then=hand.member, member_now=self._member()
         )
@@ -203,12 +224,16 @@ class Pipeline:
                 return False
             outcome = Committed.VOID
         self._in_hand = None
+        if done.void:
+            self._spare(hand)
         if outcome is Committed.DONE:
             allowed = tuple(each for each in allowed if each.tp not in self.gone)
             if allowed:
-                self._note_commit(hand, allowed)
+                self._note_commit(hand, done, allowed)
             again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
             again -= {each.tp for each in allowed} | self.quarantined | self.gone
+        elif done.ill:
+            again = set(self._starts)  # all are cut anew together: there may be a witness
         else:
             if done.void or finished:
                 self._events.say(f"batch of {done.batch.records} records is void: not committed")
@@ -219,19 +244,26 @@ class Pipeline:
 
     def _rewind_onto_ranges(self, done: BatchDone, again: Iterable[TopicPartition]) -> None:
         """Partitions still ours whose records were not committed are cut the same way again."""
-        ends = {each.tp: each.end for each in done.batch.ranges}
+        pieces_of = {each.tp: self._pieces.of(each) for each in done.batch.ranges}
         for tp in again:
-            start = self._starts.get(tp)
-            if start is not None:
-                self._starts[tp] = _moved(start, start.position, replay_to=ends[tp])
+            start, piece = self._starts.get(tp), pieces_of.get(tp)
+            if start is not None and piece is not None:
+                upto = None if done.ill else max(piece.end, piece.until or 0)
+                kept = None if done.ill else piece.as_begun(self._revision)
+                self._starts[tp] = replace(_moved(start, start.position, upto), begun=kept)
         self.rewind(again)
 
     def _finished(self, hand: _InHand) -> tuple[Finished, ...]:
         assert hand.done is not None
-        return tuple(
-            Finished(tp=each.tp, token=hand.tokens[each.tp], end=each.end)
+        done = hand.done
+        ends = {
+            each.tp: done.reached.get(each.tp, each.start) if each.tp in done.failed else each.end
             for each in hand.batch.ranges
-            if each.tp not in hand.done.failed
+        }
+        return tuple(
+            Finished(tp=each.tp, token=hand.tokens[each.tp], end=ends[each.tp])
+            for each in hand.batch.ranges
+            if ends[each.tp] > each.start
         )
 
     def _dispatch(self) -> None:
@@ -245,7 +277,15 @@ class Pipeline:
         )
         self._in_hand = hand
         self._events.tell("batch", ranges=[each.id for each in batch.ranges], records=batch.records)
-        self._runner.submit(batch, lambda done: self._post(lambda: self._arrived(hand, done)))
+
+        def arrives(done: BatchDone) -> None:
+            self._post(lambda: self._arrived(hand, done))
+
+        piece = self._pieces.of(batch.ranges[0])
+        if piece.condemned:
+            self._runner.condemn(batch, condemned(piece), arrives)
+        else:
+            self._runner.submit(batch, arrives)
 
     def _arrived(self, hand: _InHand, done: BatchDone) -> None:
         """On the consumer thread: the batch thread is through with it."""
@@ -255,22 +295,67 @@ class Pipeline:
         if done.fatal is not None:
             standing.error = done.fatal
             self._in_hand = None
+            self._spare(hand)
             raise FleetError(done.fatal)
+        if done.ill is not None:
+            self._fall_ill(hand, done.ill)
+            return
         if not done.void:
+            self._backing_off.worked()
+            standing.failing_since = None
             self._reading.took(done.batch.records, done.seconds)
             standing.failed = bool(done.failed)
+        if done.failed and self._pieces.of(done.batch.ranges[0]).condemned:
+            self._spare(hand)  # nor shall its next owner count what was counted for the mark
         standing.dead_letters += done.letters
         starts = {each.tp: each.start for each in done.batch.ranges}
         for tp, error in done.failed.items():
             if self.owned.holds(tp, hand.tokens[tp]):
-                self.quarantine(tp, starts[tp], error, done.attempts)
+                self.quarantine(tp, done.reached.get(tp, starts[tp]), error, done.attempts)
         if not done.failed and not done.void and not self.quarantined:
             standing.error = None
+
+    def _fall_ill(self, hand: _InHand, error: str) -> None:
+        """Nothing of the batch went well: nothing of it is committed, and it is cut anew [43]."""
+        standing = self._standing
+        standing.failed, standing.error = True, error
+        try:
+            standing.error = self._backing_off.failed(error)
+        except FleetError:
+            self._in_hand = None
+            self._spare(hand)
+            raise
+        standing.failing_since = self._backing_off.since
+        self._events.say(standing.error)
+        self._events.tell("ill", error=error)
+
+    def spare(self) -> None:
+        """The batch in hand is not what ends this worker, whatever comes: see `narrowing`."""
+        if self._in_hand is not None:
+            self._spare(self._in_hand)
+
+    def _spare(self, hand: _InHand) -> None:
+        """Take back that its ranges were begun, where that begins to weigh."""
+        weighed = [
+            (each.tp, replace(piece, tries=-1))
+            for each in hand.batch.ranges
+            if (piece := self._pieces.of(each)).tries > 0 or piece.until is not None
+            if self.owned.holds(each.tp, hand.tokens[each.tp])
+        ]
+        if not weighed or (hand.member is not None and self._member() != hand.member):
+            return
+        planned = self._planned
+        with contextlib.suppress(FleetError):  # it is tried once, and for the next owner
+            self._write([self._entry(tp, piece.start, piece) for tp, piece in weighed])
+        self._planned = planned
 
     def quarantine(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
         """Stop one partition, durably; the others go on [9]."""
         self.drop([tp])
         self.quarantined.add(tp)
+        start = self._starts.get(tp)
+        if start is not None:  # who lifts it wants it to be tried, as if for the first time
+            self._starts[tp] = replace(start, begun=None)
         self._standing.error = f"{tp} is quarantined at offset {offset}: {error}"
         self._events.say(self._standing.error)
         self._events.tell("quarantined", partition=str(tp), offset=offset, error=error)
@@ -289,18 +374,19 @@ class Pipeline:
 
     def _entries(self, finished: Iterable[Finished]) -> list[KafkaPartition]:
         """Offsets with plans: the finished ends, and unchanged ones of the prepared batch."""
-        plans = {each.tp: each.end for each in self._prepared.ranges} if self._prepared else {}
+        plans = {r.tp: self._pieces.of(r) for r in self._prepared.ranges} if self._prepared else {}
         offsets = {tp: self._starts[tp].position for tp in plans if tp in self._starts}
         offsets.update({each.tp: each.end for each in finished})
-        return [
-            KafkaPartition(
-                tp.topic,
-                tp.partition,
-                offset,
-                metadata=encode_plan(plans.get(tp), self._revision, self._starts[tp].known_id),
-            )
-            for tp, offset in sorted(offsets.items())
-        ]
+        return [self._entry(tp, offset, plans.get(tp)) for tp, offset in sorted(offsets.items())]
+
+    def _entry(self, tp: TopicPartition, offset: int, piece: Piece | None) -> KafkaPartition:
+        known_id = self._starts[tp].known_id
+        if piece is None:
+            plan = encode_plan(None, self._revision, known_id)
+        else:
+            tries, until = piece.tries + 1, piece.until
+            plan = encode_plan(piece.end, self._revision, known_id, tries=tries, until=until)
+        return KafkaPartition(tp.topic, tp.partition, offset, metadata=plan)
 
     def _commit_gaps(self) -> None:
         """Positions that moved over markers alone: no batch, but their lag shall read 0.
@@ -310,15 +396,7 @@ class Pipeline:
         gaps = self._reading.gaps()
         if not gaps:
             return
-        entries = [
-            KafkaPartition(
-                tp.topic,
-                tp.partition,
-                end,
-                metadata=encode_plan(None, self._revision, self._starts[tp].known_id),
-            )
-            for tp, (_, end) in sorted(gaps.items())
-        ]
+        entries = [self._entry(tp, end, None) for tp, (_, end) in sorted(gaps.items())]
         for tp, (_, end) in gaps.items():
             self._starts[tp] = _moved(self._starts[tp], end)
         self._write(entries)  # where it fails, the partition's next commit is past it anyway
@@ -362,12 +440,18 @@ class Pipeline:
             self._events.say(f"topic {topic} was deleted: what was read of it is not committed")
             self._events.tell("topic_deleted", topic=topic)
 
-    def _note_commit(self, hand: _InHand, allowed: tuple[Finished, ...]) -> None:
+    def _note_commit(self, hand: _InHand, done: BatchDone, allowed: tuple[Finished, ...]) -> None:
         standing = self._standing
         for each in allowed:
             self._starts[each.tp] = _moved(self._starts[each.tp], each.end)
+            self._pieces.passed(each.tp, each.end)
         standing.batches += 1
-        standing.records += hand.batch.only([each.tp for each in allowed]).records
+        starts = {each.tp: each.start for each in hand.batch.ranges}
+        whole = [each for each in allowed if each.tp not in done.reached]
+        standing.records += hand.batch.only([each.tp for each in whole]).records
+        for each in allowed:
+            if each.tp in done.reached:
+                standing.records += hand.batch.part(each.tp, starts[each.tp], each.end).records
         offsets = {str(each.tp): each.end for each in allowed}
         self._events.tell("committed", offsets=offsets, generation=self.generation())
 

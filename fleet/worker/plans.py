@@ -18,14 +18,38 @@ from fleet.model import TopicPartition
 _HEAD = b"CGMDv2:"
 
 
-def encode_plan(planned_end: int | None, revision: str, topic_id: str | None = None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A range [start, next) as its last owner left it: begun `tries` times, without an end."""
+
+    start: int
+    next: int
+    tries: int
+    revision: str
+    until: int | None = None
+    """How far its partition was run in pieces; None: it was run as a whole."""
+
+
+def encode_plan(
+    planned_end: int | None,
+    revision: str,
+    topic_id: str | None = None,
+    *,
+    tries: int = 1,
+    until: int | None = None,
+) -> str:
     """Commit metadata; planned_end None = no batch is planned for the partition.
 
-    topic_id = whose offsets these are; None = not known.
+    topic_id = whose offsets these are; None = not known. tries = how often the range will have
+    been begun with this plan; until = how far its partition is run in pieces.
     """
     plan: dict[str, object] = {"v": 1}
     if planned_end is not None:
         plan["next"] = planned_end
+        if tries != 1:
+            plan["tries"] = tries
+        if until is not None:
+            plan["until"] = until
     plan["rev"] = revision
     if topic_id is not None:
         plan["topic"] = topic_id
@@ -34,8 +58,27 @@ def encode_plan(planned_end: int | None, revision: str, topic_id: str | None = N
 
 def decode_plan(metadata: str | None) -> int | None:
     """The planned end of commit metadata; None where there is none (or it is not ours)."""
-    planned = _plan(metadata).get("next")
-    return planned if isinstance(planned, int) and not isinstance(planned, bool) else None
+    planned, until = _offset(metadata, "next"), _offset(metadata, "until")
+    return planned if planned is None or until is None else max(planned, until)
+
+
+def decode_begun(metadata: str | None, start: int) -> Begun | None:
+    """How often the planned range was begun from `start`; None where none is planned."""
+    planned, tries = _offset(metadata, "next"), _offset(metadata, "tries")
+    if planned is None:
+        return None
+    return Begun(
+        start=start,
+        next=planned,
+        tries=1 if tries is None else tries,
+        revision=str(_plan(metadata).get("rev", "")),
+        until=_offset(metadata, "until"),
+    )
+
+
+def _offset(metadata: str | None, key: str) -> int | None:
+    value = _plan(metadata).get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def decode_topic(metadata: str | None) -> str | None:

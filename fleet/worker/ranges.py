@@ -57,6 +57,10 @@ class NamedBatch:
         (whole,) = (each for each in self.ranges if each.tp == tp)
         return NamedBatch(ranges=(replace(whole, start=start, end=end),), read=self.read)
 
+    def holds_records(self, spark: Any) -> bool:
+        """See Prepared.holds_records: Spark looks for a first one."""
+        return bool(self.frame(spark).limit(1).count())
+
     def rows(self, spark: Any) -> pa.Table:
         """See Prepared.rows: Spark reads them and hands them over."""
         return self.frame(spark).toArrow()

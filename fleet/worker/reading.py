@@ -39,6 +39,10 @@ class Prepared(Protocol):
         """Just the records of [start, end) of one partition; that range lies within its own."""
         ...
 
+    def holds_records(self, spark: Any) -> bool:
+        """Whether there is a record in it at all: offsets may be markers, or compacted away."""
+        ...
+
     def rows(self, spark: Any) -> pa.Table:
         """The records themselves; asked only of a part of very few."""
         ...

@@ -187,6 +187,7 @@ class Reporter:
             "busy_seconds": round(before.busy_seconds + now.busy_seconds, 6),
             "lost_records": before.lost_records + now.lost_records,
             "dead_letters": before.dead_letters + now.dead_letters,
+            "failing_seconds": self._failing_for(now),
             "last_commit_timestamp_seconds": now.last_commit_at or before.last_commit_at,
             "error": error,
             "condition": str(condition),
@@ -195,6 +196,10 @@ class Reporter:
             "live": live,
             "ready": condition in {Condition.NO_SLOT, Condition.SERVING},
         }
+
+    def _failing_for(self, standing: Standing) -> float:
+        since = standing.failing_since
+        return 0.0 if since is None else round(self._clock.monotonic() - since, 3)
 
     def close(self) -> None:
         """Listen no more."""

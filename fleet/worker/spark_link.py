@@ -21,6 +21,7 @@ import contextlib
 import os
 import sys
 import threading
+import traceback
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -45,7 +46,17 @@ _ANSWER: Final = "SELECT * FROM VALUES (1)"
 _USER: Final = "fleet"
 _HERE: Final = "is the supervisor running? see `fleet doctor`"
 _ELSEWHERE: Final = "does a Spark Connect server run there, and may this machine reach it?"
-_GONE: Final = ("INVALID_HANDLE", "SESSION_CLOSED", "SESSION_NOT_FOUND", "OPERATION_CANCELED")
+_GONE: Final = (
+    "INVALID_HANDLE",
+    "SESSION_CLOSED",
+    "SESSION_NOT_FOUND",
+    "OPERATION_CANCELED",
+    "RESPONSE_ALREADY_RECEIVED",
+)
+_NO_ANSWER: Final = frozenset(
+    {"UNAVAILABLE", "UNAUTHENTICATED", "UNIMPLEMENTED", "DEADLINE_EXCEEDED"}
+)
+"""gRPC's status where no Spark answered, or not in time."""
 _GONE_TEXT: Final = (
     "SparkContext was shut down",
     "stopped SparkContext",
@@ -264,38 +275,53 @@ def frame_of(spark: Any, table: pa.Table) -> Any:
 
 
 def is_spark_failure(error: BaseException | None) -> bool:
-    """Whether Spark itself failed (connection, session, JVM), not what the user asked of it [9]."""
+    """Whether Spark itself failed (connection, session, JVM), not what the user asked of it [9].
+
+    The first error of PySpark's in the chain decides. One of gRPC's own counts where PySpark's
+    client made the call: a client of the user's (a database, a queue) may speak gRPC as well, and
+    its failures are the entrypoint's.
+    """
     seen = 0
     while error is not None and seen < 10:
-        if _names_spark_failure(error):
+        module = type(error).__module__.partition(".")[0]
+        if module == "pyspark":
+            return _names_spark_failure(error)
+        if module == "grpc" and _called_by_pyspark(error):
             return True
-        if type(error).__module__.startswith("pyspark") and _condition(error):
-            return False  # Spark's answer, even though gRPC brought it and stands in its context
+        if module == "py4j" and type(error).__name__ in {"Py4JNetworkError", "Py4JError"}:
+            return True
         error, seen = error.__cause__ or error.__context__, seen + 1
     return False
 
 
 def _names_spark_failure(error: BaseException) -> bool:
-    module = type(error).__module__
-    if module.startswith("grpc"):
-        return True
-    if module.startswith("py4j"):
-        return type(error).__name__ in {"Py4JNetworkError", "Py4JError"}
-    if not module.startswith("pyspark"):
-        return False
-    status = getattr(error, "_grpc_status_code", None)
-    if getattr(status, "name", "") in {"UNAVAILABLE", "UNAUTHENTICATED", "UNIMPLEMENTED"}:
-        return True
+    if type(error).__name__ == "PythonException":
+        return False  # a function of the user's, in a task: its text may quote anything
     condition = _condition(error)
     if any(word in condition for word in _GONE):
         return True
+    status = getattr(getattr(error, "_grpc_status_code", None), "name", "")
+    if status in _NO_ANSWER:
+        return True
     text = str(error)
-    return "StatusCode.UNAVAILABLE" in text or any(word in text for word in _GONE_TEXT)
+    # Where the server told no more than a status, PySpark makes no other class of it.
+    plain = type(error).__name__ == "SparkConnectGrpcException" and not condition
+    return (plain and "StatusCode.UNAVAILABLE" in text) or any(w in text for w in _GONE_TEXT)
+
+
+def _called_by_pyspark(error: BaseException) -> bool:
+    """Whether the call that gRPC refused was made by PySpark: the innermost frame not gRPC's."""
+    modules = [
+        str(frame.f_globals.get("__name__", ""))
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    callers = [name for name in modules if name.partition(".")[0] != "grpc"]
+    return bool(callers) and callers[-1].partition(".")[0] == "pyspark"
 
 
 def _condition(error: BaseException) -> str:
     with contextlib.suppress(Exception):
-        return str(error.getCondition())  # type: ignore[attr-defined]  # PySparkException's
+        return str(error.getCondition() or "")  # type: ignore[attr-defined]  # PySparkException's
     return ""
 
 

@@ -33,6 +33,8 @@ class Standing:
     error: str | None = None
     failed: bool = False
     """The last batch failed, in part or whole; that a partition is stopped since is no failure."""
+    failing_since: float | None = None
+    """Monotonic time since when nothing that the entrypoint is given goes well [43]."""
     unclean: bool = False
     moved_at: float = 0.0
     """Monotonic time of the consumer thread's last turn."""
@@ -89,3 +91,5 @@ class Terms:
     commit_delay: float
     """Seconds between a batch's end and its first commit: for fault tests."""
     revision: str
+    entrypoint_patience: float
+    """Seconds that nothing may go well before the worker ends."""

@@ -28,11 +28,13 @@ from fleet.worker.protocols import MemberProtocol
 from fleet.worker.reporting import Reporter
 from fleet.worker.standing import Drain, End, Ended
 from fleet.worker.takeover import ForeignHolder, Former, Takeover
-from fleet.worker.trial import Trial
+from fleet.worker.trial import Trial, is_proven
 
 TICK: Final = 0.05
 _CURE_SECONDS: Final = 8.0
 _HARD_EXIT: Final = 1
+_LAST_WORD: Final = 2.0
+"""Seconds that the consumer thread has before a hard exit."""
 _LONGEST_WAIT: Final = 30.0
 """Seconds that a gate may lie ahead."""
 
@@ -232,6 +234,7 @@ class Tenure:
             protocol=tools.protocol,
             runner=tools.runner,
             marks=self._marks,
+            may_wait=self._may_wait,
             clock=tools.clock,
             events=tools.events,
         )
@@ -244,6 +247,11 @@ class Tenure:
                 break
         assert membership.ended is not None
         return membership.ended
+
+    def _may_wait(self) -> bool:
+        """Whether what fails may be the weather: not so for a revision that is on trial [22]."""
+        tools = self._tools
+        return not tools.trial.running or is_proven(tools.looker.slots, tools.settings.revision)
 
     def _tick(self, membership: Membership) -> None:
         tools = self._tools
@@ -411,6 +419,8 @@ class Tenure:
 
     def _end_hard(self, why: str) -> None:
         """A thread hangs in the user's code: no exit handler may wait for it."""
+        if self._membership is not None:
+            self._membership.spare(_LAST_WORD)
         self._error(why)
         with contextlib.suppress(FleetError):
             self._holding.release(clean=False)

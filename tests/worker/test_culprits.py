@@ -8,6 +8,8 @@ from fleet.worker.batches import SCHEMA, InlineBatch
 from fleet.worker.context import BatchRange
 from fleet.worker.culprits import Culprits, Failing
 
+RESTS = (0.5, 1.0)
+
 
 def batch(**offsets: list[int]) -> InlineBatch:
     """Partitions p0, p1, … with these offsets; a range ends behind its last one."""
@@ -24,18 +26,23 @@ def batch(**offsets: list[int]) -> InlineBatch:
 
 
 class Entry:
-    """An entrypoint that fails for some records, or for all."""
+    """An entrypoint that fails for some records, or for all; `down`: for so many calls first."""
 
-    def __init__(self, *bad: tuple[int, int], broken: bool = False) -> None:
+    def __init__(self, *bad: tuple[int, int], broken: bool = False, down: int = 0) -> None:
         self.bad = set(bad)
         self.broken = broken
+        self.down = down
         self.calls: list[tuple[int, int]] = []
+        self.written: list[tuple[int, int]] = []
 
     def __call__(self, part: InlineBatch) -> str | None:
         """One call."""
         rows = [(r["partition"], r["offset"]) for r in part.table().to_pylist()]
         self.calls.append((len(rows), len(part.ranges)))
-        return "E" if self.broken or self.bad & set(rows) else None
+        if self.broken or len(self.calls) <= self.down or self.bad & set(rows):
+            return "E"
+        self.written += rows
+        return None
 
 
 class Room:
@@ -61,6 +68,9 @@ def examined(
         "first",
         attempt=entry,
         attempts=lambda: len(entry.calls),
+        holds=lambda part: part.holds_records(None),
+        rest=lambda _: None,
+        rests=RESTS,
         narrowing=None if most is None else Room(most),
         in_time=lambda: in_time,
         say=lambda _: None,
@@ -84,7 +94,7 @@ def test_one_record_of_a_thousand_costs_few_calls(at: int):
     result = examined(batch(p0=list(range(1000))), entry)
     assert found(result) == [(0, at)]
     assert not result.failed
-    assert len(entry.calls) <= 20
+    assert len(entry.calls) <= 20 + len(RESTS)
     assert result.letters[0].part.table()["offset"].to_pylist() == [at]
 
 
@@ -105,28 +115,84 @@ def test_gaps_are_no_calls():
     assert all(rows for rows, _ in entry.calls)
 
 
-def test_a_broken_sink_is_no_poison():
-    """Where nothing of the batch goes well no record is put aside: one partition stops, …"""
+@pytest.mark.parametrize("most", [None, 10], ids=["no topic", "dead letters"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(batch(p0=list(range(1000))), id="one partition"),
+        pytest.param(batch(p0=[7]), id="one record"),
+        pytest.param(batch(p0=[0, 1], p1=[0, 1]), id="several partitions"),
+        pytest.param(batch(p0=[0], p1=[0], p2=[0], p3=[0], p4=[0]), id="a record each"),
+    ],
+)
+def test_a_broken_sink_is_no_poison(made: InlineBatch, most: int | None):
+    """Where nothing of the batch goes well nothing is condemned, whatever it holds [43]."""
     entry = Entry(broken=True)
-    result = examined(batch(p0=list(range(1000))), entry)
-    assert (dict(result.failed), result.letters) == ({TopicPartition("t", 0): "first"}, ())
-    assert len(entry.calls) < 20
-    # … several end the worker, as without the topic.
-    result = examined(batch(p0=[0, 1], p1=[0, 1]), Entry(broken=True))
-    assert "fails for every partition" in (result.fatal or "")
-    assert not result.letters
+    assert examined(made, entry, most=most) == Culprits(ill="first")
+    assert len(entry.calls) < 25
+
+
+@pytest.mark.parametrize("most", [None, 10], ids=["no topic", "dead letters"])
+@pytest.mark.parametrize("down", range(1, 14))
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(batch(p0=list(range(100))), id="one partition"),
+        pytest.param(batch(p0=[0, 1, 2], p1=[5, 6], p2=[9]), id="several"),
+    ],
+)
+def test_a_sink_that_comes_back_condemns_nothing(made: InlineBatch, down: int, most: int | None):
+    """Whenever it does: what failed before it is asked again, and every record is written."""
+    entry = Entry(down=down)
+    result = examined(made, entry, most=most)
+    assert (dict(result.failed), result.letters) == ({}, ())
+    if result.ill is None:
+        everything = {(r["partition"], r["offset"]) for r in made.table().to_pylist()}
+        assert set(entry.written) == everything
+
+
+def test_the_offset_is_named_where_the_witness_is_another_record():
+    """One partition, no topic: all before the bad record is written, once; the rest waits."""
+    entry = Entry((0, 37))
+    result = examined(batch(p0=list(range(100))), entry, most=None)
+    tp = TopicPartition("t", 0)
+    assert result == Culprits(failed={tp: "E"}, reached={tp: 37})
+    assert entry.written == [(0, at) for at in range(37)]
+
+
+def test_the_first_record_has_a_later_one_as_its_witness():
+    """Nothing before it can go well."""
+    entry = Entry((0, 0))
+    result = examined(batch(p0=list(range(100))), entry, most=None)
+    tp = TopicPartition("t", 0)
+    assert result == Culprits(failed={tp: "E"}, reached={tp: 0})
+    assert len(entry.written) <= 2, "as few as there are in the nearest part"
+
+
+def test_a_part_without_records_is_no_witness():
+    """Offsets that are markers: the entrypoint has nothing to fail for."""
+    made = batch(p0=[0, 1], p1=[0])
+    entry = Entry((0, 0), (0, 1))
+    result = Failing(
+        made,
+        "first",
+        attempt=entry,
+        attempts=lambda: len(entry.calls),
+        holds=lambda part: part.ranges[0].partition == 0,
+        rest=lambda _: None,
+        rests=RESTS,
+        narrowing=None,
+        in_time=lambda: True,
+        say=lambda _: None,
+    ).culprits()
+    assert result.ill == "first"
 
 
 def test_a_bad_record_in_every_partition():
     """Other records are the witness that it is poison, though every partition fails alone."""
     result = examined(batch(p0=[0, 1, 2], p1=[0, 1, 2]), Entry((0, 1), (1, 0)))
     assert found(result) == [(0, 1), (1, 0)]
-    assert (dict(result.failed), result.fatal) == ({}, None)
-
-
-def test_a_batch_of_one_record_is_taken_at_its_word():
-    """A quiet topic's bad record comes alone: there is no witness to ask."""
-    assert found(examined(batch(p0=[7]), Entry((0, 7)))) == [(0, 7)]
+    assert (dict(result.failed), result.ill) == ({}, None)
 
 
 def test_a_flood_stops_the_partition():

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pytest
-from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.errors.exceptions.connect import PythonException, SparkConnectGrpcException
 
 from fleet.clock import SystemClock
 from fleet.kafka_source.columns import SCHEMA
@@ -104,9 +105,9 @@ class Bench:
 
 def batch(*partitions: int) -> InlineBatch:
     ranges = [BatchRange(topic="t", topic_id="T", partition=p, start=0, end=10) for p in partitions]
-    return InlineBatch(
-        ranges=tuple(ranges), tables={each.tp: SCHEMA.empty_table() for each in ranges}
-    )
+    rows = [{"offset": at} for at in range(10)]
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    return InlineBatch(ranges=tuple(ranges), tables={each.tp: table for each in ranges})
 
 
 def unavailable() -> Exception:
@@ -124,6 +125,41 @@ def brought_by_grpc() -> Exception:
             ) from None
     except SparkConnectGrpcException as error:
         return error
+
+
+class Refused(grpc.RpcError):
+    """What gRPC raises where nobody listens; its own class is private, made of a live call."""
+
+
+Refused.__module__ = "grpc._channel"
+
+
+def refused_to(module: str) -> Exception:
+    """The same, from a call that `module` made through gRPC's own."""
+    calls = {"__name__": "grpc._channel", "Refused": Refused}
+    exec("def call():\n    raise Refused('StatusCode.UNAVAILABLE')", calls)
+    client = {"__name__": module, "call": calls["call"]}
+    exec("def ask():\n    call()", client)
+    try:
+        client["ask"]()
+    except grpc.RpcError as error:
+        return error
+    raise AssertionError
+
+
+def chained(error: Exception, cause: Exception) -> Exception:
+    """As `raise error from cause`."""
+    error.__cause__ = cause
+    return error
+
+
+def in_a_task() -> Exception:
+    """What a UDF raised, as Spark quotes it."""
+    return PythonException(
+        message="An exception was thrown from the Python worker: grpc.RpcError: "
+        "StatusCode.UNAVAILABLE: failed to connect to the shop's database",
+        grpc_status_code=grpc.StatusCode.INTERNAL,
+    )
 
 
 def unread(condition: str) -> Exception:
@@ -174,16 +210,18 @@ def test_only_the_poisoned_partition_fails(bench: Bench):
     done = bench.run(0, 1, 2)
     assert done.failed == {TopicPartition("t", 1): "ValueError: poison"}
     assert done.fatal is None
-    assert [len(each.ranges) for each in bench.calls] == [3, 3, 3, 1, 1, 1]
-    assert len({each.batch_id for each in bench.calls[2:]}) == 4, "each cut has its own batch id"
+    assert [len(each.ranges) for each in bench.calls] == [3, 3, 3, 1, 1, 1, 1, 1]
+    assert {each.ranges[0].partition for each in bench.calls[5:]} >= {1}
+    assert len({each.batch_id for each in bench.calls[2:]}) == 6, "each cut has its own batch id"
 
 
-def test_all_partitions_failing_is_no_poison(bench: Bench):
-    """A sink that is down must not quarantine every partition: the worker ends."""
+@pytest.mark.parametrize("partitions", [(0,), (0, 1)], ids=["one", "two"])
+def test_without_a_witness_nothing_is_poison(bench: Bench, partitions: tuple[int, ...]):
+    """A sink that is down fails all it is given: no partition is stopped for it."""
     failing(bench, 99, lambda: OSError("disk full"))
-    done = bench.run(0, 1)
-    assert done.failed == {}
-    assert done.fatal == "the entrypoint fails for every partition of its batch: OSError: disk full"
+    done = bench.run(*partitions)
+    assert (done.failed, done.fatal, done.void) == ({}, None, False)
+    assert done.ill == "OSError: disk full"
 
 
 def test_a_spark_failure_is_no_attempt(bench: Bench):
@@ -277,6 +315,20 @@ def test_batch_timeout_interrupts_once_more_then_ends(bench: Bench):
             id="a wrong query",
         ),
         pytest.param(brought_by_grpc(), False, id="a query's failure that gRPC brought"),
+        pytest.param(refused_to("shop.stock"), False, id="a database of the user's"),
+        pytest.param(refused_to("pyspark.sql.connect.client.core"), True, id="Spark's channel"),
+        pytest.param(
+            chained(KeyError("stock"), refused_to("shop.stock")), False, id="the user's, as a cause"
+        ),
+        pytest.param(chained(RuntimeError("save"), unavailable()), True, id="Spark's, as a cause"),
+        pytest.param(in_a_task(), False, id="the user's in a task"),
+        pytest.param(
+            SparkConnectGrpcException(
+                message="RPC deadline exceeded", grpc_status_code=grpc.StatusCode.DEADLINE_EXCEEDED
+            ),
+            True,
+            id="no answer in time",
+        ),
     ],
 )
 def test_whose_failure(error: Exception, expected: bool):

@@ -1,0 +1,223 @@
+"""A real pipeline with its batch thread, over a consumer and a Spark session that are stand-ins.
+
+One process is one `Process`; what was committed outlives it, as in Kafka.
+"""
+
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.clock import ManualClock, SystemClock
+from fleet.model import TopicPartition
+from fleet.worker.assigning import Start
+from fleet.worker.backing_off import BackingOff
+from fleet.worker.batches import InlineReading
+from fleet.worker.context import BatchContext
+from fleet.worker.entrypoint import Entrypoint
+from fleet.worker.events import Events
+from fleet.worker.executor import BatchRunner, Identity
+from fleet.worker.pipeline import Pipeline
+from fleet.worker.plans import decode_begun, decode_plan
+from fleet.worker.spark_link import SparkLink
+from fleet.worker.standing import Standing
+
+SYSTEM = SystemClock()
+REVISION = "r1"
+
+
+class Session:
+    """Hands tables back as frames."""
+
+    def createDataFrame(self, table: Any, schema: Any) -> Any:  # noqa: N802 - PySpark's name
+        """The table itself."""
+        return table
+
+    def addTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
+        """Nothing to do."""
+
+    def removeTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
+        """Nothing to do."""
+
+    def interruptTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
+        """Nothing runs."""
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+
+class Link(SparkLink):
+    """Connects to the stand-in at once."""
+
+    def __init__(self) -> None:
+        super().__init__(where=lambda: "local[1]", clock=SYSTEM, app="test")
+
+    def _open(self, where: str) -> Any:
+        self._session = Session()
+        return self._session
+
+
+@dataclass
+class Record:
+    """What a consumed message answers."""
+
+    at: int
+
+    def __len__(self) -> int:
+        return 1
+
+    def offset(self) -> int:
+        """Its offset."""
+        return self.at
+
+    def key(self) -> bytes | None:
+        """None."""
+        return None
+
+    def value(self) -> bytes:
+        """A byte."""
+        return b"x"
+
+    def headers(self) -> None:
+        """None."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """Created at the epoch."""
+        return (1, 0)
+
+
+@dataclass
+class Broker:
+    """Logs and commits of one group."""
+
+    ends: dict[int, int]
+    committed: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """Partition → (offset, metadata)."""
+
+
+class Consumer:
+    """What the pipeline asks of its consumer."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    def commit(self, *, offsets: list[KafkaPartition], asynchronous: bool) -> list[Any]:
+        """Keep them."""
+        assert not asynchronous
+        for each in offsets:
+            self.broker.committed[each.partition] = (each.offset, each.metadata or "")
+        return []
+
+    def seek(self, partition: KafkaPartition) -> None:
+        """Everything is read by `Process.read`."""
+
+    def consumer_group_metadata(self) -> bytes:
+        """Not known."""
+        return b""
+
+
+class Process:
+    """One worker process that was assigned everything: from its start to its end or its death."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        entrypoint: Callable[[list[tuple[int, int]]], None],
+        *,
+        clock: ManualClock | None = None,
+        may_wait: bool = True,
+        patience: float = 600.0,
+        revision: str = REVISION,
+    ) -> None:
+        self.broker = broker
+        self.clock = clock or ManualClock()
+        self.standing = Standing()
+        self.marks: dict[int, tuple[int, str]] = {}
+        self.begun: list[dict[int, tuple[int, int]]] = []
+        """Batches: partition → first offset, next after the last."""
+        self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        events = Events(worker="w", clock=SYSTEM, environ={})
+        link = Link()
+        link.connect(timeout=1.0, given_up=lambda: False)
+
+        def process(df: Any, context: BatchContext) -> None:
+            self.begun.append({r.partition: (r.start, r.end) for r in context.ranges})
+            entrypoint([(r["partition"], r["offset"]) for r in df.to_pylist()])
+
+        self.runner = BatchRunner(
+            link=link,
+            entrypoint=Entrypoint(
+                name="job:process", function=process, setup=None, takes_batch_id=False
+            ),
+            identity=Identity(cluster="c", group="g", worker="w", revision=revision, slot=0),
+            batch_timeout=60.0,
+            still_ours=lambda: True,
+            ending=lambda: False,
+            clock=SYSTEM,
+            events=events,
+            pauses=(0.0, 0.0),
+        )
+        self.reading = InlineReading(limit=10_000, max_wait=0.0, max_seconds=60.0, clock=self.clock)
+        self.flow = Pipeline(
+            consumer=Consumer(broker),
+            reading=self.reading,
+            runner=self.runner,
+            standing=self.standing,
+            revision=revision,
+            patience=30.0,
+            post=self._posted.put,
+            poisoned=lambda tp, at, error, _: self.marks.update({tp.partition: (at, error)}),
+            backing_off=BackingOff(patience=patience, may_wait=lambda: may_wait, clock=self.clock),
+            clock=self.clock,
+            events=events,
+        )
+        for partition in broker.ends:
+            self.flow.begin(self._start(partition), reads=True)
+
+    def _start(self, partition: int) -> Start:
+        offset, metadata = self.broker.committed.get(partition, (0, ""))
+        return Start(
+            tp=TopicPartition("t", partition),
+            topic_id="T",
+            position=offset,
+            committed=offset,
+            replay_to=decode_plan(metadata),
+            begun=decode_begun(metadata, offset),
+        )
+
+    def read(self) -> None:
+        """Everything that the logs hold."""
+        for partition, end in self.broker.ends.items():
+            tp = TopicPartition("t", partition)
+            at = self.reading.positions().get(tp)
+            if at is not None and tp not in self.flow.quarantined:
+                self.reading.add(tp, [Record(n) for n in range(at, end)], self.clock.monotonic())
+                self.reading.end_at(tp, end)
+
+    def turn(self, *, dead: Callable[[], bool] = lambda: False) -> bool:
+        """One look at everything, to the end of the batch that it begins; False: nothing to do.
+
+        dead: whether the process was killed in the batch, so that nobody hears of its end.
+        """
+        self.read()
+        self.flow.step()
+        if not self.flow.busy:
+            return False
+        arrived = self._posted.get(timeout=20)
+        if dead():
+            return False
+        arrived()
+        self.flow.settle()
+        return True
+
+    def run(self, *, turns: int = 200) -> None:
+        """Until there is nothing to do."""
+        while self.turn():
+            turns -= 1
+            assert turns, "it goes on for ever"
+
+    def end(self) -> None:
+        """Let the batch thread go."""
+        self.runner.stop()

@@ -1,0 +1,174 @@
+"""Ranges whose workers end without a word: counted in the commits, narrowed, named."""
+
+import pytest
+
+from fleet.worker.narrowing import ALONE, PIECES, TOGETHER, Piece, pieces
+from fleet.worker.plans import Begun, decode_begun, decode_plan, encode_plan
+from tests.worker.flow import REVISION, Broker, Process
+
+
+class Life:
+    """Processes that follow each other over one broker."""
+
+    def __init__(self, broker: Broker, *killers: tuple[int, int]) -> None:
+        self.broker = broker
+        self.killers = set(killers)
+        self.kill_next = False
+        """From outside, whatever it works on."""
+        self.rows: list[tuple[int, int]] = []
+        self.deaths = 0
+        self.revision = REVISION
+        self.last: Process | None = None
+        self._died = False
+
+    def work(self, rows: list[tuple[int, int]]) -> None:
+        """The entrypoint."""
+        if self._died or self.kill_next or self.killers & set(rows):
+            self._died, self.kill_next = True, False
+            raise RuntimeError
+        self.rows += rows
+
+    def live(self) -> bool:
+        """One process, to its death or until there is nothing to do; whether it lived."""
+        process = self.last = Process(self.broker, self.work, revision=self.revision)
+        self._died = False
+        while process.turn(dead=lambda: self._died):
+            pass
+        process.end()
+        self.deaths += self._died
+        return not self._died
+
+
+def test_the_metadata_tells_it_to_the_next_owner():
+    """A plan without a count was begun once; workers of the last release read on to `next`."""
+    assert decode_begun(encode_plan(9, "r1", "T"), 4) == Begun(
+        start=4, next=9, tries=1, revision="r1"
+    )
+    careful = encode_plan(5, "r1", "T", tries=2, until=9)
+    assert decode_begun(careful, 4) == Begun(start=4, next=5, tries=2, revision="r1", until=9)
+    assert decode_plan(careful) == 9, "the rest is repeated, too"
+    assert decode_begun(encode_plan(None, "r1", "T"), 4) is None
+    assert decode_begun("", 4) is None
+    assert "tries" not in encode_plan(9, "r1", "T"), "nothing is added to the usual one"
+
+
+def begun(after: int, tries: int, until: int | None = None, *, start: int = 0) -> Begun:
+    return Begun(start=start, next=after, tries=tries, revision="r1", until=until)
+
+
+@pytest.mark.parametrize(
+    ("what", "end", "expected"),
+    [
+        pytest.param(None, 100, [(0, 100, 0, None)], id="new"),
+        pytest.param(begun(100, 2), 100, [(0, 100, 2, None)], id="twice"),
+        pytest.param(begun(4, 3), 4, [(n, n + 1, 0, 4) for n in range(4)], id="often enough"),
+        pytest.param(begun(1, 3), 1, [(0, 1, 0, 1)], id="one offset, with others"),
+        pytest.param(begun(1, 1, 3), 3, [(0, 1, 1, 3), (1, 2, 0, 3), (2, 3, 0, 3)], id="alone"),
+        pytest.param(begun(2, 1, 3), 3, [(n, n + 1, 0, 3) for n in range(3)], id="a part"),
+        pytest.param(begun(2, 0, 3), 3, [(0, 2, 0, 3), (2, 3, 0, 3)], id="a part that lived"),
+        pytest.param(begun(50, 3, start=7), 100, [(0, 100, 0, None)], id="elsewhere"),
+        pytest.param(begun(100, 3), 50, [(0, 50, 0, None)], id="a log that is shorter now"),
+    ],
+)
+def test_how_a_range_is_begun(
+    what: Begun | None, end: int, expected: list[tuple[int, int, int, int | None]]
+):
+    """As a whole, or in pieces that tile it."""
+    made = pieces(0, end, what)
+    assert [(p.start, p.end, p.tries, p.until) for p in made] == expected
+
+
+def test_pieces_are_few():
+    """Whatever the size."""
+    made = pieces(0, 1_000_000, begun(1_000_000, TOGETHER))
+    assert len(made) == PIECES
+    assert [p.end for p in made[:-1]] == [p.start for p in made[1:]]
+
+
+def test_only_one_offset_alone_is_condemned():
+    """Never a part of several, nor one that ran with others."""
+    assert Piece(start=0, end=1, tries=ALONE, until=9).condemned
+    assert not Piece(start=0, end=1, tries=ALONE - 1, until=9).condemned
+    assert not Piece(start=0, end=2, tries=99, until=9).condemned
+    assert not Piece(start=0, end=1, tries=99).condemned
+
+
+@pytest.mark.parametrize(
+    ("ends", "killer", "deaths"),
+    [
+        pytest.param({0: 1}, (0, 0), 5, id="alone"),
+        pytest.param({0: 20, 1: 20}, (1, 13), 5, id="among 40 of two partitions"),
+        pytest.param({0: 1000}, (0, 999), 6, id="among a thousand"),
+    ],
+)
+def test_a_record_that_kills_is_found_and_named(
+    ends: dict[int, int], killer: tuple[int, int], deaths: int
+):
+    """After so many ends its partition stops there; all before it and beside it is committed."""
+    life = Life(Broker(ends=dict(ends)), killer)
+    while not life.live():
+        assert life.deaths < 20
+    partition, at = killer
+    assert life.deaths == deaths
+    assert life.last is not None
+    assert set(life.last.marks) == {partition}
+    offset, error = life.last.marks[partition]
+    assert offset == at
+    assert "ended the worker's process each time" in error
+    assert f"{ALONE} times alone" in error
+    assert life.broker.committed[partition][0] == at
+    others = {p: n for p, n in ends.items() if p != partition}
+    assert {p: life.broker.committed[p][0] for p in others} == others
+    assert len(life.rows) == len(set(life.rows)), "nothing twice: a commit after each piece"
+
+
+def test_kills_from_outside_condemn_nothing():
+    """Three at one range: it is repeated in pieces. Whatever is killed then is only repeated."""
+    life = Life(Broker(ends={0: 40, 1: 40}))
+    for _ in range(6):
+        life.kill_next = True
+        assert not life.live()
+    assert life.live()
+    assert life.last is not None
+    assert not life.last.marks
+    assert {p: at for p, (at, _) in life.broker.committed.items()} == {0: 40, 1: 40}
+    assert set(life.rows) == {(p, at) for p in (0, 1) for at in range(40)}
+
+
+def test_kills_at_different_ranges_are_not_added_up():
+    """Each commit begins the count anew."""
+    life = Life(Broker(ends={0: 0}))
+    for number in range(1, 9):
+        life.broker.ends[0] = number
+        life.kill_next = True
+        assert not life.live()
+        assert life.live()
+    assert [at for _, at in life.rows] == list(range(8))
+    assert life.last is not None
+    assert len(life.last.begun[-1]) == 1
+
+
+def test_other_code_begins_the_count_anew():
+    """A revision that mends it is not told that the record kills."""
+    life = Life(Broker(ends={0: 1}), (0, 0))
+    for _ in range(4):
+        assert not life.live()
+    life.killers, life.revision = set(), "r2"
+    assert life.live()
+    assert life.rows == [(0, 0)]
+
+
+def test_a_worker_that_lives_takes_the_count_back():
+    """Handed over, out of time or out of patience: none of that is a record's doing."""
+    life = Life(Broker(ends={0: 1}))
+    for _ in range(12):
+        life.kill_next = True
+        assert not life.live()
+        process = Process(life.broker, life.work)
+        process.read()
+        process.flow.step()
+        process.flow.spare()
+        process.end()
+    assert life.live()
+    assert life.last is not None
+    assert not life.last.marks
