@@ -64,8 +64,8 @@ class Ends:
         known = first.keys() & end.keys() & high.keys()
         failed = {tp.topic for tp in _tps(self._asked[0]) if tp not in known}
         self._asked = ()
-        for topic in sorted(failed):
-            with contextlib.suppress(KafkaException):  # the next look tells
+        with contextlib.suppress(KafkaException):  # none answers: the next look tells
+            for topic in sorted(failed):
                 self._admin.list_topics(topic, timeout=_METADATA_TIMEOUT)
         # Asked one after the other: a log that grows between two answers is no contradiction.
         return {tp: Look(first[tp], end[tp], max(end[tp], high[tp])) for tp in known}

@@ -1,11 +1,11 @@
 """Health, readiness, metrics and status of one worker over HTTP.
 
 /startupz: the process has read its settings and may warm, however long that takes. /livez: its
-threads move. /readyz: a warm standby, or a holder that has committed (or found nothing to read)
-and whose last batch went well. Each says in words how the worker stands and what it waits for:
-"no slot" is well, "ill" is not. /metrics: Prometheus text. /status: the same facts as JSON. No
-secrets are in any of them. Answers come from what the worker's threads left in memory: a store,
-a broker or a Spark that hangs delays none.
+threads move, or wait for brokers that are away. /readyz: a warm standby that brokers answer, or a
+holder that has committed (or found nothing to read) and whose last batch went well. Each says in
+words how the worker stands and what it waits for: "no slot" is well, "ill" is not. /metrics:
+Prometheus text. /status: the same facts as JSON. No secrets are in any of them. Answers come from
+what the worker's threads left in memory: a store, a broker or a Spark that hangs delays none.
 """
 
 import json
@@ -36,6 +36,8 @@ _GAUGES: Final = {
     "failing_seconds": "Seconds since when the entrypoint fails for all it is given; else 0.",
     "last_commit_timestamp_seconds": "Wall time of the last commit.",
 }
+_CLOSING: Final = 0.1
+"""Seconds that `close` waits at most for the thread that listens."""
 _PROBES: Final = {"/startupz": None, "/livez": "live", "/readyz": "ready"}
 """Path of a probe → the fact that it asks for; None: that it is answered at all."""
 
@@ -97,7 +99,8 @@ class StatusServer:
                 "write host:port, port 0 for a free one"
             ) from error
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+        serve = self._server.serve_forever
+        threading.Thread(target=serve, args=(_CLOSING,), name="http", daemon=True).start()
 
     @property
     def port(self) -> int:

@@ -96,11 +96,16 @@ class Membership:
         self._thread.start()
 
     def drain(self, then: Drain) -> None:
-        """Read no more, finish the batch in hand, commit, then `then`. Repeating it is harmless."""
+        """Read no more, finish the batch in hand, commit, then `then`. Repeating it is harmless.
+
+        Told at once: the thread may hear of it only when a broker answers again.
+        """
+        self.standing.asked_to_drain |= then is not Drain.REJOIN
         self._commands.put(lambda: self._begin_drain(then))
 
     def go_on(self) -> None:
         """Take a HOLD back: read again."""
+        self.standing.asked_to_drain = False
         self._commands.put(self._resume)
 
     def lift(self, tps: frozenset[TopicPartition]) -> None:
@@ -133,7 +138,8 @@ class Membership:
     def _run(self) -> None:
         how, sentence = End.CLOSED, "closed"
         try:
-            self._connect()
+            with self.standing.waits(self._clock):
+                self._connect()
             self._await_gate()
             if not self._done:
                 self._subscribe()
@@ -233,8 +239,9 @@ class Membership:
         self._losses.lift(self._lifts)
         if self._pipeline.gone:
             self._topics.soon()
-        self._losses.recreated(self._topics.look({tp.topic for tp in self.standing.partitions}))
-        self._losses.restart()
+        with self.standing.waits(self._clock):
+            self._losses.recreated(self._topics.look({tp.topic for tp in self.standing.partitions}))
+            self._losses.restart()
         still = self._pause_and_resume()
         timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
         for error, tp, _ in self._reading.take(self._consumer, timeout=timeout):
@@ -364,7 +371,8 @@ class Membership:
         self._done = True
         if self._consumer is not None:
             try:
-                self._consumer.close()
+                with self.standing.waits(self._clock):
+                    self._consumer.close()
             except (KafkaException, RuntimeError, FleetError) as error:
                 self._events.say(f"closing the consumer: {error}")
         self.standing.partitions = frozenset()
@@ -375,7 +383,8 @@ class Membership:
 
     def _on_assign(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
         tps = sorted(TopicPartition(each.topic, each.partition) for each in partitions)
-        starts = self._assigner.starts(consumer, tps)
+        with self.standing.waits(self._clock):
+            starts = self._assigner.starts(consumer, tps)
         marked = self._marks() & frozenset(tps)
         self._pipeline.quarantined |= marked
         at = [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts]
@@ -453,6 +462,7 @@ class Membership:
         if error.code() in _PERHAPS_GONE:
             self._topics.soon()
         if error.code() == _OUT_OF_RANGE and tp is not None:
-            self._losses.out_of_range(tp)
+            with self.standing.waits(self._clock):
+                self._losses.out_of_range(tp)
         elif error.code() not in _QUIET:
             self._on_error(error)

@@ -405,14 +405,12 @@ class Pipeline:
         """One synchronous commit, on this thread [1]; Fenced or FleetError where it is fatal."""
         if not entries:
             return Committed.DONE
-        self._standing.committing_since = self._clock.monotonic()
         try:
-            answers = self._consumer.commit(offsets=entries, asynchronous=False) or []
+            with self._standing.waits(self._clock):
+                answers = self._consumer.commit(offsets=entries, asynchronous=False) or []
             told = [(each, each.error) for each in answers if each.error is not None]
         except KafkaException as error:  # none of them was written
             told = [(each, error.args[0]) for each in entries]
-        finally:
-            self._standing.committing_since = None
         deleted = [each for each, error in told if error.code() == _UNKNOWN_TOPIC]
         if deleted:
             self._forsake(deleted)

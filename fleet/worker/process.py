@@ -31,6 +31,7 @@ from fleet.worker.leaving import Completer
 from fleet.worker.opening import Opener
 from fleet.worker.pod import SPARK_TOKEN, put_first, settled, spark_url, unpack
 from fleet.worker.protocols import protocol_of
+from fleet.worker.reach import Reach, reach_of
 from fleet.worker.reporting import Reporter
 from fleet.worker.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
 from fleet.worker.takeover import Takeover, holder_of
@@ -121,6 +122,7 @@ class _Worker:
         self._runner: BatchRunner | None = None
         self._tenure: Tenure | None = None
         self._doubts: Doubts | None = None
+        self._reach: Reach | None = None
 
     def live(self) -> tuple[int, str]:
         """The whole life; (exit code, why it ended)."""
@@ -147,6 +149,8 @@ class _Worker:
                 return 0, "asked to end before it was ready"
             return error.exit_code, str(error)
         finally:
+            if self._reach is not None:
+                self._reach.end()
             if self._runner is not None:
                 self._runner.stop()
             self._reporter.close()
@@ -178,6 +182,7 @@ class _Worker:
         assert worker is not None
         self._reporter.waits_for = f"Spark ({safe(worker.spark)}) and the entrypoint to be warm"
         began = self._clock.monotonic()
+        self._watch_brokers(True)
         folder = None if self._code is None else unpack(self._code, self._home)
         if folder is not None:
             put_first(folder, os.environ)
@@ -218,6 +223,22 @@ class _Worker:
         self._reporter.standby()
         self._events.say(f"ready after {took:.1f} s as a standby of {self._settings.group.group}")
         self._events.tell("phase", phase="standby", seconds=took)
+
+    def _watch_brokers(self, wanted: bool, /) -> None:
+        """A standby is ready only where brokers answer it; asked while Spark starts."""
+        if self._reach is None:
+            settings = self._settings
+            reach = self._reach = reach_of(
+                client_config(settings.cluster, settings.bootstrap_servers, os.environ),
+                group=settings.group.group,
+                topics=settings.group.topics,
+                bootstrap=settings.bootstrap_servers,
+            )
+            self._reporter.cut_off = lambda: reach.trouble
+        if wanted:
+            self._reach.watch()
+        else:
+            self._reach.rest()
 
     def _wait(self, future: "Future[None]", looker: Looker) -> None:
         """Holders are watched meanwhile: one that is dead by now need not be watched again."""
@@ -333,9 +354,11 @@ class _Worker:
         ):
             self._tenure = Tenure.take(tools, seen)
             if self._tenure is not None:
+                self._watch_brokers(False)
                 ended = self._tenure.serve()
                 self._tenure = None
                 if ended is None:
+                    self._watch_brokers(True)
                     self._reporter.standby()
                 return ended
             looker.forget()

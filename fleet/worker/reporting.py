@@ -14,6 +14,7 @@ from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.settings import WorkerSettings
 from fleet.slots import SlotStore, Unmanaged, WorkerReport
+from fleet.worker.building import session_timeout
 from fleet.worker.events import Events
 from fleet.worker.http import StatusServer
 from fleet.worker.pod import template_of
@@ -36,6 +37,8 @@ class Condition(StrEnum):
     """A warm standby."""
     UNPROVEN = "unproven"
     """A warm standby whose revision another one is about to try: not ready, and not ill."""
+    CUT_OFF = "cut off"
+    """A warm standby that no broker answers: not ready, and not ill."""
     JOINING = "joining"
     """Has a slot, and nothing committed yet."""
     SERVING = "serving"
@@ -68,7 +71,8 @@ class Reporter:
         self._standing: Standing | None = None
         self._slot: int | None = None
         self._error: str | None = None
-        self._patience = settings.group.worker.max_poll_interval
+        # No wait for brokers is longer: not a join's, an assignment's nor a commit's.
+        self._patience = max(settings.group.worker.max_poll_interval, session_timeout(settings))
         self._phase = "starting"
         self.waits_for: str | None = None
         """In words, while there is no slot."""
@@ -78,6 +82,8 @@ class Reporter:
         """Why others of its revision do."""
         self.untried: str | None = None
         """On which slot its revision has to show first that it works."""
+        self.cut_off: Callable[[], str | None] = lambda: None
+        """Why a standby could not serve now: which brokers do not answer."""
         self.overdue: Callable[[], str | None] = lambda: None
         """Says why the batch in hand makes the worker not live [5]."""
         self._http = StatusServer(settings.group.worker.http, self.status)
@@ -91,7 +97,7 @@ class Reporter:
     def phase(self) -> str:
         """Of the report: the membership's where there is one."""
         if self._standing is not None and self._phase != "failed":
-            return str(self._standing.phase)
+            return str(self._standing.told)
         return self._phase
 
     def begin(self, store: SlotStore) -> None:
@@ -191,7 +197,9 @@ class Reporter:
             "last_commit_timestamp_seconds": now.last_commit_at or before.last_commit_at,
             "error": error,
             "condition": str(condition),
-            "doubt": (self.doubt or self.untried) if self._standing is None else None,
+            "doubt": (
+                (self.doubt or self.cut_off() or self.untried) if self._standing is None else None
+            ),
             "waits_for": self.waits_for,
             "live": live,
             "ready": condition in {Condition.NO_SLOT, Condition.SERVING},
@@ -215,16 +223,17 @@ class Reporter:
             doubtful = self.trial_error() is not None or self.doubt is not None
             if doubtful:
                 return Condition.ILL
+            if self.cut_off() is not None:
+                return Condition.CUT_OFF
             return Condition.NO_SLOT if self.untried is None else Condition.UNPROVEN
         return Condition.SERVING if phase in _WELL else Condition.JOINING
 
     def _live(self) -> bool:
-        standing, now = self._standing, self._clock.monotonic()
+        standing = self._standing
         if standing is None:
             return True
-        if standing.committing_since is not None:  # the coordinator is away: no reason to restart
-            return now - standing.committing_since < self._patience
-        return now - standing.moved_at < _STALLED
+        now = self._clock.monotonic()
+        return standing.moves(now, stalled=_STALLED, patience=self._patience)
 
     def _end_membership(self) -> None:
         standing, self._standing = self._standing, None

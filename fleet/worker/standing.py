@@ -4,10 +4,13 @@
 may see one a moment before another, which no reader minds.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from fleet.clock import Clock
 from fleet.model import TopicPartition
 from fleet.slots import Phase
 
@@ -36,10 +39,41 @@ class Standing:
     failing_since: float | None = None
     """Monotonic time since when nothing that the entrypoint is given goes well [43]."""
     unclean: bool = False
+    asked_to_drain: bool = False
+    """Written by who asks: the thread itself may hear of it only when brokers answer again."""
     moved_at: float = 0.0
     """Monotonic time of the consumer thread's last turn."""
-    committing_since: float | None = None
-    """Monotonic time since when a synchronous commit waits for the coordinator."""
+    waiting_since: float | None = None
+    """Monotonic time since when the consumer thread waits for brokers."""
+
+    @property
+    def told(self) -> Phase:
+        """The phase that others shall know: draining from the moment that it is asked for."""
+        begins = self.asked_to_drain and self.phase in {Phase.JOINING, Phase.ACTIVE}
+        return Phase.DRAINING if begins else self.phase
+
+    @contextmanager
+    def waits(self, clock: Clock) -> Iterator[None]:
+        """Around every call of the consumer thread that returns only when brokers answer, or when
+        its own patience has ended: brokers that are away are no reason to restart a worker.
+        """
+        if self.waiting_since is not None:
+            yield
+            return
+        self.waiting_since = clock.monotonic()
+        try:
+            yield
+        finally:
+            self.moved_at, self.waiting_since = clock.monotonic(), None
+
+    def moves(self, now: float, *, stalled: float, patience: float) -> bool:
+        """Whether the consumer thread moves: it turned less than `stalled` seconds ago, or waits
+        for brokers for less than `patience` and that.
+        """
+        since = self.waiting_since  # once: it may be taken back meanwhile
+        if since is not None:
+            return now - since < patience + stalled
+        return now - self.moved_at < stalled
 
 
 class Drain(StrEnum):

@@ -265,7 +265,7 @@ class Tenure:
         well = standing.error is None or standing.batches > 0
         if tools.trial.running and standing.phase is Phase.ACTIVE and well:
             tools.trial.prove()
-        told = (standing.phase, standing.member_id, standing.error, standing.batches > 0)
+        told = (standing.told, standing.member_id, standing.error, standing.batches > 0)
         if told != self._told or (standing.batches < 10 and standing.batches != self._told_batches):
             self._told, self._told_batches = told, standing.batches
             self._holding.changed()
@@ -438,7 +438,7 @@ class Tenure:
         standing = membership.standing
         known = {} if standing.member_id is None else {"member_id": standing.member_id}
         return {
-            "phase": standing.phase,
+            "phase": standing.told,
             "batches": standing.batches,
             "error": standing.error,
             "spark_session": self._tools.runner.session_id,

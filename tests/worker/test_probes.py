@@ -1,6 +1,7 @@
 """What a worker answers to probes: starting, without a slot, serving, ill; never late."""
 
 import json
+import queue
 import sqlite3
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock, SystemClock
@@ -18,6 +20,7 @@ from fleet.settings import WorkerSettings
 from fleet.slots import Phase
 from fleet.spec import Cluster, GroupSpec
 from fleet.worker.events import Events
+from fleet.worker.reach import Reach
 from fleet.worker.reporting import Reporter
 from fleet.worker.standing import Standing
 
@@ -116,15 +119,72 @@ def test_a_drain_is_no_illness(probed: Probed, phase: Phase):
 
 
 def test_a_consumer_that_does_not_turn_is_not_live(probed: Probed):
-    """30 s without a turn: ill, to be restarted; a commit that waits for the broker is not."""
+    """30 s without a turn: ill, to be restarted; one that waits for brokers is not, for as long
+    as it may; what it waited for is no turn that it missed.
+    """
     standing = Standing(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic())
     probed.reporter.standby()
     probed.reporter.member(0, standing)
     probed.clock.sleep(31)
     assert probed.probes() == {"startupz": 200, "readyz": 503, "livez": 503}
     assert probed.status()["condition"] == "ill"
-    standing.committing_since = probed.clock.monotonic()
-    assert probed.probes() == {"startupz": 200, "readyz": 200, "livez": 200}
+    with standing.waits(probed.clock):
+        assert probed.probes() == {"startupz": 200, "readyz": 200, "livez": 200}
+        probed.clock.sleep(300)  # max_poll_interval: no wait for brokers is longer
+        with standing.waits(probed.clock):  # a commit inside an assignment: still one wait
+            assert probed.get("/livez")[0] == 200
+        probed.clock.sleep(30)
+        assert probed.get("/livez")[0] == 503, "a wait that never ends is a thread that hangs"
+    assert probed.get("/livez")[0] == 200
+    probed.clock.sleep(30)
+    assert probed.get("/livez")[0] == 503
+
+
+def test_a_standby_that_no_broker_answers_is_not_ready(probed: Probed):
+    """A rollout would replace every worker by such a one; it is alive, and ready once they do."""
+    reach = Reach(lambda: _answer(answers), bootstrap="kafka:9092")
+    answers: list[bool] = [False, True, False]
+    probed.reporter.cut_off = lambda: reach.trouble
+    probed.reporter.standby()
+    assert probed.get("/readyz")[0] == 503, "not before one was asked"
+    reach.look()
+    assert probed.get("/readyz") == (
+        503,
+        (
+            "no: cut off: no broker answers at kafka:9092 (Local: Broker transport failure); "
+            "waits for a free slot that is open"
+        ),
+    )
+    assert probed.get("/livez")[0] == 200, "a restart would mend nothing"
+    reach.look()
+    assert probed.get("/readyz") == (200, "ok: no slot; waits for a free slot that is open")
+    reach.look()
+    assert probed.status()["condition"] == "cut off"
+    probed.reporter.member(0, Standing(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic()))
+    assert probed.get("/readyz")[0] == 200, "a holder works on, or says itself that it cannot"
+
+
+def test_brokers_are_asked_only_while_there_is_no_slot(probed: Probed):
+    """At once when it begins to wait for one, and not while it has one."""
+    asked = queue.SimpleQueue[None]()
+    reach = Reach(lambda: asked.put(None), bootstrap="kafka:9092", every=0.001)
+    reach.watch()
+    asked.get(timeout=5)
+    asked.get(timeout=5)
+    reach.rest()
+    time.sleep(0.02)
+    while not asked.empty():
+        asked.get()
+    time.sleep(0.02)
+    assert asked.empty()
+    reach.watch()
+    asked.get(timeout=5)
+    reach.end()
+
+
+def _answer(answers: list[bool]) -> None:
+    if not answers.pop(0):
+        raise KafkaException(KafkaError(-195))
 
 
 def test_a_batch_over_its_time_is_ill_and_says_why(probed: Probed):

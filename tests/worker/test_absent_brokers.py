@@ -1,0 +1,205 @@
+"""What a holder tells while its consumer thread waits for brokers that are away.
+
+The consumer is a double: librdkafka's calls as they are then, each of its whole timeout.
+"""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.act.store import SqliteStore
+from fleet.clock import ManualClock, SystemClock
+from fleet.settings import WorkerSettings
+from fleet.slots import Gate, Phase
+from fleet.spec import ClassicWorker, Cluster, GroupSpec
+from fleet.worker import membership as members
+from fleet.worker.assigning import Assigner
+from fleet.worker.events import Events
+from fleet.worker.holding import Looker
+from fleet.worker.membership import Membership
+from fleet.worker.protocols import Classic
+from fleet.worker.reporting import Reporter
+from fleet.worker.standing import Drain, Terms
+from fleet.worker.tenure import Tenure, Tools
+from fleet.worker.trial import Trial
+
+PATIENCE = 180.0
+
+
+class Away:
+    """A Consumer that no broker answers, for as long as `seconds` of the clock."""
+
+    def __init__(self, clock: ManualClock, look: Any) -> None:
+        self.clock, self.look = clock, look
+
+    def committed(self, asked: list[Any], timeout: float) -> list[Any]:
+        """After its timeout, in vain."""
+        self.clock.sleep(timeout)
+        self.look()
+        raise KafkaException(KafkaError(-195))
+
+    def list_topics(self, topic: str | None = None, timeout: float = 0.0) -> None:
+        """The same."""
+        self.committed([], timeout)
+
+    def close(self) -> None:
+        """At once."""
+
+
+class Place:
+    """A worker's facts, and a membership of it."""
+
+    def __init__(self, home: Path) -> None:
+        self.clock = ManualClock()
+        self.events = Events(worker="w1", clock=self.clock, environ={})
+        group = GroupSpec.model_validate(
+            {
+                "group": "orders",
+                "topics": ["orders"],
+                "worker": {"protocol": "classic", "entrypoint": "job:process"},
+            }
+        )
+        assert isinstance(group.worker, ClassicWorker)
+        self.protocol = Classic(group.worker)
+        self.settings = WorkerSettings(
+            cluster=Cluster(), bootstrap_servers="127.0.0.1:1", group=group, revision="r1"
+        )
+        self.reporter = Reporter(self.settings, name="w1", clock=self.clock, events=self.events)
+        self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
+        self.answers: list[bool] = []
+        """Whether the worker was live, at each call that no broker answered."""
+
+    def look(self) -> None:
+        """What a probe would be told now."""
+        self.answers.append(bool(self.reporter.status()["live"]))
+
+    def membership(self, consumer: Any, monkeypatch: pytest.MonkeyPatch) -> Membership:
+        """Of slot 0, on this consumer."""
+        monkeypatch.setattr(members, "Consumer", lambda _: consumer)
+        made = Membership(
+            terms=Terms(
+                options={"bootstrap.servers": "kafka:9092"},
+                topics=("orders",),
+                open_at=0.0,
+                drain_timeout=60.0,
+                patience=PATIENCE,
+                skip_truncated=False,
+                metadata_refresh=300.0,
+                commit_delay=0.0,
+                revision="r1",
+            ),
+            protocol=self.protocol,
+            reading=SimpleNamespace(),  # type: ignore[arg-type] # nothing is read
+            runner=SimpleNamespace(),  # type: ignore[arg-type]
+            assigner=Assigner(
+                admin=consumer,
+                start_from="earliest",
+                isolation="read_committed",
+                patience=PATIENCE,
+                clock=self.clock,
+            ),
+            marks=frozenset,
+            poisoned=lambda *_: None,
+            clock=self.clock,
+            events=self.events,
+        )
+        self.reporter.member(0, made.standing)
+        return made
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A worker's parts, with a clock that stands."""
+    made = Place(tmp_path)
+    yield made
+    made.reporter.close()
+    made.store.close()
+
+
+def test_live_while_partitions_are_assigned(place: Place, monkeypatch: pytest.MonkeyPatch):
+    """Where to begin is asked of brokers for up to 180 s, inside the callback: no restart."""
+    membership = place.membership(Away(place.clock, place.look), monkeypatch)
+    with pytest.raises(Exception, match="did not tell where the assigned partitions begin"):
+        membership._on_assign(Away(place.clock, place.look), [KafkaPartition("orders", 0)])
+    assert len(place.answers) > 10
+    assert all(place.answers)
+    place.look()
+    assert place.answers[-1], "the wait was no hang"
+
+
+def test_live_while_it_connects(place: Place, monkeypatch: pytest.MonkeyPatch):
+    """A joiner looks around for as long, and ends by itself then, with a sentence."""
+    consumer = Away(place.clock, place.look)
+    membership = place.membership(consumer, monkeypatch)
+    monkeypatch.setattr(membership, "_serve", lambda _: None)
+    membership.start()
+    assert membership.join(10)
+    assert membership.ended is not None
+    assert "no broker answers at kafka:9092" in membership.ended.sentence
+    assert len(place.answers) > 10
+    assert all(place.answers)
+
+
+def test_a_drain_is_told_when_it_is_asked_for(place: Place, monkeypatch: pytest.MonkeyPatch):
+    """The slot and the report say `draining` while the thread waits for brokers: whoever comes
+    to replace the next pod has to know that this one goes. What is taken back is untold.
+    """
+    asked, go = threading.Event(), threading.Event()
+
+    def look() -> None:
+        asked.set()
+        assert go.wait(10)
+
+    membership = place.membership(Away(place.clock, look), monkeypatch)
+    tools = _tools(place, membership)
+    (slot,) = (s for s in place.store.slots("orders") if s.number == 0)
+    taken = place.store.take(slot, worker="w1", revision="r1", spark_session=None)
+    assert taken is not None
+    tenure = Tenure(tools, taken)
+    tenure._membership = membership
+    membership.start()
+    assert asked.wait(10)
+    tenure._tick(membership)
+    assert place.reporter.status()["phase"] == "joining"
+    tools.stop.set()  # SIGTERM
+    tenure._tick(membership)
+    assert place.reporter.status()["phase"] == "draining"
+    assert tenure._holding.renew()
+    assert place.store.slots("orders")[0].phase is Phase.DRAINING
+    membership.go_on()
+    assert place.reporter.status()["phase"] == "joining"
+    membership.drain(Drain.REJOIN)
+    assert place.reporter.status()["phase"] == "joining", "it stays"
+    tenure._holding.abandon()
+    membership.abort()
+    go.set()
+    assert membership.join(10)
+
+
+def _tools(place: Place, membership: Membership) -> Tools:
+    place.store.write_gate(Gate(group="orders", open=frozenset({0})))
+    looker = Looker(place.store, group="orders", lease=10.0, clock=place.clock)
+    looker.look()
+    unused: Any = SimpleNamespace()
+    return Tools(
+        settings=place.settings,
+        name="w1",
+        store=place.store,
+        looker=looker,
+        completer=unused,
+        leave=lambda *_: None,
+        takeover=unused,
+        protocol=place.protocol,
+        runner=SimpleNamespace(session_id=None, watch=lambda: None),  # type: ignore[arg-type]
+        reporter=place.reporter,
+        trial=Trial(None),
+        stop=threading.Event(),
+        clock=place.clock,
+        events=place.events,
+    )
