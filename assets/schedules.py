@@ -146,8 +146,9 @@ class Tick:
 
     def _unless_waiting(self, group: str, request: RunRequest, sentence: str) -> Said:
         failures, last = failures_of(self._instance, request.tags)
-        left = last + wait_after(failures) - self._cycle.clock.now()
-        if left > 0:
+        wait, waited = wait_after(failures), self._cycle.clock.now() - last
+        left = wait - waited
+        if 0 <= waited < wait:  # of a run that ends in the future nothing is known: time was set
             held = f"{failures} run(s) with this aim failed; next try in {left / 60:.0f} min"
             return Said(group=group, sentence=held)
         return Said(group=group, sentence=sentence, request=request)

@@ -77,10 +77,9 @@ class ChangeLease:
                     self.update()
         except LostLease:
             return
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - nobody catches it here: `check` raises it
             self._lost = self._lost or LostLease(
                 f"the lease of the change of group {self._change.group} is kept no more "
                 f"({type(error).__name__}: {error}): stopped; `fleet apply {self._change.group} "
                 "--resume` goes on with it"
             )
-            raise

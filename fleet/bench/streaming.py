@@ -82,8 +82,8 @@ def _run(spark: Any, plan: dict[str, Any], query: dict[str, Any]) -> list[dict[s
         .option("checkpointLocation", query["checkpoint"])
         .start()
     )
-    deadline = time.time() + query["seconds"]
-    while time.time() < deadline and running.isActive:
+    deadline = time.monotonic() + query["seconds"]
+    while time.monotonic() < deadline and running.isActive:
         if query["records"] and sum(line["records"] for line in lines) >= query["records"]:
             break
         time.sleep(0.05)

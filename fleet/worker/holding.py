@@ -233,15 +233,14 @@ class Holding:
 
     def _keep(self) -> None:
         """The lease thread: what makes it end before it is stopped ends the membership [40]."""
-        why = "ended"
+        why = ""
         try:
             self._renew_on()
-        except BaseException as error:
-            why = f"ended by {type(error).__name__}: {error}"
-            raise
-        finally:
-            if not self._stopped.is_set() and self._lost is None:
-                self._lost = f"the lease of slot {self._slot.number} is kept no more ({why})"
+        except BaseException as error:  # noqa: BLE001 - nobody catches it in a thread: it is told
+            why = f" ({type(error).__name__}: {error})"
+        if not self._stopped.is_set() and self._lost is None:
+            self._lost = f"the lease of slot {self._slot.number} is kept no more{why}"
+            self._events.say(self._lost)
 
     def _renew_on(self) -> None:
         while True:

@@ -85,6 +85,7 @@ class Membership:
         self._paused: frozenset[TopicPartition] = frozenset()
         self._fatal: FleetError | None = None
         self._done = False
+        self._joined: float | None = None
         self._consumer: Any = None
         self._flow: Pipeline | None = None
         self._thread = threading.Thread(target=self._run, name="member", daemon=True)
@@ -200,8 +201,10 @@ class Membership:
             self._check()
 
     def _await_gate(self) -> None:
+        # Wall time only once: it may be set while we wait.
+        opens = self._clock.monotonic() + (self._terms.open_at - self._clock.now())
         while not self._done:
-            left = self._terms.open_at - self._clock.now()
+            left = opens - self._clock.monotonic()
             if left <= 0:
                 return
             if left > 0.05:
@@ -219,6 +222,7 @@ class Membership:
             on_lost=self._on_lost,
         )
         self.standing.joined_at = self._clock.now()
+        self._joined = self._clock.monotonic()
         self._events.tell("subscribed")
 
     @property
@@ -300,8 +304,8 @@ class Membership:
 
     def _idles(self) -> bool:
         """Whether a member has been left without partitions, which KIP-848 clients are not told."""
-        joined, patience = self.standing.joined_at, self._protocol.idle_after
-        if joined is None or patience is None or self._clock.now() - joined < patience:
+        joined, patience = self._joined, self._protocol.idle_after
+        if joined is None or patience is None or self._clock.monotonic() - joined < patience:
             return False
         return (self._pipeline.generation() or 0) > 0
 

@@ -306,6 +306,34 @@ def test_clusters_do_not_see_each_other(store, stores):
     assert (other.slots(GROUP), other.change(GROUP), other.note(GROUP, "k")) == ((), None, None)
 
 
+def test_an_actor_that_lost_its_change_writes_no_gate(store):
+    """Whatever it has read: the gate itself knows who has the change now."""
+    open_slots(store, 0)
+    first = store.begin(plan("p1"), actor="ann", started_at=0.0)
+    seen = store.write_gate(replace(store.gate(GROUP), open_at=1.0), by=first)
+    assert seen is not None
+    second = store.adopt(first, actor="bob")
+    assert second is not None
+    for stale in (seen, store.gate(GROUP)):
+        with pytest.raises(LostLease, match="belongs to bob"):
+            store.write_gate(replace(stale, open=frozenset({0, 1})), by=first)
+    assert store.gate(GROUP).open == {0}
+    after = store.write_gate(replace(store.gate(GROUP), open=frozenset({0, 2})), by=second)
+    assert after is not None
+    assert store.write_gate(replace(after, open_at=2.0)) is not None, "workers are no actors"
+
+
+def test_a_beat_changes_nothing_that_anybody_reads(store):
+    """It proves that a renewal would have been stored [38]."""
+    open_slots(store, 0)
+    assert store.begin(plan("p1"), actor="ann", started_at=0.0)
+    before = (store.gate(GROUP), store.slots(GROUP), store.change(GROUP))
+    store.beat(GROUP)
+    assert (store.gate(GROUP), store.slots(GROUP), store.change(GROUP)) == before
+    assert store.writes.through_since(60.0) is not None
+    assert not store.writes.due(60.0)
+
+
 def test_a_lease_is_dead_once_it_has_not_changed_for_its_duration(store):
     """Expiry is what one observer sees on its own clock [13]; any change starts it anew."""
     clock, watch = ManualClock(), Watch(10.0, None)
