@@ -67,6 +67,21 @@ class _Connection(sqlite3.Connection):
     """Subclassed only because the base class cannot be weakly referenced."""
 
 
+class _Own:
+    """One thread's connection, closed when the thread ends: by itself it would stay, with three
+    file descriptors, until Python looks for cycles, of which every connection is one.
+    """
+
+    def __init__(self, connection: _Connection) -> None:
+        self.connection = connection
+        self.process = os.getpid()
+
+    def __del__(self) -> None:
+        if self.process == os.getpid():  # SQLite forbids use across a fork
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.close()
+
+
 class Database:
     """Transactions on one SQLite file; safe to share between threads and after a fork."""
 
@@ -130,9 +145,9 @@ class Database:
                 raise
 
     def _connection(self) -> _Connection:
-        known: tuple[int, _Connection] | None = getattr(self._local, "connection", None)
-        if known is not None and known[0] == os.getpid():  # SQLite forbids use across a fork
-            return known[1]
+        known: _Own | None = getattr(self._local, "own", None)
+        if known is not None and known.process == os.getpid():
+            return known.connection
         connection = sqlite3.connect(
             self.path,
             timeout=_BUSY_SECONDS,
@@ -142,7 +157,7 @@ class Database:
         )
         connection.execute("PRAGMA synchronous=NORMAL")
         self._open.add(connection)
-        self._local.connection = (os.getpid(), connection)
+        self._local.own = _Own(connection)
         return connection
 
     def _prepare(self, connection: _Connection) -> None:

@@ -38,7 +38,9 @@ class DeadLetters:
         events: Events,
         most: int = MOST,
         window: int = WINDOW,
+        seconds: float = _SECONDS,
     ) -> None:
+        self._seconds = seconds
         self.topic = topic
         self._group = group
         self._revision = revision
@@ -80,13 +82,13 @@ class DeadLetters:
                         headers=[*_own(row), *self._headers(letter, row)],
                         on_delivery=delivered,
                     )
-            waiting = producer.flush(_SECONDS + 5.0)
+            waiting = producer.flush(self._seconds + 5.0)
         except (KafkaException, BufferError) as error:
             refused.append(str(error))
             waiting = 0
         if refused or waiting:
             self._producer = None  # whatever it still holds goes with it
-            why = refused[0] if refused else f"no answer within {_SECONDS:g} s"
+            why = refused[0] if refused else f"no answer within {self._seconds:g} s"
             return f"the dead-letter topic {self.topic} cannot be written: {why}"
         for letter in letters:
             self._note(letter)
@@ -99,7 +101,7 @@ class DeadLetters:
                     **self._options,
                     "acks": "all",
                     "enable.idempotence": True,
-                    "message.timeout.ms": int(_SECONDS * 1000),
+                    "message.timeout.ms": int(self._seconds * 1000),
                     "topic.metadata.propagation.max.ms": 10_000,
                     "linger.ms": 0,
                     "logger": self._events.librdkafka_logger(),

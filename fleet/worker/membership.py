@@ -154,6 +154,7 @@ class Membership:
             how, sentence = End.FATAL, f"{type(error).__name__}: {error}"
         finally:
             clean = self._close(how)
+            self._let_go()
         self.ended = Ended(how=how, sentence=sentence, clean=clean)
 
     def _connect(self) -> None:
@@ -382,6 +383,14 @@ class Membership:
         self.standing.partitions = frozenset()
         self._events.tell("closed", how=str(how))
         return clean and not self.standing.unclean
+
+    def _let_go(self) -> None:
+        """Drop whatever holds clients of librdkafka, now: each has threads, sockets and pipes, and
+        its callbacks refer to us, so that they would stay until Python looks for cycles.
+        """
+        self._consumer = self._flow = None
+        for name in ("_losses", "_topics", "_assigner", "_reading"):
+            self.__dict__.pop(name, None)
 
     # --- callbacks: all on this thread, inside consume() or close() [1] --------------------
 

@@ -82,9 +82,8 @@ def _cut(start: int, end: int, until: int) -> tuple[Piece, ...]:
 class Pieces:
     """What one membership begins of its closed batches, and in which order."""
 
-    def __init__(self, *, revision: str, say: Callable[[TopicPartition, Begun, str], None]) -> None:
+    def __init__(self, *, revision: str) -> None:
         self._revision = revision
-        self._say = say
         self._waiting: deque[Prepared] = deque()
         """What is run before anything else is read into a batch."""
         self._noted: dict[_Key, Piece] = {}
@@ -94,13 +93,19 @@ class Pieces:
         """The next one, where some wait."""
         return self._waiting.popleft() if self._waiting else None
 
-    def cut(self, closed: Prepared, begun: Mapping[TopicPartition, Begun | None]) -> Prepared:
+    def cut(
+        self,
+        closed: Prepared,
+        begun: Mapping[TopicPartition, Begun | None],
+        say: Callable[[TopicPartition, Begun, str], None],
+    ) -> Prepared:
         """What is to be begun first of a closed batch; the rest waits.
 
         What is run as a whole goes together, first; pieces go alone, one partition after the
-        other. begun: what the commits told of the partitions' positions.
+        other. begun: what the commits told of the partitions' positions. say: told of those that
+        were begun more than once.
         """
-        cuts = {each.tp: self._cut(each, begun.get(each.tp)) for each in closed.ranges}
+        cuts = {each.tp: self._cut(each, begun.get(each.tp), say) for each in closed.ranges}
         whole = [tp for tp, cut in cuts.items() if len(cut) == 1 and cut[0].until is None]
         if len(whole) == len(cuts):
             return closed
@@ -128,14 +133,19 @@ class Pieces:
         for key in gone:
             del self._noted[key]
 
-    def _cut(self, each: BatchRange, begun: Begun | None) -> tuple[Piece, ...]:
+    def _cut(
+        self,
+        each: BatchRange,
+        begun: Begun | None,
+        say: Callable[[TopicPartition, Begun, str], None],
+    ) -> tuple[Piece, ...]:
         if begun is not None and (begun.revision != self._revision or begun.start != each.start):
             begun = None  # other code, or further on
         made = pieces(each.start, each.end, begun)
         weighed = {(each.tp, p.start, p.end): p for p in made if p.tries or p.until is not None}
         self._noted.update(weighed)
         if begun is not None and begun.tries > 1:
-            self._say(each.tp, begun, told(each.tp, begun, len(made)))
+            say(each.tp, begun, told(each.tp, begun, len(made)))
         return made
 
 

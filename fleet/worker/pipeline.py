@@ -102,7 +102,7 @@ class Pipeline:
         self._starts: dict[TopicPartition, Start] = {}
         self._in_hand: _InHand | None = None
         self._prepared: Prepared | None = None
-        self._pieces = Pieces(revision=revision, say=self._say_begun)
+        self._pieces = Pieces(revision=revision)
         self._planned = False
 
     # --- what is going on ------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Pipeline:
             closed = self._reading.close(self._clock.monotonic(), busy=self.running)
             if closed is not None:
                 begun = {tp: start.begun for tp, start in self._starts.items()}
-                self._prepared = self._pieces.cut(closed, begun)
+                self._prepared = self._pieces.cut(closed, begun, self._say_begun)
 
     def _say_begun(self, tp: TopicPartition, begun: Begun, sentence: str) -> None:
         self._events.say(sentence)

@@ -9,7 +9,7 @@ or be taken back. Cost: a tick of 50 ms.
 import contextlib
 import os
 import threading
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -31,7 +31,6 @@ from fleet.worker.takeover import ForeignHolder, Former, Takeover
 from fleet.worker.trial import Trial, is_proven
 
 TICK: Final = 0.05
-_CURE_SECONDS: Final = 8.0
 _HARD_EXIT: Final = 1
 _LAST_WORD: Final = 2.0
 """Seconds that the consumer thread has before a hard exit."""
@@ -93,6 +92,8 @@ class Tenure:
         self._membership: Membership | None = None
         self._began: tuple[str, object] | None = None
         self._fenced_at: float | None = None
+        self._cured = True
+        """Whether nothing of a former holder runs on Spark, as far as we can see to it."""
         self._marks = Marks(
             tools.store,
             group=tools.settings.group.group,
@@ -142,17 +143,24 @@ class Tenure:
         return tenure
 
     def _cure(self, seen: Slot, ours: str | None) -> None:
-        """Stop what a former holder that did not release left running on Spark [3]."""
-        former = seen.spark_session
+        """Stop what a former holder that did not release left running on Spark [3].
+
+        The join does not wait for it: whoever joins late costs a rebalance [19]. Our batches do,
+        since they run behind it on the same thread.
+        """
+        former, tools = seen.spark_session, self._tools
         if seen.clean or former is None or former == ours:
             return
-        tools = self._tools
-        try:
-            why = tools.runner.cure(former).result(timeout=_CURE_SECONDS)
-        except (FutureTimeout, FleetError) as error:
-            why = f"{type(error).__name__}"
-        result = "is interrupted and released" if why is None else f"could not be ended ({why})"
-        tools.events.say(f"the former holder's Spark session {result}")
+
+        def ended(cure: "Future[str | None]") -> None:
+            error = cure.exception()
+            why = cure.result() if error is None else type(error).__name__
+            result = "is interrupted and released" if why is None else f"could not be ended ({why})"
+            tools.events.say(f"the former holder's Spark session {result}")
+            self._cured = True
+
+        self._cured = False
+        tools.runner.cure(former).add_done_callback(ended)
 
     def _evict(self, member_id: str) -> None:
         """A dead dynamic member has no successor by name: it would hold up our join [18].
@@ -348,11 +356,11 @@ class Tenure:
         gone = not tools.is_static
         if ended.how is End.FATAL:
             self._error(ended.sentence)
-            self._holding.release(clean=ended.clean, gone=gone)
+            self._holding.release(clean=ended.clean and self._cured, gone=gone)
             return 1, ended.sentence
         why = self._began[0] if self._began is not None else None
         closed = why == "leave"
-        if not self._holding.release(clean=ended.clean, closed=closed, gone=gone):
+        if not self._holding.release(clean=ended.clean and self._cured, closed=closed, gone=gone):
             return 1, f"slot {self._number} was taken while it was drained: stopped"
         tools.looker.released(self._holding.slot, handed=why == "handover")
         tools.events.say(f"released slot {self._number}{'' if ended.clean else ', not clean'}")
@@ -408,7 +416,7 @@ class Tenure:
             self._tools.settings.group.group,
             lambda gate: replace(gate, quarantined=gate.quarantined | {self._number}),
         )
-        self._holding.release(clean=ended.clean)
+        self._holding.release(clean=ended.clean and self._cured)
         return 1, sentence
 
     def _error(self, sentence: str) -> None:
@@ -434,14 +442,17 @@ class Tenure:
         """What a renewal writes."""
         membership = self._membership
         if membership is None:
-            return {}  # the slot names the former holder's session until that one is ended [3]
+            return {}
         standing = membership.standing
-        known = {} if standing.member_id is None else {"member_id": standing.member_id}
+        known: dict[str, Any] = (
+            {} if standing.member_id is None else {"member_id": standing.member_id}
+        )
+        if self._cured:  # else the slot names the session that is still to be ended [3]
+            known["spark_session"] = self._tools.runner.session_id
         return {
             "phase": standing.told,
             "batches": standing.batches,
             "error": standing.error,
-            "spark_session": self._tools.runner.session_id,
             **known,
         }
 

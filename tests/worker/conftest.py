@@ -264,6 +264,15 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
+def mock_broker() -> Iterator[str]:
+    """Librdkafka's own mock cluster of one broker: its address; it lives as long as its client."""
+    client = AdminClient({"test.mock.num.brokers": 1, "log_level": 0})
+    (broker,) = client.list_topics(timeout=10).brokers.values()
+    yield f"{broker.host}:{broker.port}"
+    del client
+
+
+@pytest.fixture(scope="session")
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home with a shared Spark server."""
     home = tmp_path_factory.mktemp("home")
