@@ -335,6 +335,18 @@ class Fleet(OpenFleet):
             self.runtime.rest(group, given_up=True)
         return aborted
 
+    def let_go(self, group: str) -> str | None:
+        """Release what a change that has ended keeps held; what it was, None where nothing is.
+
+        Raises Refused where a change is unfinished: that one has to be ended first.
+        """
+        if self._changing(group).running() is not None:
+            raise Refused(f"a change of group {group} is not finished: its actor has to end first")
+        held = self.runtime.held(group)
+        if held is not None:
+            self.runtime.rest(group, given_up=True)
+        return held
+
     def pause(self, group: str | None, *, reason: str, by: str) -> None:
         """Hold everything that acts on the group (None: on all groups)."""
         self.store.pause(Pause(group=group, reason=reason, by=by, at=self.clock.now()))

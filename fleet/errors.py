@@ -4,6 +4,7 @@
     ├── ConfigError            fleet.yaml or an option is wrong; exit 2, nothing was started
     ├── Refused                a change may not start now, with the reason in words
     ├── Unreachable            a broker, the Spark server or the store does not answer
+    ├── NoRoom                 no more workers can be had: a quota, an admission webhook
     ├── LostLease              somebody else acts on this group now
     └── SchemaTooNew           stored state was written by a newer version
 
@@ -30,6 +31,15 @@ class Refused(FleetError):
 
 class Unreachable(FleetError):
     """A service did not answer within its bounded wait."""
+
+
+class NoRoom(FleetError):
+    """The place where workers run takes no more of them, and is not asked for them any more."""
+
+    def __init__(self, sentence: str, *, made: tuple[str, ...] = ()) -> None:
+        super().__init__(sentence)
+        self.made = made
+        """Names of those that it did take before."""
 
 
 class LostLease(FleetError):

@@ -14,7 +14,7 @@ from typing import Final
 from fleet.errors import ConfigError
 from fleet.settings import WorkerSettings
 from fleet.spec import FixedScaling, GroupSpec
-from k8s.names import Names
+from k8s.names import HASH_LABEL, Names
 from k8s.pod import CODE_KEY, Object, runtime_of, template
 from k8s.store_rules import worker_rules
 
@@ -70,6 +70,25 @@ def deployment(settings: WorkerSettings, *, replicas: int) -> Object:
             },
             "selector": {"matchLabels": names.selector()},
             "template": template(settings, names=names),
+        },
+    }
+
+
+def deployment_again(
+    names: Names, namespace: str, replica_set: Object, *, fields: Object
+) -> Object:
+    """The Deployment with the template that one of its ReplicaSets has, and these numbers."""
+    given = replica_set["spec"]["template"]
+    meta = {k: v for k, v in given["metadata"].items() if k in {"labels", "annotations"} and v}
+    meta["labels"] = {k: v for k, v in meta["labels"].items() if k != HASH_LABEL}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(names, namespace, names.deployment),
+        "spec": {
+            **fields,
+            "selector": {"matchLabels": names.selector()},
+            "template": {**given, "metadata": meta},
         },
     }
 

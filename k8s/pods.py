@@ -7,7 +7,7 @@ never restarts either: its worker is told as stuck, once it has waited for a whi
 Cost: a registry that is away for longer than that stops a roll; it goes back, and says why.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -93,6 +93,16 @@ def is_ready(pod: Object) -> bool:
 def was_evicted(pod: Object) -> bool:
     """Whether somebody other than its ReplicaSet ended it (eviction, preemption, a lost node)."""
     return _condition(pod, "DisruptionTarget").get("status") == "True"
+
+
+def gone_of(watched: Mapping[str, Object], now: Sequence[Object]) -> set[str]:
+    """Names of those watched that are not there any more, unless somebody evicted them."""
+    there = {pod["metadata"]["name"]: pod for pod in now}
+    return {
+        name
+        for name in watched
+        if name not in there or (is_gone(there[name]) and not was_evicted(there[name]))
+    }
 
 
 def exit_reason(pod: Object) -> str | None:

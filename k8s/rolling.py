@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.errors import FleetError
+from fleet.errors import FleetError, NoRoom
 from fleet.settings import WorkerSettings
 from k8s import objects, shapes
 from k8s.api import Api, Conflict, Object, again_on_conflict
+from k8s.making import Making
 from k8s.mirror import Mirror
 from k8s.names import (
     COST_ANNOTATION,
@@ -29,7 +30,7 @@ from k8s.names import (
     RELEASED_ANNOTATION,
     Names,
 )
-from k8s.pods import hash_of, is_gone, is_leaving, is_marked, is_ready, was_evicted
+from k8s.pods import gone_of, hash_of, is_gone, is_leaving, is_marked, is_ready
 from k8s.shapes import Set, Shape
 from k8s.templates import Templates
 
@@ -40,8 +41,6 @@ minute and more where the API server was away."""
 _HEARD_SECONDS: Final = 2.0
 """For a ReplicaSet's controller to hear of a mark while the caller waits; longer, and it looks
 again later."""
-_MADE_SECONDS: Final = 30.0
-"""For pods to exist, not to run: a quota or an admission webhook says no at once."""
 _HELD: Final = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
 
 
@@ -89,16 +88,17 @@ class Rolling:
     # --- more -------------------------------------------------------------------------------
 
     def start(self, settings: WorkerSettings, *, count: int) -> tuple[str, ...]:
-        """`count` more pods of a revision; their names, once they exist.
+        """`count` more pods of a revision than there are; their names, once they exist.
 
-        Raises FleetError with the cluster's words where it does not make them.
+        Raises NoRoom with the cluster's words where it does not make them; it is not asked for
+        more than it has made, then.
         """
         before = {p["metadata"]["name"] for p in self.pods()}
         again_on_conflict(self._clock, lambda: self._have_template(settings, count=count))
         return self._await_pods(before)
 
     def start_more(self, hash_: str, count: int) -> tuple[str, ...]:
-        """`count` more of a template that is the Deployment's, whoever made it; () where not."""
+        """The same of a template that is the Deployment's, whoever made it; () where not."""
         before = {p["metadata"]["name"] for p in self.pods()}
 
         def once() -> bool:
@@ -107,7 +107,7 @@ class Rolling:
                 return False
             if shape.current.hash != hash_:
                 return False
-            self._write_both(found, shapes.grow(shape, count))
+            self._have(found, shape, len(self._living(hash_)) + count)
             return True
 
         return self._await_pods(before) if again_on_conflict(self._clock, once) else ()
@@ -125,10 +125,12 @@ class Rolling:
                 self._seen()
             self._api.apply(with_fields(wanted, fields))
         else:
-            if shape.held and shape.current and not self._registered(shape, settings.revision):
-                count -= shape.current.replicas  # started by one who was killed before it said so
-            if count > 0:
-                self._write_both(found, shapes.grow(shape, count))
+            assert shape.current is not None
+            # Started by one who was killed before it said so: nobody has counted those.
+            unsaid = shape.held and not self._registered(shape, settings.revision)
+            self._have(
+                found, shape, count + (0 if unsaid else len(self._living(shape.current.hash)))
+            )
         _, shape = self._seen()
         assert shape.current is not None
         self.templates.register(shape.current.hash, settings.revision)
@@ -171,33 +173,45 @@ class Rolling:
                 "Deployment", self._names.deployment, {"spec": dict(fields)}, seen=found
             )
 
+    def _have(self, found: Object, shape: Shape, wanted: int) -> None:
+        """So many pods of the current template, never so many more: what was asked for before
+        and refused is not asked for twice.
+        """
+        assert shape.current is not None
+        more = wanted - shape.current.replicas
+        if more > 0:
+            self._write_both(found, shapes.grow(shape, more))
+
     def _await_pods(self, before: Collection[str]) -> tuple[str, ...]:
         """Names that are new, once the current template has all its pods."""
         _, shape = self._seen()
         current = shape.current
         assert current is not None
+        making = Making(self._api, self._mirror, current, settle=self.settle, clock=self._clock)
+        refused = making.wait(self.pods)
+        made = tuple(n for n in making.names(self.pods()) if n not in before)
+        if refused is None:
+            return made
+        told = f"{len(making.names(self.pods()))} of {current.replicas} pods of Deployment "
+        told += f"{self._names.deployment} were made: {refused}"
+        again_on_conflict(self._clock, lambda: self._forgo(current.hash))
+        raise NoRoom(told, made=made)
 
-        def mine(items: Sequence[Object]) -> list[str]:
-            living = [p for p in items if hash_of(p) == current.hash and not is_gone(p)]
-            return [p["metadata"]["name"] for p in living]
-
-        if not self._mirror.wait(
-            lambda items: len(mine(items)) >= current.replicas, seconds=_MADE_SECONDS
-        ):
-            raise FleetError(
-                f"{len(mine(self.pods()))} of {current.replicas} pods of Deployment "
-                f"{self._names.deployment} were made within {_MADE_SECONDS:.0f} s: "
-                f"{self._failure(current.hash) or 'its ReplicaSet gives no reason'}"
-            )
-        return tuple(name for name in mine(self.pods()) if name not in before)
-
-    def _failure(self, hash_: str) -> str | None:
-        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
-        for each in sets:
-            for condition in (each.get("status") or {}).get("conditions") or []:
-                if condition["type"] == "ReplicaFailure" and hash_of(each) == hash_:
-                    return str(condition.get("message") or condition.get("reason"))
-        return None
+    def _forgo(self, hash_: str) -> None:
+        """Want no more pods of a template than there are; held beside others it may be one more."""
+        found, shape = self.look()
+        its = shape.of(hash_) if shape else None
+        if found is None or shape is None or its is None:
+            return
+        living = self._living(hash_)
+        if not _is_short(its, living):
+            return
+        if not shape.others:
+            self._write(found, shapes.at_rest(len(living)))
+            return
+        self._write(found, shapes.before_shrinking(shape, its.replicas - len(living)))
+        self._seen()
+        self._api.merge("ReplicaSet", its.name, {"spec": {"replicas": len(living)}})
 
     # --- less -------------------------------------------------------------------------------
 
@@ -241,7 +255,7 @@ class Rolling:
         if shape.others:
             self._shrink_sets(found, shape, going)
         else:  # one template: it may keep itself, with as many as stay
-            have = shape.current.replicas if shape.current else 0
+            have = len(self._living(shape.current.hash)) if shape.current else 0
             self._write(found, shapes.at_rest(have - sum(map(len, going.values()))))
         self._check_gone({n for names in going.values() for n in names}, watched)
         return held_up
@@ -278,7 +292,7 @@ class Rolling:
             staying = [p for p in living if not is_marked(p)]
             starting = sorted(p["metadata"]["name"] for p in staying if not is_ready(p))
             its = shape.of(hash_)
-            if its is None or its.replicas != len(living):
+            if its is None or not (its.replicas == len(living) or _is_short(its, living)):
                 held_up.append(f"{', '.join(names)}: its ReplicaSet is making or ending others")
             elif starting:
                 held_up.append(f"{', '.join(names)}: {', '.join(starting)} is not ready yet")
@@ -294,7 +308,7 @@ class Rolling:
         _, shape = self._seen()
         sets, _ = self._api.find("ReplicaSet", _selector(self._names))
         for hash_, names in going.items():
-            its = shape.of(hash_)
+            its, living = shape.of(hash_), self._living(hash_)
             raw = next(
                 (each for each in sets if its and each["metadata"]["name"] == its.name), None
             )
@@ -303,29 +317,21 @@ class Rolling:
                 its is None
                 or raw is None
                 or its.replicas != int(raw["spec"]["replicas"])
-                or not _knows(shapes.set_of(raw), self._living(hash_))
+                or not _knows(shapes.set_of(raw), living)
             ):
                 raise Conflict(f"ReplicaSet {hash_} of {self._names.deployment} moved meanwhile")
-            patch = {"spec": {"replicas": its.replicas - len(names)}}
+            patch = {"spec": {"replicas": len(living) - len(names)}}
             self._api.merge("ReplicaSet", its.name, patch, seen=raw)
 
     def _check_gone(self, asked: Collection[str], watched: Mapping[str, Object]) -> None:
         """Just those asked for went; what somebody evicted meanwhile is that one's affair."""
 
-        def gone(items: Sequence[Object]) -> set[str]:
-            now = {p["metadata"]["name"]: p for p in items}
-            return {
-                name
-                for name in watched
-                if name not in now or (is_gone(now[name]) and not was_evicted(now[name]))
-            }
-
         def done(items: Sequence[Object]) -> bool:
-            went = gone(items)
+            went = gone_of(watched, items)
             return set(asked) <= went or len(went) >= len(asked)
 
         self._mirror.wait(done, seconds=_SEEN_SECONDS)
-        went = gone(self.pods())
+        went = gone_of(watched, self.pods())
         others, kept = sorted(went - set(asked)), sorted(set(asked) - went)
         if others or kept:
             raise FleetError(
@@ -342,33 +348,17 @@ class Rolling:
         back = max(shape.others, key=lambda each: (each.replicas, each.order))
         sets, _ = self._api.find("ReplicaSet", _selector(self._names))
         old = next(each for each in sets if each["metadata"]["name"] == back.name)
-        template = old["spec"]["template"]
-        labels = {k: v for k, v in template["metadata"]["labels"].items() if v != back.hash}
-        template["metadata"] = {"labels": labels, **_notes(template)}
         fields = shapes.hold(shape)
         self._api.apply(
-            {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": {
-                    "name": self._names.deployment,
-                    "namespace": self._api.namespace,
-                    "labels": self._names.labels(),
-                    "annotations": self._names.annotations(),
-                },
-                "spec": {
-                    **fields,
-                    "selector": {"matchLabels": self._names.selector()},
-                    "template": template,
-                },
-            }
+            objects.deployment_again(self._names, self._api.namespace, old, fields=fields)
         )
 
-    def rest(self, *, give_up: Callable[[str], bool] | None = None) -> None:
+    def rest(self, *, give_up: Callable[[str], bool] | None = None, let_go: bool = True) -> None:
         """Let the Deployment keep itself again, where no other template has pods any more.
 
         give_up: an unfinished roll ends where it stands; asked of the current template's hash:
         whether it goes back, since no slot runs it.
+        let_go: also one whose template is in use: its controller then goes on by itself.
         """
 
         def once() -> None:
@@ -379,11 +369,33 @@ class Rolling:
                 return
             if shape.others and give_up is not None and shape.current is not None:
                 if give_up(shape.current.hash):
+                    for each in shape.others:  # an earlier release may have asked for more
+                        self._forgo(each.hash)
+                    found, shape = self._seen()
+                    if fields := shapes.without_current(shape):
+                        self._write(found, fields)
+                        _, shape = self._seen()
                     self.go_back(shape)
+                elif not let_go:
+                    return
                 found, shape = self._seen()
             self._write(found, shapes.let_go(shape))
 
         again_on_conflict(self._clock, once)
+
+    def held(self) -> str | None:
+        """Which templates have pods in a Deployment that is kept from moving; None: it is not."""
+        found, shape = self.look()
+        if found is None or shape is None or not shape.held:
+            return None
+        known = self.templates.known([each.hash for each in shape.sets])
+        there = {
+            known.get(each.hash) or each.revision or each.hash: len(self._living(each.hash))
+            for each in shape.sets
+            if each.replicas
+        }
+        told = " and ".join(f"{count} pods of {revision}" for revision, count in there.items())
+        return f"Deployment {self._names.deployment} is held with {told or 'no pods'}"
 
     def release(self, at: str) -> None:
         """Own no field of the Deployment any more, and say since when."""
@@ -403,6 +415,11 @@ class Rolling:
         again_on_conflict(self._clock, once)
 
 
+def _is_short(its: Set, living: Sequence[Object]) -> bool:
+    """Whether the cluster refuses pods that it wants: there will be no others."""
+    return its.refused is not None and its.replicas > len(living)
+
+
 def _knows(its: Set, living: Sequence[Object]) -> bool:
     """Whether a ReplicaSet's controller has heard of its pods what we have: marks, and Ready."""
     whole = sum(its.labels.items() <= p["metadata"]["labels"].items() for p in living)
@@ -416,8 +433,3 @@ def with_fields(wanted: Object, fields: Mapping[str, object]) -> Object:
 
 def _selector(names: Names) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(names.selector().items()))
-
-
-def _notes(template: Object) -> Object:
-    notes = template["metadata"].get("annotations")
-    return {"annotations": notes} if notes else {}

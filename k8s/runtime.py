@@ -239,7 +239,7 @@ class KubernetesRuntime:
             found += [worker_of(p, group=each.group, templates=templates, now=now) for p in pods]
         return tuple(found)
 
-    def rest(self, group: str, *, given_up: bool = False) -> None:
+    def rest(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """Wait for asked-for removals, then let the Deployment keep itself again."""
         rolling = self._roll_of(group)
         deadline = self._clock.monotonic() + _REMOVAL_SECONDS
@@ -250,9 +250,17 @@ class KubernetesRuntime:
                     f"{_REMOVAL_SECONDS:.0f} s: {'; '.join(left)}"
                 )
             self._clock.sleep(0.3)
-        rolling.rest(give_up=self._unused(group) if given_up else None)
+        unused = self._unused(group) if failed or given_up else None
+        rolling.rest(give_up=unused, let_go=given_up)
         self._tell_costs(group)
         self._forget_gone(group)
+
+    def held(self, group: str) -> str | None:
+        """A Deployment between two templates, and how it is let go."""
+        told = self._roll_of(group).held()
+        if told is None:
+            return None
+        return f"{told}; `fleet apply {group}` goes on, `fleet apply {group} --abort` lets it go"
 
     def _forget_gone(self, group: str) -> None:
         """The last words of pods that are gone say nothing of those that come."""

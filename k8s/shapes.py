@@ -50,6 +50,8 @@ class Set:
     """Pods that have all of them, as its controller knows."""
     ready: int = 0
     """Pods that are ready, as its controller knows."""
+    refused: str | None = None
+    """The API server's words where it does not take pods that are wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +152,17 @@ def let_go(shape: Shape) -> Object:
     """
     current = shape.current
     if current is None or shape.others:
-        return at_rest(shape.replicas)
+        return at_rest(min(shape.replicas, shape.total))
     return at_rest(current.replicas)
+
+
+def without_current(shape: Shape) -> Object:
+    """Fields to write before the current template is given up: none shall come in its place.
+
+    Empty where nothing has to come before: `replicas` are no more than the other templates have.
+    """
+    left = shape.total - (shape.current.replicas if shape.current is not None else 0)
+    return _aside(shape, left) if shape.replicas > left else {}
 
 
 def held(replicas: int, surge: int) -> Object:
@@ -212,7 +223,16 @@ def set_of(found: Object) -> Set:
         labels=template.get("labels") or {},
         labelled=int(status.get("fullyLabeledReplicas") or 0),
         ready=int(status.get("readyReplicas") or 0),
+        refused=_refusal(status),
     )
+
+
+def _refusal(status: Object) -> str | None:
+    """Quota, webhook, policy: a condition of the ReplicaSet is where the API says it."""
+    for each in status.get("conditions") or []:
+        if each["type"] == "ReplicaFailure" and each.get("status") != "False":
+            return str(each.get("message") or each.get("reason"))
+    return None
 
 
 def _owner(found: Object) -> str:

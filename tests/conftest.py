@@ -29,9 +29,10 @@ _WEIGHTS = ("broker", "spark", "browser", "kubernetes")
 """Needs, from what starts in seconds to what takes minutes."""
 
 # Every JVM of a test lives for a minute or less, and the optimising compiler pays only after
-# that: a quarter of all CPU time without this. `make bench` does without it.
+# that: a quarter of all CPU time without this. `make bench` does without it. (Not
+# JDK_JAVA_OPTIONS: brokers are started without it.)
 if not os.environ.get("FLEET_LONG"):
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @dataclass(frozen=True)

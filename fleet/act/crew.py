@@ -7,21 +7,33 @@ join. This module counts and asks; the runtime keeps processes alive.
 from collections.abc import Callable, Collection
 
 from fleet.act.runtime import Runtime
-from fleet.errors import FleetError
+from fleet.errors import FleetError, NoRoom
 from fleet.settings import settings_from
 from fleet.slots import SlotStore, WorkerProcess
 
 Wait = Callable[[Callable[[], bool], float, str], None]
 """wait(predicate, seconds, what is awaited): polls and renews; FleetError in the end."""
+_UNUSED_GRACE = 10.0
+"""Seconds for a worker to end that has only just been started."""
 
 
 class Crew:
     """The workers of one group, seen through its runtime and store."""
 
-    def __init__(self, runtime: Runtime, store: SlotStore, group: str) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: SlotStore,
+        group: str,
+        *,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._runtime = runtime
         self._store = store
         self._group = group
+        self._say = say
+        self._room: int | None = None
+        """Workers without a slot that there was room for when there was none for more."""
 
     def holders(self) -> dict[int, str]:
         """The worker that holds each slot, by slot number."""
@@ -56,10 +68,29 @@ class Crew:
             if r.phase == "standby" and r.slot is None and r.worker in free & running
         )
 
-    def ensure(self, revision: str, count: int) -> tuple[str, ...]:
-        """Have at least `count` workers without a slot; names of those started now."""
+    def ensure(self, revision: str, count: int, *, least: int | None = None) -> int:
+        """Have at least `count` workers without a slot; how many of them there can be.
+
+        least: how many will do where there is no room for `count` (None: all of them). Where
+        not even these can be had, those that were started for it go again, and NoRoom is raised.
+        """
+        enough = count if least is None else min(least, count)
+        if self._room is not None:  # it was said; asked again when somebody needs more than that
+            count = max(enough, min(count, self._room))
         missing = count - len(self.free(revision))
-        return self._runtime.start(self._group, revision, missing) if missing > 0 else ()
+        if missing <= 0:
+            return count
+        try:
+            self._runtime.start(self._group, revision, missing)
+        except NoRoom as error:
+            have = len(self.free(revision))
+            if have < enough:
+                self.remove(error.made, grace=_UNUSED_GRACE)
+                raise
+            self._say(f"  {have} worker(s) without a slot where {count} were wanted: {error}")
+            self._room = have
+            return have
+        return count
 
     def await_warm(self, revision: str, count: int, *, timeout: float, wait: Wait) -> None:
         """Wait for `count` warm standbys; FleetError names a worker that cannot start."""
@@ -92,8 +123,10 @@ class Crew:
         if names:
             self._runtime.remove(tuple(names), grace=grace)
 
-    def settle_standbys(self, revision: str, count: int, *, grace: float) -> None:
-        """Leave exactly `count` standbys of `revision`, and none of another."""
+    def settle_standbys(
+        self, revision: str, count: int, *, grace: float, least: int | None = None
+    ) -> None:
+        """Leave exactly `count` standbys of `revision` (see `ensure`), and none of another."""
         for name in self.free():
             if name not in self.free(revision):
                 self.remove((name,), grace=grace)
@@ -101,4 +134,4 @@ class Crew:
         warm = set(self.warm(revision))
         ranked = sorted(spare, key=lambda name: (name not in warm, name))
         self.remove(ranked[count:], grace=grace)
-        self.ensure(revision, count)
+        self.ensure(revision, count, least=least)

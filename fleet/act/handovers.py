@@ -9,10 +9,10 @@ takes the cores that a successor's first batch needs. Cost: a start's seconds pe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from fleet.act.waves import numbers_of
-from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
+from fleet.errors import FleetError, LostLease, NoRoom, RolledBack, Unreachable
 from fleet.model import Step
 from fleet.slots import Handover, Phase, Slot
 
@@ -39,9 +39,9 @@ class Handovers:
         todo = [n for n in step.slots if not self._rolled(n, step.revision)]
         canary_due = len(todo) == len(step.slots) or "canary" in self._work.lease.change.detail
         width = self._work.spec.rollout.max_parallel
-        stock = self._stock(step, len(todo))
+        stock = self._first_stock(step, len(todo)) if canary_due else self._stock(step, len(todo))
         while todo:
-            turn = todo[:1] if canary_due else todo[:width]
+            turn = todo[:1] if canary_due else todo[: min(width, stock)]
             if canary_due:
                 self._await_first(step, stock)
             else:
@@ -70,11 +70,22 @@ class Handovers:
         return int(tokens[str(number)]) if isinstance(tokens, dict) else 0
 
     def _stock(self, step: Step, left: int) -> int:
-        """Keep new standbys ahead of the roll, never more than are still needed; how many."""
+        """Keep new standbys ahead of the roll, never more than are still needed; how many.
+
+        Where there is no room for them, one will do: slot after slot.
+        """
         standby = self._work.spec.replicas.standby
         ahead = min(left, self._work.spec.rollout.max_parallel + 1)
-        self._work.crew.ensure(step.revision, ahead + standby)
-        return ahead + standby
+        return self._work.crew.ensure(step.revision, ahead + standby, least=min(left, 1))
+
+    def _first_stock(self, step: Step, left: int) -> int:
+        """The same before the canary: without room for a single one, nothing was touched yet."""
+        try:
+            return self._stock(step, left)
+        except NoRoom as error:
+            if "canary" in self._work.lease.change.detail:
+                raise
+            self._give_up(step, error)
 
     def _await_stock(self, step: Step, stock: int) -> None:
         """Let those that were just started become warm, for a while.
@@ -109,7 +120,7 @@ class Handovers:
                 raise
             self._give_up(step, error)
 
-    def _give_up(self, step: Step, error: FleetError) -> None:
+    def _give_up(self, step: Step, error: FleetError) -> NoReturn:
         """Its workers go; those of the old revision never stopped."""
         work, grace = self._work, self._work.spec.rollout.drain_timeout
         slots = work.slots()
@@ -118,7 +129,7 @@ class Handovers:
         warm = set(work.crew.warm(step.revision)) if old == step.revision else set()
         work.progress(f"  no worker of {step.revision} gets warm ({error}); they go again")
         work.crew.remove(sorted(set(work.crew.free(step.revision)) - warm), grace=grace)
-        work.crew.settle_standbys(old, work.spec.replicas.standby, grace=grace)
+        work.crew.settle_standbys(old, work.spec.replicas.standby, grace=grace, least=0)
         raise RolledBack(
             f"no worker of revision {step.revision} got warm: {error}; nothing was handed over, "
             f"{old} goes on"
@@ -204,7 +215,10 @@ class Handovers:
             lambda gate: replace(gate, handover=without(gate.handover, (number,)))
         )
         self._work.crew.settle_standbys(
-            old, self._work.spec.replicas.standby, grace=self._work.spec.rollout.drain_timeout
+            old,
+            self._work.spec.replicas.standby,
+            grace=self._work.spec.rollout.drain_timeout,
+            least=0,
         )
         raise RolledBack(
             f"the canary on slot {number} failed: {error}; it runs {old} again"

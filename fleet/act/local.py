@@ -233,8 +233,13 @@ class LocalRuntime:
 
     # --- beside a change ------------------------------------------------------------------------
 
-    def rest(self, group: str, *, given_up: bool = False) -> None:
+    def rest(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """Nothing: the supervisor does what the roster says at any time."""
+
+    def held(self, group: str) -> str | None:
+        """Nothing, for the same reason."""
+        del group
+        return None
 
     def concerns(self, plan: Plan) -> Concerns:
         """None: nobody else starts processes here."""

@@ -170,7 +170,7 @@ class Performer:
         work = StepWork(
             spec=self.spec,
             store=self.store,
-            crew=Crew(self.runtime, self.store, self.spec.group),
+            crew=Crew(self.runtime, self.store, self.spec.group, say=self.progress),
             leave=self.leaver.leave,
             lease=lease,
             wait=self._wait,
@@ -265,9 +265,10 @@ class Performer:
     def _tidy(self, revision: str) -> None:
         if self.adopting is not None:
             return
-        crew = Crew(self.runtime, self.store, self.spec.group)
+        crew = Crew(self.runtime, self.store, self.spec.group, say=self.progress)
         wanted = self.spec.replicas.standby if self.store.gate(self.spec.group).open else 0
-        crew.settle_standbys(revision, wanted, grace=self.spec.rollout.drain_timeout)
+        grace = self.spec.rollout.drain_timeout
+        crew.settle_standbys(revision, wanted, grace=grace, least=0)
 
     def _wait(
         self, predicate: Callable[[], bool], timeout: float, what: str, poll: float | None = None
@@ -288,12 +289,13 @@ class Performer:
     def _rested(self, sentence: str) -> str:
         """Why the change did not go well, and what its runtime could not do to its end either."""
         try:
-            self.runtime.rest(self.spec.group)
+            self.runtime.rest(self.spec.group, failed=True)
+            held = self.runtime.held(self.spec.group)
         except LostLease:
             raise
         except FleetError as error:
             return f"{sentence}; {error}"
-        return sentence
+        return sentence if held is None else f"{sentence}; {held}"
 
     def _end(self, lease: ChangeLease, state: ChangeState, sentence: str) -> Change:
         self.progress(f"{state}: {sentence}")

@@ -49,7 +49,10 @@ class Runtime(Protocol):
         ...
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
-        """Ask for `count` more workers; their names (unique, never used again)."""
+        """Ask for `count` more workers than there are; their names (unique, never used again).
+
+        Raises NoRoom where fewer can be had.
+        """
         ...
 
     def remove(self, names: Sequence[str], *, grace: float) -> None:
@@ -64,13 +67,18 @@ class Runtime(Protocol):
         """All workers not yet gone."""
         ...
 
-    def rest(self, group: str, *, given_up: bool = False) -> None:
+    def rest(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """No change of the group is carried out any more: what was asked for is done to its end.
 
-        given_up: the last change was ended where it stood (abort). Called before a change ends,
-        so that its actor's successor does it where the actor died. Raises FleetError where other
-        workers were removed than those asked for.
+        failed: the last change did not go well: what no slot has come to use is taken back.
+        given_up: it was ended where it stood (abort). Called before a change ends, so that its
+        actor's successor does it where the actor died. Raises FleetError where other workers
+        were removed than those asked for.
         """
+        ...
+
+    def held(self, group: str) -> str | None:
+        """What is kept from moving by a change that ended half-way, and what would let it go."""
         ...
 
     def concerns(self, plan: Plan) -> Concerns:

@@ -107,8 +107,7 @@ class StepWork:
         standby = self.spec.replicas.standby
         apart: str | None = None
         if missing:
-            count = len(missing) + standby
-            self.crew.ensure(revision, count)
+            count = self.crew.ensure(revision, len(missing) + standby, least=len(missing))
             self.progress(f"  warming {count} standby(s) of revision {revision}")
             limit = self.spec.rollout.warm_timeout
             self.crew.await_warm(revision, count, timeout=limit, wait=self.wait)

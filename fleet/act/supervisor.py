@@ -217,13 +217,17 @@ class Supervisor:
 
     def _start(self, row: Row) -> None:
         log = log_of(self.home, row.name)
-        set_aside(log)
-        process = spawn(
-            row.launch.argv,
-            log=log,
-            env=environment(self.home, part="worker", extra=row.launch.env, worker=row.name),
-            cwd=self.home,
-        )
+        try:
+            set_aside(log)
+            process = spawn(
+                row.launch.argv,
+                log=log,
+                env=environment(self.home, part="worker", extra=row.launch.env, worker=row.name),
+                cwd=self.home,
+            )
+        except OSError as error:  # no such program, no more processes, no room for its log
+            self._failed(row, f"it could not be started: {error}", lived=0.0, orderly=False)
+            return
         _log.info("%s starts as pid %d", row.name, process.pid)
         try:
             self.roster.started(row.name, process, at=self._clock.now())
@@ -255,6 +259,10 @@ class Supervisor:
             return
         lived = age(process)
         orderly = row.restart_asked or (code == 0 and lived >= LEAST_LIFE)
+        self._failed(row, reason, lived=lived, orderly=orderly)
+
+    def _failed(self, row: Row, reason: str, *, lived: float, orderly: bool) -> None:
+        """It does not run: who asks is told why, and it is started after its pause."""
         backoff = _Backoff(failures=row.failures)
         delay = backoff.ended(lived=lived, orderly=orderly, now=self._clock.monotonic())
         self._backoffs[row.name] = backoff

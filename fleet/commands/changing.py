@@ -298,7 +298,9 @@ def _settle(session: Session, group: str, how: str) -> Result:
 
     last = session.fleet.changes(group, limit=1)
     if not last or last[0].state is not ChangeState.RUNNING:
-        session.say(f"group {group}: no unfinished change")
+        held = session.fleet.let_go(group) if how == "abort" else None
+        told = "no unfinished change" if held is None else f"let go of what it held: {held}"
+        session.say(f"group {group}: {told}")
         return Result(group)
     before = last[0]
 

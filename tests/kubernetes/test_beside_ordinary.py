@@ -8,23 +8,25 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from dagster import DagsterInstance, ExecuteInProcessResult
 
 from assets import names
-from assets.definitions import build
-from assets.resources import declared
 from fleet.bench.figures import ratio
 from fleet.slots import ChangeState
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube
 from tests.support.ordinary_pods import OrdinaryPods
 from tests.support.pod_ground import SLOTS, Cost, Ground, opened
-from tests.support.pod_shop import PodShop
+from tests.support.through_dagster import ran
 
 SPARK = '    df.selectExpr("count(*) AS n").collect()\n'
 PLAIN = "    # the journal is all its work, as in the ordinary consumer\n"
 
-pytestmark = [pytest.mark.broker, pytest.mark.kubernetes, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.kubernetes,
+    pytest.mark.long,
+    pytest.mark.timeout(400),
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,24 +38,6 @@ def ground(
     group = f"beside-{uuid.uuid4().hex[:8]}"
     with opened(kube, kube_broker, home, group=group, edited=(SPARK, PLAIN)) as made:
         yield made
-
-
-def ran(shop: PodShop) -> ExecuteInProcessResult:
-    """The acting job, of exactly the assets that a laptop's fleet has."""
-    spec = declared({"FLEET_CONFIG": str(shop.config)})
-    cluster, group = spec.cluster.name, shop.group
-    resource = {"config": {"config": str(shop.config), "home": str(shop.home)}}
-    with DagsterInstance.ephemeral() as instance:
-        return (
-            build(spec)
-            .resolve_job_def("change_group")
-            .execute_in_process(
-                instance=instance,
-                asset_selection=[names.plan_key(cluster, group), names.rollout_key(cluster, group)],
-                run_config={"resources": {"fleet": resource}},
-                raise_on_error=False,
-            )
-        )
 
 
 def test_beside_the_ordinary_way(ground: Ground) -> None:

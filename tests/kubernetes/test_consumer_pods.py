@@ -78,6 +78,7 @@ def as_planned(change: Change, kind: StepKind) -> None:
     print(f"{step.sentence}: {change.receipts[-1].ours} where {step.price.rebalances_max}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_from_nothing_and_a_pod_deleted_by_force(
     kube: Kube, kube_broker: RunningBroker, tmp_path: Path, unique: str

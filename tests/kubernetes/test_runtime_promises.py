@@ -4,15 +4,18 @@ Rebalances are counted by Kafka's own DumpLogSegments [33]; lost and twice come 
 pods were really called with [34].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from assets import names
 from fleet.model import StepKind, Verdict
-from fleet.slots import ChangeState
+from fleet.slots import Change, ChangeState
 from tests.support.kafka_tools import generations
 from tests.support.pod_shop import PodShop
+from tests.support.through_dagster import ran
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -21,6 +24,8 @@ pytestmark = [
 ]
 
 OpenShop = Callable[..., PodShop]
+SPARK = 1
+"""Pods of the shared Spark server."""
 
 
 def recorded(shop: PodShop, broker: Any) -> int:
@@ -30,52 +35,93 @@ def recorded(shop: PodShop, broker: Any) -> int:
 
 @pytest.fixture
 def shop(pod_shop: OpenShop, unique: str) -> PodShop:
-    """Four workers and a standby at work."""
+    """Three workers and a standby at work."""
     made = pod_shop(f"pods-{unique}", assignor="range")
-    made.create_topic(8)
-    made.declare(scaling={"policy": "fixed", "workers": 4})
+    made.create_topic(6)
+    made.declare(scaling={"policy": "fixed", "workers": 3})
     return made
 
 
-def test_roll_up_and_down(shop: PodShop, pod_broker: Any) -> None:
-    """A roll of 4 costs nothing, +3 one episode, -3 one generation and just the drained pods."""
+@contextmanager
+def quota(kube: Any, namespace: str, pods: int) -> Iterator[None]:
+    """The namespace takes so many pods, as its administrator has it."""
+    body = {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(pods)}}}
+    kube.core.create_namespaced_resource_quota(namespace, body)
+    kube.kubectl(
+        *("wait", "-n", namespace, "resourcequota/pods", "--timeout=30s"),
+        f"--for=jsonpath={{.status.hard.pods}}={pods}",
+    )
+    yield
+    kube.core.delete_namespaced_resource_quota("pods", namespace)
+
+
+def applied(shop: PodShop, wanted: int | None = None) -> Change:
+    """What fleet.yaml says, or so many slots."""
+    with shop.fleet() as fleet:
+        return fleet.apply(shop.group, wanted=wanted, actor="test", progress=shop.say)
+
+
+def pods(shop: PodShop) -> set[str]:
+    """Of workers."""
+    with shop.fleet() as fleet:
+        return {worker.name for worker in fleet.workers(shop.group)}
+
+
+def held(shop: PodShop) -> dict[int, str]:
+    """Slot → pod."""
+    with shop.fleet() as fleet:
+        return {s.number: s.holder for s in fleet.slots(shop.group) if s.holder}
+
+
+def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
+    """A roll through Dagster costs nothing, with room for one extra pod; +2 one episode, and
+    nothing at all where there is no room; -2 one generation and just the drained pods.
+    """
     with shop.stream(rate=100):
-        with shop.fleet() as fleet:
-            first = fleet.apply(shop.group, actor="test", progress=shop.say)
-            assert first.state is ChangeState.DONE, first.sentence
-        shop.rest(5)
+        first = applied(shop)
+        assert first.state is ChangeState.DONE, first.sentence
+        shop.rest(4)
 
-        before = recorded(shop, pod_broker)
+        before, old = recorded(shop, pod_broker), pods(shop)
         shop.edit_job("VERSION = 1", "VERSION = 2")
+        with quota(kube, shop.namespace, len(old) + SPARK + 1):
+            result = ran(shop)
+            assert result.success, [e for e in result.all_events if e.is_step_failure]
+            (receipt,) = result.get_asset_check_evaluations()
+            assert (receipt.check_name, receipt.passed) == (names.RECEIPT, True)
+            shop.rest(4)
         with shop.fleet() as fleet:
-            old = {w.name for w in fleet.workers(shop.group)}
-            rolled = fleet.apply(shop.group, actor="test", progress=shop.say)
-            assert rolled.state is ChangeState.DONE, rolled.sentence
-            assert [s.kind for s in rolled.plan.steps] == [StepKind.ROLL]
-            assert all(r.verdict is Verdict.EQUAL for r in rolled.receipts), rolled.receipts
-        shop.rest(5)
-        assert recorded(shop, pod_broker) == before
-        with shop.fleet() as fleet:
-            now = {w.name for w in fleet.workers(shop.group)}
-            assert not now & old
+            rolled = fleet.changes(shop.group, limit=1)[0]
             slots = [s for s in fleet.slots(shop.group) if s.holder]
-            assert {s.revision for s in slots} == {rolled.plan.revision}
+        assert rolled.state is ChangeState.DONE, rolled.sentence
+        assert [s.kind for s in rolled.plan.steps] == [StepKind.ROLL]
+        assert all(r.verdict is Verdict.EQUAL for r in rolled.receipts), rolled.receipts
+        assert recorded(shop, pod_broker) == before
+        assert not pods(shop) & old
+        assert {s.revision for s in slots} == {rolled.plan.revision}
 
-            up = fleet.apply(shop.group, wanted=7, actor="test", progress=shop.say)
-            assert up.state is ChangeState.DONE, up.sentence
-            assert recorded(shop, pod_broker) == before + 1
-        shop.rest(8)
+        there, holders = pods(shop), held(shop)
+        with quota(kube, shop.namespace, len(there) + SPARK + 1):
+            for _ in range(2):
+                refused = applied(shop, wanted=5)
+                assert refused.state is ChangeState.FAILED
+                assert "exceeded quota" in (refused.sentence or "")
+                shop.rest(4)
+        assert (pods(shop), held(shop)) == (there, holders), "nothing came or went for good"
+        with shop.fleet() as fleet:
+            assert fleet.let_go(shop.group) is None, "and nothing is held"
 
-        with shop.fleet() as fleet:
-            held = {s.number: s.holder for s in fleet.slots(shop.group) if s.holder}
-            there = {w.name for w in fleet.workers(shop.group)}
-            down = fleet.apply(shop.group, wanted=4, actor="test", progress=shop.say)
-            assert down.state is ChangeState.DONE, down.sentence
-            assert recorded(shop, pod_broker) == before + 2
-            (leave,) = [s for s in down.plan.steps if s.kind is StepKind.LEAVE]
-        shop.rest(5)
-        with shop.fleet() as fleet:
-            left = {w.name for w in fleet.workers(shop.group)}
-        assert there - left == {held[n] for n in leave.slots}, "exactly the drained pods"
+        up = applied(shop, wanted=5)
+        assert up.state is ChangeState.DONE, up.sentence
+        assert recorded(shop, pod_broker) == before + 1
+        shop.rest(6)
+
+        there, holders = pods(shop), held(shop)
+        down = applied(shop, wanted=3)
+        assert down.state is ChangeState.DONE, down.sentence
+        assert recorded(shop, pod_broker) == before + 2
+        (leave,) = [s for s in down.plan.steps if s.kind is StepKind.LEAVE]
+        shop.rest(4)
+        assert there - pods(shop) == {holders[n] for n in leave.slots}, "exactly the drained pods"
     shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)

@@ -4,12 +4,17 @@ One fleet lives through all tests of this file, in their order: applied, rolled 
 Rebalances are counted by Kafka's own tool in `__consumer_offsets`.
 """
 
+import json
+import os
+import signal
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
+from fleet.broker import Broker
 from k8s.names import SPARK
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
@@ -58,10 +63,45 @@ def test_applied_to_an_empty_cluster_it_starts_to_consume(
     assert max(generations(kube_broker.broker, fleet.group)) <= 2
 
 
-def test_a_restarted_rollout_costs_nothing(fleet: PodFleet, counted: None):
-    """`kubectl rollout restart`: every slot ends on a new pod, with 0 rebalances."""
+@contextmanager
+def away(broker: Broker) -> Iterator[None]:
+    """It answers nothing; connections stand, and new ones are taken."""
+    pids = [node.pid for node in broker.status().nodes if node.pid is not None]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def cut_off(fleet: PodFleet, pods: set[str]) -> bool:
+    """Whether one of these is warm, and says that no broker answers it."""
+    for pod in pods:
+        with suppress(AssertionError):  # it does not listen yet
+            if json.loads(fleet.probe(pod, "/status"))["condition"] == "cut off":
+                return True
+    return False
+
+
+def test_a_rollout_waits_for_kafka_and_costs_nothing(
+    fleet: PodFleet, counted: None, kube_broker: RunningBroker
+):
+    """`kubectl rollout restart` while no broker answers: the new pod is warm and not ready, none
+    of the old ones goes, nobody is restarted. Then every slot ends on a new pod, at 0 rebalances.
+    """
     old = set(fleet.pods())
-    fleet.kubectl("rollout", "restart", fleet.deployment)
+    with away(kube_broker.broker):
+        fleet.kubectl("rollout", "restart", fleet.deployment)
+        fleet.until(lambda: cut_off(fleet, set(fleet.pods()) - old), "a new pod that is cut off")
+        ends = time.monotonic() + LEASE
+        while time.monotonic() < ends:
+            assert old <= set(fleet.pods()), "an old one went, and could not drain"
+            assert not fleet.ready() - old
+            time.sleep(0.5)
+        found = [s for pod in fleet.pods().values() for s in pod.status.container_statuses or ()]
+        assert [s.restart_count for s in found] == [0] * len(found)
     fleet.until(
         lambda: fleet.serve(lambda: fleet.ready() - old) and not old & set(fleet.pods(going=True)),
         "all slots on the new pods",
@@ -70,6 +110,7 @@ def test_a_restarted_rollout_costs_nothing(fleet: PodFleet, counted: None):
     assert len(fleet.pods()) == SLOTS + 1
 
 
+@pytest.mark.long
 def test_another_image_costs_nothing(fleet: PodFleet, counted: None, kube: Kube):
     """`kubectl set image`: the same."""
     old = set(fleet.pods())
@@ -110,6 +151,7 @@ def test_a_pod_deleted_by_force_is_replaced(fleet: PodFleet, counted: None):
     fleet.until(lambda: len(fleet.ready()) == SLOTS + 1, "the pod to be replaced")
 
 
+@pytest.mark.long
 def test_the_shared_spark_server_comes_back(fleet: PodFleet, counted: None):
     """Its pod is killed: workers make their sessions again, and stay members meanwhile."""
     label = f"app.kubernetes.io/name={SPARK}"
@@ -128,7 +170,7 @@ def test_an_image_that_fails_on_every_batch_gets_one_slot(
     failing_image = derived(kube, "failing", JOB_FAILS="1")
     fleet.kubectl("set", "image", fleet.deployment, f"worker={failing_image}")
     fleet.until(lambda: fleet.fails("broken on purpose"), "the new pod to fail", timeout=240)
-    since, ends = fleet.committed(), time.monotonic() + 3 * LEASE
+    since, ends = fleet.committed(), time.monotonic() + 2 * LEASE
     while time.monotonic() < ends:
         theirs = {n for n, slot in fleet.slots().items() if slot.holder not in old | {None}}
         assert len(theirs) <= 1, "a second slot runs it"
@@ -149,6 +191,7 @@ def test_an_image_that_fails_on_every_batch_gets_one_slot(
     )
 
 
+@pytest.mark.long
 def test_a_jvm_per_pod_needs_no_server(kube: Kube, kube_broker: RunningBroker, namespace: str):
     """`spark: local[1]`: one slot, one standby, handed over by a restarted rollout at 0."""
     fleet = PodFleet(kube, namespace, kube_broker.bootstrap_servers, slots=1, spark="local[1]")

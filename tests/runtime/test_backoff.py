@@ -12,6 +12,7 @@ from fleet.act.logs import thin_out
 from fleet.act.roster import Launch, Row
 from fleet.act.supervisor import FIRST_DELAY, STEADY_SECONDS, Supervisor, _Backoff
 from fleet.clock import SystemClock
+from fleet.slots import ILL_AFTER
 
 
 class SetClock(SystemClock):
@@ -53,6 +54,28 @@ def test_a_clock_that_is_set_keeps_no_worker_from_starting(tmp_path: Path, hours
         assert supervisor.roster.rows()[0].failures == 2
     finally:
         supervisor.end_all()
+        supervisor.roster.close()
+
+
+def test_a_worker_that_cannot_be_started_says_why(tmp_path: Path):
+    """Each try counts, ever more rarely: a change that waits for it ends with the reason, and
+    does not ask for others in its place.
+    """
+    supervisor = Supervisor(tmp_path, clock=SystemClock())
+    nothing = Launch(argv=("/no/such/python", "-m", "fleet.worker"))
+    row = Row(name="w", cluster="main", group="g", revision="r", launch=nothing, shared_spark=False)
+    try:
+        supervisor.roster.add([row])
+        for tries in range(1, 4):
+            supervisor.look()
+            supervisor.look()  # its pause is not over
+            (found,) = supervisor.roster.rows()
+            assert (found.restarts, found.failures) == (tries, tries)
+            told = "it could not be started: no program /no/such/python"
+            assert found.exit_reason == told
+            supervisor._backoffs["w"].not_before = 0.0
+        assert found.restarts >= ILL_AFTER
+    finally:
         supervisor.roster.close()
 
 

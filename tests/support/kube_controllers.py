@@ -15,6 +15,7 @@ CONTROLLERS = (
     "replicaset-controller",
     "garbage-collector-controller",
     "namespace-controller",
+    "resourcequota-controller",
 )
 
 

@@ -84,6 +84,26 @@ class Ground:
             revision=revision,
         )
 
+    def quota(self, pods: int) -> None:
+        """The namespace takes so many pods; known to the API server when this returns."""
+        path = f"/api/v1/namespaces/{self.api.namespace}/resourcequotas"
+        wanted = {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(pods)}}}
+        if self.api._call("GET", f"{path}/pods", missing=None) is None:
+            self.api._call("POST", path, body=wanted)
+        else:
+            self.api._call(
+                "PATCH", f"{path}/pods", body={"spec": wanted["spec"]},
+                content_type="application/merge-patch+json",
+            )  # fmt: skip
+
+        def known() -> bool:
+            status = self.api._call("GET", f"{path}/pods")["status"]
+            used = status.get("used", {}).get("pods")
+            hard = status.get("hard", {}).get("pods")
+            return hard == str(pods) and used == str(len(self.living()))
+
+        self.until(known)
+
     def start(self, revision: str, count: int) -> tuple[str, ...]:
         """More of a revision."""
         return self.rolling.start(self.settings(revision), count=count)

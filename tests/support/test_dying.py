@@ -53,6 +53,21 @@ def test_starts(tmp_path):
 """
 
 
+API_SERVER = """
+import os, time
+from pathlib import Path
+from tests.support.kube_api import KubeApi
+from tests.support.kube_controllers import controllers
+
+def test_starts(tmp_path):
+    with controllers(KubeApi(tmp_path / "api").start(), tmp_path):
+        here = Path(__file__).parent
+        (here / "part").write_text(f"{os.getpid()} 0")
+        (here / "part").rename(here / "a.started")
+        time.sleep(300)
+"""
+
+
 @contextmanager
 def running(folder: Path, unique: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A pytest over the tests of a folder, in a process group of its own, under our mark."""
@@ -121,5 +136,16 @@ def test_broker(tmp_path: Path, unique: str) -> None:
     with running(tmp_path, unique) as process:
         started(tmp_path, "a")
         assert len(carrying(unique)) == 2
+        process.kill()
+        gone(unique)
+
+
+@pytest.mark.kubernetes
+def test_api_server(tmp_path: Path, unique: str) -> None:
+    """With its etcd and its controllers, each in a session of its own."""
+    (tmp_path / "test_a.py").write_text(API_SERVER)
+    with running(tmp_path, unique) as process:
+        started(tmp_path, "a")
+        assert len(carrying(unique)) == 4
         process.kill()
         gone(unique)

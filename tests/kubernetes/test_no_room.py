@@ -1,0 +1,136 @@
+"""Pods that the API server does not admit: nothing is asked for twice, and nothing stays held."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fleet.errors import NoRoom
+from k8s import making, shapes
+from k8s.api import again_on_conflict
+from k8s.shapes import Shape
+from tests.support.kube_api import KubeApi
+from tests.support.nodeless import Ground
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture
+def ground(control_plane: KubeApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+    monkeypatch.setattr(making, "_REFUSED_SECONDS", 1.5)
+    api = control_plane.api(control_plane.namespace())
+    found = Ground(api)
+    try:
+        yield found
+    finally:
+        found.close()
+        api.close()
+
+
+def shape_of(ground: Ground) -> Shape:
+    """Of its Deployment."""
+    _, shape = ground.rolling.look()
+    assert shape is not None
+    return shape
+
+
+def test_more_of_one_template(ground: Ground) -> None:
+    """Room for one of three: that one, by name, and the number of those that are there; however
+    often it is tried, nothing else is asked for, and nothing comes when the quota is lifted.
+    """
+    ground.start("one", 2)
+    ground.ready()
+    ground.quota(3)
+    with pytest.raises(NoRoom, match="exceeded quota") as first:
+        ground.start("one", 3)
+    assert set(first.value.made) <= set(ground.names_of("one"))
+    assert len(first.value.made) == 1
+    assert (shape_of(ground).replicas, shape_of(ground).total) == (3, 3)
+    with pytest.raises(NoRoom) as second:
+        ground.start("one", 2)
+    assert second.value.made == ()
+    assert (shape_of(ground).replicas, shape_of(ground).total) == (3, 3)
+    ground.quota(20)
+    ground.stays({"one": 3}, seconds=1.0)
+    assert len(ground.start("one", 2)) == 2
+
+
+def test_a_new_template_goes_back(ground: Ground) -> None:
+    """Not one pod of it, tried twice: at rest again with the old one, none of whose pods went."""
+    ground.start("one", 3)
+    ground.ready()
+    before = sorted(ground.names_of("one"))
+    ground.quota(3)
+    for _ in range(2):
+        with pytest.raises(NoRoom, match=r"0 of . pods .*exceeded quota"):
+            ground.start("two", 2)
+        assert shape_of(ground).total <= 4, "one is wanted still, and no more"
+    told = ground.rolling.held()
+    assert told is not None
+    assert "3 pods of one" in told
+    ground.rolling.rest(give_up=lambda _: True, let_go=False)
+    ground.until(lambda: shape_of(ground).total == 3)
+    ground.quota(20)
+    ground.stays({"one": 3}, seconds=1.0)
+    assert sorted(ground.names_of("one")) == before
+    rest = shape_of(ground)
+    assert (rest.replicas, rest.held, rest.surge) == (3, False, 1)
+    assert ground.rolling.held() is None
+
+
+def test_one_extra_pod_is_enough_for_a_roll(ground: Ground) -> None:
+    """Of two asked for ahead one is made; its successor takes the place of who goes, waited for
+    while that one is on its way out.
+    """
+    ground.start("one", 3)
+    ground.ready()
+    ground.quota(4)
+    with pytest.raises(NoRoom) as short:
+        ground.start("two", 2)
+    assert len(short.value.made) == 1
+    while old := sorted(ground.names_of("one")):
+        ground.ready()
+        ground.rolling.mark([old[0]])
+        if len(old) > 1:
+            assert len(ground.start("two", 1)) == 1
+        ground.until(lambda: not ground.rolling.settle())
+    ground.rolling.rest()
+    ground.stays({"two": 3}, seconds=0.5)
+
+
+def test_what_was_refused_does_not_hold_a_removal_up(ground: Ground) -> None:
+    """A pod that a quota keeps from being made again: the marked ones go all the same."""
+    ground.start("one", 4)
+    ground.ready()
+    ground.quota(2)
+    lost, going, *_ = sorted(ground.names_of("one"))
+    ground.api.delete("Pod", lost)
+    ground.until(lambda: shape_of(ground).sets[0].refused is not None)
+    ground.remove(going)
+    ground.quota(20)
+    ground.stays({"one": 2}, seconds=1.0)
+    assert going not in ground.names_of("one")
+
+
+def test_what_an_earlier_release_left_behind(ground: Ground) -> None:
+    """It asked for more each time: 18 pods once the quota was lifted. Given up, it is the old
+    template and as many as there are.
+    """
+    ground.start("one", 3)
+    ground.ready()
+    ground.quota(3)
+    with pytest.raises(NoRoom):
+        ground.start("two", 2)
+    for count in (2, 4, 6):
+
+        def ask(count: int = count) -> None:
+            found, shape = ground.rolling.look()
+            assert found is not None
+            assert shape is not None
+            ground.rolling._write_both(found, shapes.grow(shape, count))
+
+        again_on_conflict(ground.clock, ask)
+    assert shape_of(ground).replicas > 6
+    ground.rolling.rest(give_up=lambda _: True)
+    ground.quota(20)
+    ground.stays({"one": 3}, seconds=1.5)
+    assert (shape_of(ground).replicas, shape_of(ground).held) == (3, False)
