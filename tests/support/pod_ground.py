@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,12 +212,14 @@ def opened(
     group: str,
     edited: tuple[str, str] = ("", ""),
     protocol: str = "classic",
+    worker: Mapping[str, str] | None = None,
     slots: int = SLOTS,
     begin: Callable[[Ground], None] = Ground.open,
 ) -> Iterator[Ground]:
     """A fleet in a namespace of its own, at work; at the end nothing of it is left.
 
-    edited: what is another text in the entrypoint from the start. begin: who applies it first.
+    edited: what is another text in the entrypoint from the start. worker: terms of membership,
+    in the place of static range. begin: who applies it first.
     """
     with pytest.MonkeyPatch.context() as patch, kube.namespace(group) as namespace:
         patch.setenv("KUBECONFIG", str(kube.kubeconfig))
@@ -230,8 +232,8 @@ def opened(
             "spark": {"image": image("spark"), "memory": "1g", "master": "local[2]"},
         }
         servers = broker.bootstrap_servers
-        worker = {"protocol": protocol} if protocol == "consumer" else {"assignor": "range"}
-        shop = PodShop(home, servers, group, runtime=runtime, **worker)
+        usual = {"protocol": protocol} if protocol == "consumer" else {"assignor": "range"}
+        shop = PodShop(home, servers, group, runtime=runtime, **(worker or usual))
         shop.edit_job(*edited)
         shop.create_topic(PARTITIONS)
         shop.declare(scaling={"policy": "fixed", "workers": slots})

@@ -24,7 +24,7 @@ from fleet.clock import SystemClock
 from fleet.demo.held import read_topics
 from fleet.model import TopicPartition
 from fleet.settings import WorkerSettings
-from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
 from fleet.spec import Cluster, GroupSpec
 from tests.conftest import RunningBroker
 from tests.support.waiting import sizes, stored, until
@@ -59,7 +59,7 @@ class Group:
         self.topic = f"{name}-topic"
         self.partitions = 4
         self.folder = folder
-        self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
+        self.store: SlotStore = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self.produced: Counter[int] = Counter()
         self._numbers = itertools.count()
@@ -104,7 +104,7 @@ class Group:
                 "topics": list(topics) or [self.topic],
                 "worker": worker,
                 "rollout": {"drain_timeout": "9s"},
-                "runtime": {"kind": "local", "lease": lease},
+                **self.place(lease),
             }
         )
         settings = WorkerSettings(
@@ -118,10 +118,19 @@ class Group:
         with (self.folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "fleet.worker", "--settings", path, "--name", name],
-                env={**os.environ, "FLEET_HOME": str(self._home)},
+                env={**os.environ, **self.environment(name)},
                 stdout=log,
                 stderr=log,
             )
+
+    def place(self, lease: float) -> dict[str, Any]:
+        """Where workers run and keep their slots, as fleet.yaml says it of the group."""
+        return {"runtime": {"kind": "local", "lease": lease}}
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What a worker's environment has beside ours."""
+        del name
+        return {"FLEET_HOME": str(self._home)}
 
     def warm(self, *names: str) -> None:
         """Wait until these are standbys."""
