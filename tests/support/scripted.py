@@ -263,7 +263,12 @@ class Stage:
                 "topics": ["t"],
                 "worker": {"entrypoint": "job:process", "protocol": "classic"},
                 "replicas": {"min": 0, "max": 8, "standby": 1},
-                "rollout": {"canary_batches": 1, "bake": "5s", "drain_timeout": "5s"},
+                "rollout": {
+                    "canary_batches": 1,
+                    "bake": "5s",
+                    "drain_timeout": "5s",
+                    "warm_timeout": "10s",
+                },
                 "runtime": {"kind": "local", "lease": LEASE},
                 **keys,
             }
