@@ -144,7 +144,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in later]
     for item in items:
         used = getattr(item, "fixturenames", ())
-        if "broker" in used or "kube_broker" in used:
+        if any(name.endswith("broker") for name in used):
             item.add_marker("broker")
         if "kube" in used:
             item.add_marker("kubernetes")

@@ -228,7 +228,7 @@ class Group:
         codes = {}
         for name, process in chosen.items():
             try:
-                codes[name] = process.wait(30)
+                codes[name] = process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 codes[name] = process.wait(10)
