@@ -249,7 +249,7 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("home")
     spark_server.start(home)
     try:
-        spark_server.wait_ready(home, timeout=90.0, clock=SystemClock())
+        spark_server.wait_ready(home, timeout=300.0, clock=SystemClock())
         yield home
     finally:
         spark_server.stop(home)
