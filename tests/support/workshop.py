@@ -210,7 +210,7 @@ class Workshop:
 
 def until(what: Callable[[], bool], timeout: float, name: str) -> None:
     """As tests of Kubernetes ask: at least so many seconds."""
-    waiting.until(what, name, still=max(timeout, waiting.STILL))
+    waiting.until(what, name, still=max(timeout, waiting.UNSEEN))
 
 
 def kill(pid: int) -> None:
