@@ -3,7 +3,8 @@
 
 PYTHON ?= python3
 ARGS ?=
-JOBS ?= 2
+# Most of a test with a broker is waiting: more processes than cores.
+JOBS ?= 4
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -81,7 +82,7 @@ images: $(READY) ## images of worker, Spark server and manager, brought to the c
 demo: java $(READY) ## a whole fleet on this machine; ARGS="--help" for options
 	@exec $(BIN)/fleet demo $(ARGS)
 
-test: $(READY) ## all tests that can run here; ARGS="-m unit" for the fast ones, JOBS=1 one by one
+test: $(READY) ## all tests that can run here; ARGS="-m unit" for the fast ones, JOBS=2 for less memory
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 	  -m "not alone" $(ARGS)
 
@@ -104,7 +105,7 @@ bench: $(READY) ## benchmarks, long form
 	$(long)
 
 faults: faults = tests/membership tests/promises tests/ranges tests/security tests/worker \
-  tests/alerts tests/spark_cluster tests/kubernetes tests/dagster_ui/test_power_cut.py
+  tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)
 

@@ -25,8 +25,14 @@ settings.register_profile("fleet", deadline=None)
 settings.load_profile("fleet")
 
 _unmet: Counter[str] = Counter()
-_WEIGHTS = ("broker", "spark", "browser", "kubernetes")
-"""Needs, from what starts in seconds to what takes minutes."""
+_SECONDS = dict.fromkeys(needs.PROBES, 2) | {"spark": 8, "browser": 8, "kubernetes": 6, "slow": 10}
+"""Marker → what such a test takes, about; only the order of files depends on it."""
+_LONG_FILES = {
+    "tests/promises/test_promises.py": 200,
+    "tests/faults/test_kills.py": 150,
+    "tests/broker/test_broker.py": 80,
+}
+"""File → seconds beyond what its tests' needs say."""
 
 # Every JVM of a test lives for a minute or less, and the optimising compiler pays only after
 # that: a quarter of all CPU time without this. `make bench` does without it. (Not
@@ -48,7 +54,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """One real Kafka node for the whole session: use unique group and topic names on it."""
     embedded = Broker(tmp_path_factory.mktemp("session"))
     try:
-        yield RunningBroker(embedded.start().bootstrap_servers, embedded)
+        yield RunningBroker(embedded.start(wait=300).bootstrap_servers, embedded)
     finally:
         embedded.purge()
 
@@ -91,7 +97,7 @@ def kube_broker(kube: "Kube", tmp_path_factory: pytest.TempPathFactory) -> Itera
     """One real Kafka node for the whole session that pods reach, and this machine too."""
     embedded = Broker(tmp_path_factory.mktemp("session"), host=kube.host_address)
     try:
-        yield RunningBroker(embedded.start().bootstrap_servers, embedded)
+        yield RunningBroker(embedded.start(wait=300).bootstrap_servers, embedded)
     finally:
         embedded.purge()
 
@@ -138,7 +144,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in later]
     for item in items:
         used = getattr(item, "fixturenames", ())
-        if "broker" in used or "kube_broker" in used:
+        if any(name.endswith("broker") for name in used):
             item.add_marker("broker")
         if "kube" in used:
             item.add_marker("kubernetes")
@@ -148,17 +154,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Files whose tests start most come first, whole and in their own order.
+    """Files that take longest come first, whole and in their own order.
 
-    The last file decides how long a core idles at the end: a Spark server takes a minute there,
-    a unit test nothing. (xdist's own order is by number of tests, which is the reverse here.)
+    The last file decides how long a core idles at the end. (xdist's own order is by number of
+    tests, which is the reverse here.)
     """
-    weight: dict[str, int] = {}
+    seconds: Counter[str] = Counter()
     for item in items:
         file = item.nodeid.partition("::")[0]
-        needed = max((_WEIGHTS.index(n) + 1 for n in _needs_of(item) if n in _WEIGHTS), default=0)
-        weight[file] = max(weight.get(file, 0), needed)
-    return sorted(items, key=lambda item: -weight[item.nodeid.partition("::")[0]])
+        known = (_SECONDS[name] for name in _SECONDS if item.get_closest_marker(name))
+        seconds[file] += max(known, default=0)
+    seconds.update({file: _LONG_FILES[file] for file in seconds if file in _LONG_FILES})
+    return sorted(items, key=lambda item: -seconds[item.nodeid.partition("::")[0]])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,12 +1,17 @@
 """What a record looks like in a table: the columns of Spark's own Kafka source, defined once.
 
 The member that reads inline and Spark's tasks that read ranges build the same Arrow columns here.
+Kafka checks neither timestamps (where the topic allows it, nanoseconds stand in for milliseconds)
+nor header keys: a field that no row can hold is null in it, and told as `Odd`; the record itself
+is read like any other.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 SCHEMA: Final = pa.schema(
     [
@@ -22,8 +27,44 @@ SCHEMA: Final = pa.schema(
 )
 """Columns of Spark's own Kafka source (with includeHeaders)."""
 _HEADERS: Final = SCHEMA.field("headers").type
+_DAY: Final = 86_400_000
+_FIRST_TIME: Final = -62_135_596_800_000 + _DAY
+_LAST_TIME: Final = 253_402_300_799_999 - _DAY
+"""Milliseconds: what Python's datetime holds in every time zone, which is less than Spark does."""
 Part = tuple[str, int, Sequence[Any]]
 """A topic, a partition, and messages of it in their order."""
+
+
+class Odd(NamedTuple):
+    """A field that is null in a record's row because no row can hold it."""
+
+    topic: str
+    partition: int
+    offset: int
+    field: str
+    raw: str
+    """What stands in the record instead."""
+
+    def __str__(self) -> str:
+        return (
+            f"the {self.field} of offset {self.offset} of {self.topic}-{self.partition} is null "
+            f"in its row: {self.raw}"
+        )
+
+
+Tell = Callable[[Odd], None]
+
+
+def to_stderr() -> Tell:
+    """Where a task says it: in its executor's log, each field once."""
+    told: set[str] = set()
+
+    def tell(odd: Odd) -> None:
+        if odd.field not in told:
+            told.add(odd.field)
+            sys.stderr.write(f"fleet: {odd}\n")
+
+    return tell
 
 
 def spark_schema() -> Any:
@@ -47,30 +88,80 @@ def spark_schema() -> Any:
     )
 
 
-def batch_of(topic: str, partition: int, messages: Sequence[Any]) -> pa.RecordBatch:
-    """Messages of one partition as columns; timestampType as in Spark: 0 create, 1 append."""
+def batch_of(topic: str, partition: int, messages: Sequence[Any], tell: Tell) -> pa.RecordBatch:
+    """Messages of one partition as columns; timestampType as in Spark: 0 create, 1 append.
+
+    No message makes it fail: `tell` hears of the first timestamp and the first headers in it that
+    are null because no row can hold them. To be called once for a message.
+    """
     count = len(messages)
     stamps = [m.timestamp() for m in messages]
     kinds = [kind - 1 for kind, _ in stamps]  # confluent: 0 none, 1, 2
-    times = [at if kind else None for kind, at in stamps]
-    headers = [m.headers() for m in messages]
+    times, odd_time = _times([at if kind else None for kind, at in stamps])
+    headers, odd_headers = _headers_of(messages)
+    for field, odd in (("timestamp", odd_time), ("headers", odd_headers)):
+        if odd is not None:
+            at, raw = odd
+            tell(Odd(topic, partition, messages[at].offset(), field, raw))
     columns = [
         pa.array([m.key() for m in messages], pa.binary()),
         pa.array([m.value() for m in messages], pa.binary()),
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
         pa.array([m.offset() for m in messages], pa.int64()),
-        pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        times,
         pa.array(kinds, pa.int32()),
         _headers(headers) if any(headers) else pa.nulls(count, _HEADERS),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def batch_of_parts(parts: Sequence[Part]) -> pa.RecordBatch:
-    """Messages of several partitions as columns."""
-    made = [batch_of(*part) for part in parts]
+def batch_of_parts(parts: Sequence[Part], tell: Tell) -> pa.RecordBatch:
+    """Messages of several partitions as columns; see batch_of."""
+    made = [batch_of(*part, tell) for part in parts]
     return made[0] if len(made) == 1 else pa.concat_batches(made)
+
+
+_First = tuple[int, str] | None
+"""Index of a message, and the raw value of its field."""
+
+
+def _times(stamps: Sequence[int | None]) -> tuple[pa.Array, _First]:
+    """Milliseconds as the column; the first that is null in it for being out of range."""
+    numbers = pa.array(stamps, pa.int64())
+    ends = pc.min_max(numbers)
+    least, most = ends["min"].as_py(), ends["max"].as_py()
+    first = None
+    if least is not None and (least < _FIRST_TIME or most > _LAST_TIME):
+        outside = pc.or_(pc.less(numbers, _FIRST_TIME), pc.greater(numbers, _LAST_TIME))
+        at = pc.index(outside, True).as_py()
+        first = (at, f"{stamps[at]} is no time in milliseconds")
+        numbers = pc.if_else(outside, pa.scalar(None, pa.int64()), numbers)
+    return numbers.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")), first
+
+
+def _headers_of(messages: Sequence[Any]) -> tuple[list[Any], _First]:
+    """Headers by message; the first that cannot be had, because a key is not UTF-8.
+
+    After its error a message must not be asked again: confluent-kafka then answers with a tuple
+    that has no key in it at all (*seen*: 2.16.1), and touching that ends the process.
+    """
+    found: list[Any] = []
+    first: _First = None
+    while len(found) < len(messages):
+        try:
+            for message in messages[len(found) :]:
+                found.append(message.headers())  # noqa: PERF401 - an error leaves what was found
+        except (ValueError, SystemError) as error:
+            first = first or (len(found), _raw_key(error))
+            found.append(None)
+    return found, first
+
+
+def _raw_key(error: BaseException) -> str:
+    cause = error if isinstance(error, UnicodeDecodeError) else error.__cause__
+    raw = cause.object if isinstance(cause, UnicodeDecodeError) else error
+    return f"the key {raw!r} is not UTF-8"
 
 
 def _headers(headers: Sequence[Any]) -> pa.Array:

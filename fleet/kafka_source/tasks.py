@@ -18,11 +18,12 @@ import gc
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby, repeat
 from operator import is_not
 from typing import Any, Final
 
-from fleet.kafka_source.columns import Part, batch_of_parts
+from fleet.kafka_source.columns import Part, batch_of_parts, to_stderr
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.pieces import OffsetRange
 
@@ -70,18 +71,19 @@ def read_ranges(
     ranges: Sequence[OffsetRange],
     *,
     read_timeout: float,
-    make: Callable[[Sequence[Part]], Any] = batch_of_parts,
+    make: Callable[[Sequence[Part]], Any] | None = None,
     gone: Callable[[OffsetRange], Any] | None = None,
 ) -> Iterator[Any]:
     """The records of the ranges, at most one per partition; closes the consumer at the end.
 
-    make: columns of messages, by partition (columns built once for all of them cost a third of
-    what they cost one partition at a time). gone: what to yield for the part of a range that
-    is before the log's first offset; without it that is a failure. Raises RangeTruncated or
-    RangeUnread.
+    make: columns of messages, by partition, instead of SCHEMA's (built once for all of them they
+    cost a third of what they cost one partition at a time). gone: what to yield for the part of a
+    range that is before the log's first offset; without it that is a failure. Raises
+    RangeTruncated or RangeUnread.
     """
     from confluent_kafka import TopicPartition  # noqa: PLC0415 - only where the task runs
 
+    make = make or partial(batch_of_parts, tell=to_stderr())
     todo = {(each.topic, each.partition): each for each in ranges}
     collecting = gc.isenabled()
     gc.disable()  # messages hold no cycles, and the collector looks at each of them (a quarter)

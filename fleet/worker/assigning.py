@@ -3,13 +3,14 @@
 Problem: `auto.offset.reset` jumps over unread data in silence where retention removed what was
 committed [7]. Choice: reset is an error; at every assignment one OffsetFetch and one ListOffsets
 answer for all partitions together, and a committed offset below the log start is a named loss.
+A position that is not the committed one is `chosen`, and committed before it is read from [42].
 Cost: two or three round trips (a few milliseconds) per assignment.
 """
 
 import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
@@ -21,7 +22,14 @@ from fleet.errors import Unreachable
 from fleet.model import TopicPartition
 from fleet.spec import is_pattern
 from fleet.worker.events import Events
-from fleet.worker.plans import Begun, decode_begun, decode_plan, decode_topic
+from fleet.worker.plans import (
+    Begun,
+    decode_begun,
+    decode_cluster,
+    decode_parts,
+    decode_plan,
+    decode_topic,
+)
 from fleet.worker.topics import id_of
 
 _TIMEOUT: Final = 5.0
@@ -41,7 +49,8 @@ class Start:
     committed is None where nothing was ever committed. lost is (first, next after) of offsets
     that are gone and were never read; position is already behind them. gone: there is no such
     topic now, so nothing is read. anew: the topic was deleted and made again under its name;
-    former: the deleted one's offset, which is not believed.
+    former: the deleted one's offset, which is not believed. cluster: Kafka's id of it. parts: how
+    many partitions the topic had when the group began it at its end.
     """
 
     tp: TopicPartition
@@ -55,6 +64,27 @@ class Start:
     former: int | None = None
     begun: Begun | None = None
     """How often the planned range was begun without an end."""
+    cluster: str | None = None
+    parts: int | None = None
+
+    @property
+    def chosen(self) -> bool:
+        """Whether nobody committed this position: it has to be before it is read from [42]."""
+        return not self.gone and self.committed != self.position
+
+    def moved(self, position: int, replay_to: int | None = None) -> "Start":
+        """As it is once `position` is committed."""
+        return replace(
+            self,
+            position=position,
+            committed=position,
+            replay_to=replay_to,
+            lost=None,
+            gone=False,
+            anew=False,
+            former=None,
+            begun=None,
+        )
 
     @property
     def known_id(self) -> str | None:
@@ -78,6 +108,8 @@ class Assigner:
         self._patience = patience
         self._clock = clock
         self._ids: dict[str, str] = {}
+        self.cluster: str | None = None
+        """Kafka's id of the cluster, learnt before the join; None where it is not known."""
 
     def starts(self, consumer: Any, tps: Sequence[TopicPartition]) -> tuple[Start, ...]:
         """The beginning of each; Unreachable where the brokers did not answer for `patience` s."""
@@ -88,36 +120,62 @@ class Assigner:
         first = self._there(tps, _EARLIEST)
         known = {TopicPartition(each.topic, each.partition): each for each in committed}
         new = [tp for tp in tps if known[tp].offset < 0 and tp in first]
-        if self._latest:  # a partition added to a topic that is read begins at its start
-            read = self._read_before(consumer, {tp.topic for tp in new})
-            new = [tp for tp in new if tp.topic not in read]
-        latest = self._there(new, _LATEST) if new and self._latest else {}
         before = dict(self._ids)
         self._learn_ids({tp.topic for tp in tps})
+        again = {topic for topic, known_id in before.items() if known_id != self._ids.get(topic)}
+        parts: Mapping[str, int | None] = {}
+        latest: Mapping[TopicPartition, int] = {}
+        if self._latest and (new := [tp for tp in new if tp.topic not in again]):
+            parts = self._parts(consumer, new)
+            at_end = [tp for tp in new if tp.partition < (parts[tp.topic] or 0)]
+            latest = self._there(at_end, _LATEST) if at_end else {}
         return tuple(
-            self._start(tp, known[tp], first[tp], latest.get(tp), before.get(tp.topic))
+            self._start(
+                tp,
+                known[tp],
+                first=first[tp],
+                latest=latest.get(tp),
+                parts=parts.get(tp.topic),
+                anew=tp.topic in again,
+            )
             if tp in first
             else _absent(tp)
             for tp in tps
         )
 
-    def _read_before(self, consumer: Any, topics: Collection[str]) -> frozenset[str]:
-        """Topics of which the group has committed anything, in any partition."""
-        if not topics:
-            return frozenset()
+    def _parts(self, consumer: Any, new: Sequence[TopicPartition]) -> dict[str, int | None]:
+        """How many partitions each topic had when the group began it at its end; maybe just now.
 
-        def ask() -> list[Any]:
-            there = consumer.list_topics(timeout=_TIMEOUT).topics
-            asked = [
-                KafkaPartition(topic, number)
-                for topic in topics
-                if topic in there
-                for number in there[topic].partitions
-            ]
-            found: list[Any] = _raise_errors(consumer.committed(asked, _TIMEOUT)) if asked else []
+        Only partitions from that number on were added since, and begin at their start. Others
+        without a commit are begun just now, by several members at once: a neighbour's commit
+        alone does not say that a partition is new. None where the topic was begun by a release
+        that did not tell (or at its start): whether a partition without a commit was added or
+        stood idle since, nobody knows then. It begins at its start: an idle one's history is
+        read, but nothing that came meanwhile is skipped.
+        """
+
+        def ask() -> dict[str, int | None]:
+            found: dict[str, int | None] = {}
+            for topic in sorted({tp.topic for tp in new}):
+                there = consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions
+                count = max([*there, *(tp.partition for tp in new if tp.topic == topic)]) + 1
+                asked = [KafkaPartition(topic, number) for number in range(count)]
+                told = _raise_errors(consumer.committed(asked, _TIMEOUT))
+                read = [each.metadata for each in told if each.offset >= 0]
+                known = [decode_parts(text) for text in read if self._is_ours(topic, text)]
+                counts = [number for number in known if number is not None]
+                found[topic] = min(counts, default=None) if read else count
             return found
 
-        return frozenset(each.topic for each in self._insist(ask, ()) if each.offset >= 0)
+        made: dict[str, int | None] = self._insist(ask, new)
+        return made
+
+    def _is_ours(self, topic: str, metadata: str | None) -> bool:
+        """Whether metadata tells of this very topic; what it does not tell is believed."""
+        told, cluster = decode_topic(metadata), decode_cluster(metadata)
+        return told in {None, self._ids.get(topic, told)} and (
+            cluster is None or self.cluster in {None, cluster}
+        )
 
     def anew(self, tp: TopicPartition, former: Start | None) -> Start:
         """The beginning of a topic that was made again, whatever is committed under its name."""
@@ -133,6 +191,7 @@ class Assigner:
             replay_to=None,
             anew=True,
             former=former.position if former is not None else None,
+            cluster=self.cluster,
         )
 
     def ask_ids(self, topics: Collection[str]) -> Mapping[str, Any]:
@@ -154,43 +213,39 @@ class Assigner:
         self,
         tp: TopicPartition,
         stored: Any,
+        *,
         first: int,
         latest: int | None,
-        before: str | None,
+        parts: int | None,
+        anew: bool,
     ) -> Start:
-        """`before`: the topic's id as it was known until now."""
-        topic_id = self._ids.get(tp.topic, tp.topic)
-        if stored.offset < 0:
-            anew = before not in {None, topic_id}  # its offsets went with the topic
-            position = latest if self._latest and latest is not None and not anew else first
-            return Start(
-                tp=tp,
-                topic_id=topic_id,
-                position=position,
-                committed=None,
-                replay_to=None,
-                anew=anew,
-            )
-        told = decode_topic(stored.metadata)
-        if told is not None and topic_id not in {told, tp.topic}:
-            return Start(
-                tp=tp,
-                topic_id=topic_id,
-                position=first,
-                committed=None,
-                replay_to=None,
-                anew=True,
-                former=stored.offset,
-            )
-        lost = (stored.offset, first) if stored.offset < first else None
-        return Start(
+        """anew: the topic has another id than the one known until now."""
+        start = Start(
             tp=tp,
-            topic_id=topic_id,
+            topic_id=self._ids.get(tp.topic, tp.topic),
+            position=first,
+            committed=None,
+            replay_to=None,
+            cluster=self.cluster,
+        )
+        if stored.offset < 0:
+            if anew:
+                return replace(start, anew=True)
+            return replace(start, position=first if latest is None else latest, parts=parts)
+        ours = self._is_ours(tp.topic, stored.metadata)
+        told_here = self.cluster is not None and self.cluster == decode_cluster(stored.metadata)
+        if told_here and not ours:
+            return replace(start, anew=True, former=stored.offset)
+        lost = (stored.offset, first) if stored.offset < first else None
+        return replace(
+            start,
             position=max(stored.offset, first),
             committed=stored.offset,
-            replay_to=None if lost else decode_plan(stored.metadata),
+            # An end that was planned elsewhere may lie anywhere here.
+            replay_to=decode_plan(stored.metadata) if ours and not lost else None,
+            parts=decode_parts(stored.metadata) if ours else None,
             lost=lost,
-            begun=None if lost else decode_begun(stored.metadata, stored.offset),
+            begun=decode_begun(stored.metadata, stored.offset) if ours and not lost else None,
         )
 
     def _there(self, tps: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
@@ -267,25 +322,30 @@ def _raise_errors(partitions: list[Any]) -> list[Any]:
     return partitions
 
 
-def look_around(consumer: Any, topics: Sequence[str], events: Events) -> None:
+def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | None:
     """Make the connections that a join needs: brokers, metadata, the coordinator [19].
 
-    Raises KafkaException where one of them does not answer within 5 s; a topic that is not there
-    (yet) is only told.
+    The cluster's id; None where the brokers do not tell it. Raises KafkaException where one of
+    them does not answer within 5 s; a topic that is not there (yet) is only told.
     """
-    known = []
+    known: list[str] = []
+    cluster: str | None = None
     for topic in topics:
         if is_pattern(topic):
-            there = consumer.list_topics(timeout=_TIMEOUT).topics
-            matching = [name for name in there if re.match(topic, name)]
+            there = consumer.list_topics(timeout=_TIMEOUT)
+            cluster = there.cluster_id or cluster
+            matching = [name for name in there.topics if re.match(topic, name)]
             known += matching[:1]
             if not matching:
                 events.say_rarely(f"no topic matches {topic} yet; waiting for one")
             continue
-        told = consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
+        there = consumer.list_topics(topic, timeout=_TIMEOUT)
+        cluster = there.cluster_id or cluster
+        told = there.topics[topic]
         if told.error is None:
             known.append(topic)
         else:
             events.say_rarely(f"topic {topic}: {told.error.str()}; waiting for it")
     if known:  # an OffsetFetch is what finds the coordinator
         consumer.committed([KafkaPartition(known[0], 0)], _TIMEOUT)
+    return cluster

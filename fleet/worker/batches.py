@@ -17,7 +17,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.kafka_source.columns import SCHEMA, batch_of
+from fleet.kafka_source.columns import SCHEMA, Tell, batch_of, to_stderr
 from fleet.model import TopicPartition
 from fleet.worker.context import BatchRange
 
@@ -99,7 +99,10 @@ class _Part:
 class Buffer:
     """The pure part: messages in, closed batches out. Messages need offset() and len()."""
 
-    def __init__(self, *, limit: int, max_wait: float, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, *, limit: int, max_wait: float, max_bytes: int = MAX_BYTES, tell: Tell | None = None
+    ) -> None:
+        self._tell = tell or to_stderr()
         self.most = limit
         self.limit = limit
         self.max_wait = max_wait
@@ -249,7 +252,7 @@ class Buffer:
             size = bisect_left(part.offsets, end)
             taken = part.messages[:size]
             if taken:
-                batch = batch_of(tp.topic, tp.partition, taken)
+                batch = batch_of(tp.topic, tp.partition, taken, self._tell)
                 tables[tp] = pa.Table.from_batches([batch])
             del part.messages[:size], part.offsets[:size]
             self._count -= size
@@ -268,8 +271,16 @@ def _complete(part: _Part) -> bool:
 class InlineReading(Buffer):
     """The Reading over a real Consumer."""
 
-    def __init__(self, *, limit: int, max_wait: float, max_seconds: float, clock: Any) -> None:
-        super().__init__(limit=limit, max_wait=max_wait)
+    def __init__(
+        self,
+        *,
+        limit: int,
+        max_wait: float,
+        max_seconds: float,
+        clock: Any,
+        tell: Tell | None = None,
+    ) -> None:
+        super().__init__(limit=limit, max_wait=max_wait, tell=tell)
         self._target = max_seconds
         self._clock = clock
 

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.clock import Clock
 from fleet.errors import ConfigError
+from fleet.kafka_source.columns import Odd
 from fleet.kafka_source.login import references
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.security import client_config
@@ -19,6 +20,7 @@ from fleet.slots import Slot
 from fleet.spec import ClassicWorker
 from fleet.worker.asking import Question
 from fleet.worker.assigning import Assigner
+from fleet.worker.backing_off import BackingOff
 from fleet.worker.batches import InlineReading
 from fleet.worker.ends import Ends
 from fleet.worker.events import Events
@@ -79,7 +81,6 @@ def membership_of(
             skip_truncated=worker.on_truncated == "skip",
             metadata_refresh=worker.metadata_refresh,
             revision=settings.revision,
-            entrypoint_patience=worker.entrypoint_patience,
         ),
         protocol=protocol,
         reading=_reading(settings, admin, clock, events),
@@ -93,7 +94,7 @@ def membership_of(
         ),
         marks=marks.on_assign,
         poisoned=marks.poisoned,
-        may_wait=may_wait,
+        backing_off=BackingOff(patience=worker.entrypoint_patience, may_wait=may_wait, clock=clock),
         clock=clock,
         events=events,
     )
@@ -145,6 +146,10 @@ def _reading(settings: WorkerSettings, admin: Any, clock: Clock, events: Events)
         events.say(f"reading {'by ranges' if way == 'ranges' else way}: {waiting} records wait")
         events.tell("reading", way=way, waiting=waiting)
 
+    def tell_odd(odd: Odd) -> None:
+        events.say_rarely(str(odd), key=f"odd {odd.field}")
+        events.tell("odd", **odd._asdict())
+
     return TwoWays(
         mode=worker.reading,
         batch=worker.batch,
@@ -153,6 +158,7 @@ def _reading(settings: WorkerSettings, admin: Any, clock: Clock, events: Events)
             max_wait=worker.batch.max_wait,
             max_seconds=worker.batch.max_seconds,
             clock=clock,
+            tell=tell_odd,
         ),
         ends=Ends(admin=admin, isolation=worker.isolation),
         read=read,

@@ -16,8 +16,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 
 from fleet.model import TopicPartition
-from fleet.worker.culprits import Letter
+from fleet.worker.culprits import Culprits, Letter
 from fleet.worker.events import Events
+from fleet.worker.reading import Prepared
 
 MOST: Final = 10
 WINDOW: Final = 1000
@@ -121,7 +122,11 @@ class DeadLetters:
             "attempts": letter.attempts,
             "error": letter.error,
         }
-        return [(PREFIX + name, str(value).encode()) for name, value in told.items()]
+        # An error's words may hold what no encoding has (half of a surrogate pair).
+        return [
+            (PREFIX + name, str(value).encode(errors="backslashreplace"))
+            for name, value in told.items()
+        ]
 
     def _note(self, letter: Letter) -> None:
         self._events.say(
@@ -134,6 +139,32 @@ class DeadLetters:
         sent = self._sent.setdefault(letter.tp, deque(maxlen=self._most * 2))
         if letter.offset not in sent:
             sent.append(letter.offset)
+
+
+def put_aside(letters: DeadLetters | None, found: Culprits, spark: Any) -> Culprits:
+    """Send what was found, before its batch may be committed; what cannot be sent has failed."""
+    if not found.letters or letters is None:
+        return found
+    why = letters.send(found.letters, spark)
+    if why is None:
+        return found
+    first = {each.tp: each for each in reversed(found.letters)}
+    return Culprits(
+        failed={**{tp: f"{each.error}; {why}" for tp, each in first.items()}, **found.failed},
+        reached={**{tp: each.offset for tp, each in first.items()}, **found.reached},
+    )
+
+
+def condemned(letters: DeadLetters | None, batch: Prepared, error: str, spark: Any) -> Culprits:
+    """Put a batch of one offset aside that the entrypoint shall not see, or stop its partition."""
+    (each,) = batch.ranges
+    if letters is None or letters.room(each.tp, each.start) <= 0:
+        return Culprits(failed={each.tp: error})
+    letter = Letter(tp=each.tp, offset=each.start, part=batch, error=error, attempts=0)
+    try:
+        return put_aside(letters, Culprits(letters=(letter,)), spark)
+    except Exception as failure:  # noqa: BLE001 - named, and stopped as without a topic
+        return Culprits(failed={each.tp: f"{error}; {type(failure).__name__}: {failure}"})
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

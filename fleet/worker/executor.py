@@ -12,22 +12,20 @@ ends itself.
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.kafka_source.failures import TRUNCATED, told_by
-from fleet.model import TopicPartition
 from fleet.worker.context import BatchContext
-from fleet.worker.culprits import Culprits, Failing, Letter
-from fleet.worker.dead_letters import DeadLetters
+from fleet.worker.culprits import Culprits, Failing
+from fleet.worker.dead_letters import DeadLetters, condemned, put_aside
 from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
 from fleet.worker.reading import Prepared
+from fleet.worker.runs import BatchDone, Identity, Running, Void, Why
 from fleet.worker.spark_link import SparkLink, first_line, frame_of, is_spark_failure
 
 RETRY_PAUSES: Final = (0.5, 1.0)
@@ -39,59 +37,6 @@ _TASK_SECONDS: Final = 20.0
 """How long a standby waits for a place on a cluster before it says that there is none."""
 STUCK_SECONDS: Final = 10.0
 """How long an interrupted batch may take to return before the process ends itself."""
-
-
-class Why(StrEnum):
-    """Why a running batch was interrupted."""
-
-    TIMEOUT = "batch_timeout"
-    VOID = "void"
-    """Its partitions are lost, or a drain ran out of time: nobody waits for it."""
-
-
-class _Void(Exception):
-    """The batch in hand is not wanted any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who the worker is, as its contexts tell it."""
-
-    cluster: str
-    group: str
-    worker: str
-    revision: str
-    slot: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchDone:
-    """What became of a batch. Partitions not in `failed` were written, unless `void`."""
-
-    batch: Prepared
-    seconds: float
-    attempts: int
-    failed: Mapping[TopicPartition, str] = field(default_factory=dict)
-    """Partition → the entrypoint's error, after its last attempt alone."""
-    reached: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Of a failed partition: the offset that fails, where every record before it was written."""
-    ill: str | None = None
-    """The entrypoint's error where nothing of the batch went well: nobody's poison [43]."""
-    letters: int = 0
-    """Records that went to the dead-letter topic instead of the sink."""
-    void: bool = False
-    fatal: str | None = None
-    """Why the worker has to end: a sentence."""
-
-
-@dataclass(slots=True)
-class _Running:
-    tag: str
-    since: float | None = None
-    """Monotonic start of the attempt in hand; None while Spark is connected again."""
-    why: Why | None = None
-    interrupted_at: float | None = None
-    void: bool = False
 
 
 class BatchRunner:
@@ -123,7 +68,7 @@ class BatchRunner:
         self._events = events
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._jobs: list[_Running] = []
+        self._jobs: list[Running] = []
         """The batch in hand first; another waits only behind one that its membership gave up."""
         self._wake = threading.Event()
         self._number = 0
@@ -149,7 +94,7 @@ class BatchRunner:
     def submit(self, batch: Prepared, done: Callable[[BatchDone], None]) -> None:
         """Run a batch; `done` is called on the batch thread."""
         self._number += 1
-        job = _Running(f"fleet-{self.identity.worker}-{self._number}")
+        job = Running(f"fleet-{self.identity.worker}-{self._number}")
         with self._lock:
             self._jobs.append(job)
         self._work.put(lambda: done(self._batch(batch, job)))
@@ -266,7 +211,7 @@ class BatchRunner:
                 f"that warms it: {_told(error)}"
             ) from error
 
-    def _batch(self, batch: Prepared, job: _Running) -> BatchDone:
+    def _batch(self, batch: Prepared, job: Running) -> BatchDone:
         started = self._clock.monotonic()
         count = [0]
         found = Culprits()
@@ -274,8 +219,9 @@ class BatchRunner:
         try:
             error = self._attempts(batch, job, count, pauses=self._pauses)
             if error is not None:
-                found = self._put_aside(self._culprits(batch, job, count, error))
-        except _Void:
+                found = self._culprits(batch, job, count, error)
+                found = put_aside(self._letters, found, self._link.session)
+        except Void:
             void = True
         except Exception as error:  # noqa: BLE001 - any failure of ours ends the worker, named
             fatal = _told(error)
@@ -295,14 +241,7 @@ class BatchRunner:
         )
 
     def _condemned(self, batch: Prepared, error: str) -> BatchDone:
-        (each,) = batch.ranges
-        found = Culprits(failed={each.tp: error})
-        if self._letters is not None and self._letters.room(each.tp, each.start) > 0:
-            letter = Letter(tp=each.tp, offset=each.start, part=batch, error=error, attempts=0)
-            try:
-                found = self._put_aside(Culprits(letters=(letter,)))
-            except Exception as failure:  # noqa: BLE001 - named, and stopped as without a topic
-                found = Culprits(failed={each.tp: f"{error}; {_told(failure)}"})
+        found = condemned(self._letters, batch, error, self._link.session)
         return BatchDone(
             batch=batch,
             seconds=0.0,
@@ -311,7 +250,7 @@ class BatchRunner:
             letters=len(found.letters),
         )
 
-    def _culprits(self, batch: Prepared, job: _Running, count: list[int], error: str) -> Culprits:
+    def _culprits(self, batch: Prepared, job: Running, count: list[int], error: str) -> Culprits:
         deadline = self._clock.monotonic() + self._timeout
         return Failing(
             batch,
@@ -332,28 +271,15 @@ class BatchRunner:
         except Exception:  # noqa: BLE001 - what cannot be asked is no witness
             return False
 
-    def _rest(self, running: _Running, seconds: float) -> None:
+    def _rest(self, running: Running, seconds: float) -> None:
         self._wake.wait(seconds)
         if running.void:
-            raise _Void
-
-    def _put_aside(self, found: Culprits) -> Culprits:
-        """Dead letters are written here, before the batch may be committed."""
-        if not found.letters or self._letters is None:
-            return found
-        why = self._letters.send(found.letters, self._link.session)
-        if why is None:
-            return found
-        first = {each.tp: each for each in reversed(found.letters)}
-        return Culprits(
-            failed={**{tp: f"{each.error}; {why}" for tp, each in first.items()}, **found.failed},
-            reached={**{tp: each.offset for tp, each in first.items()}, **found.reached},
-        )
+            raise Void
 
     def _attempts(
         self,
         batch: Prepared,
-        running: _Running,
+        running: Running,
         count: list[int],
         *,
         pauses: tuple[float, ...],
@@ -371,7 +297,7 @@ class BatchRunner:
             except Exception as error:
                 why = self._forget_interrupt(running)
                 if why is Why.VOID:
-                    raise _Void from error
+                    raise Void from error
                 if why is Why.TIMEOUT:
                     timeouts += 1
                     if timeouts > 1:
@@ -391,31 +317,31 @@ class BatchRunner:
                     self._events.say(f"attempt {count[0]} of the batch failed: {_told(error)}")
                     self._rest(running, pauses_left.pop(0))
 
-    def _call(self, batch: Prepared, context: BatchContext, running: _Running) -> None:
+    def _call(self, batch: Prepared, context: BatchContext, running: Running) -> None:
         spark = self._link.session
         spark.addTag(running.tag)
         with self._lock:
             running.since = self._clock.monotonic()
         try:
             if running.void:
-                raise _Void
+                raise Void
             self._entrypoint(batch.frame(spark), context)
         finally:
             with self._lock:
                 running.since = None
             spark.removeTag(running.tag)
 
-    def _forget_interrupt(self, running: _Running) -> Why | None:
+    def _forget_interrupt(self, running: Running) -> Why | None:
         with self._lock:
             why, running.why, running.interrupted_at = running.why, None, None
         self._wake.clear()
         return Why.VOID if running.void else why
 
-    def _recover(self, error: Exception, failures: int, running: _Running) -> None:
+    def _recover(self, error: Exception, failures: int, running: Running) -> None:
         """A failure of Spark is no attempt: connect again, unless the slot is not ours now [3]."""
         self._events.say(f"Spark failed under the batch ({_told(error)}); connecting again")
         if not self._still_ours():
-            raise _Void from error
+            raise Void from error
         if failures > MOST_SPARK_FAILURES:
             raise FleetError(
                 f"Spark failed {failures} times under one batch: {_told(error)}"
@@ -424,15 +350,15 @@ class BatchRunner:
             self._connect(warm=False, given_up=lambda: running.void)
         except Unreachable:
             if running.void:  # a drain that waited for it has run out of time
-                raise _Void from error
+                raise Void from error
             raise
         self._events.say("Spark is connected again; the same ranges run again")
 
-    def _read_again(self, condition: str, sentence: str, failures: int, running: _Running) -> None:
+    def _read_again(self, condition: str, sentence: str, failures: int, running: Running) -> None:
         """A range that its tasks could not read is no attempt, and nobody's poison [7]."""
         self._events.say(f"the batch's records could not be read: {sentence}")
         if condition == TRUNCATED:
-            raise _Void  # read again from what is committed, which names the loss
+            raise Void  # read again from what is committed, which names the loss
         if failures > MOST_SPARK_FAILURES:
             raise FleetError(f"Spark's tasks cannot read the batch's ranges: {sentence}")
         self._rest(running, min(10.0, 2.0 ** (failures - 1)))
@@ -458,5 +384,6 @@ class BatchRunner:
 
 
 def _told(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {first_line(error)}"
+    """An error in one line, which every store and log can hold."""
+    line = f"{type(error).__name__}: {first_line(error)}"
+    return line.encode(errors="backslashreplace").decode()

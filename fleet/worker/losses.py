@@ -9,7 +9,7 @@ twice, never processed twice).
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import TopicPartition as KafkaPartition
 
@@ -19,6 +19,12 @@ from fleet.worker.events import Events
 from fleet.worker.pipeline import Pipeline
 from fleet.worker.protocols import MemberProtocol
 from fleet.worker.standing import Standing
+
+OUT_OF_RANGE: Final = -140
+QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
+"""Unknown topic or id, end of partition, unknown partition: nothing to be told as an error."""
+PERHAPS_GONE: Final = frozenset({3, 100, 103, -188, -190})
+"""After these a topic may have been deleted, or made again."""
 
 
 class Losses:

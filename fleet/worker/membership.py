@@ -7,8 +7,6 @@ hand, and commits inside the callback [6]. Others only post commands and read `s
 a command waits for the poll in progress, at most 20 ms.
 """
 
-import contextlib
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -22,9 +20,11 @@ from fleet.model import TopicPartition
 from fleet.slots import Phase
 from fleet.worker.assigning import Assigner, look_around
 from fleet.worker.backing_off import BackingOff
+from fleet.worker.commands import Commands
 from fleet.worker.events import Events, names
 from fleet.worker.executor import BatchRunner
-from fleet.worker.losses import Losses
+from fleet.worker.fetching import Fetching
+from fleet.worker.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses
 from fleet.worker.pipeline import Pipeline
 from fleet.worker.protocols import MemberProtocol, end_of, verdict
 from fleet.worker.reading import Reading
@@ -39,11 +39,6 @@ _OTHERS_HEAR: Final = 0.25
 """Least seconds from a cooperative revocation to the rejoin that it brings. Rejoining within
 milliseconds ends the round for a member that has not synced yet: it is answered 27, joins again
 with all it had, learns only then what to give up, and costs a third round."""
-_OUT_OF_RANGE: Final = -140
-_QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
-"""Unknown topic or id, end of partition, unknown partition: nothing to be told as an error."""
-_PERHAPS_GONE: Final = frozenset({3, 100, 103, -188, -190})
-"""After these a topic may have been deleted, or made again."""
 _UNCLEAN_SECONDS: Final = 5.0
 
 
@@ -60,7 +55,7 @@ class Membership:
         assigner: Assigner,
         marks: Callable[[], frozenset[TopicPartition]],
         poisoned: Callable[[TopicPartition, int, str, int], None],
-        may_wait: Callable[[], bool],
+        backing_off: BackingOff,
         clock: Clock,
         events: Events,
     ) -> None:
@@ -73,16 +68,14 @@ class Membership:
         self._assigner = assigner
         self._marks = marks
         self._poisoned = poisoned
-        self._backing_off = BackingOff(
-            patience=terms.entrypoint_patience, may_wait=may_wait, clock=clock
-        )
+        self._backing_off = backing_off
         self._clock = clock
         self._events = events
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._commands = Commands()
         self._drain: Drain | None = None
         self._drain_by = 0.0
         self._lifts: set[TopicPartition] = set()
-        self._paused: frozenset[TopicPartition] = frozenset()
+        self._fetching = Fetching()
         self._fatal: FleetError | None = None
         self._done = False
         self._joined: float | None = None
@@ -117,17 +110,9 @@ class Membership:
         """Stop at once: commit nothing, the batch in hand is void."""
         self._commands.put(self._abort)
 
-    def spare(self, timeout: float) -> None:
-        """Say that the batch in hand is not what ends this worker; waits so long at most."""
-        said = threading.Event()
-
-        def say() -> None:
-            if self._flow is not None:
-                self._flow.spare()
-            said.set()
-
-        self._commands.put(say)
-        said.wait(timeout)
+    def spare(self) -> None:
+        """Say that the batch in hand is not what ends this worker."""
+        self._commands.put(self._spare)
 
     def join(self, timeout: float) -> bool:
         """Wait for the end; whether it has come."""
@@ -154,7 +139,10 @@ class Membership:
             how, sentence = End.FATAL, f"{type(error).__name__}: {error}"
         finally:
             clean = self._close(how)
-            self._let_go()
+            # Clients whose callbacks refer to us would stay, with threads and pipes, until gc.
+            self._consumer = self._flow = None
+            for name in ("_losses", "_topics", "_assigner", "_reading"):
+                self.__dict__.pop(name, None)
         self.ended = Ended(how=how, sentence=sentence, clean=clean)
 
     def _connect(self) -> None:
@@ -186,19 +174,19 @@ class Membership:
         self._topics = TopicWatch(
             self._assigner.ask_ids, every=self._terms.metadata_refresh, clock=self._clock
         )
-        deadline = self._clock.monotonic() + self._terms.patience
+        terms, deadline = self._terms, self._clock.monotonic() + self._terms.patience
         while not self._done:
             try:
-                look_around(self._consumer, self._terms.topics, self._events)
+                self._assigner.cluster = look_around(self._consumer, terms.topics, self._events)
                 return
             except KafkaException as error:
                 self._on_error(error.args[0])  # what waiting does not mend ends it below
                 if self._clock.monotonic() >= deadline:
                     raise Unreachable(
-                        f"no broker answers at {self._terms.options['bootstrap.servers']} "
+                        f"no broker answers at {terms.options['bootstrap.servers']} "
                         f"({error.args[0].str()})"
                     ) from error
-            self._serve(0.2)
+            self._commands.serve(0.2)
             self._check()
 
     def _await_gate(self) -> None:
@@ -209,7 +197,7 @@ class Membership:
             if left <= 0:
                 return
             if left > 0.05:
-                self._serve(min(left - 0.03, 0.1))
+                self._commands.serve(min(left - 0.03, 0.1))
             else:
                 self._clock.sleep(left)
             self.standing.moved_at = self._clock.monotonic()
@@ -235,11 +223,11 @@ class Membership:
         """One look at everything."""
         self.standing.moved_at = self._clock.monotonic()
         self.standing.quarantined = frozenset(self._pipeline.quarantined)
-        self._serve(0.0)
+        self._commands.serve(0.0)
         self._check()
         if self._drain is Drain.STILL and not self._pipeline.busy:
             self.standing.phase = Phase.CLOSED
-            self._serve(_STILL)
+            self._commands.serve(_STILL)
             return
         self._losses.lift(self._lifts)
         if self._pipeline.gone:
@@ -251,9 +239,9 @@ class Membership:
         timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
         for error, tp, _ in self._reading.take(self._consumer, timeout=timeout):
             self._on_message_error(error, tp)
-        self._serve(0.0)  # a batch that was done meanwhile
+        self._commands.serve(0.0)  # a batch that was done meanwhile
         if still and (self._pipeline.busy or self._drain in {None, Drain.HOLD}):
-            self._serve(_STILL)
+            self._commands.serve(_STILL)
         self._check()
         if self._done:
             return
@@ -263,42 +251,24 @@ class Membership:
         else:
             self._go_on_draining()
 
-    def _serve(self, timeout: float) -> None:
-        """Run posted commands; waits at most `timeout` for the first."""
-        with contextlib.suppress(queue.Empty):
-            command = (
-                self._commands.get(timeout=timeout) if timeout else self._commands.get_nowait()
-            )
-            while True:
-                command()
-                command = self._commands.get_nowait()
-
     def _check(self) -> None:
         if self._fatal:
             raise self._fatal
 
-    def _pause_and_resume(self) -> bool:
-        """Fetch what may be read; True where nothing may."""
+    def _pause_and_resume(self, anew: frozenset[TopicPartition] = frozenset()) -> bool:
+        """Fetch what may be read; True where nothing may. anew: whose pause is not known."""
         owned = self.standing.partitions
+        held = owned
         if self._drain is None:
-            wanted = (self._reading.to_pause() | self._pipeline.quarantined) & owned
-        else:
-            wanted = owned
-        now_paused = self._paused & owned
-        for tps, act in (
-            (wanted - now_paused, self._consumer.pause),
-            (now_paused - wanted, self._consumer.resume),
-        ):
-            if tps:
-                act([KafkaPartition(tp.topic, tp.partition) for tp in sorted(tps)])
-        self._paused = frozenset(wanted)
-        return bool(owned) and wanted == owned
+            held = self._reading.to_pause() | self._pipeline.unsettled | self._pipeline.quarantined
+        return self._fetching.hold(self._consumer, held, owned=owned, anew=anew)
 
     def _note_active(self) -> None:
         standing = self.standing
         standing.assigned = standing.assigned or self._idles()
         if standing.phase is Phase.JOINING and standing.assigned and not standing.failing_since:
-            empty = not self._pipeline.busy and self._reading.seen_all_ends()
+            idle = not self._pipeline.busy and not self._pipeline.unsettled
+            empty = idle and self._reading.seen_all_ends()
             if standing.batches or empty:
                 standing.phase = Phase.ACTIVE
                 self._events.tell("phase", phase="active")
@@ -316,13 +286,16 @@ class Membership:
         if self._drain in {None, Drain.HOLD, Drain.STILL} and not self._done:
             if self._drain is None:
                 self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
-                if self._flow is not None:
-                    self._flow.spare()
+                self._spare()
                 self.standing.phase = Phase.DRAINING
             self._done = self._drain is Drain.STILL and then is Drain.CLOSE  # not one poll more
             self._drain = then
         if self.standing.joined_at is None and then is Drain.CLOSE:
             self._done = True  # not even subscribed
+
+    def _spare(self) -> None:
+        if self._flow is not None:
+            self._flow.spare()
 
     def _abort(self) -> None:
         self._done = True
@@ -343,6 +316,9 @@ class Membership:
                 self._cut_short("the drain")
         if self._pipeline.busy:
             return
+        self._pipeline.commit_chosen()
+        if self._pipeline.unsettled and self._clock.monotonic() < self._drain_by:
+            return  # a successor would choose anew, and skip what came meanwhile [42]
         if self._drain is Drain.CLOSE:
             self._done = True
         elif self._drain is Drain.HOLD:
@@ -384,14 +360,6 @@ class Membership:
         self._events.tell("closed", how=str(how))
         return clean and not self.standing.unclean
 
-    def _let_go(self) -> None:
-        """Drop whatever holds clients of librdkafka, now: each has threads, sockets and pipes, and
-        its callbacks refer to us, so that they would stay until Python looks for cycles.
-        """
-        self._consumer = self._flow = None
-        for name in ("_losses", "_topics", "_assigner", "_reading"):
-            self.__dict__.pop(name, None)
-
     # --- callbacks: all on this thread, inside consume() or close() [1] --------------------
 
     def _on_assign(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
@@ -400,8 +368,6 @@ class Membership:
             starts = self._assigner.starts(consumer, tps)
         marked = self._marks() & frozenset(tps)
         self._pipeline.quarantined |= marked
-        at = [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts]
-        self._protocol.assign(consumer, at)
         self.standing.partitions |= frozenset(tps)
         for start in starts:
             reads = self._drain is None and start.tp not in marked
@@ -410,12 +376,14 @@ class Membership:
                 self._losses.report(start)
             if start.anew:
                 self._losses.made_again(start)
+        self._pipeline.commit_chosen(assigned=False)
+        at = [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts]
+        self._protocol.assign(consumer, at)
         self.standing.member_id = consumer.memberid() or self.standing.member_id
         self.standing.assigned = True
         # librdkafka keeps a pause over a rebalance: say for each partition what shall be, now,
         # before a first fetch brings what has to wait.
-        self._paused |= frozenset(tps)
-        self._pause_and_resume()
+        self._pause_and_resume(frozenset(tps))
         self._events.say(f"assigned {len(tps)} partition(s): {names(tps)}")
         self._events.tell(
             "assigned",
@@ -427,32 +395,33 @@ class Membership:
         began = self._clock.monotonic()
         tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)
         self._pipeline.drop(tps)
-        if self._pipeline.touches(tps) and not self._done:
-            self._finish_in_hand()
+        if not self._done:
+            self._finish(tps)
         self._pipeline.lose(tps)
         self.standing.partitions -= tps
-        self._paused -= tps
+        self._fetching.drop(tps)
         if self._terms.options.get("partition.assignment.strategy") == "cooperative-sticky":
-            self._wait_in_callback(until=began + _OTHERS_HEAR)
+            while not self._done and (left := began + _OTHERS_HEAR - self._clock.monotonic()) > 0:
+                self._commands.serve(min(left, _STILL))
         self._protocol.unassign(consumer, partitions)
         self._events.say(f"revoked {len(tps)} partition(s): {names(sorted(tps))}")
         self._events.tell("revoked", partitions=[str(tp) for tp in sorted(tps)])
 
-    def _wait_in_callback(self, *, until: float) -> None:
-        while not self._done and (left := until - self._clock.monotonic()) > 0:
-            self._serve(min(left, _STILL))
-
-    def _finish_in_hand(self) -> None:
-        """Serve the queue until the batch in hand is committed, within drain_timeout [6]."""
+    def _finish(self, tps: frozenset[TopicPartition]) -> None:
+        """Serve the queue until nothing of these is uncommitted, within drain_timeout [6, 42]."""
         deadline = self._clock.monotonic() + self._terms.drain_timeout
-        while self._pipeline.busy:
+        while self._pipeline.touches(tps) or self._pipeline.unsettled & tps:
             self.standing.moved_at = self._clock.monotonic()
-            self._serve(_STILL)
-            late = not self._pipeline.settle() or self._pipeline.running
-            if late and self._clock.monotonic() >= deadline:
-                self._cut_short("the revocation")
-                if self._clock.monotonic() >= deadline + _UNCLEAN_SECONDS:
-                    return  # without its token it cannot commit; its watchdog sees to the rest
+            self._commands.serve(_STILL)
+            self._pipeline.commit_chosen()
+            self._pipeline.settle()
+            if self._clock.monotonic() < deadline:
+                continue
+            if not self._pipeline.touches(tps):
+                return
+            self._cut_short("the revocation")
+            if self._clock.monotonic() >= deadline + _UNCLEAN_SECONDS:
+                return  # without its token it cannot commit; its watchdog sees to the rest
 
     def _on_lost(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
         tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)
@@ -460,7 +429,7 @@ class Membership:
             self._pipeline.interrupt()
         self._pipeline.lose(tps)
         self.standing.partitions -= tps
-        self._paused -= tps
+        self._fetching.drop(tps)
         self._protocol.unassign(consumer, partitions)
         self._events.say(f"lost {len(tps)} partition(s): nothing of them is committed any more")
         self._events.tell("lost", partitions=[str(tp) for tp in sorted(tps)])
@@ -472,10 +441,10 @@ class Membership:
             self._events.say_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
 
     def _on_message_error(self, error: Any, tp: TopicPartition | None) -> None:
-        if error.code() in _PERHAPS_GONE:
+        if error.code() in PERHAPS_GONE:
             self._topics.soon()
-        if error.code() == _OUT_OF_RANGE and tp is not None:
+        if error.code() == OUT_OF_RANGE and tp is not None:
             with self.standing.waits(self._clock):
                 self._losses.out_of_range(tp)
-        elif error.code() not in _QUIET:
+        elif error.code() not in QUIET:
             self._on_error(error)

@@ -12,8 +12,8 @@ for one record among at most 32, one more for each further factor of 32.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet.model import TopicPartition
@@ -48,6 +48,11 @@ class Piece:
             revision=revision,
             until=self.until,
         )
+
+    @property
+    def planned(self) -> tuple[int, int, int | None]:
+        """What the commit before it says: its end, how often it will have been begun, `until`."""
+        return self.end, self.tries + 1, self.until
 
     @property
     def condemned(self) -> bool:
@@ -121,6 +126,14 @@ class Pieces:
         """What is known of a range that was cut here."""
         whole = Piece(start=each.start, end=each.end)
         return self._noted.get((each.tp, each.start, each.end), whole)
+
+    def weighed(self, ranges: Iterable[BatchRange]) -> list[tuple[TopicPartition, Piece]]:
+        """Of these, what was begun before or alone; as if it had not been begun now."""
+        return [
+            (each.tp, replace(piece, tries=-1))
+            for each in ranges
+            if (piece := self.of(each)).tries > 0 or piece.until is not None
+        ]
 
     def drop(self, tps: frozenset[TopicPartition]) -> None:
         """Forget what waits of partitions."""

@@ -9,9 +9,8 @@ extra commit of unchanged offsets does, before batch k+1 starts. Cost: 1-2 ms fo
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -22,44 +21,18 @@ from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.assigning import Start
 from fleet.worker.backing_off import BackingOff
+from fleet.worker.chosen import Chosen
+from fleet.worker.commits import Commits, Committed, entry_of
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchDone, BatchRunner, Why
+from fleet.worker.executor import BatchRunner
+from fleet.worker.in_hand import InHand
 from fleet.worker.narrowing import Piece, Pieces, condemned, without
-from fleet.worker.plans import (
-    Begun,
-    Finished,
-    Ownership,
-    commitable,
-    encode_plan,
-    parse_group_metadata,
-)
-from fleet.worker.protocols import RETRIED, VOID, Fenced, is_fenced
+from fleet.worker.plans import Begun, Finished, Ownership, commitable
 from fleet.worker.reading import Prepared, Reading
+from fleet.worker.runs import BatchDone, Why
 from fleet.worker.standing import Standing
 
 _RETRY_PAUSE: Final = 0.1
-_UNKNOWN_TOPIC: Final = 3
-
-
-class Committed(StrEnum):
-    """What became of one commit."""
-
-    DONE = "done"
-    RETRY = "retry"
-    VOID = "void"
-
-
-@dataclass(slots=True, kw_only=True)
-class _InHand:
-    """A batch that Spark runs or ran, and under which membership it was dispatched."""
-
-    batch: Prepared
-    tokens: Mapping[TopicPartition, int]
-    member: str | None
-    done: BatchDone | None = None
-    since: float = 0.0
-    """Monotonic time of the first try to commit."""
-    next_try: float = 0.0
 
 
 class Pipeline:
@@ -84,6 +57,7 @@ class Pipeline:
         self._backing_off = backing_off
         self._commit_delay = commit_delay
         self._consumer = consumer
+        self._commits = Commits(consumer, standing=standing, clock=clock, events=events)
         self._reading = reading
         self._runner = runner
         self._standing = standing
@@ -100,7 +74,8 @@ class Pipeline:
         self.gone: set[TopicPartition] = set()
         """Partitions whose topic was deleted under us; not read until it is made again."""
         self._starts: dict[TopicPartition, Start] = {}
-        self._in_hand: _InHand | None = None
+        self._chosen = Chosen()
+        self._in_hand: InHand | None = None
         self._prepared: Prepared | None = None
         self._pieces = Pieces(revision=revision)
         self._planned = False
@@ -117,6 +92,11 @@ class Pipeline:
         """A batch runs in Spark."""
         return self._in_hand is not None and self._in_hand.done is None
 
+    @property
+    def unsettled(self) -> frozenset[TopicPartition]:
+        """Partitions that begin where nobody has committed: not read before that is done [42]."""
+        return self._chosen.waiting(self.quarantined)
+
     def touches(self, tps: Iterable[TopicPartition]) -> bool:
         """Whether the batch in hand has records of these partitions."""
         return self._in_hand is not None and not self._in_hand.tokens.keys().isdisjoint(tps)
@@ -124,17 +104,26 @@ class Pipeline:
     # --- partitions come and go ------------------------------------------------------------
 
     def begin(self, start: Start, *, reads: bool) -> None:
-        """A partition is ours (again): a new token, read from its start unless quarantined."""
-        self.owned.gain(start.tp)
+        """A partition is ours (again): a new token, read from its start unless quarantined.
+
+        Where the start was chosen just now, reading waits for `commit_chosen`.
+        """
+        token = self.owned.gain(start.tp)
         self._starts[start.tp] = start if reads else replace(start, begun=None)
         (self.gone.add if start.gone else self.gone.discard)(start.tp)
-        if reads and not start.gone:
-            self._reading.begin(
-                start.tp,
-                topic_id=start.topic_id,
-                start=start.position,
-                replay_to=start.replay_to,
-            )
+        self._chosen.drop([start.tp])
+        if start.chosen:
+            self._chosen.add(start, token=token, member=self._commits.member(), reads=reads)
+        elif reads and not start.gone:
+            self._begin_reading(start)
+
+    def _begin_reading(self, start: Start) -> None:
+        self._reading.begin(
+            start.tp,
+            topic_id=start.topic_id,
+            start=start.position,
+            replay_to=start.replay_to,
+        )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """Forget what was read of partitions, not what runs."""
@@ -149,6 +138,7 @@ class Pipeline:
         gone = frozenset(tps)
         self.drop(gone)
         self.owned.lose(gone)
+        self._chosen.drop(gone)
         self.quarantined -= gone
         self.stopped -= gone
         self.gone -= gone
@@ -163,10 +153,13 @@ class Pipeline:
                 continue
             self.drop([tp])
             self.begin(start, reads=True)
-            try:
-                self._consumer.seek(KafkaPartition(tp.topic, tp.partition, start.position))
-            except KafkaException:  # not fetched any more
-                self.stopped.add(tp)
+            self._seek(start)
+
+    def _seek(self, start: Start) -> None:
+        try:
+            self._consumer.seek(KafkaPartition(start.tp.topic, start.tp.partition, start.position))
+        except KafkaException:  # not fetched any more
+            self.stopped.add(start.tp)
 
     def start_of(self, tp: TopicPartition) -> Start | None:
         """What an owned partition's reading begins with now: moved on by every commit."""
@@ -176,6 +169,7 @@ class Pipeline:
 
     def step(self) -> None:
         """Whatever is due now: commit, close, plan, dispatch."""
+        self.commit_chosen()
         holds = self._backing_off.holds
         if self._prepared is None and not holds:
             self._prepare()
@@ -212,11 +206,11 @@ class Pipeline:
         if now < hand.next_try:
             return False
         done = hand.done
-        finished = () if done.void or done.ill else self._finished(hand)
+        finished = hand.finished()
         allowed = commitable(
-            finished, self.owned, member_then=hand.member, member_now=self._member()
+            finished, self.owned, member_then=hand.member, member_now=self._commits.member()
         )
-        outcome = self._write(self._entries(allowed)) if allowed else Committed.VOID
+        outcome = self._write_planned(allowed) if allowed else Committed.VOID
         if outcome is Committed.RETRY:
             hand.since = hand.since or now
             if now - hand.since < self._patience:
@@ -229,7 +223,7 @@ class Pipeline:
         if outcome is Committed.DONE:
             allowed = tuple(each for each in allowed if each.tp not in self.gone)
             if allowed:
-                self._note_commit(hand, done, allowed)
+                self._note_commit(hand, allowed)
             again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
             again -= {each.tp for each in allowed} | self.quarantined | self.gone
         elif done.ill:
@@ -250,30 +244,17 @@ class Pipeline:
             if start is not None and piece is not None:
                 upto = None if done.ill else max(piece.end, piece.until or 0)
                 kept = None if done.ill else piece.as_begun(self._revision)
-                self._starts[tp] = replace(_moved(start, start.position, upto), begun=kept)
+                self._starts[tp] = replace(start.moved(start.position, upto), begun=kept)
         self.rewind(again)
-
-    def _finished(self, hand: _InHand) -> tuple[Finished, ...]:
-        assert hand.done is not None
-        done = hand.done
-        ends = {
-            each.tp: done.reached.get(each.tp, each.start) if each.tp in done.failed else each.end
-            for each in hand.batch.ranges
-        }
-        return tuple(
-            Finished(tp=each.tp, token=hand.tokens[each.tp], end=ends[each.tp])
-            for each in hand.batch.ranges
-            if ends[each.tp] > each.start
-        )
 
     def _dispatch(self) -> None:
         batch, self._prepared = self._prepared, None
         assert batch is not None
         tokens = self.owned.tokens
-        hand = _InHand(
+        hand = InHand(
             batch=batch,
             tokens={each.tp: tokens[each.tp] for each in batch.ranges},
-            member=self._member(),
+            member=self._commits.member(),
         )
         self._in_hand = hand
         self._events.tell("batch", ranges=[each.id for each in batch.ranges], records=batch.records)
@@ -287,7 +268,7 @@ class Pipeline:
         else:
             self._runner.submit(batch, arrives)
 
-    def _arrived(self, hand: _InHand, done: BatchDone) -> None:
+    def _arrived(self, hand: InHand, done: BatchDone) -> None:
         """On the consumer thread: the batch thread is through with it."""
         standing = self._standing
         standing.busy_seconds += done.seconds
@@ -315,7 +296,7 @@ class Pipeline:
         if not done.failed and not done.void and not self.quarantined:
             standing.error = None
 
-    def _fall_ill(self, hand: _InHand, error: str) -> None:
+    def _fall_ill(self, hand: InHand, error: str) -> None:
         """Nothing of the batch went well: nothing of it is committed, and it is cut anew [43]."""
         standing = self._standing
         standing.failed, standing.error = True, error
@@ -334,20 +315,14 @@ class Pipeline:
         if self._in_hand is not None:
             self._spare(self._in_hand)
 
-    def _spare(self, hand: _InHand) -> None:
+    def _spare(self, hand: InHand) -> None:
         """Take back that its ranges were begun, where that begins to weigh."""
-        weighed = [
-            (each.tp, replace(piece, tries=-1))
-            for each in hand.batch.ranges
-            if (piece := self._pieces.of(each)).tries > 0 or piece.until is not None
-            if self.owned.holds(each.tp, hand.tokens[each.tp])
-        ]
-        if not weighed or (hand.member is not None and self._member() != hand.member):
+        ours = [e for e in hand.batch.ranges if self.owned.holds(e.tp, hand.tokens[e.tp])]
+        weighed = self._pieces.weighed(ours)
+        if not weighed or (hand.member is not None and self._commits.member() != hand.member):
             return
-        planned = self._planned
         with contextlib.suppress(FleetError):  # it is tried once, and for the next owner
             self._write([self._entry(tp, piece.start, piece) for tp, piece in weighed])
-        self._planned = planned
 
     def quarantine(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
         """Stop one partition, durably; the others go on [9]."""
@@ -367,26 +342,46 @@ class Pipeline:
         """Make sure that the prepared batch's ends stand in its partitions' metadata [4]."""
         if self._planned:
             return True
-        outcome = self._write(self._entries(()))
+        outcome = self._write_planned(())
         if outcome is Committed.VOID and self._prepared is not None:
             self.rewind([each.tp for each in self._prepared.ranges])
         return outcome is Committed.DONE and self._prepared is not None
 
-    def _entries(self, finished: Iterable[Finished]) -> list[KafkaPartition]:
+    def _write_planned(self, finished: Iterable[Finished]) -> Committed:
         """Offsets with plans: the finished ends, and unchanged ones of the prepared batch."""
         plans = {r.tp: self._pieces.of(r) for r in self._prepared.ranges} if self._prepared else {}
         offsets = {tp: self._starts[tp].position for tp in plans if tp in self._starts}
         offsets.update({each.tp: each.end for each in finished})
-        return [self._entry(tp, offset, plans.get(tp)) for tp, offset in sorted(offsets.items())]
+        outcome = self._write(
+            [self._entry(tp, offset, plans.get(tp)) for tp, offset in sorted(offsets.items())]
+        )
+        if outcome is Committed.DONE:
+            self._planned = self._prepared is not None
+        return outcome
 
-    def _entry(self, tp: TopicPartition, offset: int, piece: Piece | None) -> KafkaPartition:
-        known_id = self._starts[tp].known_id
-        if piece is None:
-            plan = encode_plan(None, self._revision, known_id)
-        else:
-            tries, until = piece.tries + 1, piece.until
-            plan = encode_plan(piece.end, self._revision, known_id, tries=tries, until=until)
-        return KafkaPartition(tp.topic, tp.partition, offset, metadata=plan)
+    def commit_chosen(self, *, assigned: bool = True) -> None:
+        """Commit positions that were chosen, one try [42]; they are read from then on.
+
+        assigned: whether the client fetches them already (paused), so that it has to seek.
+        """
+        waiting = self.unsettled
+        now = self._clock.monotonic()
+        if not waiting or now < self._chosen.next_try:
+            return
+        due = self._chosen.due(waiting, self.owned, self._commits.member())
+        outcome = self._write([self._entry(each.tp, each.end, None) for each in due])
+        if outcome is not Committed.DONE:  # for as long as they are ours; void ones are lost soon
+            self._chosen.next_try = now + _RETRY_PAUSE
+            return
+        kept = [each for each in due if each.tp not in self.gone]
+        for each in kept:
+            self._starts[each.tp] = start = self._starts[each.tp].moved(each.end)
+            if self._chosen.committed(each.tp):
+                self._begin_reading(start)
+                if assigned:
+                    self._seek(start)
+        if kept:
+            self._events.tell("began", offsets={str(each.tp): each.end for each in kept})
 
     def _commit_gaps(self) -> None:
         """Positions that moved over markers alone: no batch, but their lag shall read 0.
@@ -398,87 +393,42 @@ class Pipeline:
             return
         entries = [self._entry(tp, end, None) for tp, (_, end) in sorted(gaps.items())]
         for tp, (_, end) in gaps.items():
-            self._starts[tp] = _moved(self._starts[tp], end)
+            self._starts[tp] = self._starts[tp].moved(end)
         self._write(entries)  # where it fails, the partition's next commit is past it anyway
 
+    def _entry(self, tp: TopicPartition, offset: int, piece: Piece | None) -> KafkaPartition:
+        return entry_of(self._starts[tp], offset, piece, self._revision)
+
     def _write(self, entries: list[KafkaPartition]) -> Committed:
-        """One synchronous commit, on this thread [1]; Fenced or FleetError where it is fatal."""
-        if not entries:
-            return Committed.DONE
-        try:
-            with self._standing.waits(self._clock):
-                answers = self._consumer.commit(offsets=entries, asynchronous=False) or []
-            told = [(each, each.error) for each in answers if each.error is not None]
-        except KafkaException as error:  # none of them was written
-            told = [(each, error.args[0]) for each in entries]
-        deleted = [each for each, error in told if error.code() == _UNKNOWN_TOPIC]
+        outcome, deleted = self._commits.write(entries)
         if deleted:
             self._forsake(deleted)
-        errors = [error for _, error in told if error.code() != _UNKNOWN_TOPIC]
-        if not errors:
-            self._standing.last_commit_at = self._clock.now()
-            self._planned = self._prepared is not None
-            return Committed.DONE
-        worst = errors[0]
-        if is_fenced(worst):
-            raise Fenced(worst.str())
-        self._events.say(f"commit: {worst.str()} ({worst.code()})")
-        if worst.code() in VOID:
-            return Committed.VOID
-        if worst.code() in RETRIED or worst.retriable():
-            return Committed.RETRY
-        raise FleetError(f"the coordinator refuses the commit: {worst.str()} ({worst.code()})")
+        return outcome
 
-    def _forsake(self, deleted: Iterable[KafkaPartition]) -> None:
+    def _forsake(self, tps: frozenset[TopicPartition]) -> None:
         """Their topic was deleted: nothing of it is read or committed until it is made again."""
-        tps = {TopicPartition(each.topic, each.partition) for each in deleted}
         self.gone |= tps & self._starts.keys()
+        self._chosen.drop(tps)
         self.drop(tps)
         for topic in sorted({tp.topic for tp in tps}):
             self._events.say(f"topic {topic} was deleted: what was read of it is not committed")
             self._events.tell("topic_deleted", topic=topic)
 
-    def _note_commit(self, hand: _InHand, done: BatchDone, allowed: tuple[Finished, ...]) -> None:
+    def _note_commit(self, hand: InHand, allowed: tuple[Finished, ...]) -> None:
         standing = self._standing
         for each in allowed:
-            self._starts[each.tp] = _moved(self._starts[each.tp], each.end)
+            self._starts[each.tp] = self._starts[each.tp].moved(each.end)
             self._pieces.passed(each.tp, each.end)
         standing.batches += 1
-        starts = {each.tp: each.start for each in hand.batch.ranges}
-        whole = [each for each in allowed if each.tp not in done.reached]
-        standing.records += hand.batch.only([each.tp for each in whole]).records
-        for each in allowed:
-            if each.tp in done.reached:
-                standing.records += hand.batch.part(each.tp, starts[each.tp], each.end).records
+        standing.records += hand.records(allowed)
         offsets = {str(each.tp): each.end for each in allowed}
-        self._events.tell("committed", offsets=offsets, generation=self.generation())
-
-    def _member(self) -> str | None:
-        known = self._group_metadata()
-        return known[1] if known else None
+        self._events.tell("committed", offsets=offsets, generation=self._commits.generation())
 
     def generation(self) -> int | None:
         """The member's generation as librdkafka knows it; None where it is unknown."""
-        known = self._group_metadata()
-        return known[0] if known else None
-
-    def _group_metadata(self) -> tuple[int, str] | None:
-        try:
-            return parse_group_metadata(self._consumer.consumer_group_metadata())
-        except (KafkaException, RuntimeError):
-            return None
+        return self._commits.generation()
 
     def interrupt(self) -> None:
         """Cancel the batch in hand: nobody waits for it any more."""
         if self.running:
             self._runner.interrupt(Why.VOID)
-
-
-def _moved(start: Start, position: int, replay_to: int | None = None) -> Start:
-    return Start(
-        tp=start.tp,
-        topic_id=start.topic_id,
-        position=position,
-        committed=position,
-        replay_to=replay_to,
-    )

@@ -25,7 +25,7 @@ from fleet.slots import SlotStore, Unmanaged
 from fleet.spec import KubernetesRuntimeSpec
 from fleet.worker.dead_letters import DeadLetters
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner, Identity
+from fleet.worker.executor import BatchRunner
 from fleet.worker.holding import Looker
 from fleet.worker.leaving import Completer
 from fleet.worker.opening import Opener
@@ -33,6 +33,7 @@ from fleet.worker.pod import SPARK_TOKEN, put_first, settled, spark_url, unpack
 from fleet.worker.protocols import protocol_of
 from fleet.worker.reach import Reach, reach_of
 from fleet.worker.reporting import Reporter
+from fleet.worker.runs import Identity
 from fleet.worker.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
 from fleet.worker.takeover import Takeover, holder_of
 from fleet.worker.tenure import Tenure, Tools

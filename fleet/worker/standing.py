@@ -125,5 +125,3 @@ class Terms:
     commit_delay: float
     """Seconds between a batch's end and its first commit: for fault tests."""
     revision: str
-    entrypoint_patience: float
-    """Seconds that nothing may go well before the worker ends."""

@@ -9,17 +9,18 @@ or be taken back. Cost: a tick of 50 ms.
 import contextlib
 import os
 import threading
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.settings import WorkerSettings
-from fleet.slots import Gate, Phase, Slot, SlotStore
+from fleet.slots import Phase, Slot, SlotStore
 from fleet.worker.building import membership_of, orphans_of, session_timeout
+from fleet.worker.curing import Cure
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
+from fleet.worker.gate_of_holder import GateOfHolder
 from fleet.worker.holding import Holding, Looker
 from fleet.worker.leaving import Completer, Leave, all_drained
 from fleet.worker.marks import Marks
@@ -28,12 +29,12 @@ from fleet.worker.protocols import MemberProtocol
 from fleet.worker.reporting import Reporter
 from fleet.worker.standing import Drain, End, Ended
 from fleet.worker.takeover import ForeignHolder, Former, Takeover
-from fleet.worker.trial import Trial, is_proven
+from fleet.worker.trial import Trial, alone
 
 TICK: Final = 0.05
 _HARD_EXIT: Final = 1
-_LAST_WORD: Final = 2.0
-"""Seconds that the consumer thread has before a hard exit."""
+_LAST_WORD: Final = 0.5
+"""Seconds that the consumer thread has for its last commit before a hard exit."""
 _LONGEST_WAIT: Final = 30.0
 """Seconds that a gate may lie ahead."""
 
@@ -87,13 +88,13 @@ class Tenure:
     def __init__(self, tools: Tools, slot: Slot, *, former: Slot | None = None) -> None:
         self._tools = tools
         self._number = slot.number
+        self._gate = GateOfHolder(tools.store, tools.settings.group.group, slot.number)
         self._former = former
         self._freed_at: float | None = None
         self._membership: Membership | None = None
         self._began: tuple[str, object] | None = None
         self._fenced_at: float | None = None
-        self._cured = True
-        """Whether nothing of a former holder runs on Spark, as far as we can see to it."""
+        self._cure: Cure | None = None
         self._marks = Marks(
             tools.store,
             group=tools.settings.group.group,
@@ -135,32 +136,12 @@ class Tenure:
         tools.events.say(f"took slot {slot.number}{whose}")
         tools.events.tell("slot", slot=slot.number, token=slot.token, former=seen.holder)
         tenure = cls(tools, slot, former=seen)
-        tenure._cure(seen, session)
+        tenure._cure = Cure(tools.runner, seen, ours=session, events=tools.events)
         if seen.member_id is not None and not tools.is_static:
             tenure._evict(seen.member_id)
         if tools.protocol.exclusive and seen.holder is not None:
             tenure._free_before_joining()
         return tenure
-
-    def _cure(self, seen: Slot, ours: str | None) -> None:
-        """Stop what a former holder that did not release left running on Spark [3].
-
-        The join does not wait for it: whoever joins late costs a rebalance [19]. Our batches do,
-        since they run behind it on the same thread.
-        """
-        former, tools = seen.spark_session, self._tools
-        if seen.clean or former is None or former == ours:
-            return
-
-        def ended(cure: "Future[str | None]") -> None:
-            error = cure.exception()
-            why = cure.result() if error is None else type(error).__name__
-            result = "is interrupted and released" if why is None else f"could not be ended ({why})"
-            tools.events.say(f"the former holder's Spark session {result}")
-            self._cured = True
-
-        self._cured = False
-        tools.runner.cure(former).add_done_callback(ended)
 
     def _evict(self, member_id: str) -> None:
         """A dead dynamic member has no successor by name: it would hold up our join [18].
@@ -203,6 +184,10 @@ class Tenure:
             member_ids=tuple(i for i in ids if i is not None),
             workers=frozenset(n for n in names if n is not None),
         )
+
+    @property
+    def _cured(self) -> bool:
+        return self._cure is None or self._cure.over
 
     def still_ours(self) -> bool:
         """For the batch thread, before it runs a batch again."""
@@ -258,8 +243,8 @@ class Tenure:
 
     def _may_wait(self) -> bool:
         """Whether what fails may be the weather: not so for a revision that is on trial [22]."""
-        tools = self._tools
-        return not tools.trial.running or is_proven(tools.looker.slots, tools.settings.revision)
+        tools, revision = self._tools, self._tools.settings.revision
+        return not tools.trial.running or alone(tools.looker.slots, self._former, revision)
 
     def _tick(self, membership: Membership) -> None:
         tools = self._tools
@@ -324,23 +309,13 @@ class Tenure:
         return None
 
     def _ask_for_rebalance(self) -> None:
-        tools, token = self._tools, self._holding.slot.token
-
-        def with_us(gate: Gate) -> Gate:
-            return replace(gate, rejoin={**gate.rejoin, self._number: token})
-
         with contextlib.suppress(Unreachable):
-            _write_gate(tools.store, tools.settings.group.group, with_us)
-        tools.looker.forget()
+            self._gate.ask_rejoin(self._holding.slot.token)
+        self._tools.looker.forget()
 
     def _take_back_rejoin(self) -> None:
-        tools = self._tools
-
-        def without(gate: Gate) -> Gate:
-            return replace(gate, rejoin={n: t for n, t in gate.rejoin.items() if n != self._number})
-
-        _write_gate(tools.store, tools.settings.group.group, without)
-        tools.looker.forget()
+        self._gate.take_back_rejoin()
+        self._tools.looker.forget()
 
     # --- its end ---------------------------------------------------------------------------
 
@@ -411,11 +386,7 @@ class Tenure:
     def _shut(self, sentence: str, ended: Ended) -> tuple[int, str]:
         """A foreign process has our instance id: close the slot, say so, end [15]."""
         self._error(sentence)
-        _write_gate(
-            self._tools.store,
-            self._tools.settings.group.group,
-            lambda gate: replace(gate, quarantined=gate.quarantined | {self._number}),
-        )
+        self._gate.shut()
         self._holding.release(clean=ended.clean and self._cured)
         return 1, sentence
 
@@ -428,7 +399,8 @@ class Tenure:
     def _end_hard(self, why: str) -> None:
         """A thread hangs in the user's code: no exit handler may wait for it."""
         if self._membership is not None:
-            self._membership.spare(_LAST_WORD)
+            self._membership.spare()
+            self._tools.clock.sleep(_LAST_WORD)
         self._error(why)
         with contextlib.suppress(FleetError):
             self._holding.release(clean=False)
@@ -455,11 +427,3 @@ class Tenure:
             "error": standing.error,
             **known,
         }
-
-
-def _write_gate(store: SlotStore, group: str, change: Any) -> None:
-    """Change the gate by compare-and-set, a bounded number of times."""
-    for _ in range(20):
-        if store.write_gate(change(store.gate(group))) is not None:
-            return
-    raise FleetError(f"the gate of group {group} changes too often to be written")

@@ -35,6 +35,7 @@ fleets:
     worker:
       entrypoint: "counting:process"
       python_path: [code]
+      heartbeat_interval: 1s
       batch: {{max_wait: 500ms, max_seconds: 2s}}
     replicas: {{min: 1, max: 4, standby: 1}}
     scaling: {{policy: fixed, workers: 2}}

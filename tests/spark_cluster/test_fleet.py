@@ -113,7 +113,7 @@ class Yard:
                 "FLEET_HOME": str(self.shop.home),
                 "PYTHONPATH": str(ROOT),
             },
-            capture_output=True, text=True, check=False, timeout=200,
+            capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
 
 

@@ -87,8 +87,9 @@ GOLDEN = [
         fleet(WORKER + ", protocol: consumer, session_timeout: 60s}"),
         "fleet.yaml:4: fleets[0].worker.session_timeout: 'session_timeout' does not exist under "
         "protocol consumer, only under protocol classic (allowed: entrypoint, python_path, env, "
-        "membership, batch, reading, max_poll_interval, batch_timeout, isolation, on_truncated, "
-        "metadata_refresh, dead_letter_topic, start_from, spark, http, protocol)",
+        "membership, batch, reading, max_poll_interval, batch_timeout, entrypoint_patience, "
+        "isolation, on_truncated, metadata_refresh, dead_letter_topic, start_from, spark, http, "
+        "protocol)",
         id="classic-key-under-848",
     ),
     pytest.param(

@@ -153,7 +153,8 @@ class Worker:
         self._report()
 
     def _look_for_a_slot(self) -> None:
-        if self.turns < 5 or self.revision in self.stage.never_warm:
+        stage = self.stage
+        if self.turns < 5 or self.revision in stage.never_warm | stage.never_take:
             return
         for seen in self.looker.takeable(worker=self.name, revision=self.revision, since=0.0):
             self.slot = self.stage.store.take(
@@ -251,6 +252,7 @@ class Stage:
         self.coordinator = Coordinator(self.clock)
         self.crew: dict[str, Worker] = {}
         self.never_warm: set[str] = set()
+        self.never_take: set[str] = set()
         self.never_drain: set[str] = set()
         self.failing: set[str] = set()
         self.said: list[str] = []
@@ -261,7 +263,12 @@ class Stage:
                 "topics": ["t"],
                 "worker": {"entrypoint": "job:process", "protocol": "classic"},
                 "replicas": {"min": 0, "max": 8, "standby": 1},
-                "rollout": {"canary_batches": 1, "bake": "5s", "drain_timeout": "5s"},
+                "rollout": {
+                    "canary_batches": 1,
+                    "bake": "5s",
+                    "drain_timeout": "5s",
+                    "warm_timeout": "10s",
+                },
                 "runtime": {"kind": "local", "lease": LEASE},
                 **keys,
             }

@@ -89,14 +89,17 @@ class Workshop:
             **(worker or {}),
         }
         self._extra["_worker"] = mine
+        # A group counts as settled a heartbeat and 2 s after it was last seen to move [25].
+        soon = {"heartbeat_interval": "1s"} if mine["protocol"] == "classic" else {}
         group = {
             "group": self.group,
             "topics": [self.topic],
-            "worker": mine,
+            "worker": {**soon, **mine},
             "replicas": {"min": 1, "max": 8, "standby": 1},
             "scaling": {"policy": "fixed", "workers": 2},
-            "rollout": {"canary_batches": 1, "bake": "5s", "warm_timeout": "5m"},
+            "rollout": {"canary_batches": 1, "bake": "2s", "warm_timeout": "5m"},
             "storm": {"rebalances": 1000},
+            "runtime": {"kind": "local", "lease": "5s"},
             **{k: v for k, v in self._extra.items() if k != "_worker"},
         }
         spec = {
@@ -225,7 +228,7 @@ class Workshop:
 
 def until(what: Callable[[], bool], timeout: float, name: str) -> None:
     """As tests of Kubernetes ask: at least so many seconds."""
-    waiting.until(what, name, still=max(timeout, waiting.STILL))
+    waiting.until(what, name, still=max(timeout, waiting.UNSEEN))
 
 
 def kill(pid: int) -> None:

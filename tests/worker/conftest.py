@@ -252,7 +252,7 @@ class Group:
         codes = {}
         for name, process in chosen.items():
             try:
-                codes[name] = process.wait(30)
+                codes[name] = process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 codes[name] = process.wait(10)
@@ -287,7 +287,7 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("home")
     spark_server.start(home)
     try:
-        spark_server.wait_ready(home, timeout=90.0, clock=SystemClock())
+        spark_server.wait_ready(home, timeout=300.0, clock=SystemClock())
         yield home
     finally:
         spark_server.stop(home)

@@ -18,9 +18,10 @@ from fleet.worker.batches import InlineReading
 from fleet.worker.context import BatchContext
 from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner, Identity
+from fleet.worker.executor import BatchRunner
 from fleet.worker.pipeline import Pipeline
 from fleet.worker.plans import decode_begun, decode_plan
+from fleet.worker.runs import Identity
 from fleet.worker.spark_link import SparkLink
 from fleet.worker.standing import Standing
 

@@ -20,6 +20,7 @@ from fleet.slots import Gate, Phase
 from fleet.spec import ClassicWorker, Cluster, GroupSpec
 from fleet.worker import membership as members
 from fleet.worker.assigning import Assigner
+from fleet.worker.backing_off import BackingOff
 from fleet.worker.events import Events
 from fleet.worker.holding import Looker
 from fleet.worker.membership import Membership
@@ -106,6 +107,7 @@ class Place:
             ),
             marks=frozenset,
             poisoned=lambda *_: None,
+            backing_off=BackingOff(patience=600.0, may_wait=lambda: True, clock=self.clock),
             clock=self.clock,
             events=self.events,
         )
@@ -137,7 +139,7 @@ def test_live_while_it_connects(place: Place, monkeypatch: pytest.MonkeyPatch):
     """A joiner looks around for as long, and ends by itself then, with a sentence."""
     consumer = Away(place.clock, place.look)
     membership = place.membership(consumer, monkeypatch)
-    monkeypatch.setattr(membership, "_serve", lambda _: None)
+    monkeypatch.setattr(membership._commands, "serve", lambda _: None)
     membership.start()
     assert membership.join(10)
     assert membership.ended is not None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet.kafka_source.columns import batch_of
+from fleet.kafka_source.columns import batch_of, to_stderr
 from fleet.model import TopicPartition
 from fleet.worker.batches import Buffer
 
@@ -254,7 +254,7 @@ def test_bound_grows_back():
 
 def test_table_has_the_columns_of_sparks_kafka_source():
     """Names, types and numbering of timestampType are Spark's own."""
-    table = batch_of("orders", 3, [Record(0), Record(1)])
+    table = batch_of("orders", 3, [Record(0), Record(1)], to_stderr())
     row = table.to_pylist()[1]
     assert table.column_names[:2] == ["key", "value"]
     assert (row["topic"], row["partition"], row["offset"]) == ("orders", 3, 1)

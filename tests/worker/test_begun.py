@@ -2,6 +2,7 @@
 
 import pytest
 
+from fleet.errors import FleetError
 from fleet.worker.narrowing import ALONE, PIECES, TOGETHER, Piece, pieces
 from fleet.worker.plans import Begun, decode_begun, decode_plan, encode_plan
 from tests.worker.flow import REVISION, Broker, Process
@@ -172,3 +173,34 @@ def test_a_worker_that_lives_takes_the_count_back():
     assert life.live()
     assert life.last is not None
     assert not life.last.marks
+
+
+def test_out_of_patience_is_no_kill():
+    """A sink that is away for days: each worker ends with a word, and nothing is condemned."""
+
+    def away(_: list[tuple[int, int]]) -> None:
+        raise OSError
+
+    broker = Broker(ends={0: 1})
+    for _ in range(8):
+        process = Process(broker, away, patience=0.0)
+        with pytest.raises(FleetError):
+            process.run()
+        process.end()
+    life = Life(broker)
+    assert life.live()
+    assert life.rows == [(0, 0)]
+
+
+def test_what_is_lifted_is_tried_again():
+    """Not condemned by what was counted before, neither here nor by the next owner."""
+    life = Life(Broker(ends={0: 1}), (0, 0))
+    while not life.live():
+        assert life.deaths < 9
+    assert life.last is not None
+    life.killers = set()
+    successor = Process(life.broker, life.work)
+    successor.run()
+    successor.end()
+    assert not successor.marks
+    assert life.rows == [(0, 0)]

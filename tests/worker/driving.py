@@ -1,0 +1,205 @@
+"""A real membership, from its settings on, over a cluster in memory and a Spark that hands tables.
+
+Doubles: confluent-kafka's clients (tests/support/memory_kafka.py) and PySpark's session.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fleet.act.store import SqliteStore
+from fleet.clock import SystemClock
+from fleet.kafka_source import source
+from fleet.kafka_source.columns import SCHEMA
+from fleet.model import TopicPartition
+from fleet.settings import WorkerSettings
+from fleet.slots import Slot
+from fleet.spec import Cluster, GroupSpec
+from fleet.worker import building, membership
+from fleet.worker.context import BatchContext
+from fleet.worker.entrypoint import Entrypoint
+from fleet.worker.events import Events
+from fleet.worker.executor import BatchRunner
+from fleet.worker.marks import Marks
+from fleet.worker.protocols import protocol_of
+from fleet.worker.runs import Identity
+from fleet.worker.spark_link import SparkLink
+from fleet.worker.standing import Drain
+from tests.support.memory_kafka import MemoryKafka
+
+CLOCK = SystemClock()
+QUICK = {"max_wait": "10ms"}
+_STANDS_STILL = 30.0
+"""Seconds without anything new after which a test waits in vain."""
+
+
+class Session:
+    """PySpark's session, as far as a batch needs it; a frame is an Arrow table."""
+
+    def __init__(self) -> None:
+        setattr(self, source._REGISTERED, 2)
+        self.read = self
+
+    def createDataFrame(self, table: Any, schema: Any) -> Any:  # noqa: N802 - PySpark's name
+        """The table itself."""
+        return table
+
+    def format(self, name: str) -> "Session":
+        """Only ours."""
+        assert name == source.FORMAT
+        return self
+
+    def options(self, **options: str) -> "Session":
+        """Of the read."""
+        self._options = options
+        return self
+
+    def load(self) -> Any:
+        """What the tasks read, here and now."""
+        reader = source.FleetKafka(self._options).reader(None)
+        shares = [reader.read(share) for share in reader.partitions()]
+        batches = [batch for share in shares for batch in share]
+        return pa.Table.from_batches(batches, schema=SCHEMA)
+
+    def addTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
+        """Nothing to do."""
+
+    def removeTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
+        """Nothing to do."""
+
+    def interruptTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+
+class Link(SparkLink):
+    """Connects to the stand-in at once."""
+
+    def __init__(self) -> None:
+        super().__init__(where=lambda: "local[1]", clock=CLOCK, app="test")
+
+    def _open(self, where: str) -> Any:
+        self._session = Session()
+        return self._session
+
+
+class Driven:
+    """One member at work; its job notes rows, and waits where it is told to."""
+
+    def __init__(
+        self, kafka: MemoryKafka, folder: Path, patch: pytest.MonkeyPatch, **worker: Any
+    ) -> None:
+        self.kafka = kafka
+        self.rows: list[tuple[TopicPartition, int, bytes]] = []
+        """(partition, offset, value) of every row that the job got."""
+        self.contexts: list[BatchContext] = []
+        self.error: Exception | None = None
+        self.may_end = threading.Event()
+        self.may_end.set()
+        patch.setattr(membership, "Consumer", kafka.consumer)
+        patch.setattr(building, "AdminClient", kafka.admin)
+        patch.setattr("confluent_kafka.Consumer", kafka.consumer)
+        settings = WorkerSettings(
+            cluster=Cluster(bootstrap_servers="memory:1"),
+            bootstrap_servers="memory:1",
+            group=_group(worker),
+            revision="r1",
+        )
+        self.events_at = folder / "events"
+        events = Events(worker="w1", clock=CLOCK, environ={"FLEET_EVENTS": str(self.events_at)})
+        link = Link()
+        link.connect(timeout=1.0, given_up=lambda: False)
+        self.runner = BatchRunner(
+            link=link,
+            entrypoint=Entrypoint(
+                name="job:process", function=self._process, setup=None, takes_batch_id=False
+            ),
+            identity=Identity(cluster="c", group="g", worker="w1", revision="r1", slot=0),
+            batch_timeout=60.0,
+            still_ours=lambda: True,
+            ending=lambda: False,
+            clock=CLOCK,
+            events=events,
+            pauses=(),
+        )
+        store = SqliteStore(folder / "fleet.db", cluster="main", clock=CLOCK)
+        self.member = building.membership_of(
+            settings,
+            Slot(group="g", number=0),
+            name="w1",
+            open_at=0.0,
+            protocol=protocol_of(settings),
+            runner=self.runner,
+            marks=Marks(store, group="g", revision="r1", clock=CLOCK, events=events),
+            may_wait=lambda: True,
+            clock=CLOCK,
+            events=events,
+        )
+
+    def _process(self, df: Any, context: BatchContext) -> None:
+        self.contexts.append(context)
+        columns = ("topic", "partition", "offset", "value")
+        rows = df.select(columns).to_pylist()
+        assert self.may_end.wait(20), "the test never let the batch end"
+        if self.error is not None:
+            raise self.error
+        self.rows += [
+            (TopicPartition(r["topic"], r["partition"]), r["offset"], r["value"]) for r in rows
+        ]
+
+    def values(self) -> list[bytes]:
+        """Of all rows, in order."""
+        return [value for _, _, value in self.rows]
+
+    def began(self) -> bool:
+        """Whether a batch is in the job's hands."""
+        return bool(self.contexts)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait, for as long as something happens; whoever ended says why."""
+        happened, deadline = -1, 0.0
+        while not condition():
+            now = len(self.kafka.done) + len(self.rows) + len(self.contexts)
+            if now != happened:
+                happened, deadline = now, time.monotonic() + _STANDS_STILL
+            assert self.member.ended is None or what == "the end", self.member.ended
+            assert time.monotonic() < deadline, f"waited for {what}: {self.kafka.done[-5:]}"
+            time.sleep(0.002)
+
+    def turns(self, count: int = 5) -> None:
+        """Let the consumer thread look at everything so many times."""
+        for _ in range(count):
+            passed: list[int] = []
+            self.member._commands.put(lambda passed=passed: passed.append(1))
+            self.until(lambda passed=passed: bool(passed), "a turn")
+
+    def drain(self) -> None:
+        """As a handover does, without waiting."""
+        self.member.drain(Drain.CLOSE)
+
+    def end(self) -> None:
+        """Let everything end."""
+        self.may_end.set()
+        self.member.abort()
+        if self.member._thread.ident is not None:
+            assert self.member.join(20)
+        self.runner.stop()
+
+
+def _group(worker: dict[str, Any]) -> GroupSpec:
+    settings = {"entrypoint": "job:process", "protocol": "classic", "batch": QUICK, **worker}
+    return GroupSpec.model_validate(
+        {
+            "group": "g",
+            "topics": ["t"],
+            "worker": settings,
+            "rollout": {"drain_timeout": "9s"},
+        }
+    )

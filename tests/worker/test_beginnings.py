@@ -1,0 +1,82 @@
+"""`start_from: latest` on a real broker: a clean handover of an idle topic skips nothing [42].
+
+Counted from the values of the rows that the job got.
+"""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fleet.slots import Phase
+from fleet.worker.plans import decode_cluster, decode_parts
+from tests.worker.conftest import Group
+from tests.worker.test_consumer_life import committed_in_order
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
+
+JOB = """
+import json, os
+
+def process(df, context):
+    if not context.warm:
+        values = [bytes(row.value).decode() for row in df.select("value").collect()]
+        with open(os.environ["JOURNAL"], "a") as journal:
+            journal.write(json.dumps({"values": values}) + "\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        pytest.param({"assignor": "range"}, id="range"),
+        pytest.param({"assignor": "cooperative-sticky"}, id="cooperative"),
+        pytest.param({"protocol": "consumer"}, id="consumer"),
+    ],
+)
+def test_a_clean_handover_of_an_idle_topic_skips_nothing(group: Group, worker: dict[str, Any]):
+    """What was there before the group began is not read; all that came since is, once."""
+    (group.folder / "worker_job.py").write_text(JOB)
+    group.produce(40, b"old")
+    for name, revision in (("w1", "r1"), ("w2", "r2")):
+        group.start(name, revision=revision, start_from="latest", **worker)
+    group.warm("w1", "w2")
+    group.open(0, phase=Phase.ACTIVE)
+    assert not group.journal()
+    began = {tp[-1]: of for tp, of in committed_in_order(group).items()}
+    texts = metadata(group)
+
+    stop = threading.Event()
+    sent: list[str] = []
+
+    def stream() -> None:
+        while not stop.is_set():
+            sent.append(f"new-{len(sent)}")
+            group.produce(1, sent[-1].encode(), partition=len(sent) % group.partitions)
+            time.sleep(0.005)
+
+    streaming = threading.Thread(target=stream)
+    handing = threading.Thread(target=group.hand_over, args=(0, "r2"))
+    handing.start()
+    group.until(lambda: bool(group.events("closed")), "the holder to close")
+    streaming.start()
+    handing.join()
+    stop.set()
+    streaming.join(10)
+    group.drained()
+    values = [value for line in group.journal() for value in line["values"]]
+    assert sorted(values) == sorted(sent)
+    assert began == {str(number): [10] for number in range(group.partitions)}
+    cluster = group.admin.list_topics(group.topic, timeout=10).cluster_id
+    told = {(decode_cluster(text), decode_parts(text)) for text in texts}
+    assert told == {(cluster, group.partitions)}
+
+
+def metadata(group: Group) -> list[str | None]:
+    """Of what the group has committed now."""
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    asked = group.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group.name)])
+    found = asked[group.name].result(20).topic_partitions
+    return [each.metadata for each in found]

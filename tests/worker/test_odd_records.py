@@ -1,0 +1,215 @@
+"""A record that no row can hold as it is: its field is null and told, and the worker goes on."""
+
+import json
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import NewTopic
+from kafka import KafkaProducer
+
+from fleet.kafka_source.columns import Odd, batch_of, to_stderr
+from fleet.model import TopicPartition
+from fleet.worker.executor import _told
+from tests.support.memory_kafka import NOW, MemoryKafka, Message, not_utf8
+from tests.worker.conftest import Group
+from tests.worker.driving import Driven
+
+P0 = TopicPartition("t", 0)
+NANOSECONDS = NOW * 1_000_000
+LATEST = "9223372036854775807"
+
+
+def rows(*messages: Message) -> tuple[list[dict[str, Any]], list[Odd]]:
+    """Rows, and what was told."""
+    told: list[Odd] = []
+    return batch_of("t", 0, messages, told.append).to_pylist(), told
+
+
+@pytest.mark.parametrize(
+    ("at", "year"),
+    [
+        pytest.param((1, NOW), 2023, id="usual"),
+        pytest.param((1, 0), 1970, id="zero"),
+        pytest.param((1, -1), 1969, id="none of Kafka's, as Spark has it"),
+        pytest.param((1, -5_000_000_000_000), 1811, id="negative"),
+        pytest.param((2, NOW), 2023, id="log append time"),
+        pytest.param((0, -1), None, id="type none"),
+        pytest.param((1, NANOSECONDS), None, id="nanoseconds"),
+        pytest.param((1, NOW * 1000), None, id="microseconds"),
+        pytest.param((1, 2**63 - 1), None, id="largest"),
+        pytest.param((1, -(2**63)), None, id="smallest"),
+        pytest.param((1, 253_402_300_800_000), None, id="year 10000"),
+    ],
+)
+def test_timestamps(at: tuple[int, int], year: int | None):
+    """What Python's datetime can hold is kept; all else is null, and the neighbours stay."""
+    made, told = rows(
+        Message(P0, 5, value=b"a"), Message(P0, 6, value=b"b", timestamp=at), Message(P0, 7)
+    )
+    assert [row["offset"] for row in made] == [5, 6, 7]
+    assert [row["value"] for row in made] == [b"a", b"b", None]
+    found = made[1]["timestamp"]
+    assert (found and found.year) == year
+    assert made[0]["timestamp"].year == made[2]["timestamp"].year == 2023
+    assert made[1]["timestampType"] == at[0] - 1
+    odd = [Odd("t", 0, 6, "timestamp", f"{at[1]} is no time in milliseconds")]
+    assert told == (odd if year is None and at[0] else [])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param([("a", b"1"), ("a", b"2"), ("a", None)], id="one key thrice"),
+        pytest.param([("", b"")], id="empty"),
+        pytest.param([("é", b"\xff\x00")], id="any bytes as value"),
+    ],
+)
+def test_headers_that_are_kept(headers: list[tuple[str, bytes | None]]):
+    """Order, repetition and null values are Kafka's to allow."""
+    made, told = rows(Message(P0, 0, headers=headers))
+    assert [(h["key"], h["value"]) for h in made[0]["headers"]] == headers
+    assert told == []
+
+
+def test_header_keys_that_are_not_utf8():
+    """Null for just these records, asked for once, the first of them told with its bytes."""
+    good = [("k", b"v")]
+    made, told = rows(
+        Message(P0, 0, headers=good),
+        Message(P0, 1, headers=not_utf8(b"\xff\xfe")),
+        Message(P0, 2, headers=good),
+        Message(P0, 3, headers=not_utf8(b"\xc3")),
+    )
+    assert [bool(row["headers"]) for row in made] == [True, False, True, False]
+    assert told == [Odd("t", 0, 1, "headers", r"the key b'\xff\xfe' is not UTF-8")]
+
+
+def test_a_task_says_each_field_once(capsys):
+    """A whole topic in nanoseconds is no reason for a line per batch in the executors' logs."""
+    tell = to_stderr()
+    for offset in (3, 4):
+        tell(Odd("t", 0, offset, "timestamp", "7"))
+    assert (
+        capsys.readouterr().err == "fleet: the timestamp of offset 3 of t-0 is null in its row: 7\n"
+    )
+
+
+@pytest.mark.parametrize("reading", ["inline", "ranges"])
+def test_a_member_goes_on(reading: str, tmp_path, monkeypatch):
+    """Both ways, on the real membership."""
+    kafka = MemoryKafka()
+    kafka.make("t", 1)
+    kafka.produce(P0, b"a")
+    kafka.produce(P0, b"b", timestamp=(1, NANOSECONDS))
+    kafka.produce(P0, b"c", headers=not_utf8(b"\xff"))
+    driven = Driven(kafka, tmp_path, monkeypatch, reading=reading)
+    try:
+        driven.member.start()
+        kafka.assign(P0)
+        driven.until(lambda: kafka.committed(P0)[-1:] == [3], "the records")
+        assert driven.values() == [b"a", b"b", b"c"]
+        told = [e for e in map(json.loads, driven.events_at.open()) if e["event"] == "odd"]
+        if reading == "inline":
+            assert [(e["offset"], e["field"]) for e in told] == [(1, "timestamp"), (2, "headers")]
+            assert str(NANOSECONDS) in told[0]["raw"]
+    finally:
+        driven.end()
+
+
+def test_an_errors_words_can_be_stored():
+    """Half of a surrogate pair has no encoding: a mark, a header or a row with it would raise."""
+    told = _told(ValueError("half " + chr(0xD800)))
+    assert told.encode() == rb"ValueError: half \ud800"
+
+
+# --- on a real broker -----------------------------------------------------------------------
+
+
+class _Raw(str):
+    """A header key that is sent as these bytes."""
+
+    __slots__ = ("raw",)
+
+    def __new__(cls, raw: bytes) -> "_Raw":
+        made = super().__new__(cls, raw.hex())
+        made.raw = raw
+        return made
+
+    def encode(self, *_: Any) -> bytes:
+        """What kafka-python asks for."""
+        return self.raw
+
+
+JOB = """
+import json, os
+
+def process(df, context):
+    if context.warm:
+        return
+    rows = df.select("offset", "value", "timestamp", "headers").collect()
+    if any(bytes(row.value) == b"poison" for row in rows):
+        raise ValueError("half a pair: " + chr(0xD800))
+    told = [(r.offset, bytes(r.value).decode(), r.timestamp and r.timestamp.year,
+             r.headers and [h.key for h in r.headers]) for r in rows]
+    with open(os.environ["JOURNAL"], "a") as journal:
+        journal.write(json.dumps({"rows": told}) + "\\n")
+"""
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("reading", ["inline", "ranges"])
+def test_a_real_worker_goes_on(group: Group, reading: str):
+    """A topic that allows any timestamp; the poisoned one of them is put aside with its headers."""
+    (group.folder / "worker_job.py").write_text(JOB)
+    topic, letters = f"{group.name}-odd", f"{group.name}-letters"
+    any_time = {"message.timestamp.after.max.ms": LATEST, "message.timestamp.before.max.ms": LATEST}
+    new = [NewTopic(topic, 1, 1, config=any_time), NewTopic(letters, 1, 1, config=any_time)]
+    for made in group.admin.create_topics(new).values():
+        made.result(20)
+    producer = KafkaProducer(bootstrap_servers=group.bootstrap)
+    odd = [("ok", b"1"), (_Raw(b"\xff\xfe"), b"2")]
+    for value, stamp, headers in (
+        (b"plain", None, [("k", b"v")]),
+        (b"nano", NANOSECONDS, [("k", b"v")]),
+        (b"key", None, odd),
+        (b"both", 2**62, odd),
+        (b"poison", NANOSECONDS, odd),
+        (b"negative", -5, []),
+        (b"last", None, []),
+    ):
+        producer.send(topic, value, headers=headers, timestamp_ms=stamp, partition=0)
+    producer.flush(20)
+    producer.close()
+    group.start("w1", reading=reading, topics=[topic], dead_letter_topic=letters)
+    group.warm("w1")
+    group.open(0)
+    committed = lambda: any(7 in e["offsets"].values() for e in group.events("committed"))  # noqa: E731
+    group.until(lambda: committed() or bool(group.events("exit")), "all records")
+    read = {offset: rest for line in group.journal() for offset, *rest in line["rows"]}
+    assert {offset: (value, *rest) for offset, (value, *rest) in read.items()} == {
+        0: ("plain", read[0][1], ["k"]),
+        1: ("nano", None, ["k"]),
+        2: ("key", read[2][1], None),
+        3: ("both", None, None),
+        5: ("negative", 1969, None),
+        6: ("last", read[6][1], None),
+    }
+    assert not group.events("exit")
+    reader = Consumer(
+        {"bootstrap.servers": group.bootstrap, "group.id": "none", "enable.auto.commit": False}
+    )
+    try:
+        reader.assign([KafkaPartition(letters, 0, 0)])
+        (letter,) = reader.consume(1, 20)
+        assert letter.value() == b"poison"
+        told = dict(letter.headers())
+        assert (told["fleet.offset"], told["fleet.timestamp"]) == (b"4", b"")
+        assert rb"\ud800" in told["fleet.error"]
+    finally:
+        reader.close()
+    if reading == "inline":
+        assert "is null in its row" in group.logs()

@@ -1,0 +1,224 @@
+"""What a member may commit, and what it waits for, on a cluster in memory [2, 6, 7].
+
+The real membership, from its settings on: its client's options, its reading both ways, its batch
+thread. Each test names the fault that it is there for.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.model import TopicPartition
+from fleet.worker.standing import Drain
+from tests.support.memory_kafka import MemoryKafka
+from tests.worker.driving import QUICK, Driven
+
+P = [TopicPartition("t", number) for number in range(3)]
+Drive = Callable[..., Driven]
+BOTH = pytest.mark.parametrize("reading", ["inline", "ranges"])
+
+
+@pytest.fixture
+def kafka() -> MemoryKafka:
+    """A topic of three partitions with three records in each."""
+    made = MemoryKafka()
+    made.make("t", 3)
+    for tp in P:
+        made.produce(tp, b"a", b"b", b"c")
+    return made
+
+
+@pytest.fixture
+def drive(kafka: MemoryKafka, tmp_path: Path, monkeypatch) -> Iterator[Drive]:
+    """Starts a member with partitions; ends it."""
+    made: list[Driven] = []
+
+    def new(*tps: TopicPartition, **worker) -> Driven:
+        made.append(Driven(kafka, tmp_path, monkeypatch, **worker))
+        made[-1].member.start()
+        kafka.assign(*tps)
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.end()
+
+
+def working(drive: Drive, *tps: TopicPartition, **worker) -> Driven:
+    """A member whose first batch is in the job's hands until `may_end`."""
+    driven = drive(*tps, **worker)
+    driven.may_end.clear()
+    driven.until(driven.began, "a batch to begin")
+    return driven
+
+
+def before(kafka: MemoryKafka, what: str) -> dict[TopicPartition, int]:
+    """What was committed last for each partition before this happened first."""
+    found: dict[TopicPartition, int] = {}
+    for kind, of in kafka.done:
+        if kind == what:
+            return found
+        if kind == "commit":
+            found.update(of)
+    raise AssertionError(f"no {what}")
+
+
+# --- what it waits for ----------------------------------------------------------------------
+
+
+@BOTH
+def test_a_revocation_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: str):
+    """Fault: partitions are given up at once, and what is in hand is done again elsewhere."""
+    driven = working(drive, *P[:2], reading=reading, assignor="range")
+    kafka.revoke(*P[:2])
+    driven.until(lambda: not kafka.todo, "the revocation")
+    driven.turns()
+    assert all(kind != "unassign" for kind, _ in kafka.done)
+    driven.may_end.set()
+    driven.until(lambda: any(kind == "unassign" for kind, _ in kafka.done), "the answer")
+    assert before(kafka, "unassign") == {P[0]: 3, P[1]: 3}
+    assert len(driven.rows) == 6
+
+
+@BOTH
+@pytest.mark.parametrize("then", [Drain.CLOSE, Drain.HOLD, Drain.REJOIN])
+def test_a_drain_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: str, then: Drain):
+    """Fault: it closes, or says that it is drained, while Spark still writes."""
+    driven = working(drive, P[0], reading=reading)
+    driven.member.drain(then)
+    driven.turns(8)
+    assert driven.member.standing.phase == "draining"
+    assert all(kind not in {"close", "unassign"} for kind, _ in kafka.done)
+    driven.may_end.set()
+    if then is Drain.CLOSE:
+        driven.until(lambda: driven.member.ended is not None, "the end")
+        assert driven.member.ended is not None
+        assert driven.member.ended.clean
+        assert before(kafka, "close") == {P[0]: 3}
+    elif then is Drain.HOLD:
+        driven.until(lambda: driven.member.standing.phase == "drained", "the drain")
+        assert kafka.committed(P[0])[-1] == 3
+    else:
+        driven.until(lambda: any(kind == "unassign" for kind, _ in kafka.done), "the leave")
+        assert before(kafka, "unassign") == {P[0]: 3}
+
+
+def test_a_drain_reads_no_more(kafka, drive: Drive):
+    """Fault: what comes while it drains begins another batch."""
+    driven = working(drive, P[0])
+    driven.drain()
+    kafka.produce(P[0], b"late")
+    driven.turns(8)
+    driven.may_end.set()
+    driven.until(lambda: driven.member.ended is not None, "the end")
+    assert len(driven.contexts) == 1
+    assert kafka.commits[P[0]][0] == 3
+
+
+# --- what it may commit ---------------------------------------------------------------------
+
+
+@BOTH
+def test_a_gap_is_not_committed_over_a_batch_in_hand(kafka, drive: Drive, reading: str):
+    """Fault: the position behind markers is committed, and a batch that then fails is skipped."""
+    driven = working(drive, P[0], reading=reading)
+    kafka.mark(P[0], 2)
+    driven.turns(20)
+    assert kafka.committed(P[0])[-1] == 0
+    driven.may_end.set()
+    driven.until(lambda: kafka.committed(P[0])[-1] == 5, "the markers, after the batch")
+    assert kafka.committed(P[0]).index(3) < kafka.committed(P[0]).index(5)
+
+
+@BOTH
+def test_what_was_lost_is_not_committed(kafka, drive: Drive, reading: str):
+    """Fault: every partition of the batch is taken for still ours."""
+    driven = working(drive, *P[:2], reading=reading)
+    kafka.lose(P[0])
+    driven.until(lambda: driven.member.standing.partitions == {P[1]}, "the loss")
+    kafka.commits[P[0]] = (99, "")  # its new owner
+    driven.may_end.set()
+    driven.until(lambda: kafka.committed(P[1])[-1] == 3, "what is left")
+    driven.turns()
+    assert kafka.commits[P[0]] == (99, "")
+
+
+@BOTH
+def test_what_went_and_came_back_is_read_again(kafka, drive: Drive, reading: str):
+    """Fault: a batch from before a loss is committed after it: another may have been there [2]."""
+    driven = working(drive, P[0], reading=reading)
+    kafka.lose(P[0])
+    kafka.assign(P[0])
+    driven.until(lambda: [k for k, _ in kafka.done].count("assign") == 2, "the partition again")
+    driven.may_end.set()
+    driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "the second reading")
+    assert len(driven.contexts) == 2, "the first one's end commits nothing"
+
+
+def test_another_member_id_voids_the_batch(kafka, drive: Drive):
+    """Fault: a late commit is stamped with the membership of now, and Kafka accepts it [2]."""
+    driven = working(drive, P[0])
+    driven.turns()
+    kafka.member = "m2"
+    driven.may_end.set()
+    driven.until(lambda: len(driven.contexts) == 2, "the ranges to be read again")
+    driven.until(lambda: kafka.committed(P[0])[-1] == 3, "their commit")
+    assert [context.ranges for context in driven.contexts] == [driven.contexts[0].ranges] * 2
+
+
+def test_a_commit_never_goes_back(kafka, drive: Drive):
+    """While batches follow each other, and partitions join them."""
+    driven = drive(P[0], batch={**QUICK, "inline": 2})
+    for number in range(30):
+        kafka.produce(P[0], b"%d" % number)
+        if number == 10:
+            kafka.assign(P[1])
+        driven.turns(1)
+    driven.until(lambda: kafka.committed(P[0])[-1:] == [33], "all of it")
+    assert kafka.committed(P[0]) == sorted(kafka.committed(P[0]))
+    assert len(driven.rows) == len(set(driven.rows)) == 36
+
+
+# --- what it reads --------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("isolation", "values"),
+    [
+        pytest.param("read_committed", [b"a", b"b", b"c", b"d"], id="committed"),
+        pytest.param("read_uncommitted", [b"a", b"b", b"c", b"no", b"d", b"open"], id="all"),
+    ],
+)
+def test_isolation(kafka, drive: Drive, reading: str, isolation: str, values: list[bytes]):
+    """Fault: the spec's isolation is not told to the member's client, to leaders or to tasks."""
+    kafka.produce(P[0], b"no", aborted=True)
+    kafka.mark(P[0])
+    kafka.produce(P[0], b"d")
+    kafka.mark(P[0])
+    stable = kafka.parts[P[0]].high
+    kafka.produce(P[0], b"open")
+    kafka.parts[P[0]].stable = stable
+    driven = drive(P[0], reading=reading, isolation=isolation)
+    end = stable if isolation == "read_committed" else stable + 1
+    driven.until(lambda: kafka.committed(P[0])[-1:] == [end], "the end of it")
+    assert driven.values() == values
+
+
+@BOTH
+@pytest.mark.parametrize("on_truncated", ["stop", "skip"])
+def test_a_position_that_is_gone_is_a_named_loss(kafka, drive: Drive, reading: str, on_truncated):
+    """Fault: `auto.offset.reset: latest` jumps to the end, over what was never read [7]."""
+    driven = drive(P[0], reading=reading, on_truncated=on_truncated)
+    driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "the first records")
+    with kafka.lock:
+        kafka.produce(P[0], *[b"%d" % number for number in range(4)])
+        kafka.truncate(P[0], 5)
+    if on_truncated == "skip":
+        driven.until(lambda: kafka.committed(P[0])[-1] == 7, "the rest")
+        assert driven.values() == [b"a", b"b", b"c", b"2", b"3"]
+    else:
+        driven.until(lambda: driven.member.standing.quarantined == {P[0]}, "the quarantine")
+        assert kafka.commits[P[0]][0] == 3
+    assert driven.member.standing.lost_records == 2

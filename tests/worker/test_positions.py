@@ -1,0 +1,345 @@
+"""Where reading begins is committed before a record is read from it [42]: on a cluster in memory.
+
+The real membership, pipeline and assigner; what it did is told by the cluster.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.model import TopicPartition
+from fleet.worker.plans import encode_plan
+from tests.support.memory_kafka import MemoryKafka
+from tests.worker.driving import Driven
+
+P = [TopicPartition("t", number) for number in range(8)]
+PROTOCOLS = [
+    pytest.param({"assignor": "range"}, id="range"),
+    pytest.param({"assignor": "cooperative-sticky"}, id="cooperative"),
+    pytest.param({"protocol": "consumer"}, id="consumer"),
+]
+Drive = Callable[..., Driven]
+
+
+@pytest.fixture
+def kafka() -> MemoryKafka:
+    """A topic of two partitions with three records in each."""
+    made = MemoryKafka()
+    made.make("t", 2)
+    for tp in P[:2]:
+        made.produce(tp, b"a", b"b", b"c")
+    return made
+
+
+@pytest.fixture
+def drive(kafka: MemoryKafka, tmp_path: Path, monkeypatch) -> Iterator[Drive]:
+    """Makes members of one worker section each, and ends them."""
+    made: list[Driven] = []
+
+    def new(**worker) -> Driven:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(Driven(kafka, folder, monkeypatch, **worker))
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.end()
+
+
+def first_of(kafka: MemoryKafka, what: str) -> int:
+    return [kind for kind, _ in kafka.done].index(what)
+
+
+def refused(kafka: MemoryKafka) -> bool:
+    return any(what == "refused" for what, _ in kafka.done)
+
+
+def given_up(kafka: MemoryKafka) -> bool:
+    return any(what == "unassign" for what, _ in kafka.done)
+
+
+def metadata(kafka: MemoryKafka, tp: TopicPartition) -> dict:
+    return json.loads(kafka.commits[tp][1])
+
+
+@pytest.mark.parametrize("worker", PROTOCOLS)
+@pytest.mark.parametrize("reading", ["inline", "ranges"])
+def test_latest_is_committed_before_it_is_read(kafka, drive: Drive, worker, reading):
+    """Then a clean handover of an idle topic skips nothing, whatever arrives in between."""
+    first = drive(start_from="latest", reading=reading, **worker)
+    first.member.start()
+    kafka.assign(*P[:2])
+    first.until(lambda: first.member.standing.phase == "active", "it to be ready")
+    assert {tp: kafka.committed(tp) for tp in P[:2]} == {P[0]: [3], P[1]: [3]}
+    assert first_of(kafka, "commit") < first_of(kafka, "assign")
+    first.drain()
+    first.until(lambda: first.member.ended is not None, "the end")
+    kafka.produce(P[0], b"between")
+    second = drive(start_from="latest", reading=reading, **worker)
+    second.member.start()
+    kafka.assign(*P[:2])
+    kafka.produce(P[1], b"after")
+    second.until(lambda: len(second.rows) == 2, "both records")
+    assert sorted(second.values()) == [b"after", b"between"]
+    second.until(lambda: kafka.committed(P[0])[-1] == 4, "their commit")
+    assert metadata(kafka, P[0])["parts"] == 2, "every commit goes on telling it"
+
+
+@pytest.mark.parametrize(("isolation", "at"), [("read_committed", 2), ("read_uncommitted", 3)])
+def test_latest_is_the_end_that_can_be_read(kafka, drive: Drive, isolation: str, at: int):
+    """What an open transaction has written comes later than the group."""
+    kafka.parts[P[0]].stable = 2
+    driven = drive(start_from="latest", isolation=isolation)
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: bool(kafka.committed(P[0])), "the beginning")
+    assert kafka.committed(P[0]) == [at]
+    kafka.parts[P[0]].stable = None
+    driven.until(lambda: kafka.committed(P[0])[-1] == 3, "the rest")
+    assert driven.values() == [b"c"][: 3 - at]
+
+
+def test_earliest_is_committed_and_a_clean_takeover_commits_nothing_more(kafka, drive: Drive):
+    """A roll costs no request that it did not cost before."""
+    first = drive()
+    first.member.start()
+    kafka.assign(P[0])
+    first.until(lambda: kafka.committed(P[0])[-1:] == [3], "the records")
+    assert kafka.committed(P[0])[0] == 0
+    first.drain()
+    first.until(lambda: first.member.ended is not None, "the end")
+    commits, asked = len(kafka.committed(P[0])), kafka.asked
+    second = drive()
+    second.member.start()
+    kafka.assign(P[0])
+    second.until(lambda: second.member.standing.phase == "active", "it to be ready")
+    assert len(kafka.committed(P[0])) == commits
+    # The coordinator found; committed offsets and log start at the assignment: as ever.
+    assert kafka.asked - asked == 3
+
+
+@pytest.mark.parametrize("code", [27, 22, 113, 16])
+@pytest.mark.parametrize("worker", PROTOCOLS)
+def test_a_commit_that_has_to_wait_is_tried_again_before_reading(kafka, drive: Drive, worker, code):
+    """The group is rebalancing: the position is neither given up nor used meanwhile."""
+    kafka.answers.extend([code] * 3)
+    driven = drive(**worker)
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: len(driven.rows) == 3, "the records")
+    told = [what for what, _ in kafka.done if what in {"refused", "commit", "read"}]
+    assert told[:4] == ["refused", "refused", "refused", "commit"]
+    assert kafka.committed(P[0])[0] == 0
+    assert driven.values() == [b"a", b"b", b"c"]
+
+
+def test_a_record_that_comes_before_its_time_comes_again(kafka, drive: Drive):
+    """It was under way when its partition was paused: it is not read then, but nor skipped."""
+    kafka.answers.extend([27] * 2)
+    kafka.under_way = True
+    driven = drive()
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: len(driven.rows) == 3, "the records")
+    told = [what for what, _ in kafka.done if what in {"refused", "commit", "read"}]
+    assert told[:2] == ["refused", "read"]
+    assert kafka.committed(P[0])[0] == 0
+    assert driven.values() == [b"a", b"b", b"c"]
+
+
+def test_it_is_not_ready_before_its_choice_is_committed(kafka, drive: Drive):
+    """A roll that went on now would hand over what nobody wrote down."""
+    kafka.answers.extend([27] * 9999)
+    driven = drive(start_from="latest")
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: refused(kafka), "a refusal")
+    driven.turns()
+    assert driven.member.standing.phase == "joining"
+    kafka.answers.clear()
+    driven.until(lambda: driven.member.standing.phase == "active", "it to be ready")
+    assert kafka.committed(P[0]) == [3]
+
+
+@pytest.mark.parametrize("then", ["drain", "revoke"])
+def test_whoever_goes_commits_its_choice_first(kafka, drive: Drive, then):
+    """Else the successor would choose again, at a later end."""
+    kafka.answers.extend([27] * 2)
+    driven = drive(start_from="latest")
+    driven.member.start()
+    kafka.assign(P[0])
+    if then == "drain":
+        driven.until(lambda: refused(kafka), "a refusal")
+        driven.drain()
+        driven.until(lambda: driven.member.ended is not None, "the end")
+    else:
+        kafka.revoke(P[0])
+        driven.until(lambda: not driven.member.standing.partitions and given_up(kafka), "it to go")
+    assert kafka.committed(P[0]) == [3]
+
+
+def test_what_is_lost_is_not_committed(kafka, drive: Drive):
+    """Somebody else has the partition by now: its position is not ours to choose [2]."""
+    kafka.answers.extend([27] * 99)
+    driven = drive(start_from="latest")
+    driven.member.start()
+    kafka.assign(*P[:2])
+    driven.until(lambda: refused(kafka), "a refusal")
+    kafka.lose(P[1])
+    driven.until(lambda: driven.member.standing.partitions == {P[0]}, "the loss")
+    kafka.answers.clear()
+    driven.until(lambda: driven.member.standing.phase == "active", "what is left to be ready")
+    assert kafka.committed(P[0]) == [3]
+    assert kafka.committed(P[1]) == []
+
+
+def test_another_member_id_commits_no_choice(kafka, drive: Drive):
+    """Kafka would take it: it checks the member of now, not the one that was given it [2]."""
+    kafka.answers.extend([25])
+    driven = drive(start_from="latest")
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: refused(kafka), "a refusal")
+    kafka.member = "m2"
+    driven.turns(20)  # of 50 ms: longer than the pause between two tries
+    assert kafka.committed(P[0]) == []
+
+
+def test_members_that_begin_together_begin_at_the_end(kafka, drive: Drive):
+    """A neighbour's first commit does not make the other partitions new ones."""
+    one = drive(start_from="latest")
+    one.member.start()
+    kafka.assign(P[0])
+    one.until(lambda: kafka.committed(P[0]) == [3], "the first")
+    other = drive(start_from="latest")
+    other.member.start()
+    kafka.assign(P[1])
+    other.until(lambda: bool(kafka.committed(P[1])), "the second")
+    assert kafka.committed(P[1]) == [3]
+
+
+def test_an_added_partition_begins_at_its_start(kafka, drive: Drive):
+    """With `latest`, too: what came before it was noticed belongs to the group."""
+    driven = drive(start_from="latest")
+    driven.member.start()
+    kafka.assign(*P[:2])
+    driven.until(lambda: kafka.committed(P[1]) == [3], "the beginning")
+    kafka.make("t", 3)
+    kafka.produce(P[2], b"early")
+    kafka.assign(P[2])
+    driven.until(lambda: driven.values() == [b"early"], "the added partition")
+    assert kafka.committed(P[2])[0] == 0
+    assert metadata(kafka, P[2])["parts"] == 2
+
+
+def test_an_idle_partition_of_an_older_release_begins_at_its_start(kafka, drive: Drive):
+    """That release committed only where records came: nothing that came since may be skipped."""
+    kafka.commits[P[0]] = (2, '{"v":1,"rev":"r0","topic":"id-1"}')
+    driven = drive(start_from="latest")
+    driven.member.start()
+    kafka.assign(*P[:2])
+    driven.until(lambda: len(driven.rows) == 4, "the rest of one, all of the other")
+    assert kafka.committed(P[1])[0] == 0
+    assert "parts" not in metadata(kafka, P[1]), "the next one without a commit begins there too"
+
+
+def test_a_loss_that_is_skipped_is_committed(kafka, drive: Drive):
+    """The position behind it is a choice like any other."""
+    kafka.commits[P[0]] = (0, "")
+    kafka.truncate(P[0], 2)
+    driven = drive(on_truncated="skip")
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: driven.values() == [b"c"], "what is left")
+    assert kafka.committed(P[0])[0] == 2
+    assert first_of(kafka, "commit") < first_of(kafka, "read")
+
+
+def test_a_loss_that_stops_keeps_its_commit_until_it_is_lifted(kafka, drive: Drive):
+    """The next owner has to hear of it, too."""
+    kafka.commits[P[0]] = (0, "")
+    kafka.truncate(P[0], 2)
+    driven = drive()
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: driven.member.standing.quarantined == {P[0]}, "the quarantine")
+    driven.turns()
+    assert kafka.committed(P[0]) == []
+    driven.member.lift(frozenset({P[0]}))
+    driven.until(lambda: driven.values() == [b"c"], "what is left")
+    assert kafka.committed(P[0])[0] == 2
+
+
+def test_a_topic_made_again_is_committed_before_it_is_read(kafka, drive: Drive):
+    """While the group runs: noticed by its id, begun at its start."""
+    driven = drive(start_from="latest", metadata_refresh="1s")
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: kafka.committed(P[0]) == [3], "the beginning")
+    with kafka.lock:
+        kafka.make("t", 2, "id-2")
+        kafka.produce(P[0], b"new1", b"new2")
+    driven.until(lambda: driven.values() == [b"new1", b"new2"], "the new topic")
+    assert kafka.committed(P[0])[1] == 0
+    assert metadata(kafka, P[0])["topic"] == "id-2"
+
+
+# --- whose offset it is -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        pytest.param(encode_plan(None, "r", "id-1", cluster="this-cluster"), 2, id="ours"),
+        pytest.param(encode_plan(None, "r", "id-0", cluster="this-cluster"), 0, id="made again"),
+        pytest.param(encode_plan(None, "r", "id-0", cluster="another"), 2, id="copied"),
+        pytest.param(encode_plan(None, "r", "id-1", cluster="another"), 2, id="restored"),
+        pytest.param(encode_plan(None, "r", "id-0"), 2, id="a release older"),
+        pytest.param("checkpoint 7", 2, id="another program"),
+        pytest.param("", 2, id="none"),
+    ],
+)
+def test_another_clusters_topic_id_is_believed(kafka, drive: Drive, text: str, position: int):
+    """Offsets that a mirroring tool copied hold; only this cluster's other id is another topic."""
+    kafka.commits[P[0]] = (2, text)
+    driven = drive()
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "the rest")
+    assert [offset for _, offset, _ in driven.rows] == list(range(position, 3))
+    told = metadata(kafka, P[0])
+    assert (told["cluster"], told["topic"], told["v"]) == ("this-cluster", "id-1", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        pytest.param(encode_plan(2, "r", "id-1", cluster="this-cluster"), 2, id="ours"),
+        pytest.param(encode_plan(2, "r", "id-1"), 2, id="a release older"),
+        pytest.param(encode_plan(2, "r"), 2, id="without an id"),
+        pytest.param(encode_plan(2, "r", "id-0", cluster="another"), 3, id="copied"),
+        pytest.param(encode_plan(2, "r", "id-0"), 3, id="copied by a release older"),
+    ],
+)
+def test_a_plan_made_elsewhere_is_not_repeated(kafka, drive: Drive, text: str, first: int):
+    """A planned end is an offset of the log that it was made for [4]."""
+    kafka.commits[P[0]] = (0, text)
+    driven = drive(batch={"max_wait": "200ms"})
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(driven.began, "a batch")
+    assert driven.contexts[0].ranges[0].end == first
+
+
+def test_a_cluster_without_an_id(kafka, drive: Drive):
+    """Nothing is known of whose offsets these are: they are believed."""
+    kafka.cluster_id = ""
+    kafka.commits[P[0]] = (2, encode_plan(None, "r", "id-0", cluster="this-cluster"))
+    driven = drive()
+    driven.member.start()
+    kafka.assign(P[0])
+    driven.until(lambda: driven.values() == [b"c"], "the rest")
+    assert "cluster" not in metadata(kafka, P[0])
