@@ -22,7 +22,7 @@ PROGRAMS := chromium:chromium chromedriver:chromium-driver java:openjdk-17-jre-h
   prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager initdb:postgresql
 
 .PHONY: help .venv deps demo cluster cluster-down images test test-demo lint bench faults \
-  conformance clean java
+  mutants conformance clean java
 
 help: ## this list
 	@sed -nE 's/^([.a-z-]+):.*## (.*)$$/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
@@ -108,6 +108,9 @@ faults: faults = tests/membership tests/promises tests/ranges tests/security tes
   tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)
+
+mutants: $(READY) ## planted faults: do the tests notice? ARGS="-k name", ARGS="-o json"
+	@$(BIN)/python -m tests.mutants --jobs $(JOBS) $(ARGS)
 
 conformance: $(READY) ## the simulator against the real coordinator, long form
 	$(long)

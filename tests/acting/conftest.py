@@ -1,0 +1,162 @@
+"""One group on which changes are performed."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.act.performer import Performer
+from fleet.act.store import SqliteStore
+from fleet.decide.receipts import judge
+from fleet.model import Plan, Price, Step, StepKind
+from fleet.slots import Change, Gate, Slot
+from fleet.spec import GroupSpec
+from tests.acting.crew import GROUP, Behaviour, Crowd, Turning
+
+FREE = Price(rebalances_min=0, rebalances_max=0)
+ONE = Price(rebalances_min=1, rebalances_max=1)
+PRICES = {StepKind.OPEN: ONE, StepKind.LEAVE: ONE, StepKind.REJOIN: ONE, StepKind.STOP_ALL: ONE}
+
+
+class Window:
+    """The join window of a KIP-848 group."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def widen(self) -> str | None:
+        """See JoinWindow."""
+        self.said.append("widen")
+        return None
+
+    def restore(self) -> bool:
+        """See JoinWindow."""
+        self.said.append("restore")
+        return True
+
+
+class Ledger:
+    """The crowd's records."""
+
+    def __init__(self, crowd: Crowd) -> None:
+        self.position, self.counted, self.state = (
+            crowd.position,
+            crowd.counted,
+            crowd.group_state,
+        )
+
+
+class Scene:
+    """A manager, its store, and a crowd of workers."""
+
+    def __init__(self, folder: Path, **spec: Any) -> None:
+        self.clock = Turning()
+        self.folder = folder
+        self.store = self.opened()
+        worker = {"entrypoint": "app.job:process", "protocol": "classic", **spec.pop("worker", {})}
+        self.spec = GroupSpec.model_validate(
+            {
+                "group": GROUP,
+                "topics": ["orders"],
+                "worker": worker,
+                "replicas": {"min": 0, "max": 9, "standby": 1},
+                "rollout": {"bake": 10, **spec.pop("rollout", {})},
+                **spec,
+            }
+        )
+        static = self.spec.worker is not None and self.spec.worker.membership == "static"
+        self.crowd = Crowd(self.store, self.clock, static=static)
+        self.window = Window()
+        self.told: list[str] = []
+        self.actor = 0
+
+    def opened(self) -> SqliteStore:
+        """The store, once more."""
+        return SqliteStore(self.folder / "fleet.db", cluster="main", clock=self.clock)
+
+    def performer(self) -> Performer:
+        """A manager's."""
+        crowd: Any = self.crowd
+        return Performer(
+            spec=self.spec,
+            store=self.store,
+            runtime=crowd,
+            ledger=Ledger(self.crowd),
+            leaver=crowd,
+            window=self.window,  # type: ignore[arg-type]
+            judge=judge,
+            clock=self.clock,
+            progress=self.told.append,
+        )
+
+    def begin(self, *steps: Step, revision: str = "new") -> Change:
+        """A change that nobody performs yet."""
+        self.actor += 1
+        plan = Plan(
+            id=f"plan-{self.actor}",
+            cluster="main",
+            group=GROUP,
+            created_at=0.0,
+            snapshot_at=0.0,
+            wanted=1,
+            revision=revision,
+            steps=steps,
+        )
+        begun = self.store.begin(plan, actor=f"a{self.actor}", started_at=self.clock.now())
+        assert begun is not None
+        return begun
+
+    def perform(self, *steps: Step, revision: str = "new") -> Change:
+        """To its end."""
+        return self.performer().perform(self.begin(*steps, revision=revision))
+
+    def running(self, count: int, revision: str = "old") -> None:
+        """So many slots held by workers of a revision, and one standby."""
+        self.perform(step(StepKind.OPEN, range(count), revision), revision=revision)
+        assert {s.revision for s in self.slots()} == {revision}
+        self.crowd.left.clear()
+        self.crowd.removed.clear()
+        self.window.said.clear()
+        self.told.clear()
+
+    def slots(self) -> tuple[Slot, ...]:
+        """As stored."""
+        return self.store.slots(GROUP)
+
+    def gate(self) -> Gate:
+        """As stored."""
+        return self.store.gate(GROUP)
+
+    def like(self, revision: str, **how: Any) -> None:
+        """Workers of a revision are so."""
+        self.crowd.like[revision] = Behaviour(**how)
+
+    def revisions(self) -> list[str | None]:
+        """Of the slots, by number."""
+        return [slot.revision for slot in self.slots()]
+
+
+def step(kind: StepKind, slots: Any, revision: str = "new", price: Price | None = None) -> Step:
+    """One step with its usual price."""
+    return Step(
+        kind=kind,
+        slots=tuple(slots),
+        revision=revision,
+        price=price or PRICES.get(kind, FREE),
+        sentence=str(kind),
+    )
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+    """Makes one, of a spec."""
+    made: list[Scene] = []
+
+    def new(**spec: Any) -> Scene:
+        made.append(Scene(tmp_path, **spec))
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.store.close()

@@ -1,0 +1,321 @@
+"""A change from its first step to its end, and what is held, adopted or given up on the way."""
+
+import pytest
+
+from fleet.errors import LostLease, Unreachable
+from fleet.model import GroupState, Price, StepKind, Verdict
+from fleet.slots import ChangeState, Phase
+from tests.acting.conftest import step
+
+OPEN, LEAVE, ROLL, REJOIN, WARM, STOP = (
+    StepKind.OPEN,
+    StepKind.LEAVE,
+    StepKind.ROLL,
+    StepKind.REJOIN,
+    StepKind.WARM,
+    StepKind.STOP_ALL,
+)
+
+
+# --- opening --------------------------------------------------------------------------------
+
+
+def test_slots_open_together(scene):
+    """One write of the gate, far enough ahead, once all that join are warm: one rebalance [19]."""
+    here = scene()
+    written = []
+    write = here.store.write_gate
+
+    def seen(gate, **by):
+        warm = sum(w.phase == "standby" for w in here.crowd.people.values())
+        written.append((sorted(gate.open), gate.open_at - here.clock.now(), warm))
+        return write(gate, **by)
+
+    here.store.write_gate = seen
+    done = here.perform(step(OPEN, range(3)))
+    assert done.state is ChangeState.DONE, done.sentence
+    (opened, ahead, warm) = written[0]
+    assert opened == [0, 1, 2]
+    assert ahead >= 1.0
+    assert warm == 4, "three that join, and the standby"
+    assert [r.ours for r in done.receipts] == [1]
+    assert {s.phase for s in here.slots()} == {Phase.ACTIVE}
+
+
+def test_an_opening_ends_when_all_are_active(scene):
+    """Not when they are taken: a member that joins is a rebalance to come."""
+    here = scene()
+    here.like("new", joins=False)
+    done = here.perform(step(OPEN, (0,)))
+    assert done.state is ChangeState.FAILED
+    assert "slot(s) 0 to be active, in vain" in done.sentence
+    assert here.slots()[0].holder is not None
+
+
+def test_the_join_window_is_for_several_of_kip_848(scene):
+    """Raised before the gate, put back after; one alone needs none."""
+    here = scene(worker={"protocol": "consumer"})
+    two = Price(rebalances_min=0, rebalances_max=2)
+    assert here.perform(step(OPEN, (0, 1), price=two)).state is ChangeState.DONE
+    assert here.window.said == ["widen", "restore"]
+    here.window.said.clear()
+    assert here.perform(step(OPEN, (2,), price=two)).state is ChangeState.DONE
+    assert here.window.said == ["restore"], "one that a dead manager left raised"
+
+
+# --- leaving --------------------------------------------------------------------------------
+
+
+def test_members_leave_together(scene):
+    """All drain, close, then one request names them by both ids; their workers go [16, 21]."""
+    here = scene()
+    here.running(3)
+    holders = {s.number: s.holder for s in here.slots()}
+    done = here.perform(step(LEAVE, (1, 2), "old"), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    (request,) = here.crowd.left
+    assert request == [(f"orders-{n}", f"m-{holders[n]}") for n in (1, 2)]
+    assert (here.gate().open, here.gate().leaving) == ({0}, frozenset())
+    gone = here.slots()[1]
+    assert (gone.holder, gone.member_id, gone.phase) == (None, None, Phase.FREE)
+    assert {holders[1], holders[2]} <= set(here.crowd.removed)
+    assert holders[0] not in here.crowd.removed
+    assert here.slots()[0].phase is Phase.ACTIVE
+
+
+def test_no_leave_is_sent_before_all_are_closed(scene):
+    """A member that still drains would be evicted with its batch in hand."""
+    here = scene()
+    here.running(2)
+    slow = here.slots()[1].holder
+    asked: list[bool] = []
+    leave = here.crowd.leave
+
+    def sent(group, members, *, reason):
+        asked.append(all(s.phase is Phase.CLOSED for s in here.slots()))
+        return leave(group, members, reason=reason)
+
+    here.crowd.leave = sent
+    live = here.crowd.live
+
+    def slowly(who, joining):
+        if who.name != slow or here.clock.now() > began + 5:
+            live(who, joining)
+
+    began = here.clock.now()
+    here.crowd.live = slowly
+    done = here.perform(step(LEAVE, (0, 1), "old"), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    assert asked == [True]
+
+
+def test_the_dead_are_not_waited_for_longer_than_a_lease(scene):
+    """They are named in the same request [13]."""
+    here = scene()
+    here.running(2)
+    here.crowd.people[here.slots()[1].holder].alive = False
+    done = here.perform(step(LEAVE, (0, 1), "old"), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    assert [len(request) for request in here.crowd.left] == [2]
+
+
+def test_a_refused_leave_fails(scene):
+    """Whoever is superseded stays: plan again. The gate still says what was wanted."""
+    here = scene()
+    here.running(2)
+    here.crowd.refusal = "orders-1 now belongs to another process"
+    done = here.perform(step(LEAVE, (1,), "old"), revision="old")
+    assert done.state is ChangeState.FAILED
+    assert "plan again" in done.sentence
+    assert 1 in here.gate().open
+    assert here.crowd.rested
+
+
+def test_all_stop_before_members_of_another_kind(scene):
+    """What ran before goes, and nobody is left."""
+    here = scene()
+    here.running(2)
+    done = here.perform(step(STOP, (0, 1), "new"), step(OPEN, (0, 1), "new"))
+    assert done.state is ChangeState.DONE, done.sentence
+    assert here.revisions() == ["new", "new"]
+    assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "old"]
+
+
+# --- rejoining, warming ---------------------------------------------------------------------
+
+
+def test_a_forced_rebalance_is_asked_for_once(scene):
+    """Of the holder that is there; done when it is back."""
+    here = scene()
+    here.running(2)
+    token = here.slots()[0].token
+    asked = []
+    write = here.store.write_gate
+    here.store.write_gate = lambda gate, **by: asked.append(gate.rejoin) or write(gate, **by)
+    done = here.perform(step(REJOIN, (0,), "old"), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    assert asked[0] == {0: token}
+    assert here.gate().rejoin == {}
+    assert [r.ours for r in done.receipts] == [1]
+
+
+def test_standbys_are_made_up_for(scene):
+    """For slots without a worker, and as many as are wanted beside."""
+    here = scene()
+    here.running(2)
+    for worker in list(here.crowd.people.values()):
+        if worker.slot is None:
+            worker.wanted = worker.alive = False
+    dead = here.crowd.people[here.slots()[0].holder]
+    held = dead.slot
+    dead.alive, dead.slot, dead.wanted = False, None, False
+    assert held is not None
+    assert here.store.release(held, clean=False)
+    done = here.perform(step(WARM, (), "old"), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    assert all(s.holder for s in here.slots())
+    standing = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
+    assert len(standing) == 1
+
+
+# --- receipts, settling ---------------------------------------------------------------------
+
+
+def test_a_receipt_that_differs_holds_what_follows(scene):
+    """A price is a promise: the next step would be made on a broken one."""
+    here = scene()
+    here.running(1)
+    dear = step(OPEN, (1,), "old", price=Price(rebalances_min=2, rebalances_max=2))
+    done = here.perform(dear, step(OPEN, (2,), "old"), revision="old")
+    assert done.state is ChangeState.FAILED
+    assert "1 more step(s) are held" in done.sentence
+    assert here.gate().open == {0, 1}
+    last = here.perform(
+        step(OPEN, (3,), "old", price=Price(rebalances_min=2, rebalances_max=2)), revision="old"
+    )
+    assert (last.state, last.receipts[0].verdict) == (ChangeState.DONE, Verdict.DIFFERS)
+
+
+def test_a_group_is_settled_before_it_is_counted(scene):
+    """A second round that comes within a heartbeat and two seconds belongs to the step [25]."""
+    here = scene()
+    here.running(1)
+    late = []
+
+    def second_round():
+        here.crowd.turn()
+        joined = [w for w in here.crowd.people.values() if w.slot and w.slot.number == 1]
+        if joined and joined[0].phase == "active":
+            late.append(here.clock.now())
+            if here.clock.now() - late[0] >= 4.0 and len(here.crowd.generations) == 2:
+                here.crowd.generation()
+
+    here.clock.turn = second_round
+    two = Price(rebalances_min=1, rebalances_max=2)
+    done = here.perform(step(OPEN, (1,), "old", price=two), revision="old")
+    assert [r.ours for r in done.receipts] == [2]
+
+
+def test_a_group_that_never_settles_fails_the_change(scene):
+    """It says for what it waited."""
+    here = scene()
+    here.crowd.state = GroupState.PREPARING
+    done = here.perform(step(OPEN, (0,)))
+    assert done.state is ChangeState.FAILED
+    assert "to settle" in done.sentence
+
+
+def test_a_broker_that_is_away_is_waited_for(scene):
+    """Quiet counts from when it answers again."""
+    here = scene()
+    away = [5]
+    counted = here.crowd.counted
+
+    def counts(group, since):
+        if away[0]:
+            away[0] -= 1
+            raise Unreachable("away")
+        return counted(group, since)
+
+    here.crowd.counted = counts
+    assert here.perform(step(OPEN, (0,))).state is ChangeState.DONE
+    assert not away[0]
+
+
+# --- another manager ------------------------------------------------------------------------
+
+
+def test_a_change_is_carried_on_from_the_step_it_stands_at(scene):
+    """And counts from where its first actor began: what that one moved is in the receipt."""
+    here = scene()
+    here.running(1)
+    begun = here.begin(step(OPEN, (1,), "old"), step(OPEN, (2,), "old"), revision="old")
+    here.crowd.start("orders", "old", 2)
+
+    class Killed(Exception):
+        pass
+
+    def dies(**_):
+        raise Killed
+
+    performer = here.performer()
+    performer.judge = dies
+    with pytest.raises(Killed):
+        performer.perform(begun)
+    left = here.store.change("orders")
+    assert left is not None
+    assert (left.state, left.step) == (ChangeState.RUNNING, 0)
+    assert here.gate().open == {0, 1}
+    adopted = here.store.adopt(left, actor="next")
+    assert adopted is not None
+    done = here.performer().perform(adopted)
+    assert (done.state, done.actor) == (ChangeState.DONE, "next")
+    assert [r.ours for r in done.receipts] == [1, 1]
+    assert here.gate().open == {0, 1, 2}
+
+
+def test_who_lost_the_change_stops(scene):
+    """It ends nothing, writes nothing more, and leaves the rest to its successor."""
+    here = scene()
+    here.running(1)
+    begun = here.begin(step(LEAVE, (0,), "old"), revision="old")
+    turn = here.crowd.turn
+
+    def adopted_meanwhile():
+        turn()
+        left = here.store.change("orders")
+        if left.actor != "next" and here.gate().leaving:
+            here.store.adopt(left, actor="next")
+
+    here.clock.turn = adopted_meanwhile
+    with pytest.raises(LostLease):
+        here.performer().perform(begun)
+    now = here.store.change("orders")
+    assert now is not None
+    assert (now.actor, now.state) == ("next", ChangeState.RUNNING)
+    assert (here.crowd.left, here.crowd.rested) == ([], 1), "as after `running`"
+
+
+def test_a_change_that_fails_rests(scene):
+    """The window is put back, the runtime does to its end what was asked."""
+    here = scene(worker={"protocol": "consumer"})
+    here.like("new", warm_after=1e9)
+    done = here.perform(step(OPEN, (0, 1)))
+    assert done.state is ChangeState.FAILED
+    assert here.window.said == ["restore"]
+    assert here.crowd.rested == 1
+    assert done.ended_at == here.clock.now()
+
+
+def test_the_standbys_of_the_end(scene):
+    """As many as are wanted, of the revision that runs; none where nothing is open."""
+    here = scene()
+    here.running(2)
+    here.crowd.start("orders", "old", 3)
+    here.clock.sleep(2)
+    assert here.perform(step(OPEN, (2,), "old"), revision="old").state is ChangeState.DONE
+    spare = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
+    assert len(spare) == 1
+    done = here.perform(step(LEAVE, (0, 1, 2), "old"), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    assert not [w for w in here.crowd.people.values() if w.wanted]

@@ -1,0 +1,236 @@
+"""New code slot by slot: the canary first, the rest behind it, and the way back [22]."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.model import Price, StepKind
+from fleet.slots import ChangeState, Handover
+from tests.acting.conftest import step
+
+ROLL = StepKind.ROLL
+WAVE = Price(rebalances_min=2, rebalances_max=2)
+
+
+def pinned(here) -> list[list[int]]:
+    """Which slots were pinned, at each write of the gate."""
+    written: list[list[int]] = []
+    write = here.store.write_gate
+
+    def seen(gate, **by):
+        written.append(sorted(gate.handover))
+        return write(gate, **by)
+
+    here.store.write_gate = seen
+    return written
+
+
+def test_a_roll_costs_nothing_and_goes_one_by_one(scene):
+    """The canary alone, then as many at once as are allowed; no pin stays, the old go."""
+    here = scene(rollout={"max_parallel": 2})
+    here.running(4)
+    old = {s.holder for s in here.slots()}
+    asked = pinned(here)
+    done = here.perform(step(ROLL, range(4)))
+    assert done.state is ChangeState.DONE, done.sentence
+    assert here.revisions() == ["new"] * 4
+    assert [r.ours for r in done.receipts] == [0]
+    assert [pins for pins in asked if pins] == [[0], [1, 2], [3]]
+    assert here.gate().handover == {}
+    assert old <= set(here.crowd.removed)
+    assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "old"]
+    holders = {s.holder for s in here.slots()}
+    assert not holders & set(here.crowd.removed)
+
+
+def test_the_canary_has_to_commit(scene):
+    """Three batches, or a while without data and without error: until then no other moves."""
+    here = scene(rollout={"bake": 60, "canary_batches": 20})
+    here.running(2)
+    seen: list[int] = []
+    turn = here.clock.turn
+
+    def watch():
+        turn()
+        if here.slots()[0].revision == "new" and here.slots()[1].revision == "old":
+            seen.append(here.slots()[0].batches)
+
+    here.clock.turn = watch
+    assert here.perform(step(ROLL, (0, 1))).state is ChangeState.DONE
+    assert max(seen) >= 20
+
+
+def test_a_canary_without_data_passes_after_a_while(scene):
+    """Nothing to read is no error."""
+    here = scene(rollout={"bake": 30})
+    here.running(1)
+    here.like("new", commits=False)
+    began = here.clock.now()
+    assert here.perform(step(ROLL, (0,))).state is ChangeState.DONE
+    assert here.clock.now() - began >= 30
+
+
+def test_a_canary_that_fails_goes_back(scene):
+    """The others never moved; what failed is removed, what worked has its slot and its standby."""
+    here = scene()
+    here.running(3)
+    here.like("new", error="no such column")
+    done = here.perform(step(ROLL, range(3)))
+    assert done.state is ChangeState.ROLLED_BACK
+    assert "no such column" in done.sentence
+    assert here.revisions() == ["old"] * 3
+    assert here.gate().handover == {}
+    assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
+    spare = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
+    assert [w.revision for w in spare] == ["old"]
+    assert len(done.receipts) == 1
+
+
+def test_a_canary_that_dies_goes_back(scene):
+    """It holds the slot, and renews no more [13]."""
+    here = scene()
+    here.running(1)
+    turn = here.clock.turn
+
+    def kills():
+        turn()
+        for worker in here.crowd.people.values():
+            if worker.revision == "new" and worker.slot is not None:
+                worker.alive = False
+
+    here.clock.turn = kills
+    done = here.perform(step(ROLL, (0,)))
+    assert done.state in {ChangeState.ROLLED_BACK, ChangeState.FAILED}
+    assert "died while it was the canary" in " ".join([*here.told, done.sentence])
+
+
+def test_code_that_never_gets_warm_touches_nothing(scene):
+    """Its workers go again; no slot was asked for."""
+    here = scene()
+    here.running(2)
+    here.like("new", ends=5)
+    asked = pinned(here)
+    done = here.perform(step(ROLL, (0, 1)))
+    assert done.state is ChangeState.ROLLED_BACK
+    assert "ended 5 times before it was warm" in done.sentence
+    assert not [pins for pins in asked if pins]
+    assert here.revisions() == ["old", "old"]
+    assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
+
+
+def test_a_later_slot_that_fails_ends_the_roll_where_it_stands(scene):
+    """Only the canary goes back: what has been proven goes on."""
+    here = scene()
+    here.running(2)
+    holder = here.slots()[1].holder
+    live = here.crowd.live
+
+    def stuck(who, joining):
+        if who.name != holder or not here.gate().handover:
+            live(who, joining)
+        elif who.slot is not None:
+            here.crowd.renew(who)
+
+    here.crowd.live = stuck
+    done = here.perform(step(ROLL, (0, 1)))
+    assert done.state is ChangeState.FAILED
+    assert here.revisions() == ["new", "old"]
+
+
+def test_a_roll_is_carried_on(scene):
+    """Slots that were handed over since it began are not asked again; nor is there a canary."""
+    here = scene()
+    here.running(3)
+    begun = here.begin(step(ROLL, range(3)))
+
+    class Killed(Exception):
+        pass
+
+    turn = here.clock.turn
+
+    def dies():
+        turn()
+        if here.revisions()[:2] == ["new", "new"] and not here.gate().handover:
+            raise Killed
+
+    here.clock.turn = dies
+    with pytest.raises(Killed):
+        here.performer().perform(begun)
+    here.clock.turn = turn
+    tokens = [s.token for s in here.slots()]
+    adopted = here.store.adopt(here.store.change("orders"), actor="next")
+    assert adopted is not None
+    done = here.performer().perform(adopted)
+    assert done.state is ChangeState.DONE, done.sentence
+    after = [s.token for s in here.slots()]
+    assert after[:2] == tokens[:2]
+    assert here.revisions() == ["new"] * 3
+    assert not [line for line in here.told if line.startswith("  canary slot")][1:]
+
+
+def test_a_slot_that_runs_it_already_is_handed_over_all_the_same(scene):
+    """A forced roll: what counts is who took it since the step began."""
+    here = scene()
+    here.running(1, "new")
+    before = here.slots()[0]
+    done = here.perform(step(ROLL, (0,)))
+    assert done.state is ChangeState.DONE, done.sentence
+    assert here.slots()[0].token > before.token
+    assert here.slots()[0].holder != before.holder
+
+
+def test_others_pins_stay(scene):
+    """A step takes back its own asks alone."""
+    here = scene()
+    here.running(2)
+    foreign = Handover(token=99, revision="x")
+    here.store.write_gate(replace(here.gate(), handover={7: foreign}))
+    assert here.perform(step(ROLL, (0, 1))).state is ChangeState.DONE
+    assert here.gate().handover == {7: foreign}
+
+
+# --- waves of dynamic members ---------------------------------------------------------------
+
+
+def test_a_wave_joins_before_the_old_leave(scene):
+    """Beside them, pinned; then the old leave in one request, by member id."""
+    here = scene(worker={"membership": "dynamic"})
+    here.running(2)
+    old = [s.member_id for s in here.slots()]
+    done = here.perform(step(ROLL, (0, 1, 2, 3), price=WAVE))
+    assert done.state is ChangeState.DONE, done.sentence
+    assert here.crowd.left == [[(None, each) for each in old]]
+    assert here.gate().open == {2, 3}
+    assert [r.ours for r in done.receipts] == [2]
+    assert {s.revision for s in here.slots() if s.number in here.gate().open} == {"new"}
+    assert here.gate().handover == {}
+
+
+def test_a_first_wave_has_to_commit_before_the_old_leave(scene):
+    """As a canary has to."""
+    here = scene(
+        worker={"membership": "dynamic"}, rollout={"bake": 120, "canary_batches": 60}
+    )  # fmt: skip
+    here.running(1)
+    leave, batches = here.crowd.leave, []
+
+    def seen(group, members, *, reason):
+        batches.append(here.slots()[1].batches)
+        return leave(group, members, reason=reason)
+
+    here.crowd.leave = seen
+    done = here.perform(step(ROLL, (0, 1), price=WAVE))
+    assert done.state is ChangeState.DONE, done.sentence
+    assert batches[0] >= 60
+
+
+def test_a_first_wave_that_fails_leaves_again(scene):
+    """The old members never stopped being there."""
+    here = scene(worker={"membership": "dynamic"})
+    here.running(2)
+    here.like("new", error="no such column")
+    done = here.perform(step(ROLL, (0, 1, 2, 3), price=WAVE))
+    assert done.state is ChangeState.ROLLED_BACK
+    assert here.gate().open == {0, 1}
+    assert here.revisions()[:2] == ["old", "old"]
+    assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]

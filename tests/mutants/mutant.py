@@ -1,0 +1,71 @@
+"""One planted fault, and the whole table of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+LONGEST_TEST = 60.0
+"""Seconds that one test of the table may take: a fault that only longer ones find goes unseen."""
+ENOUGH = 0.95
+"""Share of the faults that has to be killed."""
+
+
+class Stale(ValueError):
+    """The table names a text that its file does not hold exactly once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A defect that somebody could make."""
+
+    name: str
+    file: str
+    """From the root of the repository."""
+    old: str
+    """Stands exactly once in the file."""
+    new: str
+    tests: tuple[str, ...]
+    """What has to fail on it: files, folders or single tests, as pytest names them."""
+    judged: str = ""
+    """Of one that survives: why that may be. Empty: it has to be killed."""
+
+    def planted(self, root: Path) -> str:
+        """The file's text with the fault in it. Raises Stale."""
+        path = root / self.file
+        if not path.is_file():
+            raise Stale(f"{self.name}: {self.file} is not there; {_ADVICE}")
+        text = path.read_text(encoding="utf-8")
+        count = text.count(self.old)
+        if count != 1:
+            found = "not there" if count == 0 else f"there {count} times"
+            raise Stale(f"{self.name}: its text is {found} in {self.file}; {_ADVICE}:\n{self.old}")
+        return text.replace(self.old, self.new)
+
+
+_ADVICE = (
+    "the code has changed: plant the same fault in what stands there now (tests/mutants/table_*.py,"
+    " longer text where it is not alone), or take the fault out where the rule is no more"
+)
+
+
+def table() -> tuple[Mutant, ...]:
+    """All planted faults."""
+    from tests.mutants import (
+        table_act,
+        table_decide,
+        table_holding,
+        table_k8s,
+        table_owning,
+        table_slots,
+        table_worker,
+    )
+
+    rooms = (
+        table_owning,
+        table_worker,
+        table_holding,
+        table_slots,
+        table_act,
+        table_decide,
+        table_k8s,
+    )
+    return tuple(mutant for room in rooms for mutant in room.MUTANTS)

@@ -1,0 +1,510 @@
+"""Faults in carrying a change out: steps, rolls, receipts, and who may do it."""
+
+from tests.mutants.mutant import Mutant
+
+_PERFORMING = ("tests/acting/test_performing.py",)
+_ROLLING = ("tests/acting/test_rolling.py",)
+_CHANGING = ("tests/membership/test_liveness.py", "tests/acting/test_changing.py")
+_ADOPTING = ("tests/acting/test_adopting.py",)
+_LEAVE = ("tests/acting/test_batched_leave.py",)
+
+MUTANTS = (
+    # --- opening --------------------------------------------------------------------------------
+    Mutant(
+        name="open-gate-slot-by-slot",
+        file="fleet/act/steps.py",
+        old="""            self.write_gate(
+                lambda gate: replace(
+                    gate,
+                    open=gate.open | missing,
+                    open_at=self.clock.now() + OPEN_AHEAD,
+                    leaving=gate.leaving - missing,
+                    handover={**gate.handover, **pins},
+                )
+            )
+""",
+        new="""            for number in sorted(missing):
+                self.write_gate(
+                    lambda gate, one=number: replace(
+                        gate,
+                        open=gate.open | {one},
+                        open_at=self.clock.now() + OPEN_AHEAD,
+                        leaving=gate.leaving - missing,
+                        handover={**gate.handover, **pins},
+                    )
+                )
+""",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="open-without-warm-standbys",
+        file="fleet/act/steps.py",
+        old="            self.crew.await_warm(revision, count, timeout=limit, wait=self.wait)\n",
+        new="            self.crew.await_warm(revision, 0, timeout=limit, wait=self.wait)\n",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="open-at-once-instead-of-ahead",
+        file="fleet/act/steps.py",
+        old="                    open_at=self.clock.now() + OPEN_AHEAD,\n",
+        new="                    open_at=self.clock.now(),\n",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="open-done-when-taken",
+        file="fleet/act/steps.py",
+        old="return all(n in slots and slots[n].phase is Phase.ACTIVE for n in numbers)",
+        new="return all(n in slots and slots[n].holder for n in numbers)",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="open-window-widened-for-one",
+        file="fleet/act/steps.py",
+        old="if self.window is not None and len(missing) > 1:",
+        new="if self.window is not None:",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="open-window-left-raised",
+        file="fleet/act/steps.py",
+        old="        if self.window is not None:  # also one that a dead manager left raised\n"
+        "            self.window.restore()\n",
+        new="",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="open-wave-not-pinned",
+        file="fleet/act/waves.py",
+        old="work.open_together(fresh, step.revision, pinned=True, on_trial=is_first)",
+        new="work.open_together(fresh, step.revision, on_trial=is_first)",
+        tests=_ROLLING,
+    ),
+    # --- leaving --------------------------------------------------------------------------------
+    Mutant(
+        name="leave-sent-before-all-are-closed",
+        file="fleet/act/steps.py",
+        old="            self.is_dead(s) or s.phase is Phase.CLOSED or s.holder is None for s in slots\n",
+        new="            self.is_dead(s) or s.phase in {Phase.DRAINING, Phase.DRAINED, Phase.CLOSED}"
+        " for s in slots\n",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="leave-waits-for-the-dead",
+        file="fleet/act/steps.py",
+        old="            self.is_dead(s) or s.phase is Phase.CLOSED or s.holder is None for s in slots\n",
+        new="            s.phase is Phase.CLOSED or s.holder is None for s in slots\n",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="leave-by-instance-id-alone",
+        file="fleet/act/steps.py",
+        old="members = [(self._instance_of(s), s.member_id) for s in going if s.member_id]",
+        new='members = [(self._instance_of(s), "") for s in going if s.member_id]',
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="leave-one-request-each",
+        file="fleet/act/steps.py",
+        old="            why = self.leave(self.spec.group, members, "
+        'reason=f"fleet {self.lease.change.plan.id}")\n',
+        new="            why = None\n            for each in members:\n                why = why or "
+        "self.leave(self.spec.group, [each], "
+        'reason=f"fleet {self.lease.change.plan.id}")\n',
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="leave-refused-and-gone-on",
+        file="fleet/act/steps.py",
+        old="            if why is not None:\n"
+        '                raise FleetError(f"the batched leave was refused: {why}; plan again")\n',
+        new="            if why is not None:\n                self.progress(why)\n",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="leave-slots-stay-open",
+        file="fleet/act/steps.py",
+        old="replace(gate, open=gate.open - numbers, leaving=gate.leaving - numbers)",
+        new="replace(gate, leaving=gate.leaving - numbers)",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="leave-members-not-forgotten",
+        file="fleet/act/steps.py",
+        old="        for slot in left:\n            self.store.clear(slot)\n",
+        new="",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="leave-holders-stay-as-standbys",
+        file="fleet/act/steps.py",
+        old="        names = {str(name) for name in held.values()} if isinstance(held, dict) else set()\n",
+        new="        names: set[str] = set()\n",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="leave-names-who-came-after",
+        file="fleet/act/steps.py",
+        old="if str(n) in ids and ids[str(n)][0] == slot.token",
+        new="if str(n) in ids",
+        tests=(*_PERFORMING, "tests/membership/test_performer.py"),
+    ),
+    Mutant(
+        name="leave-request-without-a-member-id",
+        file="fleet/act/kafka.py",
+        old='            if not member.member_id or member.instance_id == "":\n',
+        new='            if member.instance_id == "":\n',
+        tests=_LEAVE,
+    ),
+    Mutant(
+        name="leave-superseded-counts-as-gone",
+        file="fleet/act/kafka.py",
+        old="            if answer in {errors.NoError, errors.UnknownMemberIdError}:\n",
+        new="            if answer in {errors.NoError, errors.UnknownMemberIdError, "
+        "errors.FencedInstanceIdError}:\n",
+        tests=_LEAVE,
+    ),
+    Mutant(
+        name="leave-no-answer-counts-as-gone",
+        file="fleet/act/leaving.py",
+        old='        parts += [f"{instance} was answered with {name}" for instance, name in '
+        "self.failed.items()]\n",
+        new="",
+        tests=_LEAVE,
+    ),
+    # --- rolling --------------------------------------------------------------------------------
+    Mutant(
+        name="roll-without-a-canary",
+        file="fleet/act/handovers.py",
+        old="turn = todo[:1] if canary_due else todo[: min(width, stock)]",
+        new="turn = todo[: min(width, stock)]",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-canary-not-proven",
+        file="fleet/act/handovers.py",
+        old="            if canary:\n                self._work.prove(numbers[:1], step.revision)\n",
+        new="",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-canary-error-ignored",
+        file="fleet/act/steps.py",
+        old="        if slot.revision == revision and slot.error:\n            raise FleetError(slot.error)\n",
+        new="",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-canary-one-batch-short",
+        file="fleet/act/steps.py",
+        old="if any(slot.batches >= rollout.canary_batches for slot in slots):",
+        new="if any(slot.batches >= 1 for slot in slots):",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-dead-canary-waited-for",
+        file="fleet/act/steps.py",
+        old="if slot.revision == revision and slot.holder and self.is_dead(slot):",
+        new="if slot.revision == revision and not slot.holder and self.is_dead(slot):",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-pins-left-behind",
+        file="fleet/act/handovers.py",
+        old="        self._work.write_gate(lambda gate: replace(gate, handover=without(gate.handover, numbers)))\n",
+        new="",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-takes-back-others-pins",
+        file="fleet/act/handovers.py",
+        old="return {n: h for n, h in asks.items() if n not in set(numbers)}",
+        new="return {n: h for n, h in asks.items() if n not in set(numbers) and not numbers}",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-removes-the-successors",
+        file="fleet/act/handovers.py",
+        old="s.holder for n, s in before.items() if s.holder and s.token <= self._token_before(n)",
+        new="s.holder for n, s in self._work.slots().items() if s.holder and n in before",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-back-keeps-the-failing",
+        file="fleet/act/handovers.py",
+        old="failed = [w.name for w in self._work.crew.wanted() if w.revision == step.revision != old]",
+        new="failed = [w.name for w in self._work.crew.wanted() if w.revision == old != step.revision]",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-back-without-waiting",
+        file="fleet/act/handovers.py",
+        old="            return now.revision == old and now.phase is Phase.ACTIVE\n",
+        new="            return now.revision == old or now.phase is Phase.ACTIVE\n",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-whoever-runs-it-is-done",
+        file="fleet/act/handovers.py",
+        old="            and slot.token > self._token_before(number)\n            and slot.revision",
+        new="            and slot.token >= self._token_before(number)\n            and slot.revision",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-begun-again-from-the-first",
+        file="fleet/act/handovers.py",
+        old='        if "tokens" not in self._work.lease.change.detail:\n',
+        new="        if True:\n",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-later-slot-rolls-everything-back",
+        file="fleet/act/handovers.py",
+        old="            if not canary:\n                raise\n            self._roll_back",
+        new="            self._roll_back",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="roll-asks-before-anybody-is-warm",
+        file="fleet/act/handovers.py",
+        old="            work.crew.await_warm(step.revision, 1, timeout=limit, wait=work.wait)\n",
+        new="            work.crew.await_warm(step.revision, 0, timeout=limit, wait=work.wait)\n",
+        tests=_ROLLING,
+        judged="`_hand_over` waits for warm ones again before it asks: what is lost is that the "
+        "roll goes back instead of failing where a revision never gets warm within warm_timeout.",
+    ),
+    Mutant(
+        name="wave-old-ones-leave-first",
+        file="fleet/act/waves.py",
+        old='    if "old" not in change.detail:\n',
+        new="    work.leave_together(tuple(n for n in step.slots if n in "
+        'work.store.gate(work.spec.group).open))\n    if "old" not in change.detail:\n',
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="wave-first-not-proven",
+        file="fleet/act/waves.py",
+        old="            work.prove(fresh, step.revision)\n",
+        new="            work.progress(step.revision)\n",
+        tests=_ROLLING,
+    ),
+    # --- performing -------------------------------------------------------------------------------
+    Mutant(
+        name="perform-goes-on-after-a-broken-price",
+        file="fleet/act/performer.py",
+        old="if receipt.verdict is Verdict.DIFFERS and held:",
+        new="if receipt.verdict is Verdict.UNVERIFIED and held:",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="perform-counts-from-adoption",
+        file="fleet/act/performer.py",
+        old='        if "started_at" not in lease.change.detail:\n',
+        new="        if True:\n",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="perform-starts-over-when-adopted",
+        file="fleet/act/performer.py",
+        old="            index = lease.change.step\n",
+        new="            index = len(lease.change.receipts) - len(lease.change.receipts)\n",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="perform-counts-before-it-is-settled",
+        file="fleet/act/performer.py",
+        old="        if step.kind is not StepKind.WARM:\n            self._settle(since)\n",
+        new="",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="perform-settled-at-once",
+        file="fleet/act/performer.py",
+        old="return calm and self.clock.monotonic() - since_when >= quiet",
+        new="return calm",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="perform-preparing-is-settled",
+        file="fleet/act/performer.py",
+        old="calm = state in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}",
+        new="calm = state is not GroupState.UNKNOWN",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="perform-fails-where-a-broker-is-away",
+        file="fleet/act/performer.py",
+        old="            except Unreachable:  # a broker that is away: look again, within the limit\n"
+        "                seen, since_when = None, self.clock.monotonic()\n"
+        "                return False\n",
+        new="            except Unreachable:\n                raise\n",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="perform-lost-change-is-ended",
+        file="fleet/act/performer.py",
+        old="            except LostLease:\n                raise\n            except RolledBack as error:\n"
+        "                self.window",
+        new="            except RolledBack as error:\n                self.window",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="perform-rolled-back-told-as-failed",
+        file="fleet/act/performer.py",
+        old="return self._end(lease, ChangeState.ROLLED_BACK, self._rested(str(error)))",
+        new="return self._end(lease, ChangeState.FAILED, self._rested(str(error)))",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="perform-runtime-not-at-rest",
+        file="fleet/act/performer.py",
+        old="            self.runtime.rest(self.spec.group, failed=True)\n",
+        new="            self.runtime.ensure()\n",
+        tests=_PERFORMING,
+    ),
+    Mutant(
+        name="perform-loss-noticed-at-the-end",
+        file="fleet/act/performer.py",
+        old="            if self._lease is not None:\n                self._lease.check()\n",
+        new="",
+        tests=_PERFORMING,
+        judged="Every write of the change or of the gate is refused to who lost it, so nothing is "
+        "done any more; what is lost is that a wait of minutes ends at once.",
+    ),
+    Mutant(
+        name="perform-standbys-of-a-group-without-slots",
+        file="fleet/act/performer.py",
+        old="wanted = self.spec.replicas.standby if self.store.gate(self.spec.group).open else 0",
+        new="wanted = self.spec.replicas.standby",
+        tests=_PERFORMING,
+    ),
+    # --- the crew -----------------------------------------------------------------------------------
+    Mutant(
+        name="crew-ended-process-is-warm",
+        file="fleet/act/crew.py",
+        old='if r.phase == "standby" and r.slot is None and r.worker in free & running',
+        new='if r.phase == "standby" and r.slot is None and r.worker in free',
+        tests=("tests/acting/test_crew.py",),
+    ),
+    Mutant(
+        name="crew-starting-process-is-warm",
+        file="fleet/act/crew.py",
+        old='if r.phase == "standby" and r.slot is None and r.worker in free & running',
+        new="if r.slot is None and r.worker in free & running",
+        tests=("tests/acting/test_crew.py", *_PERFORMING),
+    ),
+    Mutant(
+        name="crew-warm-standbys-go-first",
+        file="fleet/act/crew.py",
+        old="ranked = sorted(spare, key=lambda name: (name not in warm, name))",
+        new="ranked = sorted(spare, key=lambda name: (name in warm, name))",
+        tests=("tests/acting/test_crew.py",),
+    ),
+    Mutant(
+        name="crew-holders-removed-as-standbys",
+        file="fleet/act/crew.py",
+        old="if w.name not in held and (revision is None or w.revision == revision)",
+        new="if revision is None or w.revision == revision",
+        tests=("tests/acting/test_crew.py", *_PERFORMING),
+    ),
+    Mutant(
+        name="crew-ill-ones-waited-for",
+        file="fleet/act/crew.py",
+        old="            if worker.revision != revision or not worker.ill:\n                continue\n",
+        new="            if worker.revision != revision or not worker.stuck:\n                continue\n",
+        tests=_ROLLING,
+    ),
+    # --- who may change a group ---------------------------------------------------------------------
+    Mutant(
+        name="change-of-a-living-manager-adopted",
+        file="fleet/act/changing.py",
+        old="        if self.alive():\n            raise Refused(self._busy())\n",
+        new="",
+        tests=_CHANGING,
+    ),
+    Mutant(
+        name="change-that-moved-counts-as-silent",
+        file="fleet/act/changing.py",
+        old="            if mark != first:\n                return True\n",
+        new="            if mark != first:\n                return False\n",
+        tests=_CHANGING,
+    ),
+    Mutant(
+        name="change-refused-plan-performed",
+        file="fleet/act/changing.py",
+        old='        if plan.refusals:\n            raise Refused(" ".join(plan.refusals))\n',
+        new="",
+        tests=_CHANGING,
+    ),
+    Mutant(
+        name="change-abort-strands-the-closed",
+        file="fleet/act/changing.py",
+        old="leaving=gate.leaving & closed",
+        new="leaving=frozenset()",
+        tests=_CHANGING,
+    ),
+    Mutant(
+        name="change-abort-keeps-its-pins",
+        file="fleet/act/changing.py",
+        old="handover={}, rejoin={})",
+        new="rejoin={})",
+        tests=_CHANGING,
+    ),
+    Mutant(
+        name="change-lease-silence-ends-renewing",
+        file="fleet/act/lease.py",
+        old="                with contextlib.suppress(Unreachable):\n                    self.update()\n",
+        new="                self.update()\n",
+        tests=("tests/acting/test_change_lease.py",),
+    ),
+    Mutant(
+        name="change-lease-loss-forgotten",
+        file="fleet/act/lease.py",
+        old="            except LostLease as error:\n                self._lost = error\n                raise\n",
+        new="            except LostLease:\n                raise\n",
+        tests=("tests/acting/test_change_lease.py",),
+    ),
+    # --- other people's Deployments -----------------------------------------------------------------
+    Mutant(
+        name="adopting-living-members-named",
+        file="fleet/act/adopting.py",
+        old="gone = set(before) - set(after.addresses.values())",
+        new="gone = set(before) | set(after.addresses.values())",
+        tests=_ADOPTING,
+    ),
+    Mutant(
+        name="adopting-dynamic-members-named",
+        file="fleet/act/adopting.py",
+        old="named = [m for m in left if m.instance_id is not None]",
+        new="named = list(left)",
+        tests=_ADOPTING,
+    ),
+    Mutant(
+        name="adopting-looked-at-after-the-stop",
+        file="fleet/act/adopting.py",
+        old='        if "addresses" not in lease.change.detail:\n',
+        new="        if True:\n",
+        tests=_ADOPTING,
+    ),
+    Mutant(
+        name="adopting-joins-not-waited-for",
+        file="fleet/act/adopting.py",
+        old="if not missing or self.clock.monotonic() > deadline:",
+        new="if joined or self.clock.monotonic() > deadline:",
+        tests=_ADOPTING,
+    ),
+    # --- the join window ----------------------------------------------------------------------------
+    Mutant(
+        name="window-owners-value-overwritten",
+        file="fleet/act/join_window.py",
+        old="if self._store.note(self._group, _NOTE) is None:",
+        new="if self._store is not None:",
+        tests=("tests/acting/test_window.py",),
+    ),
+    Mutant(
+        name="window-note-gone-before-brokers-show-it",
+        file="fleet/act/join_window.py",
+        old="        if not gone:\n",
+        new="        if not gone and value is None:\n",
+        tests=("tests/acting/test_window.py",),
+    ),
+)

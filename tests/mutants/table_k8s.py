@@ -1,0 +1,400 @@
+"""Faults on Kubernetes: taking slots, a Deployment's numbers, removals, waiting for the server."""
+
+from tests.mutants.mutant import Mutant
+
+_TAKING = ("tests/k8s_store/test_taking_in_memory.py",)
+_ROLLING = ("tests/kubernetes/test_rolling_in_memory.py",)
+_SHAPES = ("tests/kubernetes/test_shapes.py",)
+_SHELF = ("tests/k8s_store/test_shelf.py",)
+_REVISIONS = ("tests/k8s_store/test_lease_objects.py",)
+
+MUTANTS = (
+    # --- taking ---------------------------------------------------------------------------------
+    Mutant(
+        name="k8s-take-of-one-asked-to-go",
+        file="k8s/taking.py",
+        old="        if self.worker in going:\n            return False\n",
+        new="",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-take-past-a-pin",
+        file="k8s/taking.py",
+        old="if pinned is not None and pinned.revision != self.revision:",
+        new="if pinned is not None and pinned.token != self.seen.token:",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-take-over-a-renewal",
+        file="k8s/taking.py",
+        old="return (stored.holder, stored.token, stored.counter) == (\n"
+        "            seen.holder,\n            seen.token,\n            seen.counter,\n        )",
+        new="return (stored.holder, stored.token) == (seen.holder, seen.token)",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-take-keeps-the-token",
+        file="k8s/taking.py",
+        old="            token=stored.token + 1,\n",
+        new="            token=stored.token,\n",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-take-forgets-the-unclean-session",
+        file="k8s/taking.py",
+        old="spark_session=self.session if stored.clean else stored.spark_session,",
+        new="spark_session=self.session,",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-take-marked-clean",
+        file="k8s/taking.py",
+        old="            clean=False,\n",
+        new="",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-take-not-confirmed",
+        file="k8s/taking.py",
+        old="        if wish.admitted(self._shown_gate(record), record.going):\n"
+        "            return self._shown_slot(record, held)\n        self._give_back",
+        new="        if wish.is_ours(held):\n"
+        "            return self._shown_slot(record, held)\n        self._give_back",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-take-given-back-with-its-old-token",
+        file="k8s/taking.py",
+        old="return replace(before, holder=None, token=stored.token, phase=phase)",
+        new="return replace(before, holder=None, phase=phase)",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-take-in-doubt-kept",
+        file="k8s/taking.py",
+        old="            except Unreachable:\n                self._doubts.add(wish, before)\n"
+        "                raise\n            return self._confirmed",
+        new="            except Unreachable:\n                raise\n            return self._confirmed",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-trial-not-claimed",
+        file="k8s/taking.py",
+        old="return self._is_proven(wish, record) or self._claim(wish)",
+        new="return self._is_proven(wish, record) or not record.trials",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-trial-second-slot-beside-the-first",
+        file="k8s/taking.py",
+        old="            if on_trial(slots.values(), slots[wish.seen.number], wish.revision):\n"
+        "                return False\n",
+        new="",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-trial-claim-over-at-once",
+        file="k8s/taking.py",
+        old="if now - self._claims_seen.setdefault(key, now) < CLAIM_PATIENCE:",
+        new="if now - self._claims_seen.setdefault(key, now) < 0:",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-trial-claim-not-fenced",
+        file="k8s/taking.py",
+        old="fenced = self._shelf.change(LEASE, wish.names.slot(claim.slot), fence) is not None",
+        new="fenced = fence(self._shelf.must_get(LEASE, wish.names.slot(claim.slot))) is not None",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-trial-claim-for-ever",
+        file="k8s/taking.py",
+        old="if _is_used(claim, slots) or claim.worker == wish.worker:",
+        new="if claim.worker == wish.worker:",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-trial-one-claim-for-all-revisions",
+        file="k8s/taking.py",
+        old="claim = record.trials.get(wish.revision)",
+        new="claim = next(iter(record.trials.values()), None)",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-gate-written-over-a-newer-one",
+        file="k8s/store_slots.py",
+        old="            if record.gate.version != gate.version:\n                return None\n",
+        new="",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-renewal-by-name-alone",
+        file="k8s/store_slots.py",
+        old="            if (stored.holder, stored.token) != (slot.holder, slot.token):\n"
+        "                return None\n            return replace(\n                stored,\n"
+        "                counter",
+        new="            if stored.holder != slot.holder:\n"
+        "                return None\n            return replace(\n                stored,\n"
+        "                counter",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-release-told-free-before-the-leave",
+        file="k8s/store_slots.py",
+        old="phase = Phase.CLOSED if slot.phase is Phase.CLOSED else Phase.FREE",
+        new="phase = Phase.FREE",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-clear-whoever-has-it",
+        file="k8s/store_slots.py",
+        old="            if stored.token != slot.token:\n",
+        new="            if stored.token < slot.token:\n",
+        tests=_TAKING,
+    ),
+    # --- the shelf, and waiting -------------------------------------------------------------------
+    Mutant(
+        name="k8s-swap-answer-lost-is-a-conflict",
+        file="k8s/shelf.py",
+        old="if stored is not None and not same_state(stored, wanted):",
+        new="if stored is not None:",
+        tests=_SHELF,
+    ),
+    Mutant(
+        name="k8s-swap-answer-lost-is-success",
+        file="k8s/shelf.py",
+        old="if stored is not None and not same_state(stored, wanted):",
+        new="if stored is not None and same_state(stored, wanted) is None:",
+        tests=_SHELF,
+    ),
+    Mutant(
+        name="k8s-change-decided-on-an-old-version",
+        file="k8s/shelf.py",
+        old="                    self._wait(deadline, kind, name)\n"
+        "            seen, sure = self.get(kind, name, fresh=True), True",
+        new="                    self._wait(deadline, kind, name)\n                    continue\n"
+        "            seen, sure = self.get(kind, name, fresh=True), True",
+        tests=_SHELF,
+    ),
+    Mutant(
+        name="k8s-replacement-repeated",
+        file="k8s/calls.py",
+        old="if not request.repeat:  # its caller looks what came of it: that call tells",
+        new="if not request.repeat and probing:",
+        tests=_SHELF,
+    ),
+    Mutant(
+        name="k8s-compared-patch-repeated",
+        file="k8s/calls.py",
+        old="                repeat=not compared,\n",
+        new="",
+        tests=_SHELF,
+    ),
+    Mutant(
+        name="k8s-breaker-never-closes",
+        file="k8s/calls.py",
+        old="            if now < self._down_until:\n",
+        new="            if now < self._down_until + COOL * COOL:\n",
+        tests=_SHELF,
+    ),
+    Mutant(
+        name="k8s-refused-is-an-answer-of-the-store",
+        file="k8s/calls.py",
+        old="                if isinstance(refused, Conflict):\n                    self._answered()\n",
+        new="                self._answered()\n",
+        tests=_SHELF,
+    ),
+    Mutant(
+        name="k8s-patience-begins-a-change-twice",
+        file="k8s/patience.py",
+        old="if late or not self._answered or name in _ONCE:",
+        new="if late or not self._answered:",
+        tests=("tests/kubernetes/test_patience.py",),
+    ),
+    Mutant(
+        name="k8s-patience-never-ends",
+        file="k8s/patience.py",
+        old="late = self._clock.monotonic() >= deadline",
+        new="late = self._clock.monotonic() >= deadline + 10 * LONGEST_WAIT",
+        tests=("tests/kubernetes/test_patience.py",),
+    ),
+    # --- revisions ------------------------------------------------------------------------------
+    Mutant(
+        name="k8s-foreign-template-is-ours",
+        file="k8s/revisions.py",
+        old="return published if mark and self.known.get(found) == published else revision",
+        new="return published if mark and found in self.known else revision",
+        tests=_REVISIONS,
+    ),
+    Mutant(
+        name="k8s-pin-means-any-template",
+        file="k8s/revisions.py",
+        old="chosen = mine if mine in hashes else next(iter(hashes), None)",
+        new="chosen = next(iter(hashes), None)",
+        tests=_REVISIONS,
+    ),
+    # --- shapes ---------------------------------------------------------------------------------
+    Mutant(
+        name="shapes-held-deployment-deletes",
+        file="k8s/shapes.py",
+        old='        "minReadySeconds": NEVER,\n',
+        new='        "minReadySeconds": 0,\n',
+        tests=_SHAPES,
+    ),
+    Mutant(
+        name="shapes-one-pod-too-many",
+        file="k8s/shapes.py",
+        old="return ahead, held(replicas, max(1, shape.total + count - replicas))\n\n\ndef hold",
+        new="return ahead, held(replicas, max(1, shape.total + count + 1 - replicas))\n\n\ndef hold",
+        tests=_SHAPES,
+    ),
+    Mutant(
+        name="shapes-wish-below-what-there-is",
+        file="k8s/shapes.py",
+        old="    replicas = max(shape.replicas, shape.total)\n    ahead = _aside",
+        new="    replicas = shape.replicas\n    ahead = _aside",
+        tests=_SHAPES,
+    ),
+    Mutant(
+        name="shapes-shrinking-is-replaced",
+        file="k8s/shapes.py",
+        old="return held(shape.replicas, max(1, shape.total - count - shape.replicas))",
+        new="return held(shape.replicas, max(1, shape.total + count - shape.replicas))",
+        tests=_SHAPES,
+    ),
+    Mutant(
+        name="shapes-let-go-in-mid-roll",
+        file="k8s/shapes.py",
+        old="if current is None or shape.others:",
+        new="if current is None:",
+        tests=_SHAPES,
+    ),
+    Mutant(
+        name="shapes-foreign-replicaset-counted",
+        file="k8s/shapes.py",
+        old='mine = [each for each in replica_sets if _owner(each) == meta["uid"]]',
+        new="mine = list(replica_sets)",
+        tests=_SHAPES,
+    ),
+    Mutant(
+        name="shapes-settled-before-it-was-seen",
+        file="k8s/shapes.py",
+        old='settled=seen >= meta["generation"] and newest == told and bool(sets),',
+        new="settled=newest == told and bool(sets),",
+        tests=(*_SHAPES, *_ROLLING),
+    ),
+    # --- rolling --------------------------------------------------------------------------------
+    Mutant(
+        name="rolling-removes-beside-a-starting-pod",
+        file="k8s/rolling.py",
+        old="            elif starting:\n",
+        new="            elif starting and not staying:\n",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-does-not-wait-for-the-mark-to-be-heard",
+        file="k8s/rolling.py",
+        old="            elif not _knows(its, living):\n",
+        new="            elif its.labelled > len(living):\n",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-while-its-set-moves",
+        file="k8s/rolling.py",
+        old="if its is None or not (its.replicas == len(living) or _is_short(its, living)):",
+        new="if its is None:",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-heard-of-marks-alone",
+        file="k8s/rolling.py",
+        old="return (its.labelled, its.ready) == (whole, sum(map(is_ready, living)))",
+        new="return its.labelled == whole",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-others-went-unnoticed",
+        file="k8s/rolling.py",
+        old="        if others or kept:\n",
+        new="        if kept and not others:\n",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-evicted-pod-is-an-error",
+        file="k8s/pods.py",
+        old="if name not in there or (is_gone(there[name]) and not was_evicted(there[name]))",
+        new="if name not in there or is_gone(there[name])",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-marks-with-the-template-label",
+        file="k8s/rolling.py",
+        old='patch = {"metadata": {"annotations": notes, "labels": {MANAGED_LABEL: None}}}',
+        new='patch = {"metadata": {"annotations": notes}}',
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-marked-without-a-cost",
+        file="k8s/rolling.py",
+        old="notes = {DRAINED_ANNOTATION: now, COST_ANNOTATION: FIRST_TO_GO}",
+        new="notes = {DRAINED_ANNOTATION: now}",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-too-few-stay",
+        file="k8s/rolling.py",
+        old="self._write(found, shapes.at_rest(have - sum(map(len, going.values()))))",
+        new="self._write(found, shapes.at_rest(have - len(going)))",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-shrinks-on-an-old-reading",
+        file="k8s/rolling.py",
+        old='self._api.merge("ReplicaSet", its.name, patch, seen=raw)',
+        new='self._api.merge("ReplicaSet", its.name, patch)',
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-rests-in-mid-roll",
+        file="k8s/rolling.py",
+        old="            if shape.others and give_up is None:\n                return\n",
+        new="",
+        tests=_ROLLING,
+    ),
+    Mutant(
+        name="rolling-goes-back-to-the-smallest",
+        file="k8s/rolling.py",
+        old="back = max(shape.others, key=lambda each: (each.replicas, each.order))",
+        new="back = min(shape.others, key=lambda each: (each.replicas, each.order))",
+        tests=_ROLLING,
+    ),
+    # --- rights -----------------------------------------------------------------------------------
+    Mutant(
+        name="rules-worker-may-read-every-lease",
+        file="k8s/store_rules.py",
+        old='            "resourceNames": [names.gate, *names.slots(range(slots))],\n',
+        new="",
+        tests=("tests/kubernetes/test_store_rules.py",),
+    ),
+    Mutant(
+        name="rules-worker-may-write-the-change",
+        file="k8s/store_rules.py",
+        old='{**_LEASES, "resourceNames": [names.change], "verbs": ["get"]},',
+        new='{**_LEASES, "resourceNames": [names.change], "verbs": ["get", "update"]},',
+        tests=("tests/kubernetes/test_store_rules.py",),
+    ),
+    Mutant(
+        name="pods-image-pulled-for-a-moment-is-stuck",
+        file="k8s/pods.py",
+        old="return begun is not None and now - _seconds(begun) >= PATIENCE",
+        new="return begun is not None",
+        tests=("tests/kubernetes/test_pods.py",),
+    ),
+    Mutant(
+        name="pods-deleted-one-still-counts",
+        file="k8s/pods.py",
+        old='    return is_marked(pod) or "deletionTimestamp" in pod["metadata"] or ended',
+        new="    return is_marked(pod) or ended",
+        tests=("tests/kubernetes/test_pods.py",),
+    ),
+)

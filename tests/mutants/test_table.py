@@ -1,0 +1,50 @@
+"""The table of planted faults fits the code: each can still be planted, and its tests are there.
+
+Whether the tests notice is what `make mutants` tells.
+"""
+
+import ast
+from collections import Counter
+
+import pytest
+
+from tests.mutants.mutant import Mutant, Stale, table
+from tests.support.needs import repository
+
+ROOT = repository()
+TABLE = table()
+
+
+@pytest.mark.parametrize("mutant", TABLE, ids=lambda mutant: mutant.name)
+def test_it_can_be_planted(mutant: Mutant) -> None:
+    """Its text stands exactly once, what comes of it is Python, and other Python than before."""
+    planted = mutant.planted(ROOT)
+    before = (ROOT / mutant.file).read_text(encoding="utf-8")
+    assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(before))
+
+
+def test_names_are_told_apart() -> None:
+    """A name chooses one fault."""
+    assert [name for name, count in Counter(each.name for each in TABLE).items() if count > 1] == []
+
+
+def test_every_fault_has_tests() -> None:
+    """Files that are there; a single test is looked for by its name."""
+    gone = []
+    for test in sorted({test for mutant in TABLE for test in mutant.tests}):
+        file, _, name = test.partition("::")
+        path = ROOT / file
+        if not path.exists() or (name and f"def {name.partition('[')[0]}(" not in path.read_text()):
+            gone.append(test)
+    assert gone == []
+    assert [each.name for each in TABLE if not each.tests] == []
+
+
+def test_a_stale_fault_says_what_to_do(tmp_path) -> None:
+    """Whoever changed the line has to know what the table wants of him."""
+    (tmp_path / "a.py").write_text("one = 1\none = 1\n")
+    twice = Mutant(name="m", file="a.py", old="one = 1", new="one = 2", tests=("t",))
+    with pytest.raises(Stale, match=r"m: its text is there 2 times in a\.py; the code has changed"):
+        twice.planted(tmp_path)
+    with pytest.raises(Stale, match=r"b\.py is not there"):
+        Mutant(name="m", file="b.py", old="x", new="y", tests=("t",)).planted(tmp_path)

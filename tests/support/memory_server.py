@@ -1,0 +1,203 @@
+"""An API server in memory: objects with versions, compare-and-set, labels, watches; no controllers.
+
+It stands where `urllib3` would send a request, so that all of our own code runs. What a controller
+would do is done by the test (`put`, `delete`), or by `before` and `after`, which are told of every
+request and of every write.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from fleet.clock import Clock
+from k8s.api import Api, path_of
+
+Object = dict[str, Any]
+_KINDS = {
+    "configmaps": "ConfigMap",
+    "deployments": "Deployment",
+    "leases": "Lease",
+    "pods": "Pod",
+    "replicasets": "ReplicaSet",
+}
+
+
+class Answer:
+    """A response as urllib3 has it."""
+
+    def __init__(self, status: int, body: Object, lines: Iterator[bytes] | None = None) -> None:
+        self.status = status
+        self.headers: Mapping[str, str] = {}
+        self._body = body
+        self._lines = lines
+        self.ended = threading.Event()
+
+    def read(self) -> bytes:
+        """All of it."""
+        return json.dumps(self._body).encode()
+
+    def stream(self, **_: Any) -> Iterator[bytes]:
+        """Of a watch: its lines, as they come."""
+        assert self._lines is not None
+        return self._lines
+
+    def shutdown(self) -> None:
+        """End a watch."""
+        self.ended.set()
+
+
+class MemoryServer:
+    """One namespace.
+
+    silent: how many writes from now on are done, but not answered. away: nothing is done at all.
+    """
+
+    def __init__(self, namespace: str = "ns") -> None:
+        self.namespace = namespace
+        self.objects: dict[tuple[str, str], Object] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.silent = 0
+        self.away = False
+        self.before: Callable[[str, str, str], None] = lambda method, kind, name: None
+        self.after: Callable[[str, Object], None] = lambda method, found: None
+        self._version = 100
+        self._told: list[tuple[int, str, Object]] = []
+        self._lock = threading.RLock()
+        self._moved = threading.Condition(self._lock)
+
+    def api(self, clock: Clock) -> Api:
+        """Ours, with this server behind it."""
+        settings = SimpleNamespace(host="http://memory", auth_settings=dict)
+        pool = SimpleNamespace(request=self._request, clear=lambda: None)
+        client: Any = SimpleNamespace(
+            configuration=settings, rest_client=SimpleNamespace(pool_manager=pool)
+        )
+        return Api(client, namespace=self.namespace, clock=clock)
+
+    def get(self, kind: str, name: str) -> Object:
+        """As it is now."""
+        return json.loads(json.dumps(self.objects[kind, name]))
+
+    def put(self, found: Object) -> Object:
+        """Written by somebody else, whatever was there."""
+        with self._lock:
+            kind, name = found["kind"], found["metadata"]["name"]
+            return self._store(kind, name, found, "MODIFIED" if (kind, name) in self.objects
+                               else "ADDED")  # fmt: skip
+
+    def delete(self, kind: str, name: str) -> None:
+        """Deleted by somebody else."""
+        with self._lock:
+            gone = self.objects.pop((kind, name))
+            self._version += 1
+            gone["metadata"]["resourceVersion"] = str(self._version)
+            self._tell("DELETED", gone)
+
+    # --- the wire ---------------------------------------------------------------------------
+
+    def _request(self, method: str, url: str, *, body: str | None, **_: Any) -> Answer:
+        place = urlsplit(url)
+        query = dict(parse_qsl(place.query))
+        plural, _, name = place.path.partition(f"/namespaces/{self.namespace}/")[2].partition("/")
+        kind = _KINDS[plural]
+        assert place.path.startswith(path_of(kind, self.namespace))
+        wanted = json.loads(body) if body else {}
+        if self.away:
+            raise OSError("nobody is there")
+        if query.get("watch"):
+            return self._watch(kind, query)
+        self.before(method, kind, name)
+        with self._lock:
+            self.requests.append((method, f"{kind}/{name}" if name else kind))
+            answer = self._answered(method, kind, name, wanted, query)
+        if method != "GET" and answer.status < 300:
+            self.after(method, answer._body)
+            if self.silent:
+                self.silent -= 1
+                raise OSError("the answer was lost")
+        return answer
+
+    def _answered(
+        self, method: str, kind: str, name: str, wanted: Object, query: Mapping[str, str]
+    ) -> Answer:
+        if method == "GET" and not name:
+            items = [o for (k, _), o in sorted(self.objects.items()) if k == kind and
+                     _selected(o, query)]  # fmt: skip
+            version = {"resourceVersion": str(self._version)}
+            return Answer(200, {"items": items, "metadata": version, "apiVersion": "v1"})
+        if method == "POST":
+            name = wanted["metadata"]["name"]
+            if (kind, name) in self.objects:
+                return _refused(409, f"{kind} {name} is there")
+            return Answer(201, self._store(kind, name, wanted, "ADDED"))
+        found = self.objects.get((kind, name))
+        if method == "GET":
+            return Answer(200, found) if found else _refused(404, "not there")
+        if method == "PATCH" and found is None and wanted.get("apiVersion"):  # apply
+            return Answer(201, self._store(kind, name, wanted, "ADDED"))
+        if found is None:
+            return _refused(404, "not there")
+        if method == "DELETE":
+            self.delete(kind, name)
+            return Answer(200, found)
+        seen = wanted["metadata"].get("resourceVersion") if "metadata" in wanted else None
+        if seen is not None and seen != found["metadata"]["resourceVersion"]:
+            return _refused(409, "the object has been modified")
+        made = wanted if method == "PUT" else _merged(found, wanted)
+        return Answer(200, self._store(kind, name, made, "MODIFIED"))
+
+    def _store(self, kind: str, name: str, wanted: Object, what: str) -> Object:
+        self._version += 1
+        stored = json.loads(json.dumps({**wanted, "kind": kind}))
+        stored["metadata"] = {**stored["metadata"], "resourceVersion": str(self._version)}
+        self.objects[kind, name] = stored
+        self._tell(what, stored)
+        return stored
+
+    def _tell(self, what: str, found: Object) -> None:
+        self._told.append((self._version, what, found))
+        self._moved.notify_all()
+
+    def _watch(self, kind: str, query: Mapping[str, str]) -> Answer:
+        since = int(query["resourceVersion"])
+
+        def lines() -> Iterator[bytes]:
+            at = since
+            while not answer.ended.is_set():
+                with self._moved:
+                    news = [each for each in self._told if each[0] > at]
+                    if not news:
+                        self._moved.wait(0.02)
+                for at, what, found in news:  # noqa: B007 - the last one is where it goes on
+                    if found["kind"] == kind and _selected(found, query):
+                        yield json.dumps({"type": what, "object": found}).encode() + b"\n"
+
+        answer = Answer(200, {}, lines())
+        return answer
+
+
+def _selected(found: Object, query: Mapping[str, str]) -> bool:
+    labels = (found["metadata"].get("labels") or {}).items()
+    wanted = dict(p.split("=", 1) for p in query.get("labelSelector", "").split(",") if "=" in p)
+    name = query.get("fieldSelector", "").partition("metadata.name=")[2]
+    return wanted.items() <= labels and name in {"", found["metadata"]["name"]}
+
+
+def _merged(found: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    kept = dict(found) if isinstance(found, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            kept.pop(key, None)
+        else:
+            kept[key] = _merged(kept.get(key), value)
+    return kept
+
+
+def _refused(status: int, words: str) -> Answer:
+    return Answer(status, {"kind": "Status", "message": words, "code": status})

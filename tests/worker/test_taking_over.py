@@ -1,0 +1,393 @@
+"""What a holder does when it takes a slot, is asked for something, loses it, or is fenced."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.act.store import SqliteStore
+from fleet.clock import ManualClock
+from fleet.errors import FleetError
+from fleet.model import Member
+from fleet.settings import WorkerSettings
+from fleet.slots import Gate, Handover, Slot
+from fleet.spec import Cluster, GroupSpec
+from fleet.worker.building import membership_of
+from fleet.worker.entrypoint import Entrypoint
+from fleet.worker.events import Events
+from fleet.worker.executor import BatchRunner, Identity
+from fleet.worker.holding import Looker
+from fleet.worker.leaving import Completer
+from fleet.worker.membership import Membership
+from fleet.worker.protocols import protocol_of
+from fleet.worker.reporting import Reporter
+from fleet.worker.spark_link import SparkLink
+from fleet.worker.standing import End, Ended
+from fleet.worker.takeover import Takeover
+from fleet.worker.tenure import Tenure, Tools
+from fleet.worker.trial import Trial
+
+CLASSIC = {"protocol": "classic", "session_timeout": 180}
+CONSUMER = {"protocol": "consumer"}
+FENCED = Ended(how=End.FENCED, sentence="82", clean=True)
+REFUSED = Ended(how=End.UNRELEASED, sentence="111", clean=True)
+
+
+class Link(SparkLink):
+    """Spark is elsewhere: what is asked to end there is kept."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(where=lambda: None, clock=clock, app="test")
+        self.cured: list[str] = []
+        self.session_id = "ours"
+
+    def cure(self, session_id: str) -> str | None:
+        """As a server that answers."""
+        self.cured.append(session_id)
+        return None
+
+
+class Stopped:
+    """Whether a signal has asked the worker to end."""
+
+    asked = False
+
+    def is_set(self) -> bool:
+        """As threading.Event."""
+        return self.asked
+
+
+class Scene:
+    """Slot 0 of a group, left by `dead` as a test says; worker `w` looks at it."""
+
+    def __init__(self, folder: Path, worker: Mapping[str, Any]) -> None:
+        self.clock = ManualClock()
+        self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=self.clock)
+        self.store.write_gate(Gate(group="g", open=frozenset({0})))
+        self.left: list[tuple[str | None, str]] = []
+        self.refusal: str | None = None
+        self.member: Member | None = None
+        self.stop = Stopped()
+        events = Events(worker="w", clock=self.clock, environ={})
+        settings = WorkerSettings(
+            cluster=Cluster(),
+            bootstrap_servers="127.0.0.1:1",
+            group=GroupSpec.model_validate(
+                {
+                    "group": "g",
+                    "topics": ["t"],
+                    "worker": {"entrypoint": "app.job:process", **worker},
+                }
+            ),
+            revision="r",
+        )
+        self.link = Link(self.clock)
+        self.runner = BatchRunner(
+            link=self.link,
+            entrypoint=Entrypoint(
+                name="app.job:process", function=lambda df, _: None, setup=None,
+                takes_batch_id=False,
+            ),
+            identity=Identity(cluster="main", group="g", worker="w", revision="r"),
+            batch_timeout=60.0,
+            still_ours=lambda: True,
+            ending=lambda: False,
+            clock=self.clock,
+            events=events,
+        )  # fmt: skip
+        self.looker = Looker(self.store, group="g", lease=10.0, clock=self.clock)
+        self.reporter = Reporter(settings, name="w", clock=self.clock, events=events)
+        self.tools = Tools(
+            settings=settings,
+            name="w",
+            store=self.store,
+            looker=self.looker,
+            completer=Completer(
+                self.store, group="g", static=True, lease=10.0, leave=self.leave,
+                clock=self.clock, events=events,
+            ),
+            leave=self.leave,
+            takeover=Takeover(
+                group="g", leave=self.leave, holder_of=lambda _: self.member, events=events
+            ),
+            protocol=protocol_of(settings),
+            runner=self.runner,
+            reporter=self.reporter,
+            trial=Trial(None),
+            stop=self.stop,  # type: ignore[arg-type]
+            clock=self.clock,
+            events=events,
+        )  # fmt: skip
+        self.events = events
+        self.tenures: list[Tenure] = []
+
+    def leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
+        """What a taker sends."""
+        self.left += members
+        return self.refusal
+
+    def slot(self) -> Slot:
+        """As stored."""
+        return self.store.slots("g")[0]
+
+    def held(self, **fields: Any) -> Slot:
+        """By `dead`, with these fields."""
+        taken = self.store.take(self.slot(), worker="dead", revision="r", spark_session="theirs")
+        assert taken is not None
+        stored = self.store.renew(replace(taken, **{"spark_session": "theirs", **fields}))
+        assert stored is not None
+        return stored
+
+    def take(self) -> Tenure:
+        """Take the slot as it is."""
+        tenure = Tenure.take(self.tools, self.slot())
+        assert tenure is not None
+        self.tenures.append(tenure)
+        self.runner._call_later(lambda: None).result(10.0)  # behind what is to be cured
+        return tenure
+
+    def ask(self, **gate: Any) -> None:
+        """Somebody writes the gate."""
+        assert self.store.write_gate(replace(self.store.gate("g"), **gate)) is not None
+        self.looker.forget()
+        self.looker.look()
+
+    def lose(self) -> None:
+        """Somebody else takes the slot."""
+        assert self.store.take(self.slot(), worker="x", revision="r", spark_session=None)
+
+    def close(self) -> None:
+        """End all threads."""
+        for tenure in self.tenures:
+            tenure._holding.abandon()
+        self.runner.stop()
+
+
+@pytest.fixture(scope="module")
+def listening() -> Iterator[list[Reporter]]:
+    """Ended all at once: each takes half a second to listen no more."""
+    made: list[Reporter] = []
+    yield made
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(Reporter.close, made))
+
+
+@pytest.fixture
+def new(tmp_path: Path, listening: list[Reporter]) -> Iterator[Callable[..., Scene]]:
+    made: list[Scene] = []
+
+    def scene(worker: Mapping[str, Any] = CLASSIC, **more: Any) -> Scene:
+        made.append(Scene(tmp_path, {**worker, **more}))
+        listening.append(made[-1].reporter)
+        return made[-1]
+
+    yield scene
+    for each in made:
+        each.close()
+
+
+# --- taking ---------------------------------------------------------------------------------
+
+
+def test_who_did_not_release_is_cured_first(new):
+    """Spark outlives its client [3]: what it still runs would write beside us."""
+    scene = new()
+    scene.held()
+    scene.take()
+    assert scene.link.cured == ["theirs"]
+
+
+def test_who_released_cleanly_is_not_cured(new):
+    """Its session may serve another slot by now."""
+    scene = new()
+    assert scene.store.release(scene.held(), clean=True)
+    scene.take()
+    assert scene.link.cured == []
+
+
+def test_nobody_cures_its_own_session(new):
+    """The same process takes its slot again."""
+    scene = new()
+    assert scene.store.release(scene.held(spark_session="ours"), clean=False)
+    scene.take()
+    assert scene.link.cured == []
+
+
+def test_a_slot_that_somebody_took_is_left(new):
+    """Nothing is cured, nobody is evicted."""
+    scene = new(CONSUMER)
+    seen = scene.held(member_id="m")
+    scene.lose()
+    assert Tenure.take(scene.tools, seen) is None
+    assert (scene.link.cured, scene.left) == ([], [])
+
+
+def test_a_static_classic_member_is_replaced_without_a_leave(new):
+    """That is what static membership is for: a leave would be a rebalance."""
+    scene = new()
+    scene.held(member_id="m")
+    scene.take()
+    assert scene.left == []
+
+
+def test_a_dead_dynamic_member_leaves(new):
+    """By its member id: it has no successor by name [18]."""
+    scene = new(CLASSIC, membership="dynamic")
+    scene.held(member_id="m")
+    scene.take()
+    assert scene.left == [(None, "m")]
+
+
+@pytest.mark.parametrize(("released", "leave"), [(False, [("g-0", "m")]), (True, [])])
+def test_a_dead_member_of_kip_848_is_freed_before_the_join(new, released, leave):
+    """By both its names; one that released the slot closed before, clean or not [17]."""
+    scene = new(CONSUMER)
+    held = scene.held(member_id="m")
+    if released:
+        assert scene.store.release(held, clean=False)
+    scene.take()
+    assert scene.left == leave
+
+
+# --- being asked ------------------------------------------------------------------------------
+
+
+def test_what_is_asked_of_the_holder(new):
+    """The most urgent first; of a token that is another holder's, nothing."""
+    scene = new()
+    tenure = scene.take()
+    token = tenure._holding.slot.token
+    scene.looker.look()
+    assert tenure._ask() is None
+    scene.ask(rejoin={0: token - 1}, handover={0: Handover(token=token - 1, revision="r2")})
+    assert tenure._ask() is None, "asked of the holder before us"
+    scene.ask(rejoin={0: token})
+    assert tenure._ask() == ("rejoin", token)
+    scene.ask(handover={0: Handover(token=token, revision="r2")})
+    assert tenure._ask() == ("handover", token)
+    scene.ask(quarantined=frozenset({0}))
+    assert tenure._ask() == ("slot closed", None)
+    scene.ask(quarantined=frozenset(), open=frozenset())
+    assert tenure._ask() == ("slot closed", None)
+    scene.ask(open=frozenset({0}), leaving=frozenset({0}))
+    assert tenure._ask() == ("leave", None)
+    scene.stop.asked = True
+    assert tenure._ask() == ("end", None)
+
+
+def unstarted(scene: Scene, tenure: Tenure) -> Membership:
+    """A membership that has not begun: what is asked of it stands in its queue."""
+    made = membership_of(
+        scene.tools.settings,
+        tenure._holding.slot,
+        name="w",
+        open_at=0.0,
+        protocol=scene.tools.protocol,
+        runner=scene.runner,
+        marks=tenure._marks,
+        may_wait=lambda: True,
+        clock=scene.clock,
+        events=scene.events,
+    )
+    tenure._membership = made
+    return made
+
+
+def test_who_lost_its_slot_stops_at_once(new):
+    """Its batch is void, and it is not asked for anything more [12]."""
+    scene = new()
+    tenure = scene.take()
+    membership = unstarted(scene, tenure)
+    tenure._tick(membership)
+    membership._commands.serve(0.0)
+    assert not membership._done
+    scene.lose()
+    assert not tenure._holding.renew()
+    tenure._tick(membership)
+    membership._commands.serve(0.0)
+    assert membership._done
+    told = tenure._after(Ended(how=End.CLOSED, sentence="closed", clean=True))
+    assert told == (1, "slot 0 has another holder or token: stopped, batch void")
+    assert scene.slot().holder == "x"
+
+
+def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
+    """Its writer's clock is wrong."""
+    scene = new()
+    tenure = scene.take()
+    asked = []
+
+    def over(*_: Any, open_at: float, **__: Any) -> Membership:
+        asked.append(open_at)
+        raise FleetError("seen")
+
+    monkeypatch.setattr("fleet.worker.tenure.membership_of", over)
+    for ahead in (2.0, 3600.0):
+        scene.ask(open_at=scene.clock.now() + ahead)
+        with pytest.raises(FleetError, match="seen"):
+            tenure._one_membership()
+    assert [at - scene.clock.now() for at in asked] == [2.0, 30.0]
+
+
+# --- its end ----------------------------------------------------------------------------------
+
+
+def test_fenced_once_it_joins_again(new):
+    """It may be librdkafka fencing itself; twice within the session timeout it is another [15]."""
+    scene = new()
+    tenure = scene.take()
+    assert tenure._after_fencing(FENCED) is None
+    scene.clock.sleep(181.0)
+    assert tenure._after_fencing(FENCED) is None, "a session timeout later it is the first again"
+    scene.clock.sleep(179.0)
+    ended = tenure._after_fencing(FENCED)
+    assert ended is not None
+    assert "another process uses the instance id g-0" in ended[1]
+    assert scene.store.gate("g").quarantined == {0}
+    assert scene.slot().holder is None
+
+
+def test_fenced_by_its_successor_it_stops(new):
+    """The store is asked: it names who has the slot."""
+    scene = new()
+    tenure = scene.take()
+    scene.lose()
+    assert tenure._after_fencing(FENCED) == (
+        1,
+        "slot 0 has another holder (82): stopped, batch void",
+    )
+    assert (scene.slot().holder, scene.store.gate("g").quarantined) == ("x", frozenset())
+
+
+def test_refused_once_it_frees_the_id_and_joins_again(new):
+    """Refused again it ends, and the next taker frees as well [10]."""
+    scene = new(CONSUMER)
+    scene.held(member_id="m")
+    tenure = scene.take()
+    scene.left.clear()
+    assert tenure._after_refusal(REFUSED) is None
+    assert scene.left == [("g-0", "m")]
+    scene.clock.sleep(30.0)
+    ended = tenure._after_refusal(REFUSED)
+    assert ended is not None
+    assert "refuses g-0 (111)" in ended[1]
+    assert (scene.slot().holder, scene.slot().clean) == (None, False)
+
+
+def test_a_foreign_holder_closes_the_slot(new):
+    """It is told by name, and not evicted."""
+    scene = new(CONSUMER)
+    scene.held(member_id="m")
+    tenure = scene.take()
+    scene.refusal = "82"
+    scene.member = Member(
+        member_id="m9", instance_id="g-0", client_id="somebody", host="/10.0.0.9",
+        partitions=frozenset(),
+    )  # fmt: skip
+    ended = tenure._after_refusal(REFUSED)
+    assert ended is not None
+    assert "the process somebody at /10.0.0.9" in ended[1]
+    assert scene.store.gate("g").quarantined == {0}
