@@ -284,8 +284,12 @@ class Stage:
     def ensure(self) -> None:
         """Nothing has to run."""
 
-    def rest(self, group: str, *, given_up: bool = False) -> None:
+    def rest(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """Nothing is left over."""
+
+    def held(self, group: str) -> str | None:
+        """Nothing is."""
+        del group
 
     def published(self, group: str, revision: str) -> str | None:
         """What is wanted is believed."""
