@@ -1,5 +1,7 @@
 """A change from its first step to its end, and what is held, adopted or given up on the way."""
 
+from dataclasses import replace
+
 import pytest
 
 from fleet.errors import LostLease, Unreachable
@@ -319,3 +321,35 @@ def test_the_standbys_of_the_end(scene):
     done = here.perform(step(LEAVE, (0, 1, 2), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     assert not [w for w in here.crowd.people.values() if w.wanted]
+
+
+def test_who_came_after_is_not_named(scene):
+    """The one that was seen closed is: between that and the request the slot changed hands [16]."""
+    here = scene()
+    here.running(2)
+    begun = here.begin(step(LEAVE, (0, 1), "old"), revision="old")
+
+    class Killed(Exception):
+        pass
+
+    leave = here.crowd.leave
+
+    def dies(*_, **__):
+        raise Killed
+
+    here.crowd.leave = dies
+    with pytest.raises(Killed):
+        here.performer().perform(begun)
+    here.crowd.leave = leave
+    first = here.slots()[0].member_id
+    asked = here.gate()
+    assert here.store.write_gate(replace(asked, leaving=frozenset()))
+    taken = here.store.take(here.slots()[1], worker="x", revision="old", spark_session=None)
+    assert taken is not None
+    assert here.store.renew(replace(taken, member_id="m-x", phase=Phase.CLOSED))
+    assert here.store.write_gate(replace(here.gate(), leaving=asked.leaving))
+    adopted = here.store.adopt(here.store.change("orders"), actor="next")
+    assert adopted is not None
+    here.performer().perform(adopted)
+    assert here.crowd.left == [[("orders-0", first)]]
+    assert here.slots()[1].member_id == "m-x"

@@ -69,7 +69,7 @@ MUTANTS = (
         file="fleet/worker/holding.py",
         old="return frozenset() if old or known_for(self._store, now) < 0 else self._dead",
         new="return frozenset() if old else self._dead",
-        tests=_LOOKING,
+        tests=(*_LOOKING, *_HOLDING),
     ),
     Mutant(
         name="looker-takes-while-store-silent",

@@ -6,7 +6,7 @@ _OWNING = ("tests/worker/test_owning.py",)
 _POSITIONS = ("tests/worker/test_positions.py",)
 _EDGES = ("tests/ranges/test_edges.py",)
 _LETTERS = ("tests/worker/test_letters_written.py",)
-_FAILURES = ("tests/worker/test_failures.py", "tests/worker/test_no_witness.py")
+_FAILURES = ("tests/worker/test_failures.py",)
 
 MUTANTS = (
     Mutant(
@@ -79,7 +79,7 @@ MUTANTS = (
         file="fleet/worker/pipeline.py",
         old="        self._rewind_onto_ranges(done, again)\n        return True\n",
         new="        return True\n",
-        tests=(*_OWNING, "tests/worker/test_no_witness.py"),
+        tests=(*_OWNING, "tests/worker/test_ill.py"),
     ),
     Mutant(
         name="pipeline-retry-for-ever",

@@ -2,9 +2,10 @@
 
 from tests.mutants.mutant import Mutant
 
-_PIPELINE = ("tests/worker/test_plans.py",)
+_COUNTS = "tests/worker/test_counts_and_tokens.py"
+_PIPELINE = ("tests/worker/test_plans.py", _COUNTS)
 _BATCHES = ("tests/worker/test_batches.py", "tests/worker/test_batch_bounds.py")
-_CULPRITS = ("tests/worker/test_culprits.py", "tests/worker/test_suspects.py")
+_CULPRITS = ("tests/worker/test_culprits.py", "tests/worker/test_suspects.py", _COUNTS)
 
 MUTANTS = (
     # --- commits and positions -------------------------------------------------------------
@@ -157,21 +158,21 @@ MUTANTS = (
         file="fleet/worker/narrowing.py",
         old="self.end - self.start == 1 and self.tries >= ALONE",
         new="self.end - self.start == 1 and self.tries >= 1",
-        tests=("tests/worker/test_begun.py",),
+        tests=("tests/worker/test_begun.py", _COUNTS),
     ),
     Mutant(
         name="begun-cut-one-end-later",
         file="fleet/worker/narrowing.py",
         old="if begun.until is None and begun.tries < TOGETHER:",
         new="if begun.until is None and begun.tries <= TOGETHER:",
-        tests=("tests/worker/test_begun.py",),
+        tests=("tests/worker/test_begun.py", _COUNTS),
     ),
     Mutant(
         name="begun-count-of-another-range",
         file="fleet/worker/narrowing.py",
         old="tries=begun.tries if begun.next == end else 0",
         new="tries=begun.tries",
-        tests=("tests/worker/test_begun.py",),
+        tests=("tests/worker/test_begun.py", _COUNTS),
     ),
     Mutant(
         name="culprits-flood-goes-to-dead-letters",

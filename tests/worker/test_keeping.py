@@ -156,3 +156,15 @@ def test_a_standby_reads_again_though_nothing_is_told(scene: Scene, monkeypatch)
     scene.clock.sleep(0.2)
     assert looker.look()
     assert looker.gate.open == {0, 1}
+
+
+def test_the_dead_are_not_dead_while_nothing_is_known(scene: Scene, monkeypatch):
+    """What was concluded a moment ago holds for as long as the store is heard of [13]."""
+    looker = Looker(scene.store, group="g", lease=9.0, clock=scene.clock)
+    for _ in range(15):
+        looker.look()
+        scene.clock.sleep(1.0)
+    looker.look()
+    assert looker.dead() == {0}
+    monkeypatch.setattr(scene.store, "known_since", lambda: None, raising=False)
+    assert looker.dead() == frozenset()
