@@ -105,7 +105,7 @@ bench: $(READY) ## benchmarks, long form
 	$(long)
 
 faults: faults = tests/membership tests/promises tests/ranges tests/security tests/worker \
-  tests/alerts tests/spark_cluster tests/kubernetes tests/dagster_ui/test_power_cut.py
+  tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)
 

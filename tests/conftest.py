@@ -54,7 +54,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """One real Kafka node for the whole session: use unique group and topic names on it."""
     embedded = Broker(tmp_path_factory.mktemp("session"))
     try:
-        yield RunningBroker(embedded.start().bootstrap_servers, embedded)
+        yield RunningBroker(embedded.start(wait=300).bootstrap_servers, embedded)
     finally:
         embedded.purge()
 
@@ -97,7 +97,7 @@ def kube_broker(kube: "Kube", tmp_path_factory: pytest.TempPathFactory) -> Itera
     """One real Kafka node for the whole session that pods reach, and this machine too."""
     embedded = Broker(tmp_path_factory.mktemp("session"), host=kube.host_address)
     try:
-        yield RunningBroker(embedded.start().bootstrap_servers, embedded)
+        yield RunningBroker(embedded.start(wait=300).bootstrap_servers, embedded)
     finally:
         embedded.purge()
 
@@ -144,7 +144,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in later]
     for item in items:
         used = getattr(item, "fixturenames", ())
-        if "broker" in used or "kube_broker" in used:
+        if any(name.endswith("broker") for name in used):
             item.add_marker("broker")
         if "kube" in used:
             item.add_marker("kubernetes")

@@ -223,7 +223,7 @@ def run(ground: Ground, protocol: str, wish: Wish) -> GateResult:
 
 
 def _light(ground: Ground, group: str, **keys: Any) -> dict[str, Any]:
-    """Workers whose batches need no Spark query: a dozen of them fit on two cores."""
+    """Workers whose batches need no job of Spark: a dozen of them fit on two cores."""
     return {"env": {**ground.environment(group), "BENCH_SPARK": "0"}, **keys}
 
 

@@ -27,7 +27,9 @@ from fleet.closing import Closing
 from fleet.counted import Counted
 from fleet.cycle import Fleet
 from fleet.demo.backlog import await_lag
-from fleet.demo.journal import FOLDER_VARIABLE, coverage, read
+from fleet.demo.coverage import coverage
+from fleet.demo.held import read_topics
+from fleet.demo.journal import FOLDER_VARIABLE, read
 from fleet.demo.measure import Meter
 from fleet.demo.ordinary import begin_at_the_end
 from fleet.demo.stream import OrderStream
@@ -309,12 +311,14 @@ class Ground(Closing):
         found.append(meter.so_far(stretch))
 
     def account(self, group: str) -> tuple[int, int]:
-        """(lost, twice) of everything the group has committed, by the journal [34]."""
+        """(lost, twice) of everything the group has committed, by the rows in its journal [34]."""
         seen = self.fleet.snapshot([group]).groups[group]
         begun = self._begun[group]
         due = {p.tp: (begun[p.tp], p.committed or begun[p.tp]) for p in seen.partitions}
-        found = coverage(read(self._journal(group)), group=group, due=due)
-        return sum(s.records for s in found.lost), sum(s.records for s in found.twice)
+        journal = read(self._journal(group))
+        config = client_config(self.fleet.spec.cluster, self.fleet.bootstrap, {})
+        held = read_topics(config, [TOPIC])  # after the journal: no row is unknown
+        return coverage(journal, group=group, due=due, held=held).lost_and_twice
 
     def events(self, group: str) -> list[tuple[str, str, float]]:
         """(worker, event, time) of everything the group's workers told, in order."""

@@ -1,11 +1,13 @@
 """What was really processed: an append-only journal, written first in every call [34].
 
-Problem: an idempotent sink hides that a record was processed twice, and a committed offset says
-nothing of what ran. Choice: before anything else the entrypoint appends one JSON line per
-offset range that it was called with; lost and twice are computed from these lines alone. One
-`os.write` to a file opened with O_APPEND holds all lines of a call, so that a worker killed at
-any moment leaves whole lines, and a line that is there was followed by work. Cost: one small
-write per batch; no fsync, since the page cache outlives a killed process.
+Problem: an idempotent sink hides that a record was processed twice, a committed offset says
+nothing of what ran, and the offsets that a call was told say nothing of the rows that it got.
+Choice: every record carries a number of its own, and before anything is done with the rows the
+entrypoint appends one JSON line per offset range, with the numbers that stand in the rows; lost
+and twice are computed from these numbers alone (`fleet.demo.coverage`). One `os.write` to a file
+opened with O_APPEND holds all lines of a call, so that a worker killed at any moment leaves whole
+lines, and a line that is there was followed by work. Cost: the numbers have to be collected, and
+one small write per batch; no fsync, since the page cache outlives a killed process.
 """
 
 import json
@@ -13,29 +15,52 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
 
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+    from fleet.worker.context import BatchContext
 
 FOLDER_VARIABLE: Final = "FLEET_JOURNAL"
 """Environment variable that names the folder of the journal; unset = no journal is kept."""
 
 
+class Run(NamedTuple):
+    """Numbers in equal steps: first, first + step, …; `size` of them."""
+
+    first: int
+    size: int
+    step: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One offset range that an entrypoint was called with."""
+    """One partition of one call of an entrypoint."""
 
     group: str
     tp: TopicPartition
     first: int
+    """The first offset of the range that the call was told; what it got is in `rows`."""
     last: int
-    """The last offset of the range, inclusive."""
+    """The last offset of that range, inclusive; before `first` where none was told."""
+    rows: tuple[Run, ...]
+    """The numbers that stood in the partition's rows."""
     worker: str
     attempt: int
     revision: str
     at: float
     """Wall time just before the work, seconds."""
+
+    @property
+    def records(self) -> int:
+        """How many rows there were."""
+        return sum(run.size for run in self.rows)
 
     def as_json(self) -> dict[str, Any]:
         """The journal line's keys."""
@@ -45,6 +70,7 @@ class Entry:
             "partition": self.tp.partition,
             "first": self.first,
             "last": self.last,
+            "rows": self.rows,
             "worker": self.worker,
             "attempt": self.attempt,
             "revision": self.revision,
@@ -59,11 +85,73 @@ class Entry:
             tp=TopicPartition(str(value["topic"]), int(value["partition"])),
             first=int(value["first"]),
             last=int(value["last"]),
+            rows=tuple(Run(*map(int, run)) for run in value["rows"]),
             worker=str(value["worker"]),
             attempt=int(value["attempt"]),
             revision=str(value["revision"]),
             at=float(value["at"]),
         )
+
+
+def runs(numbers: Any) -> tuple[Run, ...]:
+    """Numbers (anything numpy takes) in ascending runs of equal steps; one that is there twice is
+    in a run of step 0, or in two runs.
+
+    A batch of a partition that is dealt every k-th number is one run, however many rows it has.
+    """
+    found = np.asarray(numbers, dtype=np.int64)
+    if not len(found):
+        return ()
+    steps = np.diff(found)
+    if (steps < 0).any():
+        found = np.sort(found)
+        steps = np.diff(found)
+    # Where a step differs from the one before it, a run ends, unless it has only just begun.
+    changes = np.flatnonzero(np.diff(steps)) + 1
+    made: list[Run] = []
+    begin = 0
+    for end in (*changes.tolist(), len(steps)):
+        if end > begin or end == len(steps):
+            step = int(steps[begin]) if end > begin else 1
+            made.append(Run(int(found[begin]), end - begin + 1, step))
+            begin = end + 1
+    return tuple(made)
+
+
+def numbers(made: Iterable[Run]) -> Any:
+    """The numbers in runs, as an array; one that is there twice is in it twice."""
+    parts = [run.first + run.step * np.arange(run.size, dtype=np.int64) for run in made]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+def entries_of(context: "BatchContext", rows: "Table", at: float) -> list[Entry]:
+    """A call's entries: one per range that it was told, and one per partition beside them.
+
+    rows: the call's rows with their `topic`, `partition` and number `seq`. A row whose number is
+    null shows nothing, so its record counts as lost.
+    """
+    told = {each.tp: (each.start, each.end - 1) for each in context.ranges}
+    got: dict[TopicPartition, Any] = {}
+    if rows.num_rows:
+        kept = rows.select(["topic", "partition", "seq"]).combine_chunks().drop_null()
+        parts = kept.group_by(["topic", "partition"]).aggregate([("seq", "list")])
+        for part in range(parts.num_rows):
+            tp = TopicPartition(parts["topic"][part].as_py(), parts["partition"][part].as_py())
+            got[tp] = parts["seq_list"][part].values.to_numpy()
+    return [
+        Entry(
+            group=context.group,
+            tp=tp,
+            first=told.get(tp, (0, -1))[0],
+            last=told.get(tp, (0, -1))[1],
+            rows=runs(got.get(tp, ())),
+            worker=context.worker,
+            attempt=context.attempt,
+            revision=context.revision,
+            at=at,
+        )
+        for tp in sorted(told.keys() | got.keys())
+    ]
 
 
 def append(folder: Path, worker: str, entries: Sequence[Entry]) -> None:
@@ -102,109 +190,3 @@ def _lines(folder: Path) -> Iterator[Entry]:
                     f"{path}, line {number} is no journal entry ({error!r}): the journal is "
                     "damaged, run the demo again"
                 ) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slip:
-    """A run of offsets that was lost or processed again, and when that became visible."""
-
-    tp: TopicPartition
-    first: int
-    end: int
-    """The first offset after it."""
-    at: float
-    """Lost: when a later offset was first processed (infinite where none was). Twice: when the
-    repetition was processed."""
-
-    @property
-    def records(self) -> int:
-        """How many."""
-        return self.end - self.first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
-    """What a group's journal says about the offsets it should have processed exactly once."""
-
-    processed: int
-    """Distinct offsets of the due ranges that were processed."""
-    lost: tuple[Slip, ...]
-    twice: tuple[Slip, ...]
-
-    def lost_between(self, start: float, end: float) -> int:
-        """Records whose loss became visible in [start, end); an infinite end takes the rest."""
-        return sum(
-            s.records for s in self.lost if start <= s.at and (s.at < end or end == float("inf"))
-        )
-
-    def twice_between(self, start: float, end: float) -> int:
-        """Records processed again in [start, end); a third time counts again."""
-        return sum(s.records for s in self.twice if start <= s.at < end)
-
-
-def coverage(
-    entries: Iterable[Entry], *, group: str, due: Mapping[TopicPartition, tuple[int, int]]
-) -> Coverage:
-    """Compare a group's entries with what was due: partition → (first offset, end offset).
-
-    Offsets outside the due ranges are not judged. Entries are taken in the order of time.
-    """
-    mine = sorted((e for e in entries if e.group == group), key=lambda e: e.at)
-    processed = 0
-    lost: list[Slip] = []
-    twice: list[Slip] = []
-    for tp, (start, end) in sorted(due.items()):
-        done = _Spans()
-        seen: list[tuple[int, float]] = []  # where each entry begins, and when it was
-        for entry in (e for e in mine if e.tp == tp):
-            first, stop = max(entry.first, start), min(entry.last + 1, end)
-            if first >= stop:
-                continue
-            seen.append((first, entry.at))
-            twice += [Slip(tp=tp, first=a, end=b, at=entry.at) for a, b in done.add(first, stop)]
-        gaps = done.gaps(start, end)
-        processed += end - start - sum(b - a for a, b in gaps)
-        for a, b in gaps:
-            beyond = [at for first, at in seen if first >= b]
-            lost.append(Slip(tp=tp, first=a, end=b, at=min(beyond, default=float("inf"))))
-    return Coverage(processed=processed, lost=tuple(lost), twice=tuple(twice))
-
-
-def records_between(entries: Iterable[Entry], *, group: str, start: float, end: float) -> int:
-    """Records that the group was called with in [start, end), repetitions included."""
-    return sum(e.last + 1 - e.first for e in entries if e.group == group and start <= e.at < end)
-
-
-class _Spans:
-    """A set of offsets as disjoint [first, end) spans in order."""
-
-    def __init__(self) -> None:
-        self._spans: list[tuple[int, int]] = []
-
-    def add(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Add a span; the parts of it that were there already."""
-        again: list[tuple[int, int]] = []
-        kept: list[tuple[int, int]] = []
-        low, high = first, end
-        for a, b in self._spans:
-            if b < first or a > end:
-                kept.append((a, b))
-                continue
-            if max(a, first) < min(b, end):
-                again.append((max(a, first), min(b, end)))
-            low, high = min(low, a), max(high, b)
-        kept.append((low, high))
-        self._spans = sorted(kept)
-        return again
-
-    def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
-        """What of [start, end) was never added."""
-        found: list[tuple[int, int]] = []
-        at = start
-        for a, b in self._spans:
-            if a > at:
-                found.append((at, min(a, end)))
-            at = max(at, b)
-        if at < end:
-            found.append((at, end))
-        return found

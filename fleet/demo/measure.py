@@ -1,4 +1,4 @@
-"""What each step of the demo did, from the coordinator's records and the journal.
+"""What each step of the demo did, from the coordinator's records and the rows it got.
 
 Problem: a figure that a step's actor reports of itself proves little, and a rebalance between
 two steps belongs to somebody. Choice: a step's stretch of the offsets log begins where the step
@@ -12,13 +12,12 @@ from typing import Protocol
 
 from fleet.clock import Clock
 from fleet.counted import Counted
-from fleet.demo.journal import Entry, coverage, records_between
+from fleet.demo.coverage import Due, coverage, records_between
+from fleet.demo.held import Held
+from fleet.demo.journal import Entry
 from fleet.demo.report import StepResult
 from fleet.history.records import Record
-from fleet.model import TopicPartition
 from fleet.observe.counting import count
-
-Due = Mapping[TopicPartition, tuple[int, int]]
 
 
 class Log(Protocol):
@@ -106,16 +105,21 @@ def generations(stretches: Sequence[Stretch]) -> str:
 
 
 def results(
-    stretches: Sequence[Stretch], entries: Iterable[Entry], due: Mapping[str, Due]
+    stretches: Sequence[Stretch],
+    entries: Iterable[Entry],
+    due: Mapping[str, Due],
+    held: Held,
 ) -> tuple[StepResult, ...]:
-    """One result per closed stretch. `due` names, per group, the offsets that had to be processed.
+    """One result per closed stretch. `due` names, per group, the offsets that had to be processed;
+    `held` is what the topic held when all was over.
 
     What was lost or repeated before a group's first step is charged to that step.
     """
     journal = tuple(entries)
     made: list[StepResult] = []
     covered = {
-        group: coverage(journal, group=group, due=partitions) for group, partitions in due.items()
+        group: coverage(journal, group=group, due=partitions, held=held)
+        for group, partitions in due.items()
     }
     for stretch in stretches:
         if stretch.counted is None or stretch.ended_at is None:

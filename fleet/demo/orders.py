@@ -1,9 +1,9 @@
 """The example entrypoint: what a user of Fleet writes.
 
 `process` is called once per batch with a DataFrame of the records read and a context that says
-which they are. It first writes down what it was called with (the demo's proof that nothing is
-lost or done twice), then does its work. `fleet demo` runs a copy of this file, and rolls the
-fleet to a changed copy.
+which they are. It lets Spark work its rows out and first of all writes down which they are (the
+demo's proof that nothing is lost or done twice), then delivers them. `fleet demo` runs a copy of
+this file, and rolls the fleet to a changed copy.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own custom
 
-from fleet.demo.journal import FOLDER_VARIABLE, Entry, append
+from fleet.demo.journal import FOLDER_VARIABLE, append, entries_of
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -31,10 +31,12 @@ DELIVERY_SECONDS = float(os.environ.get("ORDERS_DELIVERY_SECONDS", "0"))
 
 def process(df: "DataFrame", context: "BatchContext") -> None:
     """Work out what each order comes to with its tax, and deliver the batch."""
-    write_journal(context)
-    orders = df.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("o")).select("o.*")
+    order = F.from_json(F.col("value").cast("string"), SCHEMA).alias("o")
+    orders = df.select("topic", "partition", order).select("topic", "partition", "o.*")
     enriched = orders.withColumn("total", F.expr(f"quantity * cents * {100 + TAX_PERCENT} div 100"))
-    deliver(enriched.toArrow())
+    priced = enriched.toArrow()
+    write_journal(context, priced)
+    deliver(priced)
 
 
 def deliver(orders: "Table") -> None:
@@ -43,26 +45,8 @@ def deliver(orders: "Table") -> None:
         time.sleep(DELIVERY_SECONDS)
 
 
-def write_journal(context: "BatchContext") -> None:
-    """Say which offsets this call is for, before anything is done with them."""
+def write_journal(context: "BatchContext", rows: "Table") -> None:
+    """Say which rows this call got, by their `seq`, before anything is done with them."""
     folder = os.environ.get(FOLDER_VARIABLE)
-    if not folder or context.warm:
-        return
-    now = time.time()
-    append(
-        Path(folder),
-        context.worker,
-        [
-            Entry(
-                group=context.group,
-                tp=each.tp,
-                first=each.start,
-                last=each.end - 1,
-                worker=context.worker,
-                attempt=context.attempt,
-                revision=context.revision,
-                at=now,
-            )
-            for each in context.ranges
-        ],
-    )
+    if folder and not context.warm:
+        append(Path(folder), context.worker, entries_of(context, rows, time.time()))

@@ -1,8 +1,8 @@
 """What the demo promises, what was recorded, and how both are shown.
 
 Pure: values in, a table, JSON and a list of broken promises out. Recorded numbers are the
-coordinator's, lost and twice are the journal's [33, 34]; nothing here is what an actor says of
-itself.
+coordinator's, lost and twice come from the rows in the journal and the records in the topic
+[33, 34]; nothing here is what an actor says of itself.
 """
 
 from collections.abc import Sequence

@@ -24,11 +24,13 @@ from fleet.clock import Clock, SystemClock
 from fleet.cycle import Fleet
 from fleet.demo import ordinary
 from fleet.demo.backlog import CAUGHT_UP, KEPT, await_lag, await_policy, keep_backlog
+from fleet.demo.coverage import Due
 from fleet.demo.dagster_ui import DagsterUi, dagster_environ
+from fleet.demo.held import read_topics
 from fleet.demo.interrupts import Interrupted, interruptible
 from fleet.demo.journal import read
 from fleet.demo.looking import pictures
-from fleet.demo.measure import Due, Meter, Stretch, generations, results
+from fleet.demo.measure import Meter, Stretch, generations, results
 from fleet.demo.report import broken_promises, report_json, table
 from fleet.demo.stage import (
     ASSIGNORS,
@@ -180,8 +182,7 @@ class Play:
 
     def play(self) -> tuple[str, ...]:
         """All steps and the account; which promises were broken, in sentences."""
-        fleet = self._now()
-        config = client_config(fleet.spec.cluster, fleet.bootstrap, os.environ)
+        config = self._client()
         self._meter = Meter(log=GroupLog(config, clock=self.clock), clock=self.clock)
         self._looking = Meter(
             log=GroupLog(config, clock=self.clock),
@@ -313,7 +314,9 @@ class Play:
         begun = self._due[ORDINARY_GROUP]
         self._due[GROUP] = {tp: (0, end) for tp, end in ends.items()}
         self._due[ORDINARY_GROUP] = {tp: (begun[tp][0], end) for tp, end in ends.items()}
-        steps = results(meter.stretches, read(self.stage.journal), self._due)
+        journal = read(self.stage.journal)
+        held = read_topics(self._client(), [TOPIC])  # after the journal: no row is unknown
+        steps = results(meter.stretches, journal, self._due, held)
         report = report_json(fleet.bootstrap, steps)
         write_whole(self.stage.report, json.dumps(report, indent=1) + "\n")
         broken = broken_promises(steps, STEPS)
@@ -341,6 +344,11 @@ class Play:
     def _now(self) -> Fleet:
         assert self._fleet is not None
         return self._fleet
+
+    def _client(self) -> dict[str, str]:
+        """How a client reaches the broker."""
+        fleet = self._now()
+        return client_config(fleet.spec.cluster, fleet.bootstrap, os.environ)
 
     def _measuring(self) -> Meter:
         assert self._meter is not None

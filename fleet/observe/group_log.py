@@ -253,7 +253,9 @@ class GroupLog(Closing):
     def _failed(self, error: KafkaError) -> FleetError:
         if error.code() in DENIED:
             return self._denied(error)
-        if error.code() in _ABSENT:
+        # Of a topic that was there it is librdkafka's word for a broker that is away: no position
+        # 0, and no rebalance that was not counted.
+        if error.code() in _ABSENT and not self._partitions:
             return _Absent(f"{TOPIC} does not exist at {self._address}")
         return Unreachable(
             f"{TOPIC} at {self._address} cannot be read: {error.str()}; see whether the broker "

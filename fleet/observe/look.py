@@ -34,6 +34,8 @@ class Look:
     problems: list[str] = field(default_factory=list)
     partial: bool = False
     """Some broker did not list its groups."""
+    silent: bool = False
+    """Some request was not answered in time."""
 
     def left(self) -> float:
         """Seconds left, at least a little: what is already there can still be taken."""
@@ -46,10 +48,13 @@ class Look:
         frames, and these the AdminClient, which then ends whenever and on whichever thread
         garbage is collected. On librdkafka's own thread that never returns.
         """
+        error: BaseException | None
         try:
-            return future.exception(self.left())
-        except FutureTimeout as error:
-            return error.with_traceback(None)  # it, too, holds the frames that will hold it
+            error = future.exception(self.left())
+        except FutureTimeout as late:
+            error = late.with_traceback(None)  # it, too, holds the frames that will hold it
+        self.silent |= _is_late(error)
+        return error
 
     def gather(
         self, futures: Mapping[K, "Future[Any]"], what: str, take: Callable[[Any], T]
@@ -80,6 +85,13 @@ class Look:
             named = ", ".join(sorted(names)[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
             self.problems.append(f"{len(names)} {what} ({why}): {named}")
         return found
+
+
+def _is_late(error: BaseException | None) -> bool:
+    if isinstance(error, FutureTimeout):
+        return True
+    first = error.args[0] if error is not None and error.args else None
+    return isinstance(first, KafkaError) and first.code() == KafkaError._TIMED_OUT  # noqa: SLF001
 
 
 def reason(error: BaseException) -> str:

@@ -29,7 +29,7 @@ from fleet.worker.protocols import MemberProtocol
 from fleet.worker.reporting import Reporter
 from fleet.worker.standing import Drain, End, Ended
 from fleet.worker.takeover import ForeignHolder, Former, Takeover
-from fleet.worker.trial import Trial, is_proven
+from fleet.worker.trial import Trial, alone
 
 TICK: Final = 0.05
 _HARD_EXIT: Final = 1
@@ -243,8 +243,8 @@ class Tenure:
 
     def _may_wait(self) -> bool:
         """Whether what fails may be the weather: not so for a revision that is on trial [22]."""
-        tools = self._tools
-        return not tools.trial.running or is_proven(tools.looker.slots, tools.settings.revision)
+        tools, revision = self._tools, self._tools.settings.revision
+        return not tools.trial.running or alone(tools.looker.slots, self._former, revision)
 
     def _tick(self, membership: Membership) -> None:
         tools = self._tools

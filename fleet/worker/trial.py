@@ -21,7 +21,7 @@ from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.evidence import Watch
 from fleet.home import read_state, write_state
-from fleet.slots import Gate, Phase, Slot, SlotStore, WorkerReport, proven
+from fleet.slots import Gate, Phase, Slot, SlotStore, WorkerReport, proven, spoiled
 
 SCHEMA = 1
 _NOTE = "trial.json"
@@ -83,6 +83,17 @@ class Trial:
 def is_proven(slots: Iterable[Slot], revision: str) -> bool:
     """Whether a holder of this revision has shown that it works."""
     return any(slot.revision == revision and proven(slot) for slot in slots)
+
+
+def alone(slots: Iterable[Slot], former: Slot | None, revision: str) -> bool:
+    """Whether a revision that fails has nobody to leave its slot to, or works elsewhere: so that
+    it may wait for better weather. former: its slot as it was before it took it.
+    """
+    slots = tuple(slots)
+    if is_proven(slots, revision):
+        return True
+    known = {slot.revision for slot in (*slots, *(() if former is None else (former,)))}
+    return known <= {None, revision} and (former is None or not spoiled(former))
 
 
 def untried(gate: Gate, slots: Iterable[Slot], revision: str) -> str | None:

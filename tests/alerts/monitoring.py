@@ -94,7 +94,7 @@ class Monitoring:
         done = subprocess.run(
             fleet(*arguments, folder=self.folder),
             env={**os.environ, **environment(self.folder)},
-            check=True, timeout=60, capture_output=True,
+            check=True, timeout=300, capture_output=True,
         )  # fmt: skip
         return json.loads(done.stdout)
 
@@ -153,7 +153,7 @@ def monitoring(folder: Path, spec: dict[str, Any], *, groups: str) -> Iterator[M
         ):
             subprocess.run(
                 fleet(*arguments, folder=folder),
-                cwd=folder, env={**os.environ, **here}, check=True, timeout=60,
+                cwd=folder, env={**os.environ, **here}, check=True, timeout=300,
             )  # fmt: skip
         (folder / "prometheus.yml").write_text(
             yaml.safe_dump(

@@ -61,12 +61,12 @@ def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> Non
         member(bootstrap, group, group, **{"client.id": f"steady-{unique}"}) as steady,
         monitoring(tmp_path, spec(bootstrap, fleets=declared), groups=group) as running,
     ):
-        assert steady.assigned.wait(30)
+        assert steady.assigned.wait(120)
         assert running.hook.notifications == []
         worst = f"billing-{unique}"
         begun = time.monotonic()
         while not running.hook.alerts("FleetGroupStorm", "firing"):
-            assert time.monotonic() - begun < 60, why(running)
+            assert time.monotonic() - begun < 300, why(running)
             with member(bootstrap, group, group, **{"client.id": worst}) as flapping:
                 flapping.assigned.wait(10)
         check_dashboard(running)

@@ -34,7 +34,7 @@ def promtool(*arguments: Any) -> subprocess.CompletedProcess[str]:
     tool = program("promtool")
     assert tool
     return subprocess.run(
-        [tool, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+        [tool, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300
     )
 
 
@@ -345,7 +345,7 @@ def test_alertmanager_routes_by_severity(tmp_path) -> None:
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            [amtool, *arguments], capture_output=True, text=True, check=False, timeout=60
+            [amtool, *arguments], capture_output=True, text=True, check=False, timeout=300
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()

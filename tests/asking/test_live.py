@@ -84,7 +84,7 @@ def away(tmp_path_factory) -> "Iterator[Terminal]":
     view = Terminal(where)
     yield view
     view.process.kill()  # where its test was not chosen, nobody has ended it
-    view.process.wait(20)
+    view.process.wait(120)
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +298,7 @@ class Terminal:
 
     def end(self) -> int:
         """Its exit code, with the terminal as it was."""
-        code = self.process.wait(20)
+        code = self.process.wait(120)
         while select.select([self._ours], [], [], 0.2)[0]:
             self.text += os.read(self._ours, 65536).decode("utf-8", "replace")
         assert termios.tcgetattr(self._theirs) == self.before

@@ -78,7 +78,11 @@ class Live:
 
     def declare(self, mode: str, **fields: object) -> None:
         """Write fleet.yaml with our group in that mode, and so declared."""
-        worker = {"entrypoint": "live_job:process", "python_path": [str(self.folder)]}
+        worker = {
+            "entrypoint": "live_job:process",
+            "python_path": [str(self.folder)],
+            "heartbeat_interval": "1s",
+        }
         group = {
             "group": self.ours,
             "mode": mode,

@@ -52,7 +52,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def test_the_demo_keeps_its_promises(home: Path):
     """Exit 0; Kafka's own tool agrees with the report; the records can be read again."""
     with _start(home, "--exit") as demo:
-        said, _ = demo.communicate(timeout=600)
+        said, _ = demo.communicate(timeout=1200)
     assert demo.returncode == 0, said
     assert _left(home) == ()
     steps = {s["name"]: s for s in json.loads((home / "demo-report.json").read_text())["steps"]}
@@ -128,7 +128,7 @@ def test_an_interrupt_leaves_no_process(
         demo.send_signal(number)
         time.sleep(0.2)
         demo.send_signal(number)
-        said, _ = demo.communicate(timeout=90)
+        said, _ = demo.communicate(timeout=1200)
     assert demo.returncode == 130, said
     assert _left(home) == ()
     assert not Broker(home).status().running

@@ -1,71 +1,85 @@
-"""The journal says what was processed: never, once, or again."""
+"""The journal: what stood in the rows of calls, kept whole whatever happens to who writes it."""
 
+import random
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from fleet.demo.journal import Entry, append, coverage, read, records_between
+from fleet.demo.journal import Entry, Run, append, entries_of, numbers, read, runs
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
+from fleet.worker.context import BatchContext, BatchRange
 
 TP = TopicPartition("orders", 3)
 
 
-def entry(first: int, end: int, at: float, *, tp: TopicPartition = TP, group: str = "g") -> Entry:
+def entry(first: int, end: int, at: float) -> Entry:
+    rows = runs(range(first, end))
     return Entry(
-        group=group, tp=tp, first=first, last=end - 1, worker="w", attempt=1, revision="r", at=at
-    )
+        group="g", tp=TP, first=first, last=end - 1, rows=rows, worker="w", attempt=1,
+        revision="r", at=at,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("ranges", "lost", "twice"),
+    ("given", "made"),
     [
-        pytest.param([(0, 5), (5, 10)], [], [], id="each once"),
-        pytest.param([(0, 5), (7, 10)], [(5, 7)], [], id="a gap is lost"),
-        pytest.param([(2, 10)], [(0, 2)], [], id="the beginning is lost"),
-        pytest.param([(0, 8)], [(8, 10)], [], id="the end is lost"),
-        pytest.param([], [(0, 10)], [], id="all is lost"),
-        pytest.param([(0, 6), (4, 10)], [], [(4, 6)], id="an overlap is twice"),
-        pytest.param([(0, 10), (0, 10), (0, 10)], [], [(0, 10), (0, 10)], id="three times is two"),
-        pytest.param([(0, 4), (6, 10), (2, 8)], [], [(2, 4), (6, 8)], id="a bridge repeats both"),
-        pytest.param([(0, 5), (5, 99)], [], [], id="beyond what was due is not judged"),
-        pytest.param([(5, 10), (0, 5)], [], [], id="order does not matter"),
+        pytest.param([], [], id="none"),
+        pytest.param([7], [(7, 1, 1)], id="one"),
+        pytest.param([3, 15, 27, 39], [(3, 4, 12)], id="every twelfth"),
+        pytest.param([27, 3, 39, 15], [(3, 4, 12)], id="in any order"),
+        pytest.param([3, 15, 39, 51, 63], [(3, 2, 12), (39, 3, 12)], id="one is missing"),
+        pytest.param([0, 1, 2, 2], [(0, 3, 1), (2, 1, 1)], id="one twice"),
+        pytest.param([5, 5], [(5, 2, 0)], id="one alone twice"),
     ],
 )
-def test_lost_and_twice(ranges, lost, twice):
-    """Every due offset belongs to exactly one call; the rest is named."""
-    entries = [entry(a, b, at=float(n)) for n, (a, b) in enumerate(ranges)]
-    found = coverage(entries, group="g", due={TP: (0, 10)})
-    assert [(s.first, s.end) for s in found.lost] == lost
-    assert [(s.first, s.end) for s in found.twice] == twice
-    assert found.processed == 10 - sum(b - a for a, b in lost)
+def test_numbers_in_runs(given, made):
+    """Equal steps are one run, and nothing is left out or made one."""
+    assert list(runs(given)) == made
 
 
-def test_a_loss_shows_when_a_later_offset_is_processed():
-    """A step answers for the losses that became visible in it."""
-    entries = [entry(0, 5, at=10.0), entry(8, 9, at=20.0), entry(7, 8, at=30.0)]
-    found = coverage(entries, group="g", due={TP: (0, 12)})
-    assert found.lost_between(0, 20) == 0
-    assert found.lost_between(20, 30) == 2
-    assert found.lost_between(30, 40) == 0
-    assert found.lost_between(30, float("inf")) == 3
-    assert [(s.first, s.end, s.at) for s in found.lost] == [(5, 7, 20.0), (9, 12, float("inf"))]
+def test_runs_hold_every_number():
+    """Whatever the numbers are, repeated ones too."""
+    draw = random.Random(1)
+    for size in range(40):
+        given = [draw.randrange(60) for _ in range(size)]
+        assert numbers(runs(given)).tolist() == sorted(given)
 
 
-def test_a_repetition_belongs_to_the_time_of_the_second_call():
-    """The step that repeated is charged, not the one that was first."""
-    found = coverage([entry(0, 10, at=1.0), entry(5, 10, at=9.0)], group="g", due={TP: (0, 10)})
-    assert (found.twice_between(0, 9), found.twice_between(9, 10)) == (0, 5)
+def test_a_million_rows_are_a_few_runs():
+    """What a batch of a million rows over twelve partitions leaves in the journal."""
+    count = 1_000_000
+    rows = pa.table(
+        {
+            "topic": pa.repeat(pa.scalar("orders"), count),
+            "partition": pa.array([n % 12 for n in range(count)], pa.int32()),
+            "seq": pa.array(range(count), pa.int64()),
+        }
+    )
+    made = entries_of(context([]), rows, 1.0)
+    assert [(e.tp.partition, e.rows[0].first, len(e.rows)) for e in made] == [
+        (p, p, 1) for p in range(12)
+    ]
+    assert sum(e.records for e in made) == count
 
 
-def test_groups_and_partitions_are_apart():
-    """Another group's calls, or another partition's, prove nothing."""
-    other = TopicPartition("orders", 4)
-    entries = [entry(0, 10, 1.0, group="h"), entry(0, 10, 2.0, tp=other)]
-    found = coverage(entries, group="g", due={TP: (0, 10), other: (0, 10)})
-    assert [s.tp for s in found.lost] == [TP]
-    assert records_between(entries, group="g", start=0, end=5) == 10
+def test_a_row_counts_where_it_is_not_where_it_was_told():
+    """Rows beside the told ranges are entries of their own; no row shows nothing."""
+    rows = pa.table({"topic": ["t", "t", "t"], "partition": [1, 1, 1], "seq": [4, None, 8]})
+    told = [BatchRange(topic="t", topic_id="t", partition=0, start=5, end=9)]
+    zero, one = entries_of(context(told), rows, 1.0)
+    assert (zero.tp, zero.first, zero.last, zero.rows) == (TopicPartition("t", 0), 5, 8, ())
+    assert (one.tp, one.first, one.last) == (TopicPartition("t", 1), 0, -1)
+    assert one.rows == (Run(4, 2, 4),)
+
+
+def context(ranges: list[BatchRange]) -> BatchContext:
+    return BatchContext(
+        cluster="c", group="g", slot=0, worker="w", revision="r", attempt=1, warm=False,
+        batch_id=1, ranges=tuple(ranges),
+    )  # fmt: skip
 
 
 def test_what_is_appended_is_read_back(tmp_path: Path):

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from fleet.clock import ManualClock
-from fleet.demo.journal import Entry
+from fleet.demo.held import Held
+from fleet.demo.journal import Entry, runs
 from fleet.demo.measure import Meter, results
 from fleet.history.records import Record
 from fleet.model import TopicPartition
@@ -36,8 +37,9 @@ class Log:
 
 def entry(first: int, end: int, at: float) -> Entry:
     return Entry(
-        group="g", tp=TP, first=first, last=end - 1, worker="w", attempt=1, revision="r", at=at
-    )
+        group="g", tp=TP, first=first, last=end - 1, rows=runs(range(first, end)), worker="w",
+        attempt=1, revision="r", at=at,
+    )  # fmt: skip
 
 
 def test_a_step_is_read_until_the_next_of_its_group_begins():
@@ -69,6 +71,7 @@ def test_slips_are_charged_to_the_step_they_showed_in():
         entry(20, 30, 1020.0),
         entry(20, 24, 1100.0),  # again, after the last step: down
     ]
-    up, down = results(meter.stretches, journal, {"g": {TP: (0, 33)}})
+    held = Held.of({TP: [(n, n) for n in range(40)]})
+    up, down = results(meter.stretches, journal, {"g": {TP: (0, 33)}}, held)
     assert (up.name, up.lost, up.twice, up.records, up.seconds) == ("up", 2, 5, 8, 10)
     assert (down.name, down.lost, down.twice, down.records) == ("down", 3, 4, 10)

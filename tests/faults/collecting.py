@@ -85,6 +85,7 @@ class Collector:
             records=dump_group_records(self._broker, self._group.name),
             events=sorted(events, key=lambda e: e["at"]),
             journal=self._group.journal(),
+            held={n: (tp.partition, at) for n, (tp, at) in self._group.held().items()},
             ends=self._ends_surely(),
             troubles=troubles,
         )

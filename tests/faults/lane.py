@@ -8,6 +8,7 @@ to rest in bounded time (I11); the evidence is over the whole life of the lane. 
 begins with whatever workers the last one left, so a seed alone does not give the same run again.
 """
 
+import itertools
 import os
 import signal
 import threading
@@ -44,8 +45,9 @@ import json, os, random, time
 def process(df, context):
     if context.warm:
         return
+    rows = [int(key) for key in df.select("key").toArrow()["key"].to_pylist()]
     ranges = [(r.topic, r.partition, r.start, r.end, r.id) for r in context.ranges]
-    line = {"at": time.time(), "worker": context.worker, "ranges": ranges}
+    line = {"at": time.time(), "worker": context.worker, "ranges": ranges, "rows": rows}
     handle = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(handle, (json.dumps(line) + "\\n").encode())
     os.close(handle)
@@ -82,6 +84,8 @@ class Lane:
         """Open slot → since when nobody well holds it."""
         self._charged: set[int] = set()
         self._terminated: set[str] = set()
+        self._numbers = itertools.count()
+        """Of the records: one number, one record."""
         (group.folder / "lane_job.py").write_text(JOB)
         if self.protocol == CONSUMER:  # its terms are the group's
             with GroupAdmin(bootstrap=group.bootstrap, kafka_python_config={}) as admin:
@@ -320,7 +324,8 @@ class Lane:
             producer, number = Producer({**options, "logger": _silent()}), 0
             while not stop.wait(0.2):
                 for _ in range(8):
-                    producer.produce(self.group.topic, b"x", partition=number % 4)
+                    key = str(next(self._numbers)).encode()
+                    producer.produce(self.group.topic, b"x", key=key, partition=number % 4)
                     number += 1
                 producer.poll(0)
             producer.flush(60)
@@ -355,7 +360,7 @@ class Lane:
 
 
 def _repeated(journal: list[dict], before: int) -> int:
-    """Calls of this schedule for records that were called for already."""
+    """Rows that calls of this schedule got and a call had got already."""
     called = times(journal[before:])
     again = sum((times(journal[:before]) & called).values())
     return again + sum(count - 1 for count in called.values())

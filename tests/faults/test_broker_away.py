@@ -5,8 +5,14 @@ import time
 import pytest
 
 from fleet.broker import Broker
+from fleet.clock import SystemClock
+from fleet.errors import Unreachable
+from fleet.model import GroupState
+from fleet.observe.admin import Observer
+from fleet.observe.group_log import GroupLog
 from fleet.slots import Phase
 from tests.support.kafka_tools import dump_group_records, generations
+from tests.support.waiting import until
 from tests.worker.conftest import Group
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -31,6 +37,28 @@ def away(spark_home, own_broker, unique, tmp_path):
         yield made
     finally:
         made.end()
+
+
+@pytest.mark.long
+def test_an_observer_of_before_sees_groups_after(own_broker: Broker, unique: str):
+    """It was idle meanwhile: at most one of its looks after the return is in vain."""
+    config = {"bootstrap.servers": own_broker.status().bootstrap_servers}
+    observer = Observer(cluster="test", config=config, clock=SystemClock(), timeout=5.0)
+    assert observer.snapshot([unique]).groups[unique].exists is False
+    # The first question makes the topic of offsets.
+    until(lambda: observer.state(unique) is GroupState.DEAD, "the group to be described")
+    log = GroupLog(config, clock=SystemClock(), timeout=2.0)
+    until(lambda: log.partition_of(unique) is not None, "the topic of offsets")
+    position = log.position(unique)
+    own_broker.kill()
+    for _ in range(3):
+        with pytest.raises(Unreachable):
+            log.position(unique)
+    time.sleep(6)
+    own_broker.start(wait=300)
+    assert log.position(unique) >= position
+    log.close()
+    until(lambda: observer.state(unique) is GroupState.DEAD, "the group to be described", still=20)
 
 
 @pytest.mark.long
@@ -63,7 +91,7 @@ def test_the_group_goes_on(away: Group, own_broker: Broker, down: float):
     own_broker.kill()
     killed = time.monotonic()
     time.sleep(down)
-    own_broker.start()
+    own_broker.start(wait=300)
     print(f"away for {time.monotonic() - killed:.1f} s")
     group.produce(80)
     back = time.monotonic()

@@ -38,7 +38,13 @@ def event(at: float, worker: str, kind: str, **facts: Any) -> dict[str, Any]:
 
 
 def call(at: float, worker: str, partition: int, start: int, end: int) -> dict[str, Any]:
-    return {"at": at, "worker": worker, "ranges": [["t", partition, start, end, "id"]]}
+    rows = [1000 * partition + each for each in range(start, end)]
+    return {
+        "at": at,
+        "worker": worker,
+        "ranges": [["t", partition, start, end, "id"]],
+        "rows": rows,
+    }
 
 
 SOUND = Evidence(
@@ -61,6 +67,7 @@ SOUND = Evidence(
         event(6, "a", "committed", offsets={"t-0": 9}, generation=2),
     ],
     journal=[call(1.5, "a", 0, 0, 5), call(4.5, "b", 1, 0, 4), call(5.5, "a", 0, 5, 9)],
+    held={1000 * p + each: (p, each) for p, end in ((0, 9), (1, 4)) for each in range(end)},
     ends={0: 9, 1: 4},
     troubles=[],
 )

@@ -36,8 +36,9 @@ FOLDER = Path(os.environ["FOLDER"])
 def process(df, context):
     if context.warm:
         return
+    rows = [int(key) for key in df.select("key").toArrow()["key"].to_pylist()]
     ranges = [(r.topic, r.partition, r.start, r.end, r.id) for r in context.ranges]
-    line = {"worker": context.worker, "attempt": context.attempt, "ranges": ranges}
+    line = {"worker": context.worker, "attempt": context.attempt, "ranges": ranges, "rows": rows}
     with open(os.environ["JOURNAL"], "a") as journal:
         journal.write(json.dumps(line) + "\\n")
     if (FOLDER / f"die-{context.worker}").exists():
@@ -158,7 +159,7 @@ def test_kill_between_write_and_commit_and_two_standbys_race(job: Group, broker:
     assert first is not None
     (group.folder / f"die-{first}").touch()
     group.produce(40)
-    group.processes[first].wait(20)
+    group.processes[first].wait(300)
     in_hand = group.journal()[-1]["ranges"]
     group.until(lambda: group.slot(0).holder not in {None, first}, "a taker")
     group.until(lambda: group.slot(0).phase is Phase.ACTIVE, "the taker to be a member")

@@ -82,28 +82,28 @@ def agree(pairs: list[Pair]) -> list[dict[str, Any]]:
     return found
 
 
-@settings(max_examples=150)
+@making.examples(150)
 @given(st.lists(making.commits(), max_size=12))
 def test_commits_of_every_version(pairs: list[Pair]):
     """Types 0 and 1, versions 0-4, any text, topic ids and unknown tags, tombstones between."""
     assert not [row for row in agree(pairs) if row["problem"]]
 
 
-@settings(max_examples=200)
+@making.examples(200)
 @given(st.lists(making.events(), max_size=4))
 def test_group_events_of_every_type_and_version(pairs: list[Pair]):
     """What is written by Kafka's definitions is read without a problem by both."""
     assert not [row for row in agree(pairs) if row["problem"]]
 
 
-@settings(max_examples=300)
+@making.examples(300)
 @given(st.lists(making.commits() | making.events() | making.spoiled(), max_size=8))
 def test_spoiled_records_among_true_ones(pairs: list[Pair]):
     """Cut, longer and changed bytes, other versions and types: the same rows, the same reasons."""
     agree(pairs)
 
 
-@settings(max_examples=200)
+@making.examples(200)
 @given(st.lists(st.tuples(st.none() | st.binary(), st.none() | st.binary()), max_size=8))
 def test_random_bytes(pairs: list[Pair]):
     """Whatever stands in the log."""

@@ -105,7 +105,7 @@ def test_cause_is_the_move(brokers: Broker, tmp_path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     one.close()
     other.close()

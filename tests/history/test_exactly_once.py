@@ -77,12 +77,12 @@ elif at == "clearing away":
 sys.exit(cli.run(["history", *sys.argv[3:]]))
 """
 KILLS: Final = (
-    ("in Spark's job", 1),
     ("between tables", 2),
     ("before the manifest", 2),
-    ("after the manifest", 1),
 )
 MORE: Final = (
+    ("in Spark's job", 1),
+    ("after the manifest", 1),
     ("data written", 1),
     ("before the manifest", 1),
     ("after the manifest", 3),
@@ -130,7 +130,7 @@ def run(home, url, at="nowhere", times=0, *, batch=4_000, path=None, arguments=(
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=300,
     )
 
 

@@ -37,8 +37,8 @@ def test_standalone_cluster(cluster: str, broker: RunningBroker, tmp_path: Path)
         app="test",
     )
     try:
-        spark_server.wait_ready(home, timeout=90.0, clock=clock)
-        session = link.connect(timeout=90.0, given_up=lambda: False)
+        spark_server.wait_ready(home, timeout=300.0, clock=clock)
+        session = link.connect(timeout=300.0, given_up=lambda: False)
         register(session)
         until(
             lambda: (

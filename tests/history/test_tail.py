@@ -65,7 +65,7 @@ class Scene:
 
     def told(self, *arguments):
         """Its JSON."""
-        out, err = self.command(*arguments, "-o", "json").communicate(timeout=120)
+        out, err = self.command(*arguments, "-o", "json").communicate(timeout=300)
         assert out, err
         return json.loads(out)
 
@@ -109,7 +109,7 @@ def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home, monkeypatch
         until(lambda: len(scene.tables.rebalances()) == 2, "both rebalances")
         assert [r.members for r in scene.tables.rebalances(group=scene.group)] == [1, 0]
         refused = scene.command("run", "--spark", url)
-        _, said = refused.communicate(timeout=60)
+        _, said = refused.communicate(timeout=300)
         assert refused.returncode == 1
         assert f"(process {tail.pid}): one at a time" in said
         scene.write()
@@ -118,7 +118,7 @@ def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home, monkeypatch
         until(lambda: scene.tables.lag(group=scene.group)[-1].committed == 2, "lag")
         consumer.close()
         tail.send_signal(signal.SIGTERM)
-        _, said = tail.communicate(timeout=60)
+        _, said = tail.communicate(timeout=300)
         assert tail.returncode == 0, said
         assert "everything up to the last batch is in the tables" in said
     finally:

@@ -139,7 +139,7 @@ def test_an_entrypoint_that_raises_on_every_batch(ground: Ground) -> None:
     good = job.read_text()
     held = {n: s.token for n, s in ground.slots().items()}
     broken = good.replace(
-        "    write_journal(context)\n",
+        "    write_journal(df, context)\n",
         '    if not context.warm:\n        raise ValueError("broken on purpose")\n',
     )
     assert broken != good

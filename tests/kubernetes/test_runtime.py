@@ -1,6 +1,7 @@
 """The runtime of a namespace: published, started, seen, removed, taken down, purged."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ import pytest
 import yaml
 
 from fleet.clock import SystemClock
-from fleet.errors import FleetError, Refused
+from fleet.errors import FleetError, NoRoom, Refused
 from fleet.findings import Level
 from fleet.load import load
 from fleet.model import Plan, Price, Step, StepKind
 from fleet.settings import WorkerSettings, revision_of
+from k8s import making
 from k8s.api import Api
 from k8s.kind import KIND
 from k8s.names import GROUP_LABEL, Names
@@ -34,9 +36,9 @@ class Place:
         self.file = folder / "fleet.yaml"
         self.write()
 
-    def write(self, **more: Any) -> None:
+    def write(self, image: str = "worker:1", **more: Any) -> None:
         """The file; `more` are further fleets by group."""
-        runtime = {"kind": "kubernetes", "namespace": self.namespace, "image": "worker:1"}
+        runtime = {"kind": "kubernetes", "namespace": self.namespace, "image": image}
         fleets = [
             {
                 "group": "orders",
@@ -127,6 +129,47 @@ def test_a_life(place: Place) -> None:
     slug = Names("main", "orders").slug
     for kind in ("Deployment", "Lease", "ConfigMap", "PodDisruptionBudget", "Role", "RoleBinding"):
         assert place.api.find(kind, f"{GROUP_LABEL}={slug}")[0] == [], kind
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["unused", "used"])
+def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
+    place: Place, monkeypatch: pytest.MonkeyPatch, used: bool
+) -> None:
+    """With half of its pods refused: where no slot runs the new template, the old one is back and
+    keeps itself; else it stays held, which is told, until somebody lets it go.
+    """
+    monkeypatch.setattr(making, "_REFUSED_SECONDS", 1.0)
+    first = place.open()
+    old = place.publish(first)
+    before = first.start("orders", old, 2)
+    place.kubelet.ready()
+    first.close()
+    place.write(image="worker:2")
+    runtime = place.open()
+    new = place.publish(runtime)
+    place.kubelet.quota(3)
+    with pytest.raises(NoRoom, match="exceeded quota") as short:
+        runtime.start("orders", new, 2)
+    (made,) = short.value.made
+    place.kubelet.ready()
+    if used:
+        store = runtime.store
+        gate = store.gate("orders")
+        assert store.write_gate(replace(gate, open=frozenset({0}))) is not None
+        slot = store.slots("orders")[0]
+        assert store.take(slot, worker=made, revision=new, spark_session=None) is not None
+    runtime.rest("orders", failed=True)
+    told = runtime.held("orders")
+    if used:
+        assert told is not None
+        assert f"held with 1 pods of {new} and 2 pods of {old}" in told
+        assert told.endswith("`fleet apply orders --abort` lets it go")
+        assert {w.name for w in runtime.workers()} == {made, *before}
+        runtime.rest("orders", given_up=True)
+    else:
+        place.kubelet.until(lambda: {w.name for w in runtime.workers()} == set(before))
+    assert runtime.held("orders") is None
+    runtime.close()
 
 
 def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:

@@ -101,7 +101,7 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
         assert {s.revision for s in slots} == {rolled.plan.revision}
 
         there, holders = pods(shop), held(shop)
-        with quota(kube, shop.namespace, len(there) + SPARK + 1):
+        with quota(kube, shop.namespace, len(there) + SPARK):
             for _ in range(2):
                 refused = applied(shop, wanted=5)
                 assert refused.state is ChangeState.FAILED

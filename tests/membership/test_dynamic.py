@@ -19,7 +19,7 @@ HOW = {"canary_batches": 1, "bake": "2s", "warm_timeout": "5m"}
 FAILS = """VERSION = 2
 
 
-def write_journal(context):
+def write_journal(context, rows):
     context.warm or {}['missing']
 """
 MOST = {"range": 1, "cooperative-sticky": 2}
@@ -124,7 +124,7 @@ def test_a_killed_member_is_evicted_by_its_taker(fleet_of, counting):
                 return now.token > victim.token and now.phase is Phase.ACTIVE
 
             shop.until(taken, "the slot to be taken")
-            assert time.monotonic() - killed < 40, "not the session timeout of 180 s"
+            assert time.monotonic() - killed < 150, "not the session timeout of 180 s"
         assert count.recorded() - before <= 2
     shop.await_drained()
     lost, _ = shop.lost_and_twice()

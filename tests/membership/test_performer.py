@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.act import handovers
 from fleet.act.changing import Changing
 from fleet.errors import LostLease, Refused
 from fleet.model import StepKind, Verdict
@@ -16,7 +17,9 @@ OPEN, LEAVE, ROLL = StepKind.OPEN, StepKind.LEAVE, StepKind.ROLL
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setattr(handovers, "JOIN_LIMIT", 5.0)  # only failures last so long
+    monkeypatch.setattr(handovers, "STOCK_PATIENCE", 2.0)
     return Stage(tmp_path)
 
 

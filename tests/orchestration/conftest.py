@@ -90,7 +90,7 @@ class Scene:
         thread = threading.Thread(target=poll)
         thread.start()
         try:
-            assert ready.wait(20), f"{group} got no partition, or did not commit all records"
+            assert ready.wait(120), f"{group} got no partition, or did not commit all records"
             yield
         finally:
             over.set()

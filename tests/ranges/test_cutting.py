@@ -194,7 +194,7 @@ def test_a_task_needs_no_fleet():
     with by_value():
         sent = cloudpickle.dumps(FleetKafka)
     done = subprocess.run(
-        [sys.executable, "-c", NO_FLEET], input=sent, capture_output=True, check=False, timeout=60
+        [sys.executable, "-c", NO_FLEET], input=sent, capture_output=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr.decode()
     # It came as far as the records: only the brokers' address is missing here.

@@ -6,7 +6,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
@@ -79,6 +79,8 @@ LOG = st.text(alphabet="rrra.", min_size=1, max_size=40)
     late=st.booleans(),
     again=st.booleans(),
 )
+@example(log="r" * 20, cuts=[(0, 20)], sizes=[2] * 30, late=False, again=True)
+@example(log="r" * 20, cuts=[(5, 9), (0, 20)], sizes=[3] * 30, late=True, again=True)
 def test_all_of_a_range_and_nothing_else(log, cuts, sizes, late, again):
     """Any log, any ranges in it, any pieces."""
     ranges = [

@@ -94,8 +94,8 @@ def test_standalone_cluster(
         app="t",
     )
     try:
-        spark_server.wait_ready(home, timeout=90.0, clock=SystemClock())
-        session = link.connect(timeout=90.0, given_up=lambda: False)
+        spark_server.wait_ready(home, timeout=300.0, clock=SystemClock())
+        session = link.connect(timeout=300.0, given_up=lambda: False)
         assert _executors(session, topic) == (2, [False], 40_000)
         topic.truncate(100)
         with pytest.raises(Exception, match=TRUNCATED) as gone:

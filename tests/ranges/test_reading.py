@@ -32,7 +32,7 @@ def spark(spark_home: Path) -> Iterator[Any]:
         clock=SystemClock(),
         app="test",
     )
-    yield link.connect(timeout=60.0, given_up=lambda: False)
+    yield link.connect(timeout=300.0, given_up=lambda: False)
     link.close()
 
 

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from fleet.act.crew import Crew
+from fleet.act.lease import ChangeLease
+from fleet.act.steps import StepWork
 from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
-from fleet.errors import NoRoom
-from fleet.slots import WorkerProcess
+from fleet.errors import NoRoom, RolledBack
+from fleet.model import Plan, Price, Step, StepKind
+from fleet.slots import Gate, WorkerProcess
+from fleet.spec import GroupSpec
 
 
 class Place:
@@ -99,3 +103,38 @@ def test_a_standby_is_worth_no_failure(store: SqliteStore) -> None:
     place, said = Place(0), list[str]()
     crew_of(place, store, said).settle_standbys("new", 1, grace=1.0, least=0)
     assert said == ["  0 worker(s) without a slot where 1 were wanted: exceeded quota"]
+
+
+def test_a_roll_without_room_for_one_pod_has_touched_nothing(store: SqliteStore) -> None:
+    """Rolled back, with the words of who refused it: no ask in the gate, the old ones as before."""
+    place, said, clock = Place(3), list[str](), ManualClock()
+    place.start("orders", "old", 3)
+    store.write_gate(Gate(group="orders", open=frozenset({0, 1})))
+    for slot, worker in zip(store.slots("orders"), place.names, strict=False):
+        assert store.take(slot, worker=worker, revision="old", spark_session=None) is not None
+    price = Price(rebalances_min=0, rebalances_max=0)
+    step = Step(kind=StepKind.ROLL, slots=(0, 1), revision="new", price=price, sentence="roll")
+    plan = Plan(
+        id="p", cluster="main", group="orders", created_at=0.0, snapshot_at=0.0, wanted=2,
+        revision="new", steps=(step,),
+    )  # fmt: skip
+    change = store.begin(plan, actor="test", started_at=0.0)
+    assert change is not None
+    worker = {"protocol": "classic", "entrypoint": "job:process"}
+    work = StepWork(
+        spec=GroupSpec.model_validate({"group": "orders", "topics": ["t"], "worker": worker}),
+        store=store,
+        crew=crew_of(place, store, said),
+        leave=lambda *_, **__: None,
+        lease=ChangeLease(store, change, lease=10.0),
+        wait=lambda *_: None,
+        settle=lambda: None,
+        clock=clock,
+        progress=said.append,
+        window=None,
+    )
+    with pytest.raises(RolledBack, match="exceeded quota; nothing was handed over, old goes on"):
+        work.perform(step)
+    assert place.names == ["old-1", "old-2", "old-3"]
+    assert not store.gate("orders").handover
+    assert place.asked == [3, 3]

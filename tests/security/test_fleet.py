@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from dagster import DagsterInstance, materialize
 
@@ -66,15 +65,9 @@ class Vault(Workshop):
         self.guarded.topic(self.topic, partitions)
         self.partitions = partitions
 
-    def _produce(self, stop: threading.Event, rate: int) -> None:
-        producer = Producer({**self.guarded.config, "acks": "all"})
-        number = 0
-        while not stop.wait(0.2):
-            for _ in range(max(1, rate // 5)):
-                producer.produce(self.topic, b"x", partition=number % self.partitions)
-                number += 1
-            producer.poll(0)
-        producer.flush(20)
+    def client(self) -> dict[str, Any]:
+        """As the super user."""
+        return dict(self.guarded.config)
 
     def secrets(self) -> list[str]:
         """All that must not be found."""

@@ -84,6 +84,16 @@ def locked(path: Path) -> Iterator[None]:
         other.close()
 
 
+@contextlib.contextmanager
+def read_only(*stores: SqliteStore) -> Iterator[None]:
+    """Nothing more can be written by anybody: as on a disk that is full."""
+    for store in stores:
+        store._db._connection().execute("PRAGMA query_only = 1")
+    yield
+    for store in stores:
+        store._db._connection().execute("PRAGMA query_only = 0")
+
+
 def test_who_died_is_replaced_after_one_lease(scene: Scene):
     """Not earlier, and hardly later."""
     scene.later(2 * LEASE)
@@ -108,6 +118,15 @@ def test_a_store_that_cannot_be_written_kills_nobody(scene: Scene, seconds: floa
     scene.lives = False
     scene.later(1.2 * LEASE)
     assert scene.taken == 1
+
+
+def test_a_store_that_is_read_only_kills_nobody(scene: Scene):
+    """Another error, the same end: what could not be written by us proves nothing of others."""
+    scene.later(LEASE)
+    with read_only(scene.store, scene.holder):
+        scene.later(3 * LEASE)
+    scene.later(2 * LEASE)
+    assert scene.taken == 0
 
 
 def test_a_lock_held_now_and_then_kills_nobody(scene: Scene):

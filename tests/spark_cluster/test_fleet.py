@@ -31,6 +31,7 @@ from fleet.demo.orders import write_journal
 from fleet.worker.sinks import write_parquet
 
 VERSION = 1
+SEQ = "try_cast(cast(value AS STRING) AS LONG) AS seq"
 
 
 def places(batches):
@@ -51,7 +52,7 @@ def places(batches):
 def process(df, context):
     if context.warm:
         return
-    write_journal(context)
+    write_journal(context, df.selectExpr("topic", "partition", SEQ).toArrow())
     found = df.mapInArrow(places, "place STRING, version LONG, installed BOOLEAN").distinct()
     with open(os.environ["PLACES"], "a") as out:
         for row in found.collect():
@@ -112,7 +113,7 @@ class Yard:
                 "FLEET_HOME": str(self.shop.home),
                 "PYTHONPATH": str(ROOT),
             },
-            capture_output=True, text=True, check=False, timeout=200,
+            capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def impatient(home: Path, how: str = "asking") -> "subprocess.CompletedProcess[s
             "FLEET_HOME": str(home / "home"),
             "PYTHONPATH": str(ROOT),
         },
-        capture_output=True, text=True, check=False, timeout=200,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
 
 

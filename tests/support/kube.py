@@ -15,6 +15,7 @@ from kubernetes import client, config, watch
 from k8s.cluster import programs
 from k8s.cluster.life import Cluster, ClusterStatus
 from k8s.images import building
+from tests.support import dying
 from tests.support.kube_home import VARIABLE
 
 QUICK_JVM = "quick-jvm"
@@ -143,8 +144,9 @@ def image(target: str) -> str:
 
 
 def start() -> Kube:
-    """The session's cluster, started by the first who asks."""
-    return Kube(home(), home().up())
+    """The session's cluster, started by the first who asks: others go on when he has ended."""
+    with dying.for_the_run():
+        return Kube(home(), home().up())
 
 
 def prepare() -> None:

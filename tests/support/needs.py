@@ -93,6 +93,15 @@ def _netns() -> str | None:
     return None if probe.returncode == 0 else "this kernel or container refuses network namespaces"
 
 
+def _mounts() -> str | None:
+    if os.geteuid() != 0:
+        return "mounting a disk needs root"
+    probe = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False
+    )
+    return None if probe.returncode == 0 else "this kernel or container refuses to mount a tmpfs"
+
+
 PROBES: Mapping[str, Callable[[], str | None]] = {
     "broker": _broker,
     "spark": _spark,
@@ -100,6 +109,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "browser": _browser,
     "prometheus": _prometheus,
     "netns": _netns,
+    "mounts": _mounts,
     "postgres": _postgres,
 }
 

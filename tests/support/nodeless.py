@@ -7,6 +7,7 @@ tested.
 import threading
 import time
 from collections import Counter
+from collections.abc import Hashable
 from typing import Any
 
 from fleet.clock import SystemClock
@@ -20,6 +21,7 @@ from k8s.pods import hash_of, is_gone, is_ready
 from k8s.rolling import Rolling
 from k8s.store import LeaseStore
 from k8s.templates import Templates
+from tests.support import waiting
 
 
 class Ground:
@@ -118,11 +120,15 @@ class Ground:
         return dict(Counter(known.get(hash_of(p), hash_of(p)) for p in self.living()))
 
     def until(self, settled: Any, seconds: float = 20.0) -> None:
-        """Wait for it."""
-        end = time.monotonic() + seconds
-        while not settled():
-            assert time.monotonic() < end, (self.by_revision(), self.rolling.look()[1])
-            time.sleep(0.05)
+        """Wait for it until nothing has moved for so long."""
+        waiting.until(
+            settled, "the controllers", progress=self._seen, still=seconds, every=0.05,
+            picture=lambda: str(self.rolling.look()[1]),
+        )  # fmt: skip
+
+    def _seen(self) -> Hashable:
+        _, shape = self.rolling.look()
+        return str(shape), frozenset((p["metadata"]["name"], is_ready(p)) for p in self.living())
 
     def acted(self) -> bool:
         """Whether the controllers have done what was written, and the watch has told of it."""

@@ -13,12 +13,11 @@ from pathlib import Path
 READY = Path("/tmp/ready")
 
 
-def ranges(records) -> dict[tuple[str, int], tuple[int, int]]:
-    """(topic, partition) → first and last offset of what was polled."""
-    found: dict[tuple[str, int], tuple[int, int]] = {}
+def parts(records) -> dict[tuple[str, int], list]:
+    """(topic, partition) → what was polled of it, in order."""
+    found: dict[tuple[str, int], list] = {}
     for record in records:
-        place = record.topic(), record.partition()
-        found[place] = found.get(place, (record.offset(), 0))[0], record.offset()
+        found.setdefault((record.topic(), record.partition()), []).append(record)
     return found
 
 
@@ -42,9 +41,11 @@ def main() -> None:
     consumer.subscribe([os.environ["TOPIC"]], on_assign=lambda _consumer, _given: READY.touch())
     while not ended:
         polled = [r for r in consumer.consume(1000, timeout=0.5) if r.error() is None]
-        for (topic, partition), (first, last) in ranges(polled).items():
-            line = {"group": group, "topic": topic, "partition": partition, "first": first,
-                    "last": last, "worker": pod, "attempt": 1, "revision": "ordinary",
+        for (topic, partition), part in parts(polled).items():
+            rows = [[int(record.value()), 1, 1] for record in part]
+            line = {"group": group, "topic": topic, "partition": partition,
+                    "first": part[0].offset(), "last": part[-1].offset(), "rows": rows,
+                    "worker": pod, "attempt": 1, "revision": "ordinary",
                     "at": time.time()}  # fmt: skip
             journal.produce(os.environ["JOURNAL_TOPIC"], json.dumps(line))
         journal.flush(20)

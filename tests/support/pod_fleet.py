@@ -11,8 +11,7 @@ import signal
 import tarfile
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from k8s.names import HASH_LABEL, SPARK, Names
 from k8s.objects import fleet_objects
 from k8s.spark import spark_objects
 from k8s.store import LeaseStore
+from tests.support import waiting
 from tests.support.kube import QUICK_JVM, Kube, image
 
 LEASE = 10.0
@@ -255,12 +255,19 @@ class PodFleet:
         kill_inside(pod)
 
     def until(self, condition: Callable[[], bool], what: str, *, timeout: float = 150.0) -> None:
-        """Wait; a failure shows what there is."""
-        deadline = time.monotonic() + timeout
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"waited {timeout:g} s for {what}\n{self.told()}")
-            time.sleep(0.2)
+        """Wait until nothing has moved for so long; a failure shows what there is."""
+        waiting.until(
+            condition, what, progress=self.moving, still=timeout, every=0.2, picture=self.told
+        )
+
+    def moving(self) -> Hashable:
+        """What moves while the cluster and the workers make progress."""
+        states = frozenset(
+            (name, pod.status.phase, each.ready, each.restart_count)
+            for name, pod in self.pods(going=True).items()
+            for each in pod.status.container_statuses or ()
+        )
+        return states, waiting.stored(self.store, self.group)
 
     def told(self) -> str:
         """Pods, slots and the last lines of every log."""

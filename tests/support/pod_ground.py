@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from kubernetes import client
 from fleet.bench.figures import Spread, spread
 from fleet.broker import Broker
 from fleet.clock import SystemClock
-from fleet.demo.journal import coverage
+from fleet.demo.coverage import coverage
 from fleet.demo.measure import Meter
 from fleet.model import GroupState
 from fleet.observe.group_log import GroupLog
@@ -192,14 +192,15 @@ class Ground:
         due = {p.tp: (0, p.committed or 0) for p in seen.partitions}
         assert all(end for _, end in due.values()), "every partition was read"
         entries = self.shop.entries()
-        found = coverage(entries, group=name, due=due)
+        held = self.shop.held([self.shop.topic])
+        found = coverage(entries, group=name, due=due, held=held)
         for slip in (*found.lost, *found.twice):
             print(slip)
             near = [e for e in entries if e.group == name and e.tp == slip.tp]
             for entry in near:
                 if entry.first <= slip.end and entry.last >= slip.first - 1:
                     print(f"  {entry}")
-        return sum(s.records for s in found.lost), sum(s.records for s in found.twice)
+        return found.lost_and_twice
 
 
 @contextmanager
@@ -211,12 +212,14 @@ def opened(
     group: str,
     edited: tuple[str, str] = ("", ""),
     protocol: str = "classic",
+    worker: Mapping[str, str] | None = None,
     slots: int = SLOTS,
     begin: Callable[[Ground], None] = Ground.open,
 ) -> Iterator[Ground]:
     """A fleet in a namespace of its own, at work; at the end nothing of it is left.
 
-    edited: what is another text in the entrypoint from the start. begin: who applies it first.
+    edited: what is another text in the entrypoint from the start. worker: terms of membership,
+    in the place of static range. begin: who applies it first.
     """
     with pytest.MonkeyPatch.context() as patch, kube.namespace(group) as namespace:
         patch.setenv("KUBECONFIG", str(kube.kubeconfig))
@@ -229,8 +232,8 @@ def opened(
             "spark": {"image": image("spark"), "memory": "1g", "master": "local[2]"},
         }
         servers = broker.bootstrap_servers
-        worker = {"protocol": protocol} if protocol == "consumer" else {"assignor": "range"}
-        shop = PodShop(home, servers, group, runtime=runtime, **worker)
+        usual = {"protocol": protocol} if protocol == "consumer" else {"assignor": "range"}
+        shop = PodShop(home, servers, group, runtime=runtime, **(worker or usual))
         shop.edit_job(*edited)
         shop.create_topic(PARTITIONS)
         shop.declare(scaling={"policy": "fixed", "workers": slots})

@@ -20,19 +20,25 @@ PRODUCER = Producer({"bootstrap.servers": os.environ["JOURNAL_BOOTSTRAP"], "acks
                      "linger.ms": 0})
 
 
-def write_journal(context):
+def write_journal(df, context):
+    got = {}  # the numbers in the rows of each partition, as they are: pods may be of any release
+    rows = df.selectExpr("topic", "partition", "cast(value AS STRING) AS seq").toArrow()
+    for topic, partition, seq in zip(*(column.to_pylist() for column in rows.columns)):
+        got.setdefault((topic, partition), []).append([int(seq), 1, 1])
     if context.warm:
         return
-    for each in context.ranges:
+    told = {(r.topic, r.partition): (r.start, r.end - 1) for r in context.ranges}
+    for place in {**told, **got}:
+        first, last = told.get(place, (0, -1))
         PRODUCER.produce(os.environ["JOURNAL_TOPIC"], json.dumps({
-            "group": context.group, "topic": each.tp.topic, "partition": each.tp.partition,
-            "first": each.start, "last": each.end - 1, "worker": context.worker,
+            "group": context.group, "topic": place[0], "partition": place[1],
+            "first": first, "last": last, "rows": got.get(place, []), "worker": context.worker,
             "attempt": context.attempt, "revision": context.revision, "at": time.time()}))
     assert PRODUCER.flush(20) == 0
 
 
 def process(df, context):
-    write_journal(context)
+    write_journal(df, context)
     df.selectExpr("count(*) AS n").collect()
 '''
 

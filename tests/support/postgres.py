@@ -51,7 +51,7 @@ class Postgres:
                 *("--dbname", database, "--command", sql),
             ],
             env={"PGPASSWORD": self.password, "PATH": os.environ["PATH"]},
-            capture_output=True, text=True, check=False, timeout=30,
+            capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def running(host: str) -> Iterator[Postgres]:
             yield made
         finally:
             server.send_signal(signal.SIGINT)
-            server.wait(20)
+            server.wait(120)
     finally:
         shutil.rmtree(folder)
 
@@ -101,7 +101,7 @@ def _prepare(made: Postgres, account: Mapping[str, Any]) -> None:
             *("--pwfile", str(password), "--auth", "scram-sha-256"),
             *("--encoding", "UTF8", "--no-locale", "--no-sync"),
         ],
-        cwd=made.folder, check=True, capture_output=True, timeout=60, **account,
+        cwd=made.folder, check=True, capture_output=True, timeout=300, **account,
     )  # fmt: skip
     with (data / "pg_hba.conf").open("a") as rules:
         rules.write("host all all 0.0.0.0/0 scram-sha-256\n")  # of the one address

@@ -263,7 +263,12 @@ class Stage:
                 "topics": ["t"],
                 "worker": {"entrypoint": "job:process", "protocol": "classic"},
                 "replicas": {"min": 0, "max": 8, "standby": 1},
-                "rollout": {"canary_batches": 1, "bake": "5s", "drain_timeout": "5s"},
+                "rollout": {
+                    "canary_batches": 1,
+                    "bake": "5s",
+                    "drain_timeout": "5s",
+                    "warm_timeout": "10s",
+                },
                 "runtime": {"kind": "local", "lease": LEASE},
                 **keys,
             }
@@ -279,8 +284,12 @@ class Stage:
     def ensure(self) -> None:
         """Nothing has to run."""
 
-    def rest(self, group: str, *, given_up: bool = False) -> None:
+    def rest(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """Nothing is left over."""
+
+    def held(self, group: str) -> str | None:
+        """Nothing is."""
+        del group
 
     def published(self, group: str, revision: str) -> str | None:
         """What is wanted is believed."""

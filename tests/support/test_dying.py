@@ -15,10 +15,11 @@ from tests.support.needs import repository
 from tests.support.waiting import until
 
 CONFTEST = """
+from pathlib import Path
 from tests.support import dying
 
-def pytest_configure():
-    dying.watch()
+def pytest_configure(config):
+    dying.watch(None if hasattr(config, "workerinput") else Path(__file__).parent / "cluster")
 """
 STARTS = """
 import os, sys, time
@@ -104,13 +105,20 @@ def gone(unique: str) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whole_group(how: signal.Signals, tmp_path: Path, unique: str) -> None:
-    """Ctrl-C, SIGTERM to the group and kill -9: sessions of their own are ended with it."""
+    """Ctrl-C, SIGTERM to the group and kill -9: sessions of their own are ended with it.
+
+    So is the cluster, if it was begun.
+    """
     (tmp_path / "test_a.py").write_text(STARTS)
+    cluster = tmp_path / "cluster"
+    if how == signal.SIGKILL:
+        cluster.mkdir()
     with running(tmp_path, unique) as process:
         started(tmp_path, "test_a")
         until(lambda: len(carrying(unique)) == 5, "two processes with a child each", every=0.02)
         os.killpg(process.pid, how)
         gone(unique)
+        until(lambda: not cluster.exists(), "the cluster's home to be gone", every=0.02)
 
 
 def test_a_process_of_xdist_and_then_the_controller(tmp_path: Path, unique: str) -> None:

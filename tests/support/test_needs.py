@@ -15,7 +15,7 @@ def run(**environ: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "pytest", "tests/broker/test_broker.py", "-k", "test_tool_of_kafka"],
         cwd=repository(),
         env={**os.environ, "JAVA_HOME": "no-such-folder", **environ},
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from fleet.slots import SlotStore
 
 STILL = 90.0
 """Seconds without any change after which nothing is expected any more."""
+UNSEEN = 300.0
+"""The same, where nobody can see what moves: a slow machine needs minutes to start a program."""
 MOST = 900.0
 """Seconds in all."""
 _LOOK = 1.0
@@ -28,8 +30,8 @@ def until(
     condition: Callable[[], Answer],
     what: str,
     *,
-    progress: Callable[[], Hashable] = lambda: None,
-    still: float = STILL,
+    progress: Callable[[], Hashable] | None = None,
+    still: float | None = None,
     most: float = MOST,
     every: float = 0.1,
     picture: Callable[[], str] = str,
@@ -38,9 +40,11 @@ def until(
     """The condition's first true answer, asked for every so many seconds.
 
     AssertionError, with `what` was awaited and a `picture` of how things are, where `progress`
-    stays the same for `still` seconds or all took more than `most`. With no `progress` named
-    nothing is seen to move.
+    stays the same for `still` seconds or all took more than `most`.
     """
+    if still is None:
+        still = UNSEEN if progress is None else STILL
+    progress = progress or (lambda: None)
     clock = clock or SystemClock()
     began = looked = moved = clock.monotonic()
     seen = progress()

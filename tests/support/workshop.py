@@ -1,14 +1,16 @@
 """A fleet for tests: its own home, its own group and topic on a real broker, a steady stream.
 
 The entrypoint is a real file that a test can edit (a new revision) and that keeps the demo's
-journal, so that lost and twice come from what was really called.
+journal. Every record is a number that is there once, so that lost and twice come from the rows
+that calls got, beside what the topic holds.
 """
 
+import itertools
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.act.store import SqliteStore
 from fleet.clock import SystemClock
 from fleet.cycle import Fleet
-from fleet.demo.journal import Entry, coverage, read
+from fleet.demo.coverage import coverage
+from fleet.demo.held import Held, read_topics
+from fleet.demo.journal import Entry, read
 from fleet.model import TopicPartition
 from tests.support import waiting
 from tests.support.waiting import Answer, sizes, stored
@@ -30,10 +34,11 @@ import os, time
 from fleet.demo.orders import write_journal
 
 VERSION = 1
+SEQ = "try_cast(cast(value AS STRING) AS LONG) AS seq"
 
 
 def process(df, context):
-    write_journal(context)
+    write_journal(context, df.selectExpr("topic", "partition", SEQ).toArrow())
     df.selectExpr("count(*) AS n").collect()
     time.sleep(float(os.environ.get("JOB_SECONDS", "0")))
 '''
@@ -53,6 +58,8 @@ class Workshop:
         self.journal = home / "journal" / group
         self.said: list[str] = []
         self.partitions = 0
+        self.numbers = itertools.count()
+        """The next record's: one number, one record, over all streams and topics."""
         self._extra: dict[str, Any] = {}
         self.code.mkdir(parents=True, exist_ok=True)
         self.write_job(JOB)
@@ -124,9 +131,9 @@ class Workshop:
 
     def produce_to(self, topic: str, count: int) -> None:
         """So many records, dealt by their keys."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all"})
-        for number in range(count):
-            producer.produce(topic, b"x", key=str(number).encode())
+        producer = self.producer()
+        for number in itertools.islice(self.numbers, count):
+            producer.produce(topic, str(number).encode(), key=str(number).encode())
         producer.flush(20)
 
     @contextmanager
@@ -167,15 +174,21 @@ class Workshop:
             stop.set()
             thread.join()
 
+    def client(self) -> dict[str, Any]:
+        """How a client of the test's own reaches the broker."""
+        return {"bootstrap.servers": self.bootstrap}
+
+    def producer(self) -> Producer:
+        """One that writes no record twice, whatever happens to the broker."""
+        return Producer({**self.client(), "enable.idempotence": True})
+
     def _produce(self, stop: threading.Event, rate: int) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all"})
-        number = 0
+        producer = self.producer()
         while not stop.wait(0.2):
-            for _ in range(max(1, rate // 5)):
+            for number in itertools.islice(self.numbers, max(1, rate // 5)):
                 producer.produce(
                     self.topic, str(number).encode(), partition=number % self.partitions
                 )
-                number += 1
             producer.poll(0)
         producer.flush(20)
 
@@ -202,15 +215,20 @@ class Workshop:
         )
 
     def lost_and_twice(self) -> tuple[int, int]:
-        """(records never processed, records processed more than once), from the journal."""
+        """(records never processed, records processed more than once), from the rows of calls."""
         due = {tp: (0, end) for tp, end in self.ends().items() if tp.topic == self.topic}
-        found = coverage(self.entries(), group=self.group, due=due)
-        return sum(s.records for s in found.lost), sum(s.records for s in found.twice)
+        entries = self.entries()
+        held = self.held({self.topic, *(e.tp.topic for e in entries)})
+        return coverage(entries, group=self.group, due=due, held=held).lost_and_twice
+
+    def held(self, topics: Iterable[str]) -> Held:
+        """What topics hold, read from outside."""
+        return read_topics(self.client(), sorted(topics))
 
 
 def until(what: Callable[[], bool], timeout: float, name: str) -> None:
     """As tests of Kubernetes ask: at least so many seconds."""
-    waiting.until(what, name, still=max(timeout, waiting.STILL))
+    waiting.until(what, name, still=max(timeout, waiting.UNSEEN))
 
 
 def kill(pid: int) -> None:

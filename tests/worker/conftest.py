@@ -1,5 +1,6 @@
 """Real workers on a real broker and one real Spark Connect server, driven through the store."""
 
+import itertools
 import json
 import os
 import shutil
@@ -14,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.act.store import SqliteStore
 from fleet.clock import SystemClock
+from fleet.demo.held import read_topics
+from fleet.model import TopicPartition
 from fleet.settings import WorkerSettings
-from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
 from fleet.spec import Cluster, GroupSpec
 from tests.conftest import RunningBroker
 from tests.support.waiting import sizes, stored, until
@@ -33,11 +36,13 @@ import json, os, time
 def process(df, context):
     if context.warm:
         return
+    got = df.select("key", "value").toArrow()
+    rows = [int(key) for key in got["key"].to_pylist() if key is not None]
     ranges = [(r.topic, r.partition, r.start, r.end, r.id) for r in context.ranges]
-    line = {"worker": context.worker, "attempt": context.attempt, "ranges": ranges}
+    line = {"worker": context.worker, "attempt": context.attempt, "ranges": ranges, "rows": rows}
     with open(os.environ["JOURNAL"], "a") as journal:
         journal.write(json.dumps(line) + "\\n")
-    if df.filter("value = cast('poison' as binary)").count():
+    if b"poison" in got["value"].to_pylist():
         raise ValueError("poison")
     time.sleep(float(os.environ.get("SECONDS_EACH", "0")))
     if os.environ.get("PARQUET"):
@@ -54,13 +59,16 @@ class Group:
         self.topic = f"{name}-topic"
         self.partitions = 4
         self.folder = folder
-        self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
+        self.store: SlotStore = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self.produced: Counter[int] = Counter()
+        self._numbers = itertools.count()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._home = home
         self.bootstrap = bootstrap
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True}
+        )
         made = self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])
         made[self.topic].result(20)
         (folder / "worker_job.py").write_text(JOB)
@@ -96,7 +104,7 @@ class Group:
                 "topics": list(topics) or [self.topic],
                 "worker": worker,
                 "rollout": {"drain_timeout": "9s"},
-                "runtime": {"kind": "local", "lease": lease},
+                **self.place(lease),
             }
         )
         settings = WorkerSettings(
@@ -110,10 +118,19 @@ class Group:
         with (self.folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "fleet.worker", "--settings", path, "--name", name],
-                env={**os.environ, "FLEET_HOME": str(self._home)},
+                env={**os.environ, **self.environment(name)},
                 stdout=log,
                 stderr=log,
             )
+
+    def place(self, lease: float) -> dict[str, Any]:
+        """Where workers run and keep their slots, as fleet.yaml says it of the group."""
+        return {"runtime": {"kind": "local", "lease": lease}}
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What a worker's environment has beside ours."""
+        del name
+        return {"FLEET_HOME": str(self._home)}
 
     def warm(self, *names: str) -> None:
         """Wait until these are standbys."""
@@ -140,10 +157,10 @@ class Group:
         self.until(made, f"topic {topic} to be made")
 
     def produce(self, count: int, value: bytes = b"x", partition: int | None = None) -> None:
-        """Records over all partitions in turn, or to one."""
-        for number in range(count):
-            to = number % self.partitions if partition is None else partition
-            self._producer.produce(self.topic, value, partition=to)
+        """Records over all partitions in turn, or to one; a record's key is its number."""
+        for place, number in enumerate(itertools.islice(self._numbers, count)):
+            to = place % self.partitions if partition is None else partition
+            self._producer.produce(self.topic, value, key=str(number).encode(), partition=to)
             self.produced[to] += 1
         self._producer.flush(20)
 
@@ -156,12 +173,19 @@ class Group:
         return [e for e in _lines(self.folder / "events") if e["event"] == kind]
 
     def times_called(self) -> Counter[tuple[int, int]]:
-        """(partition, offset) → how often the entrypoint was called for it."""
-        seen: Counter[tuple[int, int]] = Counter()
-        for line in self.journal():
-            for _, partition, start, end, _ in line["ranges"]:
-                seen.update((partition, at) for at in range(start, end))
-        return seen
+        """(partition, offset) → how often the entrypoint got the record's row.
+
+        By the numbers in the rows and an outside reader of the topic; a row whose record is no
+        more is (-1, its number).
+        """
+        got = Counter(number for line in self.journal() for number in line["rows"])
+        held = {number: (tp.partition, at) for number, (tp, at) in self.held().items()}
+        return Counter({held.get(number, (-1, number)): n for number, n in got.items()})
+
+    def held(self) -> dict[int, tuple[TopicPartition, int]]:
+        """Number → place of each record that the topic holds."""
+        client = {"bootstrap.servers": self.bootstrap}
+        return read_topics(client, [self.topic], number=_in_key).by_number()
 
     def all_committed(self) -> bool:
         """Whether every record produced is committed."""
@@ -228,11 +252,16 @@ class Group:
         codes = {}
         for name, process in chosen.items():
             try:
-                codes[name] = process.wait(30)
+                codes[name] = process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 codes[name] = process.wait(10)
         return codes
+
+
+def _in_key(message: Message) -> int | None:
+    key = message.key()
+    return None if key is None else int(key)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -258,7 +287,7 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("home")
     spark_server.start(home)
     try:
-        spark_server.wait_ready(home, timeout=90.0, clock=SystemClock())
+        spark_server.wait_ready(home, timeout=300.0, clock=SystemClock())
         yield home
     finally:
         spark_server.stop(home)

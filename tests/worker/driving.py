@@ -34,7 +34,7 @@ from tests.support.memory_kafka import MemoryKafka
 
 CLOCK = SystemClock()
 QUICK = {"max_wait": "10ms"}
-_STANDS_STILL = 10.0
+_STANDS_STILL = 30.0
 """Seconds without anything new after which a test waits in vain."""
 
 

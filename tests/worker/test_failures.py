@@ -101,7 +101,7 @@ class Bench:
     def run(self, *partitions: int) -> BatchDone:
         """Run a batch of these partitions."""
         self.runner.submit(batch(*partitions), self.done.put)
-        return self.done.get(timeout=10)
+        return self.done.get(timeout=120)
 
 
 def batch(*partitions: int) -> InlineBatch:
@@ -264,14 +264,14 @@ def test_void_interrupt_ends_the_batch(bench: Bench):
 
     def answer(context: BatchContext) -> None:
         running.set()
-        assert bench.link.session.interrupted.wait(5)
+        assert bench.link.session.interrupted.wait(120)
         raise RuntimeError("canceled")
 
     bench.answer = answer
     bench.runner.submit(batch(0), bench.done.put)
-    assert running.wait(5)
+    assert running.wait(120)
     bench.runner.interrupt(Why.VOID)
-    done = bench.done.get(timeout=5)
+    done = bench.done.get(timeout=120)
     assert done.void
     assert len(bench.calls) == 1
 
@@ -282,7 +282,7 @@ def test_batch_timeout_interrupts_once_more_then_ends(bench: Bench):
 
     def answer(context: BatchContext) -> None:
         session = bench.link.session
-        assert session.interrupted.wait(5)
+        assert session.interrupted.wait(120)
         session.interrupted.clear()
         raise RuntimeError("canceled")
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewTopic
 from fleet.slots import Phase
 from tests.worker.conftest import Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 
 JOB = """
 import os, signal
@@ -92,17 +92,17 @@ def test_a_record_that_kills_its_workers_is_named(group: Group):
     group.produce(20, partition=1)
     names = [f"w{number}" for number in range(3)]
     for name in names:
-        start(group, name, lease=2.0)
+        start(group, name)
     group.warm(*names)
     group.open(0, phase=Phase.JOINING)
 
     def named() -> bool:
         alive = [n for n in group.processes if group.processes[n].poll() is None]
         if len(alive) < 3:
-            start(group, f"w{len(group.processes)}", lease=2.0)
+            start(group, f"w{len(group.processes)}")
         return bool(group.store.quarantines(group.name))
 
-    group.until(named, "the record to be named", timeout=120)
+    group.until(named, "the record to be named")
     (mark,) = group.store.quarantines(group.name)
     assert (mark.tp.partition, mark.offset) == (2, 4)
     assert "ended the worker's process each time that it was begun" in mark.error

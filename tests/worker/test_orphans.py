@@ -8,7 +8,7 @@ import pytest
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.model import Member, TopicPartition
-from fleet.slots import Gate, Phase, Slot
+from fleet.slots import Gate, Handover, Phase, Slot
 from fleet.worker.asking import Answer
 from fleet.worker.events import Events
 from fleet.worker.orphans import LOOK, PATIENCE, Orphans
@@ -59,7 +59,14 @@ class Kafka:
 
 
 def asks(kafka: Kafka, gate: Gate, *, number: int = 0, seconds: float = 2 * PATIENCE) -> int:
-    """How often a rebalance is asked for in so many seconds."""
+    """How often a rebalance is asked for in so many seconds; every slot has token 1."""
+    return len(asked_at(kafka, gate, number=number, seconds=seconds))
+
+
+def asked_at(
+    kafka: Kafka, gate: Gate, *, number: int = 0, seconds: float, frozen: float = 0.0
+) -> list[float]:
+    """When; the machine is frozen for so long after half a minute."""
     clock, asked = Hands(), []
     watch = Orphans(
         kafka.ask,
@@ -68,14 +75,21 @@ def asks(kafka: Kafka, gate: Gate, *, number: int = 0, seconds: float = 2 * PATI
         clock=clock,
         events=Events(worker="w", clock=SystemClock(), environ=os.environ),
     )
-    slots = [Slot(group="g", number=n, holder=f"w{n}", phase=Phase.ACTIVE) for n in (0, 1)]
+    slots = [Slot(group="g", number=n, holder=f"w{n}", token=1, phase=Phase.ACTIVE) for n in (0, 1)]
     while clock.at < seconds:
         watch.step(number, gate, slots)
         clock.at += 0.5
-    return len(asked)
+        if clock.at == 30.0:
+            clock.at += frozen
+    return asked
 
 
 GATE = Gate(group="g", open=frozenset({0, 1}))
+
+
+def pinned(token: int) -> Gate:
+    """With a pin of slot 1."""
+    return Gate(group="g", handover={1: Handover(token=token, revision="r2")})
 
 
 def test_an_orphan_is_given_an_owner_once_patience_ends():
@@ -92,9 +106,22 @@ def test_an_orphan_is_given_an_owner_once_patience_ends():
         pytest.param(Kafka(0, why="no answer"), GATE, 0, id="no answer"),
         pytest.param(Kafka(0), GATE, 1, id="another holder looks"),
         pytest.param(Kafka(0), Gate(group="g", leaving=frozenset({1})), 0, id="a change runs"),
+        pytest.param(Kafka(0), pinned(token=1), 0, id="a holder is asked to hand over"),
     ],
 )
 def test_otherwise_nothing_is_asked(kafka: Kafka, gate: Gate, number: int):
     """Nor is Kafka asked for nothing."""
     assert asks(kafka, gate, number=number) == 0
     assert kafka.asked <= 2 * PATIENCE / LOOK
+
+
+def test_a_pin_that_was_answered_blinds_nobody():
+    """Its plan may have ended, or its manager died: it asks nobody for anything any more."""
+    assert asks(Kafka(0, 1, 2), pinned(token=0), seconds=PATIENCE + 3 * LOOK) == 1
+
+
+def test_a_frozen_machine_asks_for_nothing_at_once():
+    """Between two looks it saw nothing, so that patience begins anew [39]."""
+    asked = asked_at(Kafka(0, 1, 2), GATE, seconds=400.0, frozen=100.0)
+    assert asked
+    assert asked[0] >= 130.0 + PATIENCE

@@ -84,6 +84,8 @@ def test_latest_is_committed_before_it_is_read(kafka, drive: Drive, worker, read
     kafka.produce(P[1], b"after")
     second.until(lambda: len(second.rows) == 2, "both records")
     assert sorted(second.values()) == [b"after", b"between"]
+    second.until(lambda: kafka.committed(P[0])[-1] == 4, "their commit")
+    assert metadata(kafka, P[0])["parts"] == 2, "every commit goes on telling it"
 
 
 @pytest.mark.parametrize(("isolation", "at"), [("read_committed", 2), ("read_uncommitted", 3)])

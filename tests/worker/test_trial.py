@@ -9,7 +9,7 @@ from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport, on_trial, proven, spoiled
 from fleet.worker.eligibility import candidates
-from fleet.worker.trial import Doubts, Trial, doubt, untried
+from fleet.worker.trial import Doubts, Trial, alone, doubt, untried
 
 FAILED = "the entrypoint fails for every partition"
 HELD = Slot(group="g", number=0, holder="n1", revision="r2", phase=Phase.ACTIVE, token=3)
@@ -130,6 +130,28 @@ def test_a_failed_revision_keeps_its_one_slot_after_it_is_freed():
     assert on_trial([FREED, other], other, "r2")
     assert not on_trial([FREED, other], FREED, "r2")
     assert not on_trial([replace(FREED, batches=3), other], other, "r2"), "it worked once"
+
+
+FREE = Slot(group="g", number=0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "former", "waits"),
+    [
+        pytest.param([], FREE, True, id="the first of all"),
+        pytest.param(
+            [replace(HELD, number=5)], replace(OLD, number=2), True, id="proven elsewhere"
+        ),
+        pytest.param([OLD], FREE, False, id="others run another one"),
+        pytest.param([], replace(OLD, number=0), False, id="it took another one's slot"),
+        pytest.param([], FREED, False, id="it failed on this slot before"),
+        pytest.param([], replace(FREED, batches=3), True, id="it worked on this slot before"),
+    ],
+)
+def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits: bool):
+    """A revision on trial ends at its first failure, so that another one may have its slot."""
+    mine = replace(HELD, phase=Phase.JOINING)
+    assert alone([mine, *slots], former, "r2") is waits
 
 
 def test_a_spoiled_slot_is_anothers_at_once():

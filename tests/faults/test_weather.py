@@ -1,0 +1,67 @@
+"""Bad weather over every way of membership: nothing lost, nobody living evicted, nobody stopped.
+
+Twice is only what an unclean end had in hand. The fleets of pods have theirs in
+tests/kubernetes: writes that the API server refuses, quota, a rollout without brokers.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from fleet.act.local import find_orphans
+from fleet.broker import Broker
+from tests.faults.weather import FAULTS, WAYS, Weather, WeatherShop, disk_of_its_own
+from tests.support import needs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
+
+MEGABYTES = 96
+"""Of the home: far more than it needs."""
+
+
+@pytest.fixture(scope="module")
+def weather(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Weather]:
+    """A fleet at work, its members as the parameter says; at its end nothing of it runs."""
+    place = tmp_path_factory.mktemp("weather")
+    broker = Broker(place / "broker")
+    with contextlib.ExitStack() as ending:
+        home = place / "home"
+        if needs.missing("mounts") is None:
+            ending.enter_context(disk_of_its_own(home, MEGABYTES))
+        ending.callback(broker.purge)
+        bootstrap = broker.start().bootstrap_servers
+        terms = WAYS[request.param]
+        shop = WeatherShop(home, place, bootstrap, "weather", **terms)
+        shop.create_topic(4)
+        shop.create_another("letters", 1)
+        made = Weather(shop, broker)
+        ending.callback(_end, shop)
+        made.begin()
+        yield made
+
+
+def _end(shop: WeatherShop) -> None:
+    with shop.fleet() as fleet:
+        fleet.down()
+    assert not list(find_orphans(shop.home))
+
+
+@pytest.mark.mounts
+@pytest.mark.parametrize("weather", ["cooperative"], indirect=True, scope="module")
+def test_a_full_disk(weather: Weather) -> None:
+    """The one that no other test of the short form shows."""
+    assert weather.play(FAULTS["disk full"]) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("weather", WAYS, indirect=True, scope="module")
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(f, marks=[pytest.mark.mounts] if f == "disk full" else []) for f in FAULTS],
+)
+def test_a_fault(weather: Weather, fault: str) -> None:
+    """It passes, and all is as it was."""
+    assert weather.play(FAULTS[fault]) == []
