@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _OWNING = ("tests/worker/test_owning.py",)
 _POSITIONS = ("tests/worker/test_positions.py",)
-_EDGES = ("tests/ranges/test_edges.py",)
+_EDGES = ("tests/ranges/test_edges.py", "tests/ranges/test_wanted.py")
 _LETTERS = ("tests/worker/test_letters_written.py",)
 _FAILURES = ("tests/worker/test_failures.py",)
 
