@@ -1,5 +1,6 @@
 """The test session's cluster (kube_home.py) as tests use it: client, kubectl, images."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -150,11 +151,18 @@ def start() -> Kube:
 
 
 def prepare() -> None:
-    """What may take minutes the first time: base, wheels, images. FleetError where it fails."""
-    there = building.names()
-    wanted = [target for target in building.TARGETS if _name(target) not in there]
-    if wanted:
-        building.build(wanted, _tag(), lambda text: print(text, file=sys.stderr))
+    """What may take minutes the first time: base, wheels, images. FleetError where it fails.
+
+    The processes of a run ask at once: one makes them, the others wait for it.
+    """
+    store = building.store()
+    store.mkdir(parents=True, exist_ok=True)
+    with (store.parent / ".tests.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        there = building.names()
+        wanted = [target for target in building.TARGETS if _name(target) not in there]
+        if wanted:
+            building.build(wanted, _tag(), lambda text: print(text, file=sys.stderr))
 
 
 def _name(target: str) -> str:
