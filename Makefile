@@ -4,7 +4,7 @@
 PYTHON ?= python3
 ARGS ?=
 # Most of a test with a broker is waiting: more processes than cores.
-JOBS ?= 4
+JOBS ?= 3
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help

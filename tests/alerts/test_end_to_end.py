@@ -84,7 +84,6 @@ def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> Non
         until(
             lambda: running.hook.alerts("FleetGroupStorm", "resolved"),
             "the alert to resolve",
-            timeout=60,
         )
         assert {
             a["labels"]["alertname"] for n in running.hook.notifications for a in n["alerts"]

@@ -69,6 +69,10 @@ class Scene:
         assert out, err
         return json.loads(out)
 
+    def rebalances(self):
+        """Members after each of its group's; the broker has other groups, of other tests."""
+        return [each.members for each in self.tables.rebalances(group=self.group)]
+
     def member(self):
         """A consumer that has committed a record; close it."""
         consumer = Consumer(
@@ -106,15 +110,14 @@ def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home, monkeypatch
     scene.member().close()
     tail = scene.command("tail", "--spark", url)
     try:
-        until(lambda: len(scene.tables.rebalances()) == 2, "both rebalances")
-        assert [r.members for r in scene.tables.rebalances(group=scene.group)] == [1, 0]
+        until(lambda: scene.rebalances() == [1, 0], "both rebalances")
         refused = scene.command("run", "--spark", url)
         _, said = refused.communicate(timeout=300)
         assert refused.returncode == 1
         assert f"(process {tail.pid}): one at a time" in said
         scene.write()
         consumer = scene.member()
-        until(lambda: len(scene.tables.rebalances()) == 3, "the third rebalance")
+        until(lambda: scene.rebalances() == [1, 0, 1], "the third rebalance")
         until(lambda: scene.tables.lag(group=scene.group)[-1].committed == 2, "lag")
         consumer.close()
         tail.send_signal(signal.SIGTERM)
@@ -127,7 +130,7 @@ def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home, monkeypatch
     *_, point = scene.tables.lag(group=scene.group)
     assert (point.committed, point.records, point.known) == (2, 0, Known.COMMITS)
     commits = scene.tables.read("commits").to_pylist()
-    assert {row["group"] for row in commits} == {scene.group}
+    assert scene.group in {row["group"] for row in commits}
 
 
 def test_polling_records_what_two_looks_differ_in(scene):

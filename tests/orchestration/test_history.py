@@ -99,7 +99,8 @@ def test_a_run_records_tells_and_can_be_ended(scene, tmp_path, monkeypatch):
     assert [r.members for r in tables.rebalances(group=scene.plain)] == [1, 0]
     shown = told["rebalances"]
     assert "data:image/png;base64," in shown["by hour (48 h)"].md_str
-    assert [r.data["group"] for r in shown["latest"].records] == [scene.plain] * 2
+    latest = [r.data["group"] for r in shown["latest"].records]
+    assert latest.count(scene.plain) == 2, "beside those of other tests' groups"
     assert told["commits"]["rows added"].value == tables.rows()["commits"]
     assert of_home(home) == []
 

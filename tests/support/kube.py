@@ -85,14 +85,14 @@ class Kube:
         )
 
     def reached(self, namespace: str, name: str, *phases: str) -> client.V1Pod:
-        """The pod once it is in one of these phases; AssertionError with its state after 60 s."""
+        """The pod once it is in one of these phases; AssertionError with its state after 300 s."""
         watched = watch.Watch()
         found = None
         for event in watched.stream(
             self.core.list_namespaced_pod,
             namespace,
             field_selector=f"metadata.name={name}",
-            timeout_seconds=60,
+            timeout_seconds=300,
         ):
             found = event["object"]
             if found.status.phase in phases:
