@@ -175,14 +175,16 @@ def read(folder: Path) -> tuple[Entry, ...]:
     """Every entry of every worker, by time.
 
     Raises FleetError naming file and line where a line is not an entry: a journal that cannot
-    be read proves nothing.
+    be read proves nothing. A last line without an end is being written, or its writer was killed
+    in it: its call had done nothing yet.
     """
     return tuple(sorted(_lines(folder), key=lambda entry: entry.at))
 
 
 def _lines(folder: Path) -> Iterator[Entry]:
     for path in sorted(folder.glob("*.jsonl")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+        for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 yield Entry.from_json(json.loads(line))
             except (KeyError, TypeError, ValueError) as error:

@@ -30,11 +30,19 @@ class RangeUnread(RuntimeError):
         super().__init__(f"[{UNREAD}] {sentence}")
 
 
+def text_of(error: BaseException) -> str:
+    """str(error); where that raises (the class may be anybody's), that it does."""
+    try:
+        return str(error)
+    except Exception as why:  # noqa: BLE001 - telling never fails
+        return f"its text cannot be made ({type(why).__name__})"
+
+
 def told_by(error: BaseException | None) -> tuple[str, str] | None:
     """(condition, sentence) of a range's failure inside what Spark made of it; None: another."""
     seen = 0
     while error is not None and seen < 10:
-        match = _TOLD.search(str(error))
+        match = _TOLD.search(text_of(error))
         if match is not None:
             return match[1], match[2].strip()
         error, seen = error.__cause__ or error.__context__, seen + 1

@@ -18,6 +18,27 @@ from fleet.worker.context import BatchContext
 BATCH_ID_NAMES: Final = frozenset({"batch_id", "epoch_id", "batchId", "epochId"})
 
 
+class CodeEnds(RuntimeError):
+    """The user's code raised what ends a thread or a process instead of failing."""
+
+
+def call(function: Callable[..., object], *arguments: Any) -> object:
+    """Call the user's code; whatever it raises comes back as an Exception.
+
+    `sys.exit()`, in a library that was made for a command line, would end the thread that calls
+    it without a word; the worker would stay a member, and nothing would be processed any more.
+    """
+    try:
+        return function(*arguments)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise CodeEnds(
+            f"it raised {type(error).__name__}({error}), which ends a process: a batch that "
+            "cannot be processed raises an Exception"
+        ) from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrypoint:
     """A loaded entrypoint; call it with a DataFrame and a BatchContext."""
@@ -28,8 +49,8 @@ class Entrypoint:
     takes_batch_id: bool
 
     def __call__(self, frame: Any, context: BatchContext) -> None:
-        """Process one batch; whatever the user's code raises passes through."""
-        self.function(frame, context.batch_id if self.takes_batch_id else context)
+        """Process one batch; whatever the user's code raises comes as an Exception."""
+        call(self.function, frame, context.batch_id if self.takes_batch_id else context)
 
 
 def load(name: str, python_path: Sequence[str] = ()) -> Entrypoint:
@@ -42,7 +63,7 @@ def load(name: str, python_path: Sequence[str] = ()) -> Entrypoint:
             sys.path.insert(0, folder)
     module_name, _, function_name = name.partition(":")
     try:
-        module = importlib.import_module(module_name)
+        module = call(importlib.import_module, module_name)
     except Exception as error:
         raise ConfigError(
             f"worker.entrypoint {name}: module {module_name} cannot be imported "

@@ -22,7 +22,7 @@ from fleet.kafka_source.failures import TRUNCATED, told_by
 from fleet.worker.context import BatchContext
 from fleet.worker.culprits import Culprits, Failing
 from fleet.worker.dead_letters import DeadLetters, condemned, put_aside
-from fleet.worker.entrypoint import Entrypoint
+from fleet.worker.entrypoint import Entrypoint, call
 from fleet.worker.events import Events
 from fleet.worker.reading import Prepared
 from fleet.worker.runs import BatchDone, Identity, Running, Void, Why
@@ -136,6 +136,8 @@ class BatchRunner:
         with self._lock:
             running = self._jobs[0] if self._jobs else None
             now = self._clock.monotonic()
+            if not self._thread.is_alive():
+                return "the thread that runs batches has ended: nothing is processed any more"
             if running is None or running.since is None:
                 return None
             over = running.why is None and now - running.since > self._timeout
@@ -184,7 +186,7 @@ class BatchRunner:
         spark = self._link.connect(timeout=CONNECT_SECONDS, given_up=given_up)
         if self._entrypoint.setup is not None:
             try:
-                self._entrypoint.setup(spark)
+                call(self._entrypoint.setup, spark)
             except Exception as error:
                 raise FleetError(
                     f"setup(spark) of {self._entrypoint.name} failed: {_told(error)}"

@@ -32,6 +32,7 @@ import pyarrow as pa
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.kafka_source.columns import spark_schema
+from fleet.kafka_source.failures import text_of
 
 _POLL: Final = 0.2
 _CURE_SECONDS: Final = 5.0
@@ -355,6 +356,6 @@ def safe(url: str | None) -> str | None:
 
 def first_line(error: BaseException) -> str:
     """The line of an error that tells most: gRPC hides it behind the kind of its object."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     detail = next((line for line in lines if line.startswith("details =")), None)
     return (detail or (lines[0] if lines else type(error).__name__))[:300]

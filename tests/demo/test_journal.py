@@ -107,6 +107,14 @@ def test_one_worker_may_write_from_several_threads(tmp_path: Path):
     assert len(read(tmp_path)) == 4 * 50 * 20
 
 
+def test_a_line_that_is_being_written_is_not_there_yet(tmp_path: Path):
+    """Its writer may be at it, or was killed in it: its call had done nothing yet."""
+    append(tmp_path, "w", [entry(0, 5, 1.0)])
+    with (tmp_path / "w.jsonl").open("a") as file:
+        file.write('{"group":"g","top')
+    assert read(tmp_path) == (entry(0, 5, 1.0),)
+
+
 def test_a_damaged_journal_proves_nothing(tmp_path: Path):
     """It is refused with file and line, not skipped."""
     append(tmp_path, "w", [entry(0, 1, 1.0)])

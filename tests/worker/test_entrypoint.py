@@ -81,3 +81,10 @@ def test_bad_entrypoints(tmp_path: Path, name: str, source: str | None, match: s
         (tmp_path / f"{name.partition(':')[0]}.py").write_text(source)
     with pytest.raises(ConfigError, match=match):
         load(name, [str(tmp_path)])
+
+
+def test_a_module_that_ends_the_process_is_refused(tmp_path: Path):
+    """As one that cannot be imported: a script without `if __name__ == "__main__"`."""
+    (tmp_path / "script_like.py").write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(ConfigError, match=r"script_like cannot be imported .*SystemExit\(3\)"):
+        load("script_like:process", [str(tmp_path)])

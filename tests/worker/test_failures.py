@@ -335,3 +335,38 @@ def test_batch_timeout_interrupts_once_more_then_ends(bench: Bench):
 def test_whose_failure(error: Exception, expected: bool):
     """Spark's own failures are told from those of the user's code and data."""
     assert is_spark_failure(error) is expected
+
+
+class Mute(Exception):
+    """An error of somebody's that cannot even be told."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(2), KeyboardInterrupt(), GeneratorExit(), Mute()],
+    ids=lambda error: type(error).__name__,
+)
+def test_code_that_ends_its_thread_fails_like_any_other(bench: Bench, error: BaseException):
+    """A library's `sys.exit()` is the entrypoint's failure, and the batch thread goes on."""
+
+    def answer(context: BatchContext) -> None:
+        if {each.partition for each in context.ranges} & {1}:
+            raise error
+
+    bench.answer = answer
+    done = bench.run(0, 1)
+    assert {tp.partition for tp in done.failed} == {1}
+    assert done.fatal is None
+    bench.answer = lambda _: None
+    assert not bench.run(0, 1).failed
+    assert bench.runner.watch() is None
+
+
+def test_a_batch_thread_that_ended_ends_the_worker(bench: Bench):
+    """Nobody would run a batch any more, and the member would heartbeat on [40]."""
+    bench.runner._work.put(None)
+    bench.runner._thread.join(10)
+    assert "nothing is processed any more" in str(bench.runner.watch())
