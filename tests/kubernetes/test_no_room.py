@@ -33,6 +33,11 @@ def shape_of(ground: Ground) -> Shape:
     return shape
 
 
+def all_refused(shape: Shape) -> bool:
+    """Whether each ReplicaSet that lacks pods says that they are refused: no more will come."""
+    return shape.settled and all(s.refused or s.replicas <= s.labelled for s in shape.sets)
+
+
 def test_more_of_one_template(ground: Ground) -> None:
     """Room for one of three: that one, by name, and the number of those that are there; however
     often it is tried, nothing else is asked for, and nothing comes when the quota is lifted.
@@ -130,6 +135,7 @@ def test_what_an_earlier_release_left_behind(ground: Ground) -> None:
 
         again_on_conflict(ground.clock, ask)
     assert shape_of(ground).replicas > 6
+    ground.until(lambda: all_refused(shape_of(ground)))  # as it stood for hours: all was told
     ground.rolling.rest(give_up=lambda _: True)
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.5)
