@@ -147,6 +147,11 @@ class Watch:
     evidence: Evidence | None
     _seen: dict[str, _Seen] = field(default_factory=dict)
 
+    @classmethod
+    def over(cls, store: Written, *, group: str, lease: float, clock: Clock) -> "Watch":
+        """Over a group's leases of `lease` seconds, by what this store's own writes prove."""
+        return cls(lease, Evidence(store=store, group=group, lease=lease, clock=clock))
+
     def expired(self, key: str, mark: object, monotonic: float) -> bool:
         """Note what the lease looks like at a look; True once it has expired.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fleet.act.liveness import sign, works_on
 from fleet.clock import Clock
 from fleet.errors import Refused
-from fleet.evidence import Evidence, Watch
+from fleet.evidence import Watch
 from fleet.model import Plan
 from fleet.slots import Change, ChangeState, Phase, SlotStore
 
@@ -40,8 +40,7 @@ class Changing:
 
     def alive(self) -> bool:
         """Whether somebody is changing the group now; looks for up to one lease."""
-        evidence = Evidence(store=self.store, group=self.group, lease=self.lease, clock=self.clock)
-        watch = Watch(self.lease, evidence)
+        watch = Watch.over(self.store, group=self.group, lease=self.lease, clock=self.clock)
         first: tuple[str, int, int] | None = None
         while True:
             now = self.clock.monotonic()

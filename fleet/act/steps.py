@@ -17,7 +17,7 @@ from fleet.act.waves import numbers_of as _numbers
 from fleet.act.waves import roll_wave
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.evidence import Evidence, Watch
+from fleet.evidence import Watch
 from fleet.model import Step, StepKind
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
 from fleet.spec import GroupSpec
@@ -49,8 +49,7 @@ class StepWork:
 
     def __post_init__(self) -> None:
         lease = self.spec.runtime.lease
-        evidence = Evidence(store=self.store, group=self.spec.group, lease=lease, clock=self.clock)
-        self._watch = Watch(lease, evidence)
+        self._watch = Watch.over(self.store, group=self.spec.group, lease=lease, clock=self.clock)
 
     def perform(self, step: Step) -> tuple[str, ...]:
         """Do what is missing of the step."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
-from fleet.evidence import Evidence, Watch, known_for
+from fleet.evidence import Watch, known_for
 from fleet.slots import Gate, Phase, Slot, SlotStore
 from fleet.worker.eligibility import candidates, outranked, takeable
 from fleet.worker.events import Events
@@ -30,8 +30,7 @@ class Looker:
         self._group = group
         self._clock = clock
         self._lease = lease
-        evidence = Evidence(store=store, group=group, lease=lease, clock=clock)
-        self._watch = Watch(lease, evidence)
+        self._watch = Watch.over(store, group=group, lease=lease, clock=clock)
         self._dead: frozenset[int] = frozenset()
         self._looked_at = 0.0
         self._version: Any = None

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.evidence import Evidence, Watch
+from fleet.evidence import Watch
 from fleet.slots import ChangeState, Gate, Phase, Slot, SlotStore
 from fleet.worker.events import Events
 
@@ -62,8 +62,7 @@ class Completer:
         self._leave = leave
         self._clock = clock
         self._events = events
-        evidence = Evidence(store=store, group=group, lease=lease, clock=clock)
-        self._watch = Watch(lease, evidence)
+        self._watch = Watch.over(store, group=group, lease=lease, clock=clock)
 
     def step(self, gate: Gate, slots: Sequence[Slot], dead: frozenset[int]) -> bool:
         """Complete the leave if it is due and nobody else does; True where it was done."""

@@ -341,7 +341,7 @@ MUTANTS = (
     Mutant(
         name="completer-silent-store-counts-as-silent-actor",
         file="fleet/worker/leaving.py",
-        old="self._watch = Watch(lease, evidence)",
+        old="self._watch = Watch.over(store, group=group, lease=lease, clock=clock)",
         new="self._watch = Watch(lease, None)",
         tests=_LEAVING,
     ),

@@ -28,9 +28,10 @@ from fleet.worker.executor import BatchRunner
 from fleet.worker.marks import Marks
 from fleet.worker.protocols import protocol_of
 from fleet.worker.runs import Identity
-from fleet.worker.spark_link import SparkLink
 from fleet.worker.standing import Drain
+from tests.support import spark_stand_in
 from tests.support.memory_kafka import MemoryKafka
+from tests.support.spark_stand_in import Link
 
 CLOCK = SystemClock()
 QUICK = {"max_wait": "10ms"}
@@ -38,16 +39,13 @@ _STANDS_STILL = 30.0
 """Seconds without anything new after which a test waits in vain."""
 
 
-class Session:
-    """PySpark's session, as far as a batch needs it; a frame is an Arrow table."""
+class Session(spark_stand_in.Session):
+    """Reads ranges as well, as our data source's tasks do."""
 
     def __init__(self) -> None:
+        super().__init__()
         setattr(self, source._REGISTERED, 2)
         self.read = self
-
-    def createDataFrame(self, table: Any, schema: Any) -> Any:  # noqa: N802 - PySpark's name
-        """The table itself."""
-        return table
 
     def format(self, name: str) -> "Session":
         """Only ours."""
@@ -65,29 +63,6 @@ class Session:
         shares = [reader.read(share) for share in reader.partitions()]
         batches = [batch for share in shares for batch in share]
         return pa.Table.from_batches(batches, schema=SCHEMA)
-
-    def addTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
-        """Nothing to do."""
-
-    def removeTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
-        """Nothing to do."""
-
-    def interruptTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
-        """Nothing to do."""
-
-    def stop(self) -> None:
-        """Nothing to do."""
-
-
-class Link(SparkLink):
-    """Connects to the stand-in at once."""
-
-    def __init__(self) -> None:
-        super().__init__(where=lambda: "local[1]", clock=CLOCK, app="test")
-
-    def _open(self, where: str) -> Any:
-        self._session = Session()
-        return self._session
 
 
 class Driven:
@@ -114,7 +89,7 @@ class Driven:
         )
         self.events_at = folder / "events"
         events = Events(worker="w1", clock=CLOCK, environ={"FLEET_EVENTS": str(self.events_at)})
-        link = Link()
+        link = Link(Session)
         link.connect(timeout=1.0, given_up=lambda: False)
         self.runner = BatchRunner(
             link=link,

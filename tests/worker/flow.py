@@ -22,42 +22,11 @@ from fleet.worker.executor import BatchRunner
 from fleet.worker.pipeline import Pipeline
 from fleet.worker.plans import decode_begun, decode_plan
 from fleet.worker.runs import Identity
-from fleet.worker.spark_link import SparkLink
 from fleet.worker.standing import Standing
+from tests.support.spark_stand_in import Link
 
 SYSTEM = SystemClock()
 REVISION = "r1"
-
-
-class Session:
-    """Hands tables back as frames."""
-
-    def createDataFrame(self, table: Any, schema: Any) -> Any:  # noqa: N802 - PySpark's name
-        """The table itself."""
-        return table
-
-    def addTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
-        """Nothing to do."""
-
-    def removeTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
-        """Nothing to do."""
-
-    def interruptTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
-        """Nothing runs."""
-
-    def stop(self) -> None:
-        """Nothing to do."""
-
-
-class Link(SparkLink):
-    """Connects to the stand-in at once."""
-
-    def __init__(self) -> None:
-        super().__init__(where=lambda: "local[1]", clock=SYSTEM, app="test")
-
-    def _open(self, where: str) -> Any:
-        self._session = Session()
-        return self._session
 
 
 @dataclass

@@ -6,7 +6,6 @@ Spark's session is a stand-in here: what fails, and when, is the point.
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import grpc
 import pyarrow as pa
@@ -23,46 +22,10 @@ from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
 from fleet.worker.runs import BatchDone, Identity, Why
-from fleet.worker.spark_link import SparkLink, is_spark_failure
+from fleet.worker.spark_link import is_spark_failure
+from tests.support.spark_stand_in import Link
 
 CLOCK = SystemClock()
-
-
-class Session:
-    """Hands tables back as frames, and remembers interrupts."""
-
-    def __init__(self) -> None:
-        self.interrupted = threading.Event()
-
-    def createDataFrame(self, table: Any, schema: Any) -> Any:  # noqa: N802 - PySpark's name
-        """The table itself."""
-        return table
-
-    def addTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
-        """Nothing to do."""
-
-    def removeTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
-        """Nothing to do."""
-
-    def interruptTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
-        """A running operation ends with an error."""
-        self.interrupted.set()
-
-    def stop(self) -> None:
-        """Nothing to do."""
-
-
-class Link(SparkLink):
-    """Connects to the stand-in at once."""
-
-    def __init__(self) -> None:
-        super().__init__(where=lambda: "local[1]", clock=CLOCK, app="test")
-        self.connected = 0
-
-    def _open(self, where: str) -> Any:
-        self.connected += 1
-        self._session = Session()
-        return self._session
 
 
 class Bench:

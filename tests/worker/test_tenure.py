@@ -27,7 +27,8 @@ from fleet.worker.reporting import Reporter
 from fleet.worker.takeover import Takeover
 from fleet.worker.tenure import Tenure, Tools
 from fleet.worker.trial import Trial
-from tests.worker.flow import SYSTEM, Link
+from tests.support.spark_stand_in import Link
+from tests.worker.flow import SYSTEM
 from tests.worker.test_failures import batch
 
 pytestmark = pytest.mark.timeout(60)
