@@ -1,5 +1,6 @@
 """Fixtures for every folder, and the rule for tests whose needs are not met (support/needs.py)."""
 
+import gc
 import os
 import signal
 import uuid
@@ -16,8 +17,6 @@ from tests.support import dying, kube_home, needs
 
 if TYPE_CHECKING:
     from tests.support.kube import Kube
-
-if TYPE_CHECKING:
     from tests.support.kube_api import KubeApi
 
 # A busy machine makes any example slow: no test here is about its own speed.
@@ -31,6 +30,9 @@ _LONG_FILES = {
     "tests/promises/test_promises.py": 200,
     "tests/faults/test_kills.py": 150,
     "tests/broker/test_broker.py": 80,
+    "tests/orchestration/test_definitions.py": 1,  # the longest of the unit tests
+    "tests/worker/test_positions.py": 1,
+    "tests/worker/test_owning.py": 1,
 }
 """File → seconds beyond what its tests' needs say."""
 
@@ -169,7 +171,11 @@ def _longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Probe before the first test, since fetching the jars takes longer than a test may."""
+    """Probe before the first test, since fetching the jars takes longer than a test may.
+
+    What collecting made stays to the end: no later collection of garbage has to look at it again.
+    """
+    gc.freeze()
     if not session.config.option.collectonly:
         for need in {name for item in session.items for name in _needs_of(item)}:
             needs.missing(need)

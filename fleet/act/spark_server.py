@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from fleet import class_sharing
 from fleet.act.census import environment, marked
 from fleet.act.logs import last_line, set_aside
 from fleet.clock import Clock
@@ -223,7 +224,10 @@ def _arguments(folder: Path, *, host: str, port: int, environ: Mapping[str, str]
             f"Spark needs Java 17 or 21 and there is no {java}: install it, or correct JAVA_HOME"
         )
     scratch = folder / "scratch"
-    options = f"-XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={scratch}"
+    shared = class_sharing.options("spark", java, _pyspark() / "jars")
+    options = " ".join(
+        ["-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Djava.io.tmpdir={scratch}", *shared]
+    )
     settings = {
         **_SETTINGS,
         "spark.connect.grpc.binding.address": host,

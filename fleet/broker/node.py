@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from fleet import processes
+from fleet import class_sharing, processes
 from fleet.broker.config import HOST, Node, server_logging, server_properties
 from fleet.broker.jars import Kafka
 from fleet.broker.secrets import Secrets
@@ -71,6 +71,7 @@ def launch(kafka: Kafka, node: Node) -> ProcessId:
     node.output.unlink(missing_ok=True)
     argv = [
         str(kafka.java), "-Xmx512m", "-Xms128m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+        *class_sharing.options("kafka", kafka.java, kafka.libs),
         "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true", "-Duser.timezone=UTC",
         f"-Dlog4j2.configurationFile={node.home / 'log4j2.xml'}", f"-Dfleet.logs={node.home}",
         "-cp", kafka.classpath, "kafka.Kafka", str(node.properties),

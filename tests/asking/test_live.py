@@ -322,6 +322,7 @@ def test_top_on_a_terminal_answers_to_keys(folder, group):
     assert view.end() == 0
 
 
+@pytest.mark.slow
 def test_top_goes_on_without_a_broker(away):
     """It says so, keeps looking, and still answers to keys."""
     away.until("looking at the cluster for the first time")
