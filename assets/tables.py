@@ -9,9 +9,9 @@ from typing import Any
 
 from dagster import MetadataValue
 
-from fleet.act.store_json import plan_as_json
 from fleet.model import Plan, Price, Receipt, Verdict
 from fleet.slots import Change
+from fleet.slots.codec import plan_as_json
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

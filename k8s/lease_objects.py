@@ -19,17 +19,20 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fleet.act.store_json import (
+from fleet.errors import SchemaTooNew, Unreachable
+from fleet.model import TopicPartition
+from fleet.slots import Change, ChangeState, Gate, Pause, Phase, Quarantine, Slot, WorkerReport
+from fleet.slots.codec import (
     change_as_json,
     change_from_json,
     gate_as_json,
     gate_from_json,
     report_as_json,
     report_from_json,
+    trials_as_json,
+    trials_from_json,
 )
-from fleet.errors import SchemaTooNew, Unreachable
-from fleet.model import TopicPartition
-from fleet.slots import Change, ChangeState, Gate, Pause, Phase, Quarantine, Slot, WorkerReport
+from fleet.slots.gates import Trial
 from k8s.calls import VERSIONS
 from k8s.names import PREFIX, Names
 from k8s.revisions import Templates
@@ -226,16 +229,6 @@ class First:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """The one slot of another revision that an unproven revision may take now [22]."""
-
-    slot: int
-    token: int
-    """Which the slot has once it is taken."""
-    worker: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GateRecord:
     """All that the gate's Lease says. Pins are as stored: of what the manager published."""
 
@@ -256,16 +249,12 @@ def record_from(found: Object, group: str) -> GateRecord:
     with reading(found):
         gate = annotation(found, GATE)
         first = json.loads(annotation(found, FIRST) or "null")
-        trials = json.loads(annotation(found, TRIALS) or "{}")
         return GateRecord(
             gate=Gate(group=group) if gate is None else gate_from_json(unpacked(gate)),
             opened=frozenset(json.loads(annotation(found, OPENED) or "[]")),
             templates=Templates(dict(json.loads(annotation(found, TEMPLATES) or "{}"))),
             first=None if first is None else First(slots=first["slots"], after=first["after"]),
-            trials={
-                revision: Trial(slot=told["slot"], token=told["token"], worker=told["worker"])
-                for revision, told in trials.items()
-            },
+            trials=trials_from_json(json.loads(annotation(found, TRIALS) or "{}")),
             going=frozenset(json.loads(annotation(found, GOING) or "[]")),
             token=int(annotation(found, TOKEN) or 0),
         )
@@ -283,14 +272,7 @@ def with_record(found: Object, record: GateRecord) -> Object:
             GATE: packed(before | gate_as_json(record.gate)) if record.gate.version else None,
             OPENED: text(sorted(record.opened)),
             TEMPLATES: text(dict(record.templates.known)),
-            TRIALS: text(
-                {
-                    revision: {"slot": trial.slot, "token": trial.token, "worker": trial.worker}
-                    for revision, trial in sorted(record.trials.items())
-                }
-            )
-            if record.trials
-            else None,
+            TRIALS: text(trials_as_json(record.trials)) if record.trials else None,
             GOING: text(sorted(record.going)) if record.going else None,
             TOKEN: str(record.token) if record.token else None,
         },

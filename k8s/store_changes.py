@@ -7,12 +7,10 @@ the next one takes its place, under a key made of its token, so that a copy made
 Cost: the last twenty are kept, not the two hundred of the local store; long ones are compressed.
 """
 
-from dataclasses import replace
 from typing import Final
 
-from fleet.act.store import lost
 from fleet.model import Plan
-from fleet.slots import Change, ChangeState
+from fleet.slots import Change, ChangeState, transitions
 from k8s import lease_objects as objects
 from k8s.api import Object
 from k8s.calls import CONFIG_MAP, LEASE
@@ -31,20 +29,12 @@ class Changes(Marks):
 
         def edit(found: Object) -> Object | None:
             last = objects.change_from(found)
-            if last is not None and last.state is ChangeState.RUNNING:
+            after = 0 if last is not None else self._token_at(plan.group)
+            change = transitions.begun(last, plan, actor=actor, started_at=started_at, after=after)
+            if change is None:
                 return None
             if last is not None:
                 self._archive(last)
-            change = Change(
-                group=plan.group,
-                plan=plan,
-                state=ChangeState.RUNNING,
-                actor=actor,
-                token=(last.token if last else self._token_at(plan.group)) + 1,
-                counter=0,
-                step=0,
-                started_at=started_at,
-            )
             return self._with_change(found, change)
 
         stored = self._shelf.change(
@@ -62,12 +52,8 @@ class Changes(Marks):
         """Take over a running change that is still as seen; None where it is not."""
 
         def edit(found: Object) -> Object | None:
-            last = objects.change_from(found)
-            if last is None or last.state is not ChangeState.RUNNING:
-                return None
-            if (last.actor, last.token, last.counter) != (seen.actor, seen.token, seen.counter):
-                return None
-            return self._with_change(found, replace(last, actor=actor, token=last.token + 1))
+            change = transitions.adopted(objects.change_from(found), seen, actor=actor)
+            return None if change is None else self._with_change(found, change)
 
         names = self.names(seen.group)
         if self._shelf.get(LEASE, names.change) is None:
@@ -78,19 +64,17 @@ class Changes(Marks):
         """Write the change's progress with counter + 1; LostLease where it is another's now."""
 
         def edit(found: Object) -> Object | None:
-            last = objects.change_from(found)
-            if last is None or (last.actor, last.token) != (change.actor, change.token):
-                raise lost(change, last)
-            stored = replace(change, plan=last.plan, counter=last.counter + 1)
-            return self._with_change(found, stored)
+            return self._with_change(
+                found, transitions.advanced(objects.change_from(found), change)
+            )
 
         names = self.names(change.group)
         if self._shelf.get(LEASE, names.change) is None:
-            raise lost(change, None)
+            raise transitions.lost(change, None)
         stored = self._shelf.change(LEASE, names.change, edit)
         after = None if stored is None else objects.change_from(stored)
         if after is None:
-            raise lost(change, None)
+            raise transitions.lost(change, None)
         if after.state is not ChangeState.RUNNING:
             self.unfollow(change.group)
         return after

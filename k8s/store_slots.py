@@ -11,9 +11,8 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from fleet.act.store import lost
 from fleet.evidence import Writes
-from fleet.slots import Change, Gate, Phase, Slot, WorkerReport
+from fleet.slots import Change, Gate, Slot, WorkerReport, transitions
 from k8s import lease_objects as objects
 from k8s.api import Conflict, Object
 from k8s.calls import LEASE, Missing
@@ -59,7 +58,7 @@ class Slots(Changes):
 
         def edit(record: GateRecord) -> GateRecord | None:
             if by is not None and by.token < record.token:
-                raise lost(by, self.change(gate.group))
+                raise transitions.lost(by, self.change(gate.group))
             if record.gate.version != gate.version:
                 return None
             stored = record.templates.gate_as_stored(replace(gate, version=gate.version + 1))
@@ -170,47 +169,24 @@ class Slots(Changes):
         """Write the holder's fields with counter + 1; None: somebody else has the slot."""
         if slot.holder is None:
             return None
-
-        def edit(stored: Slot) -> Slot | None:
-            if (stored.holder, stored.token) != (slot.holder, slot.token):
-                return None
-            return replace(
-                stored,
-                counter=stored.counter + 1,
-                phase=slot.phase,
-                member_id=slot.member_id,
-                spark_session=slot.spark_session,
-                batches=slot.batches,
-                error=slot.error,
-            )
-
-        return self._change_slot(slot, edit)
+        return self._change_slot(slot, lambda stored: transitions.renewed(stored, slot))
 
     def release(self, slot: Slot, *, clean: bool) -> bool:
         """Give the slot up; False where it was not the caller's any more."""
-        phase = Phase.CLOSED if slot.phase is Phase.CLOSED else Phase.FREE
-
-        def edit(stored: Slot) -> Slot | None:
-            if stored.holder is None or (stored.holder, stored.token) != (slot.holder, slot.token):
-                return None
-            return replace(stored, holder=None, phase=phase, clean=clean)
-
-        return self._change_slot(slot, edit) is not None
+        edited = self._change_slot(
+            slot, lambda stored: transitions.released(stored, slot, clean=clean)
+        )
+        return edited is not None
 
     def clear(self, slot: Slot) -> bool:
         """After a leave: forget member, revision and a dead holder, if the token is as seen."""
-
-        def edit(stored: Slot) -> Slot | None:
-            if stored.token != slot.token:
-                return None
-            return replace(stored, member_id=None, holder=None, revision=None, phase=Phase.FREE)
-
         try:
-            return self._change_slot(slot, edit) is not None
+            edited = self._change_slot(slot, lambda stored: transitions.cleared(stored, slot))
         except Missing:
             if self._own is None:
                 return False
             raise
+        return edited is not None
 
     def reports(self, group: str) -> tuple[WorkerReport, ...]:
         """All stored reports of the group's workers, by name."""

@@ -19,17 +19,18 @@ Cost: 2 requests for a take, about N + 5 for the first slot of a new revision wi
 seconds; the gate's Lease says between readings that a slot is held which is then given back.
 """
 
-import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Phase, Slot, on_trial, proven
+from fleet.slots import Gate, Phase, Slot, on_trial, proven, transitions
+from fleet.slots.doubts import Doubts
+from fleet.slots.gates import Trial
 from k8s import lease_objects as objects
 from k8s.api import Conflict, Object
 from k8s.calls import LEASE, PATIENCE, Calls
-from k8s.lease_objects import GateRecord, Trial
+from k8s.lease_objects import GateRecord
 from k8s.names import Names
 from k8s.store_slots import Slots
 from k8s.watching import View
@@ -48,21 +49,8 @@ class _Wish:
 
     def admitted(self, gate: Gate, going: frozenset[str]) -> bool:
         """Whether the gate lets this revision into this slot, and the worker has not to go."""
-        if self.worker in going:
-            return False
-        pinned = gate.handover.get(self.seen.number)
-        if pinned is not None and pinned.revision != self.revision:
-            return False
-        return self.seen.number in gate.open - gate.leaving - gate.quarantined
-
-    def is_seen(self, stored: Slot) -> bool:
-        """Whether the slot stands as the taker saw it."""
-        seen = self.seen
-        return (stored.holder, stored.token, stored.counter) == (
-            seen.holder,
-            seen.token,
-            seen.counter,
-        )
+        admitted = transitions.admits(gate, self.seen.number, self.revision)
+        return admitted and self.worker not in going
 
     def is_ours(self, stored: Slot) -> bool:
         """Whether this very take is what is stored."""
@@ -70,39 +58,9 @@ class _Wish:
 
     def taken(self, stored: Slot) -> Slot:
         """The slot in the taker's hands."""
-        return replace(
-            stored,
-            holder=self.worker,
-            token=stored.token + 1,
-            phase=Phase.JOINING,
-            clean=False,
-            batches=0,
-            error=None,
-            revision=self.revision,
-            # A taker may die before it has ended the session of an unclean predecessor: until
-            # its first renewal the slot names that one still [3].
-            spark_session=self.session if stored.clean else stored.spark_session,
+        return transitions.taken(
+            stored, worker=self.worker, revision=self.revision, spark_session=self.session
         )
-
-
-@dataclass(slots=True)
-class _Doubts:
-    """Takes whose end nobody could tell: they are given back when the server answers again."""
-
-    _open: dict[tuple[str, int], tuple[_Wish, Slot]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, wish: _Wish, before: Slot) -> None:
-        """This one may stand in the store."""
-        with self._lock:
-            self._open[wish.seen.group, wish.seen.number] = (wish, before)
-
-    def pop_all(self) -> list[tuple[_Wish, Slot]]:
-        """All, to be settled now."""
-        with self._lock:
-            found = list(self._open.values())
-            self._open.clear()
-        return found
 
 
 class Taking(Slots):
@@ -119,7 +77,7 @@ class Taking(Slots):
         view: View | None = None,
     ) -> None:
         super().__init__(calls, cluster=cluster, clock=clock, lease=lease, worker=worker, view=view)
-        self._doubts = _Doubts()
+        self._doubts = Doubts[_Wish]()
         self._claims_seen: dict[tuple[str, str, Trial], float] = {}
 
     def take(
@@ -143,7 +101,7 @@ class Taking(Slots):
             before = objects.slot_from(found, seen.group, seen.number)
             if was is not None and wish.is_ours(before):
                 return self._confirmed(wish, before, was)
-            if not wish.is_seen(before) or not self._may(wish, before):
+            if not transitions.is_as_seen(before, seen) or not self._may(wish, before):
                 if fresh:
                     return None
                 fresh = True
@@ -154,7 +112,7 @@ class Taking(Slots):
                 fresh, was = True, before
                 continue
             except Unreachable:
-                self._doubts.add(wish, before)
+                self._doubts.add((wish.seen.group, wish.seen.number), wish, before)
                 raise
             return self._confirmed(wish, objects.slot_from(stored, seen.group, seen.number), before)
         return None
@@ -166,7 +124,7 @@ class Taking(Slots):
             try:
                 self._give_back(wish, before)
             except Unreachable as error:
-                self._doubts.add(wish, before)
+                self._doubts.add((wish.seen.group, wish.seen.number), wish, before)
                 away = error
         if away is not None:
             raise away
@@ -178,7 +136,7 @@ class Taking(Slots):
         try:
             record = self._record(wish.seen.group, fresh=True)
         except Unreachable:
-            self._doubts.add(wish, before)
+            self._doubts.add((wish.seen.group, wish.seen.number), wish, before)
             raise
         if wish.admitted(self._shown_gate(record), record.going):
             return self._shown_slot(record, held)
@@ -187,10 +145,7 @@ class Taking(Slots):
 
     def _give_back(self, wish: _Wish, before: Slot) -> None:
         def edit(stored: Slot) -> Slot | None:
-            if not wish.is_ours(stored):
-                return None
-            phase = Phase.CLOSED if before.phase is Phase.CLOSED else Phase.FREE
-            return replace(before, holder=None, token=stored.token, phase=phase)
+            return transitions.given_back(stored, before) if wish.is_ours(stored) else None
 
         self._change_slot(wish.seen, edit)
 

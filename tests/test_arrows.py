@@ -1,7 +1,8 @@
 """Imports go one way (DESIGN: rooms). Think hard about the layering before changing a table here.
 
 Every import statement counts, also those inside functions and under TYPE_CHECKING. A room is
-a folder of fleet/, or `assets`, or `k8s`; a module directly in fleet/ is common ground.
+a folder of fleet/, or `assets`, or `k8s`; a module directly in fleet/ is common ground, and so is
+what a folder of COMMON holds.
 """
 
 import ast
@@ -31,6 +32,9 @@ CONDUCTORS = (
     "fleet.bench",
 )
 
+# Values and state that every room uses: they know no room.
+COMMON = ("fleet.slots",)
+
 # What a room may import beside itself and common ground.
 ARROWS: dict[str, tuple[str, ...]] = {
     "fleet.broker": (),
@@ -43,9 +47,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "fleet.decide": (),
     "fleet.sim": ("fleet.decide",),
     "fleet.act": ("fleet.decide",),
-    "fleet.worker": (  # its slot, its leave, where the shared Spark server is
+    "fleet.worker": (  # its leave, where the shared Spark server is
         "fleet.kafka_source",
-        "fleet.act.store",
         "fleet.act.kafka",
         "fleet.act.leaving",
         "fleet.act.spark_server",
@@ -120,7 +123,8 @@ def room(module: str) -> str | None:
     head, *rest = module.split(".")
     if head != "fleet":
         return head
-    return f"fleet.{rest[0]}" if rest and (ROOT / "fleet" / rest[0]).is_dir() else None
+    found = f"fleet.{rest[0]}" if rest and (ROOT / "fleet" / rest[0]).is_dir() else None
+    return None if found in COMMON else found
 
 
 def imports(source: str, module: str, *, is_package: bool) -> Iterator[tuple[int, str]]:
@@ -166,7 +170,7 @@ def objection(module: str, imported: str) -> str | None:
         return "nothing but a conductor imports a conductor"
     theirs = room(imported)
     if theirs is None:
-        if pure and not within(imported, VALUES):
+        if pure and imported not in VALUES:
             return f"{mine} may use only {', '.join(VALUES)} of common ground"
         return None
     if mine is None:

@@ -22,11 +22,9 @@ from typing import Final
 
 from fleet.act import spark_server
 from fleet.act.census import environment, marked
-from fleet.act.database import DATABASE
 from fleet.act.logs import last_line, set_aside
 from fleet.act.roster import Launch, Roster, Row
 from fleet.act.runtime import Manifests, ManifestWish
-from fleet.act.store import SqliteStore
 from fleet.act.supervisor import supervise
 from fleet.clock import Clock, SystemClock
 from fleet.code import snapshot_code
@@ -40,6 +38,8 @@ from fleet.processes import ProcessId, alive, end, spawn, wait_gone
 from fleet.references import plain_environment
 from fleet.settings import WorkerSettings, settings_from
 from fleet.slots import WorkerProcess
+from fleet.slots.database import DATABASE
+from fleet.slots.sqlite import SqliteStore
 from fleet.spec import FleetSpec, GroupSpec, RuntimeSpec
 
 _KEPT_REVISIONS: Final = 10

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from fleet.act.database import DATABASE, Database
 from fleet.clock import Clock
 from fleet.processes import ProcessId
+from fleet.slots.database import DATABASE, Database
 
 _COLUMNS: Final = (
     "name, cluster, grp, revision, launch, shared_spark, wanted, grace, restart_asked, process,"

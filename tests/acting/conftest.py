@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fleet.act.performer import Performer
-from fleet.act.store import SqliteStore
 from fleet.decide.receipts import judge
 from fleet.model import Plan, Price, Step, StepKind
 from fleet.slots import Change, Gate, Slot
+from fleet.slots.sqlite import SqliteStore
 from fleet.spec import GroupSpec
 from tests.acting.crew import GROUP, Behaviour, Crowd, Turning
 

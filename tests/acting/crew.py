@@ -7,11 +7,11 @@ What they cost is kept: a generation for each joint subscribe, for each leave.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.counted import Counted, Generation
 from fleet.model import GroupState
 from fleet.slots import Phase, Slot, WorkerProcess, WorkerReport
+from fleet.slots.sqlite import SqliteStore
 from fleet.worker.eligibility import candidates
 from fleet.worker.holding import Looker
 from fleet.worker.leaving import all_drained

@@ -3,9 +3,9 @@
 import pytest
 
 from fleet.act.join_window import SEEN_LIMIT, SETTING, JoinWindow
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
+from fleet.slots.sqlite import SqliteStore
 
 
 class Brokers:

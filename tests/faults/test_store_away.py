@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet.act.database import _BUSY_SECONDS
+from fleet.slots.database import _BUSY_SECONDS
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.worker.conftest import Group
@@ -22,7 +22,7 @@ LEASE = 2.0
 
 def locked(group: Group) -> None:
     """Somebody's write does not end: others give up waiting for it, and try again."""
-    other = sqlite3.connect(group.store._db.path, isolation_level=None)
+    other = sqlite3.connect(group.store.database.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     time.sleep(max(2 * LEASE, _BUSY_SECONDS + LEASE))
     other.execute("ROLLBACK")

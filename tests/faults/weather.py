@@ -23,10 +23,10 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.act.census import marked
-from fleet.act.database import DATABASE
 from fleet.broker import Broker
 from fleet.demo.journal import Entry, numbers
 from fleet.slots import ChangeState, Phase
+from fleet.slots.database import DATABASE
 from tests.faults.test_kills import all_active, spawn_manager
 from tests.support.kafka_tools import Record, dump_group_records
 from tests.support.workshop import Workshop

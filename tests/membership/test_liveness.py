@@ -8,11 +8,11 @@ import pytest
 
 from fleet.act.changing import Changing
 from fleet.act.liveness import sign, works_on
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.model import Plan
 from fleet.processes import identify
 from fleet.slots import Change, ChangeState, Gate, Handover, Slot
+from fleet.slots.sqlite import SqliteStore
 
 LEASE = 10.0
 PLAN = Plan(

@@ -25,7 +25,7 @@ FILES = ("pyproject.toml", "requirements.lock", "Makefile", "README.md", "fleet.
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*_cache", ".hypothesis")
 _WHOLE_RUN = 600.0
 """Seconds after which a run of one fault's tests is given up."""
-_MARKED = "unit or broker"
+_MARKED = "unit or broker or slow"
 """A cluster wants images of every fault's code: what takes minutes is no quick test."""
 _FAILED, _PASSED, _NOTHING = 1, 0, 5
 

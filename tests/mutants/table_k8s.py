@@ -13,44 +13,8 @@ MUTANTS = (
     Mutant(
         name="k8s-take-of-one-asked-to-go",
         file="k8s/taking.py",
-        old="        if self.worker in going:\n            return False\n",
-        new="",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-take-past-a-pin",
-        file="k8s/taking.py",
-        old="if pinned is not None and pinned.revision != self.revision:",
-        new="if pinned is not None and pinned.token != self.seen.token:",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-take-over-a-renewal",
-        file="k8s/taking.py",
-        old="return (stored.holder, stored.token, stored.counter) == (\n"
-        "            seen.holder,\n            seen.token,\n            seen.counter,\n        )",
-        new="return (stored.holder, stored.token) == (seen.holder, seen.token)",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-take-keeps-the-token",
-        file="k8s/taking.py",
-        old="            token=stored.token + 1,\n",
-        new="            token=stored.token,\n",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-take-forgets-the-unclean-session",
-        file="k8s/taking.py",
-        old="spark_session=self.session if stored.clean else stored.spark_session,",
-        new="spark_session=self.session,",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-take-marked-clean",
-        file="k8s/taking.py",
-        old="            clean=False,\n",
-        new="",
+        old="return admitted and self.worker not in going",
+        new="return admitted",
         tests=_TAKING,
     ),
     Mutant(
@@ -64,7 +28,7 @@ MUTANTS = (
     ),
     Mutant(
         name="k8s-take-given-back-with-its-old-token",
-        file="k8s/taking.py",
+        file="fleet/slots/transitions.py",
         old="return replace(before, holder=None, token=stored.token, phase=phase)",
         new="return replace(before, holder=None, phase=phase)",
         tests=_TAKING,
@@ -72,9 +36,8 @@ MUTANTS = (
     Mutant(
         name="k8s-take-in-doubt-kept",
         file="k8s/taking.py",
-        old="            except Unreachable:\n                self._doubts.add(wish, before)\n"
-        "                raise\n            return self._confirmed",
-        new="            except Unreachable:\n                raise\n            return self._confirmed",
+        old="                self._doubts.add((wish.seen.group, wish.seen.number), wish, before)\n                raise\n            return self._confirmed",
+        new="                raise\n            return self._confirmed",
         tests=_TAKING,
     ),
     Mutant(
@@ -128,28 +91,10 @@ MUTANTS = (
         tests=_TAKING,
     ),
     Mutant(
-        name="k8s-renewal-by-name-alone",
-        file="k8s/store_slots.py",
-        old="            if (stored.holder, stored.token) != (slot.holder, slot.token):\n"
-        "                return None\n            return replace(\n                stored,\n"
-        "                counter",
-        new="            if stored.holder != slot.holder:\n"
-        "                return None\n            return replace(\n                stored,\n"
-        "                counter",
-        tests=_TAKING,
-    ),
-    Mutant(
         name="k8s-release-told-free-before-the-leave",
-        file="k8s/store_slots.py",
-        old="phase = Phase.CLOSED if slot.phase is Phase.CLOSED else Phase.FREE",
-        new="phase = Phase.FREE",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-clear-whoever-has-it",
-        file="k8s/store_slots.py",
-        old="            if stored.token != slot.token:\n",
-        new="            if stored.token < slot.token:\n",
+        file="fleet/slots/transitions.py",
+        old="    (Phase.CLOSED, Event.RELEASE): Phase.CLOSED,",
+        new="    (Phase.CLOSED, Event.RELEASE): Phase.FREE,",
         tests=_TAKING,
     ),
     # --- the shelf, and waiting -------------------------------------------------------------------

@@ -6,9 +6,9 @@ import pytest
 
 from fleet.act.join_window import SETTING, JoinWindow
 from fleet.act.kafka import GroupAdmin
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock, SystemClock
 from fleet.errors import FleetError
+from fleet.slots.sqlite import SqliteStore
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker

@@ -9,11 +9,11 @@ import pytest
 from fleet.act.crew import Crew
 from fleet.act.lease import ChangeLease
 from fleet.act.steps import StepWork
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.errors import NoRoom, RolledBack
 from fleet.model import Plan, Price, Step, StepKind
 from fleet.slots import Gate, WorkerProcess
+from fleet.slots.sqlite import SqliteStore
 from fleet.spec import GroupSpec
 
 

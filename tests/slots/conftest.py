@@ -16,8 +16,8 @@ ON_KUBERNETES = [
 
 
 def _stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
-    if request.param == "sqlite":
-        stores = Stores("sqlite", tmp_path)
+    if request.param in {"memory", "sqlite"}:
+        stores = Stores(request.param, tmp_path)
     else:
         kube_api = request.getfixturevalue("kube_api")
         config = str(kube_api.kubeconfig())
@@ -26,7 +26,7 @@ def _stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     stores.close()
 
 
-@pytest.fixture(params=["sqlite", *ON_KUBERNETES])
+@pytest.fixture(params=["memory", "sqlite", *ON_KUBERNETES])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     """One place of state, opened as often as a test likes."""
     yield from _stores(request, tmp_path)

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fleet.act.store import KEPT_CHANGES, SqliteStore
 from fleet.clock import Clock, ManualClock, SystemClock
+from fleet.slots import memory
+from fleet.slots.memory import Memory, MemoryBackend
+from fleet.slots.sqlite import KEPT_CHANGES, SqliteStore
+from fleet.slots.store import Store
 
 if TYPE_CHECKING:
     from k8s.store import LeaseStore
@@ -49,7 +52,7 @@ def leases(
 class Stores:
     """One place of state, opened as often as a test likes.
 
-    kind: sqlite, manager, follower (a manager in the middle of a change), worker.
+    kind: memory, sqlite, manager, follower (a manager in the middle of a change), worker.
     """
 
     kind: str
@@ -59,13 +62,20 @@ class Stores:
 
     def __post_init__(self) -> None:
         self._open: list[Any] = []
+        self._memories: dict[str, Memory] = {}
+
+    @property
+    def local(self) -> bool:
+        """Whether a write takes microseconds."""
+        return self.kind in {"memory", "sqlite"}
 
     @property
     def kept_changes(self) -> int:
         """Of a group."""
         from k8s import store_changes
 
-        return KEPT_CHANGES if self.kind == "sqlite" else store_changes.KEPT_CHANGES
+        kept = {"memory": memory.KEPT_CHANGES, "sqlite": KEPT_CHANGES}
+        return kept.get(self.kind, store_changes.KEPT_CHANGES)
 
     @property
     def racers(self) -> int:
@@ -74,8 +84,11 @@ class Stores:
 
     def open(self, cluster: str = "main") -> Any:
         """Another store of the same state."""
-        if self.kind == "sqlite":
-            store: Any = sqlite(self.folder, cluster)
+        if self.kind == "memory":
+            held = self._memories.setdefault(cluster, Memory())
+            store: Any = Store(MemoryBackend(held, clock=ManualClock()), clock=ManualClock())
+        elif self.kind == "sqlite":
+            store = sqlite(self.folder, cluster)
         else:
             if self.kind == "worker":
                 for group in (GROUP, "other", "g"):

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act import database
 from fleet.act.changing import Changing
-from fleet.act.database import DATABASE
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.evidence import Evidence, Watch
 from fleet.model import Plan
-from fleet.slots import Gate, Slot
+from fleet.slots import Gate, Slot, database
+from fleet.slots.database import DATABASE
+from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
 from fleet.worker.holding import Looker
 from fleet.worker.leaving import Completer
@@ -88,10 +87,10 @@ def locked(path: Path) -> Iterator[None]:
 def read_only(*stores: SqliteStore) -> Iterator[None]:
     """Nothing more can be written by anybody: as on a disk that is full."""
     for store in stores:
-        store._db._connection().execute("PRAGMA query_only = 1")
+        store.database._connection().execute("PRAGMA query_only = 1")
     yield
     for store in stores:
-        store._db._connection().execute("PRAGMA query_only = 0")
+        store.database._connection().execute("PRAGMA query_only = 0")
 
 
 def test_who_died_is_replaced_after_one_lease(scene: Scene):

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.act import store_json
 from fleet.model import Plan, Price, Receipt, Step
-from fleet.slots import Change, Gate, WorkerReport
+from fleet.slots import Change, Gate, WorkerReport, codec
 
 _json = st.dictionaries(
     st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=5), max_size=3
@@ -30,8 +29,8 @@ _json = st.dictionaries(
 )
 def test_round_trip(kind, name):
     """Every field survives, through text."""
-    as_json = getattr(store_json, f"{name}_as_json")
-    from_json = getattr(store_json, f"{name}_from_json")
+    as_json = getattr(codec, f"{name}_as_json")
+    from_json = getattr(codec, f"{name}_from_json")
     st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
     st.register_type_strategy(object, _json)
 

@@ -13,7 +13,7 @@ def store(tmp_path):
 
 def test_a_newer_schema_is_refused(store, tmp_path):
     """State written by a newer version is left alone, with the version in the message."""
-    with store._db.write() as db:
+    with store.database.write() as db:
         db.execute("UPDATE meta SET value = 99 WHERE name = 'schema'")
     with pytest.raises(SchemaTooNew, match="schema 99"):
         sqlite(tmp_path)

@@ -25,10 +25,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock, SystemClock
 from fleet.errors import Unreachable
 from fleet.slots import Gate, Phase, Slot
+from fleet.slots.sqlite import SqliteStore
 
 GROUP = "orders"
 ROUNDS = 20
@@ -174,10 +174,10 @@ def test_stores_opened_for_the_first_time_at_once(tmp_path):
 def test_a_store_that_stays_locked_is_unreachable(tmp_path, monkeypatch):
     """The wait for another writer is bounded and ends in a sentence."""
     store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
-    monkeypatch.setattr("fleet.act.database._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("fleet.slots.database._BUSY_SECONDS", 0.1)
     impatient = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=ManualClock())
     with (
-        store._db.write(),
+        store.database.write(),
         pytest.raises(Unreachable, match=r"does not answer \(database is locked\)"),
     ):
         impatient.put_note(GROUP, "k", {})
@@ -260,7 +260,7 @@ class Slots(RuleBasedStateMachine):
 
 def test_whatever_stale_actors_do_one_holds_the_slot(store, stores):
     """In any order of looks, takes, renewals and releases."""
-    local, numbers = stores.kind == "sqlite", itertools.count()
+    local, numbers = stores.local, itertools.count()
     run_state_machine_as_test(
         lambda: Slots(store, next(numbers)),
         settings=settings(

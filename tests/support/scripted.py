@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from fleet.act.performer import Performer
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.counted import Counted, Generation
 from fleet.decide.receipts import judge
 from fleet.model import GroupState, Plan, Price, Step, StepKind
 from fleet.slots import Change, Phase, Slot, WorkerProcess, WorkerReport
+from fleet.slots.sqlite import SqliteStore
 from fleet.spec import GroupSpec
 from fleet.worker.holding import Looker
 from fleet.worker.leaving import all_drained

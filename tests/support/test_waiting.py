@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.slots import Gate
+from fleet.slots.sqlite import SqliteStore
 from tests.support.waiting import sizes, stored, until
 
 

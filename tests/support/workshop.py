@@ -19,13 +19,13 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.act.store import SqliteStore
 from fleet.clock import SystemClock
 from fleet.cycle import Fleet
 from fleet.demo.coverage import coverage
 from fleet.demo.held import Held, read_topics
 from fleet.demo.journal import Entry, read
 from fleet.model import TopicPartition
+from fleet.slots.sqlite import SqliteStore
 from tests.support import waiting
 from tests.support.waiting import Answer, sizes, stored
 

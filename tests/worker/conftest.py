@@ -19,12 +19,12 @@ from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
-from fleet.act.store import SqliteStore
 from fleet.clock import SystemClock
 from fleet.demo.held import read_topics
 from fleet.model import TopicPartition
 from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
+from fleet.slots.sqlite import SqliteStore
 from fleet.spec import Cluster, GroupSpec
 from tests.conftest import RunningBroker
 from tests.support.waiting import sizes, stored, until

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fleet.act.store import SqliteStore
 from fleet.clock import SystemClock
 from fleet.kafka_source import source
 from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
 from fleet.settings import WorkerSettings
 from fleet.slots import Slot
+from fleet.slots.sqlite import SqliteStore
 from fleet.spec import Cluster, GroupSpec
 from fleet.worker import building, membership
 from fleet.worker.context import BatchContext

@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock, SystemClock
 from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Phase
+from fleet.slots.sqlite import SqliteStore
 from fleet.spec import ClassicWorker, Cluster, GroupSpec
 from fleet.worker import membership as members
 from fleet.worker.assigning import Assigner

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from fleet.act.lease import ChangeLease
-from fleet.act.store import SqliteStore
 from fleet.clock import SystemClock
 from fleet.errors import FleetError, LostLease, Unreachable
 from fleet.model import Plan
 from fleet.slots import Gate, Slot
+from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import VARIABLE, Events
 from fleet.worker.holding import Holding
 

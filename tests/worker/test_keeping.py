@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.slots import Gate, Phase, Slot
+from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
 from fleet.worker.holding import Holding, Looker
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.slots import Gate, Phase
+from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
 from fleet.worker.leaving import Completer, all_drained
 

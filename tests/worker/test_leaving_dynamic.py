@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.slots import Gate, Phase
+from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
 from fleet.worker.leaving import Completer
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.evidence import known_for
 from fleet.slots import Gate, Handover, Phase
+from fleet.slots.sqlite import SqliteStore
 from fleet.worker.holding import Looker
 
 

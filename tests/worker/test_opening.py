@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.slots import FirstOpening, Gate, Phase, Slot, WorkerReport, on_trial
+from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
 from fleet.worker.opening import AHEAD, Opener, first_gate
 

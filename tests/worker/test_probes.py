@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock, SystemClock
 from fleet.settings import WorkerSettings
 from fleet.slots import Phase
+from fleet.slots.sqlite import SqliteStore
 from fleet.spec import Cluster, GroupSpec
 from fleet.worker.events import Events
 from fleet.worker.reach import Reach
@@ -201,7 +201,7 @@ def test_a_store_that_hangs_delays_no_answer(probed: Probed):
     """While a report waits for a locked store, probes answer at once."""
     probed.reporter.begin(probed.store)
     probed.reporter.standby()
-    lock = sqlite3.connect(probed.store._db.path, isolation_level=None)
+    lock = sqlite3.connect(probed.store.database.path, isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")
     writing = threading.Thread(target=probed.reporter.write)
     writing.start()

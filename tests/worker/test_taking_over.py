@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member
 from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Handover, Slot
+from fleet.slots.sqlite import SqliteStore
 from fleet.spec import Cluster, GroupSpec
 from fleet.worker.building import membership_of
 from fleet.worker.entrypoint import Entrypoint

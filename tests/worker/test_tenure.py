@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fleet.act.store import SqliteStore
 from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Slot
+from fleet.slots.sqlite import SqliteStore
 from fleet.spec import Cluster, GroupSpec
 from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events

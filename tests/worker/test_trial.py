@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.store import SqliteStore
 from fleet.clock import ManualClock
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport, on_trial, proven, spoiled
+from fleet.slots.sqlite import SqliteStore
 from fleet.worker.eligibility import candidates
 from fleet.worker.trial import Doubts, Trial, alone, doubt, untried
 

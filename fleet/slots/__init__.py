@@ -10,7 +10,8 @@ Who may take over is the lease's business, commits are Kafka's.
 Expiry needs no clocks that agree: an observer calls a lease dead when (holder, token,
 counter) has not changed for the lease duration on the observer's own monotonic clock, while it
 looked and its own writes went through (`fleet.evidence`). Values and the store's contract are
-here, for every room; locally all of it is one SQLite file (`fleet.act.store`).
+here, for every room; the store's rules are in `fleet.slots.store`, the places that keep it beside
+them.
 """
 
 from collections.abc import Iterable, Mapping

@@ -9,6 +9,7 @@ from typing import Any
 
 from fleet.model import Plan, Price, Receipt, Step, StepKind, Verdict
 from fleet.slots import Change, ChangeState, Gate, Handover, WorkerReport
+from fleet.slots.gates import GateRecord, Trial
 
 
 def price_as_json(price: Price) -> dict[str, Any]:
@@ -203,6 +204,42 @@ def gate_from_json(value: Mapping[str, Any]) -> Gate:
         quarantined=frozenset(value["quarantined"]),
         plan_id=value["plan_id"],
     )
+
+
+def record_as_json(record: GateRecord) -> dict[str, Any]:
+    """A gate with all that is stored beside it; a release that reads only the gate finds it so."""
+    return {
+        **gate_as_json(record.gate),
+        "opened": sorted(record.opened),
+        "trials": trials_as_json(record.trials),
+        "token": record.token,
+    }
+
+
+def record_from_json(value: Mapping[str, Any], *, made: frozenset[int]) -> GateRecord:
+    """The reverse of record_as_json; made: the slots that were ever open, where it does not say."""
+    return GateRecord(
+        gate=gate_from_json(value),
+        opened=frozenset(value.get("opened", made)),
+        trials=trials_from_json(value.get("trials", {})),
+        token=value.get("token", 0),
+    )
+
+
+def trials_as_json(trials: Mapping[str, Trial]) -> dict[str, Any]:
+    """Claims by revision."""
+    return {
+        revision: {"slot": trial.slot, "token": trial.token, "worker": trial.worker}
+        for revision, trial in sorted(trials.items())
+    }
+
+
+def trials_from_json(value: Mapping[str, Any]) -> dict[str, Trial]:
+    """The reverse of trials_as_json."""
+    return {
+        revision: Trial(slot=told["slot"], token=told["token"], worker=told["worker"])
+        for revision, told in value.items()
+    }
 
 
 def report_as_json(report: WorkerReport) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""What a place that keeps slots has to be able to do: read, compare and swap, list, merge.
+
+Problem: the rules of slots, gates and changes must not be written anew for every place that can
+keep them. Choice: a back end knows objects of three kinds and four maps of small values, and no
+rule at all; `fleet.slots.store` has the rules, over any of them. Each object is swapped by itself:
+there is no transaction over two of them, since an API server has none. Cost: the store has to
+order its writes so that a process may die between any two.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from fleet.evidence import Writes
+from fleet.slots import Change, ChangeState, Pause, Quarantine, Slot, WorkerReport
+from fleet.slots.gates import GateRecord
+
+Value = Slot | GateRecord | Change
+"""What is compared and swapped."""
+Note = Mapping[str, object]
+Remark = WorkerReport | Note | Quarantine | Pause
+"""What is only replaced: the last writer of a key wins."""
+
+
+class Kind(StrEnum):
+    """Of an object."""
+
+    GATE = "gate"
+    SLOT = "slot"
+    CHANGE = "change"
+
+
+class Space(StrEnum):
+    """Of a map."""
+
+    REPORTS = "reports"
+    """By worker."""
+    NOTES = "notes"
+    MARKS = "marks"
+    """Stopped partitions, by `<topic> <partition>`."""
+    PAUSES = "pauses"
+    """By group, of the group ""; "" is the pause of all groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One object of a group."""
+
+    group: str
+    kind: Kind
+    number: int = 0
+    """Of a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object as it was read."""
+
+    value: Value
+    version: object
+    """Equal to another one's only where nobody wrote in between; means nothing else."""
+
+
+class Moved(Exception):
+    """Somebody else has written since."""
+
+
+def is_next(before: Value, after: Value) -> bool:
+    """Whether a change is another one than the one before it: that one had ended."""
+    if not isinstance(before, Change) or not isinstance(after, Change):
+        return False
+    running = ChangeState.RUNNING
+    return before.state is not running and after.state is running
+
+
+class Backend(Protocol):
+    """One cluster's objects in one place. Thread-safe.
+
+    Methods raise Unreachable where the place does not answer in bounded time; a write that ended
+    so may have been stored or not.
+    """
+
+    @property
+    def writes(self) -> Writes:
+        """What became of this process' own writes of objects."""
+        ...
+
+    @property
+    def hears(self) -> bool:
+        """Whether a reading that need not be fresh may be old: what was last heard of."""
+        ...
+
+    def beat(self, group: str) -> None:
+        """A write that nobody reads, by the way that a slot's goes."""
+        ...
+
+    def read(self, key: Key, *, fresh: bool) -> Entry | None:
+        """The object; None where there is none. fresh: not only as last heard of."""
+        ...
+
+    def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
+        """The gate and all slots of a group as they stood at one moment."""
+        ...
+
+    def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
+        """Store `value` if the object is still as `seen` (None: not there); as stored.
+
+        Raises Moved where it is not. The change before the next one (`is_next`) is kept among
+        those that ended.
+        """
+        ...
+
+    def ended(self, group: str, *, limit: int) -> tuple[Change, ...]:
+        """The changes before the present one, latest first."""
+        ...
+
+    def entries(self, space: Space, group: str) -> Mapping[str, Remark]:
+        """A map of small values."""
+        ...
+
+    def merge(self, space: Space, group: str | None, values: Mapping[str, Remark | None]) -> int:
+        """Replace these keys, None removes; how many were there before.
+
+        group None: wherever the key is.
+        """
+        ...
+
+    def version(self) -> int:
+        """Differs whenever anything has changed; for those who poll."""
+        ...
+
+    def known_since(self) -> float | None:
+        """Monotonic time since when what is read is known to be true; None: it is not now."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections and threads."""
+        ...

@@ -1,0 +1,279 @@
+"""Slots, gates and changes of one cluster in the home's SQLite file.
+
+Each swap is one transaction that compares the whole row with what its caller read: equal rows are
+the same state, since holders count up and tokens grow. What a release before this one wrote reads
+as it did there, and what is added to the gate's JSON here is passed over there.
+"""
+
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fleet.clock import Clock
+from fleet.evidence import Writes
+from fleet.model import TopicPartition
+from fleet.slots import Change, Pause, Phase, Quarantine, Slot, WorkerReport
+from fleet.slots.backend import Entry, Key, Kind, Moved, Remark, Space, Value, is_next
+from fleet.slots.codec import (
+    change_as_json,
+    change_from_json,
+    record_as_json,
+    record_from_json,
+    report_as_json,
+    report_from_json,
+)
+from fleet.slots.database import Database
+from fleet.slots.gates import GateRecord
+from fleet.slots.store import Store
+
+KEPT_CHANGES: Final = 200
+"""Changes kept per group, the running or last one included."""
+
+_COLUMNS: Final = (
+    "holder", "token", "counter", "phase", "clean",
+    "member_id", "spark_session", "revision", "batches", "error",
+)  # fmt: skip
+_SLOT: Final = ", ".join(_COLUMNS)
+_MARKS_: Final = ", ".join("?" * len(_COLUMNS))
+_REMARKS: Final[Mapping[Space, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
+    Space.REPORTS: ("reports", ("worker",), ("body",)),
+    Space.NOTES: ("notes", ("name",), ("body",)),
+    Space.MARKS: (
+        "quarantines",
+        ("topic", "part"),
+        ("start", "error", "attempts", "revision", "at"),
+    ),
+    Space.PAUSES: ("pauses", ("grp",), ("reason", "who", "at")),
+}
+"""Space → its table, the columns of a key, those of a value. A pause's key is its group."""
+
+
+class SqliteStore(Store):
+    """The store of a home; shared by all processes and threads of it.
+
+    Raises SchemaTooNew where a newer version wrote the file, Unreachable where it stays locked
+    for more than 5 s.
+    """
+
+    def __init__(self, path: Path, *, cluster: str, clock: Clock) -> None:
+        self.cluster = cluster
+        self.database = Database(path, clock=clock)
+        super().__init__(SqliteBackend(self.database, cluster=cluster), clock=clock)
+
+
+class SqliteBackend:
+    """`fleet.slots.backend.Backend` in one file."""
+
+    def __init__(self, db: Database, *, cluster: str) -> None:
+        self._db = db
+        self._cluster = cluster
+
+    @property
+    def writes(self) -> Writes:
+        """Of this process: all of them go the way that a renewal goes."""
+        return self._db.writes
+
+    @property
+    def hears(self) -> bool:
+        """Every reading is fresh."""
+        return False
+
+    def beat(self, group: str) -> None:
+        """A write of a row that nobody reads, where every renewal's goes."""
+        with self._db.write() as db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"beat {group}", os.getpid()))
+
+    def version(self) -> int:
+        """Of the file (see Database)."""
+        return self._db.data_version()
+
+    def known_since(self) -> float | None:
+        """A file that answers is as it is."""
+        return float("-inf")
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        self._db.close()
+
+    # --- objects ----------------------------------------------------------------------------
+
+    def read(self, key: Key, *, fresh: bool) -> Entry | None:
+        """The object."""
+        del fresh
+        with self._db.read() as db:
+            return self._read(db, key)
+
+    def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
+        """The gate and all slots of a group, by one transaction."""
+        del fresh
+        with self._db.read() as db:
+            gate = self._read(db, Key(group, Kind.GATE))
+            rows = db.execute(
+                f"SELECT number, {_SLOT} FROM slots WHERE cluster = ? AND grp = ?",  # noqa: S608
+                (self._cluster, group),
+            ).fetchall()
+        record = None if gate is None else gate.value
+        slots = {row[0]: _slot(group, row[0], row[1:]) for row in rows}
+        return (record if isinstance(record, GateRecord) else None), slots
+
+    def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
+        """Store `value` if the row is still as seen."""
+        with self._db.write() as db:
+            stored = self._read(db, key)
+            if (stored and stored.version) != (seen and seen.version):
+                raise Moved
+            if isinstance(value, Slot):
+                self._write_slot(db, value)
+            elif isinstance(value, GateRecord):
+                db.execute(
+                    "INSERT OR REPLACE INTO gates VALUES (?, ?, ?, ?)",
+                    (self._cluster, key.group, value.gate.version, _text(record_as_json(value))),
+                )
+            else:
+                self._write_change(db, value, stored)
+            return value
+
+    def ended(self, group: str, *, limit: int) -> tuple[Change, ...]:
+        """Latest first."""
+        with self._db.read() as db:
+            rows = db.execute(
+                "SELECT body FROM changes WHERE cluster = ? AND grp = ?"
+                " ORDER BY id DESC LIMIT ? OFFSET 1",
+                (self._cluster, group, limit),
+            ).fetchall()
+        return tuple(change_from_json(json.loads(row[0])) for row in rows)
+
+    def _read(self, db: sqlite3.Connection, key: Key) -> Entry | None:
+        where = (self._cluster, key.group)
+        if key.kind is Kind.SLOT:
+            row = db.execute(
+                f"SELECT {_SLOT} FROM slots WHERE cluster = ? AND grp = ? AND number = ?",  # noqa: S608
+                (*where, key.number),
+            ).fetchone()
+            return None if row is None else Entry(_slot(key.group, key.number, row), row)
+        if key.kind is Kind.CHANGE:
+            row = db.execute(
+                "SELECT id, body FROM changes WHERE cluster = ? AND grp = ?"
+                " ORDER BY id DESC LIMIT 1",
+                where,
+            ).fetchone()
+            return None if row is None else Entry(change_from_json(json.loads(row[1])), row)
+        row = db.execute("SELECT body FROM gates WHERE cluster = ? AND grp = ?", where).fetchone()
+        if row is None:
+            return None
+        numbers = db.execute("SELECT number FROM slots WHERE cluster = ? AND grp = ?", where)
+        made = frozenset(number for (number,) in numbers)
+        return Entry(record_from_json(json.loads(row[0]), made=made), row)
+
+    def _write_slot(self, db: sqlite3.Connection, slot: Slot) -> None:
+        db.execute(
+            f"INSERT OR REPLACE INTO slots (cluster, grp, number, {_SLOT})"  # noqa: S608
+            f" VALUES (?, ?, ?, {_MARKS_})",
+            (self._cluster, slot.group, slot.number, *(getattr(slot, c) for c in _COLUMNS)),
+        )
+
+    def _write_change(self, db: sqlite3.Connection, change: Change, stored: Entry | None) -> None:
+        body = _text(change_as_json(change))
+        row = (change.state.value, change.actor, change.token, change.counter, body)
+        if stored is not None and not is_next(stored.value, change):
+            assert isinstance(stored.version, tuple)
+            db.execute(
+                "UPDATE changes SET state = ?, actor = ?, token = ?, counter = ?, body = ?"
+                " WHERE id = ?",
+                (*row, stored.version[0]),
+            )
+            return
+        db.execute(
+            "INSERT INTO changes (cluster, grp, state, actor, token, counter, body)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (self._cluster, change.group, *row),
+        )
+        db.execute(
+            "DELETE FROM changes WHERE cluster = ?1 AND grp = ?2 AND id NOT IN (SELECT id"
+            " FROM changes WHERE cluster = ?1 AND grp = ?2 ORDER BY id DESC LIMIT ?3)",
+            (self._cluster, change.group, KEPT_CHANGES),
+        )
+
+    # --- maps -------------------------------------------------------------------------------
+
+    def entries(self, space: Space, group: str) -> Mapping[str, Remark]:
+        """A map of small values."""
+        table, keys, values = _REMARKS[space]
+        where, named = "cluster = ?", [self._cluster]
+        if space is not Space.PAUSES:
+            where, named = f"{where} AND grp = ?", [*named, group]
+        with self._db.read() as db:
+            rows = db.execute(
+                f"SELECT {', '.join((*keys, *values))} FROM {table} WHERE {where}",  # noqa: S608
+                named,
+            ).fetchall()
+        return {" ".join(map(str, row[: len(keys)])): _remark(space, group, row) for row in rows}
+
+    def merge(self, space: Space, group: str | None, values: Mapping[str, Remark | None]) -> int:
+        """Replace these keys, None removes."""
+        table, keys, columns = _REMARKS[space]
+        there = 0
+        with self._db.write() as db:
+            for key, value in values.items():
+                # A topic has no space in its name; a worker and a note are one column.
+                parts = key.rsplit(" ", len(keys) - 1) if len(keys) > 1 else [key]
+                where = " AND ".join(f"{column} = ?" for column in ("cluster", *keys))
+                named: list[object] = [self._cluster, *parts]
+                if group is not None and space is not Space.PAUSES:
+                    where, named = f"{where} AND grp = ?", [*named, group]
+                gone = db.execute(f"DELETE FROM {table} WHERE {where}", named)  # noqa: S608
+                there += gone.rowcount
+                if value is not None:
+                    place = () if space is Space.PAUSES else ("grp",)
+                    into = ("cluster", *place, *keys, *columns)
+                    row = [self._cluster, *((group,) if place else ()), *parts, *_row(value)]
+                    db.execute(
+                        f"INSERT OR REPLACE INTO {table} ({', '.join(into)})"  # noqa: S608
+                        f" VALUES ({', '.join('?' * len(into))})",
+                        row,
+                    )
+        return there
+
+
+def _text(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _slot(group: str, number: int, row: tuple[Any, ...]) -> Slot:
+    told = dict(zip(_COLUMNS, row, strict=True))
+    return Slot(
+        group=group,
+        number=number,
+        **{**told, "phase": Phase(told["phase"]), "clean": bool(told["clean"])},
+    )
+
+
+def _row(value: Remark) -> tuple[object, ...]:
+    if isinstance(value, WorkerReport):
+        return (_text(report_as_json(value)),)
+    if isinstance(value, Quarantine):
+        return (value.offset, value.error, value.attempts, value.revision, value.at)
+    if isinstance(value, Pause):
+        return (value.reason, value.by, value.at)
+    return (_text(value),)
+
+
+def _remark(space: Space, group: str, row: tuple[Any, ...]) -> Remark:
+    if space is Space.REPORTS:
+        return report_from_json(json.loads(row[1]))
+    if space is Space.NOTES:
+        return dict(json.loads(row[1]))
+    if space is Space.PAUSES:
+        return Pause(group=row[0] or None, reason=row[1], by=row[2], at=row[3])
+    return Quarantine(
+        group=group,
+        tp=TopicPartition(row[0], row[1]),
+        offset=row[2],
+        error=row[3],
+        attempts=row[4],
+        revision=row[5],
+        at=row[6],
+    )

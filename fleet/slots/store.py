@@ -1,0 +1,255 @@
+"""The store of slots, gates and changes: its rules, over any place that can compare and swap.
+
+Problem: the same promises have to hold in a file, on an API server and in memory. Choice: what may
+be written is a pure function (`fleet.slots.transitions`), a back end only compares and swaps one
+object at a time, and here is what calls them, once. A change's actor is fenced at the gate by its
+token: whoever adopts a change writes its own there before it acts. Cost: what touches two objects
+takes several requests, in an order that leaves no harm wherever it ends (`fleet.slots.taking`).
+"""
+
+import contextlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from fleet.clock import Clock
+from fleet.errors import Unreachable
+from fleet.evidence import Writes
+from fleet.model import Plan, TopicPartition
+from fleet.slots import (
+    Change,
+    Gate,
+    Pause,
+    Quarantine,
+    Slot,
+    WorkerReport,
+    transitions,
+)
+from fleet.slots.backend import Backend, Key, Kind, Space, Value
+from fleet.slots.gates import GateRecord
+from fleet.slots.objects import Objects, change_of
+from fleet.slots.taking import Taking
+
+
+class Store:
+    """`fleet.slots.SlotStore` over a back end; thread-safe.
+
+    Raises Unreachable where the back end does not answer, or others write without an end.
+    """
+
+    def __init__(
+        self, backend: Backend, *, clock: Clock, jitter: Callable[[], float] = random.random
+    ) -> None:
+        self._backend = backend
+        self._objects = Objects(backend, clock=clock, jitter=jitter)
+        self._taking = Taking(self._objects)
+
+    @property
+    def writes(self) -> Writes:
+        """What became of this process' own writes."""
+        return self._backend.writes
+
+    def beat(self, group: str) -> None:
+        """Write something that changes nothing, by the way that a holder's renewal goes."""
+        self._backend.beat(group)
+
+    def data_version(self) -> int:
+        """Differs whenever anything in the store has changed; for pollers."""
+        return self._backend.version()
+
+    def known_since(self) -> float | None:
+        """Monotonic time since when what is read is known to be true; None: it is not now."""
+        return self._backend.known_since()
+
+    def close(self) -> None:
+        """What is held stays held."""
+        self._backend.close()
+
+    # --- the gate ---------------------------------------------------------------------------
+
+    def gate(self, group: str) -> Gate:
+        """The group's gate; version 0 and nothing open where none was written yet."""
+        return self._objects.record(group).gate
+
+    def write_gate(self, gate: Gate, *, by: Change | None = None) -> Gate | None:
+        """Store `gate` if its version is still the stored one; None where it is not.
+
+        LostLease where an actor with a later token than `by`'s has been at the gate (`adopt`).
+        """
+
+        def edit(record: GateRecord) -> GateRecord | None:
+            if by is not None and by.token < record.token:
+                raise transitions.lost(by, self.change(gate.group))
+            if record.gate.version != gate.version:
+                return None
+            return replace(
+                record,
+                gate=replace(gate, version=gate.version + 1),
+                opened=record.opened | gate.open,
+                token=record.token if by is None else by.token,
+            )
+
+        for number in sorted(gate.open):
+            self._objects.make(gate.group, number)
+        stored = self._objects.change_record(gate.group, edit)
+        return None if stored is None else stored.gate
+
+    def change_gate(
+        self, group: str, change: Callable[[Gate], Gate | None], *, by: Change | None = None
+    ) -> Gate | None:
+        """Store what `change` makes of the gate as it stands, asked again on every newer one.
+
+        None where it says no. Raises LostLease as `write_gate` does.
+        """
+        for _ in self._objects.again(f"the gate of group {group}"):
+            wanted = change(self.gate(group))
+            if wanted is None:
+                return None
+            stored = self.write_gate(wanted, by=by)
+            if stored is not None:
+                return stored
+        raise AssertionError("unreachable: _again raises")
+
+    # --- slots ------------------------------------------------------------------------------
+
+    def slots(self, group: str) -> tuple[Slot, ...]:
+        """All slots that were ever opened, by number."""
+        record, found = self._backend.scan(group, fresh=False)
+        opened = frozenset() if record is None else record.opened | record.gate.open
+        return tuple(found[n] for n in sorted(found) if n in opened or found[n].token)
+
+    def take(
+        self, seen: Slot, *, worker: str, revision: str, spark_session: str | None
+    ) -> Slot | None:
+        """Take the slot if it is still as seen and the gate lets this revision in; else None."""
+        return self._taking.take(
+            seen, worker=worker, revision=revision, spark_session=spark_session
+        )
+
+    def renew(self, slot: Slot) -> Slot | None:
+        """Write the holder's fields with counter + 1; None: somebody else has the slot."""
+        return self._objects.change_slot(slot, lambda stored: transitions.renewed(stored, slot))
+
+    def release(self, slot: Slot, *, clean: bool) -> bool:
+        """Give the slot up; False where it was not the caller's any more."""
+        edited = self._objects.change_slot(
+            slot, lambda stored: transitions.released(stored, slot, clean=clean)
+        )
+        return edited is not None
+
+    def clear(self, slot: Slot) -> bool:
+        """After a leave: forget member, revision and a dead holder, if the token is as seen."""
+        edited = self._objects.change_slot(slot, lambda stored: transitions.cleared(stored, slot))
+        return edited is not None
+
+    # --- changes ----------------------------------------------------------------------------
+
+    def begin(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
+        """Start a change; None where one is running. The token grows over all changes."""
+
+        def edit(last: Value | None) -> Value | None:
+            after = 0 if last is not None else self._objects.record(plan.group).token
+            return transitions.begun(
+                change_of(last), plan, actor=actor, started_at=started_at, after=after
+            )
+
+        return change_of(self._objects.edit(Key(plan.group, Kind.CHANGE), edit))
+
+    def change(self, group: str) -> Change | None:
+        """The running change, or else the last one."""
+        entry = self._backend.read(Key(group, Kind.CHANGE), fresh=False)
+        return None if entry is None else change_of(entry.value)
+
+    def adopt(self, seen: Change, *, actor: str) -> Change | None:
+        """Take over a running change that is still as seen; None where it is not.
+
+        The gate learns of the new token before anybody acts by it: from then on the former actor,
+        who may only have slept, writes the gate no more. Before that its writes are seen by us.
+        """
+        stored = self._objects.edit(
+            Key(seen.group, Kind.CHANGE),
+            lambda last: transitions.adopted(change_of(last), seen, actor=actor),
+        )
+        change = change_of(stored)
+        if change is None:
+            return None
+        token = change.token
+        self._objects.change_record(
+            seen.group, lambda r: None if r.token >= token else replace(r, token=token)
+        )
+        return change
+
+    def advance(self, change: Change) -> Change:
+        """Write the change's progress with counter + 1; LostLease where it is another's now."""
+        stored = self._objects.edit(
+            Key(change.group, Kind.CHANGE),
+            lambda last: transitions.advanced(change_of(last), change),
+        )
+        assert isinstance(stored, Change)
+        return stored
+
+    def changes(self, group: str, *, limit: int = 20) -> tuple[Change, ...]:
+        """Latest first."""
+        last = self.change(group)
+        if last is None:
+            return ()
+        ended = self._backend.ended(group, limit=limit)
+        return (last, *(each for each in ended if each.token < last.token))[:limit]
+
+    # --- what compares nothing before it writes -----------------------------------------------
+
+    def report(self, report: WorkerReport) -> None:
+        """Replace the worker's report; first give back what was taken without an answer."""
+        with contextlib.suppress(Unreachable):
+            self._taking.settle()
+        self._backend.merge(Space.REPORTS, report.group, {report.worker: report})
+
+    def reports(self, group: str) -> tuple[WorkerReport, ...]:
+        """All stored reports of the group's workers, by name."""
+        found = self._backend.entries(Space.REPORTS, group)
+        return tuple(r for _, r in sorted(found.items()) if isinstance(r, WorkerReport))
+
+    def forget_worker(self, worker: str) -> None:
+        """Drop the report of a worker that was removed."""
+        self._backend.merge(Space.REPORTS, None, {worker: None})
+
+    def pause(self, pause: Pause) -> None:
+        """Hold a group (or all); a second pause replaces the first."""
+        self._backend.merge(Space.PAUSES, "", {pause.group or "": pause})
+
+    def resume(self, group: str | None) -> bool:
+        """True where a pause was lifted."""
+        return self._backend.merge(Space.PAUSES, "", {group or "": None}) == 1
+
+    def pauses(self) -> tuple[Pause, ...]:
+        """All pauses, the one of all groups first."""
+        found = self._backend.entries(Space.PAUSES, "")
+        return tuple(p for _, p in sorted(found.items()) if isinstance(p, Pause))
+
+    def note(self, group: str, key: str) -> dict[str, object] | None:
+        """A small JSON memory; None where there is none."""
+        found = self._backend.entries(Space.NOTES, group).get(key)
+        return dict(found) if isinstance(found, Mapping) else None
+
+    def put_note(self, group: str, key: str, value: Mapping[str, object] | None) -> None:
+        """Replace it; None removes it."""
+        self._backend.merge(Space.NOTES, group, {key: value})
+
+    def quarantine(self, mark: Quarantine) -> None:
+        """Store the mark of a stopped partition; a newer one replaces it."""
+        self._backend.merge(Space.MARKS, mark.group, {_mark_key(mark.tp): mark})
+
+    def quarantines(self, group: str) -> tuple[Quarantine, ...]:
+        """The group's stopped partitions, in order."""
+        found = self._backend.entries(Space.MARKS, group).values()
+        marks = (mark for mark in found if isinstance(mark, Quarantine))
+        return tuple(sorted(marks, key=lambda mark: (mark.tp.topic, mark.tp.partition)))
+
+    def lift(self, group: str, tp: TopicPartition | None) -> int:
+        """Remove marks (all of the group where tp is None); how many."""
+        wanted = [tp] if tp is not None else [mark.tp for mark in self.quarantines(group)]
+        return self._backend.merge(Space.MARKS, group, {_mark_key(each): None for each in wanted})
+
+
+def _mark_key(tp: TopicPartition) -> str:
+    return f"{tp.topic} {tp.partition}"

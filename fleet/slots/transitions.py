@@ -1,0 +1,214 @@
+"""How slots and changes move: every write of the store as a pure function of what is stored.
+
+Problem: which writes a stale actor may still make decides whether two processes ever use one
+`group.instance.id`; written once for each back end, the rules drift apart. Choice: a function
+takes what is stored and what its caller saw, and gives what is to be stored, or None where the
+caller has seen an older state; back ends only compare and swap (`fleet.slots.backend`). What a
+phase may become stands in one table; a move that is not in it is a defect of ours, and raises
+with the story. Cost: what a caller may not do and what it came too late for look different
+(IllegalMove, None), and both have to be tested.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+from fleet.errors import LostLease
+from fleet.model import Plan
+from fleet.slots import Change, ChangeState, Gate, Phase, Slot
+
+
+class Event(StrEnum):
+    """What happens to a slot."""
+
+    TAKE = "take"
+    """A worker that saw it free, or its holder's lease run out."""
+    JOIN = "join"
+    """Its holder joins: for the first time, or again after a forced rebalance."""
+    ACTIVATE = "activate"
+    """Its holder has committed a batch, or found nothing to read."""
+    DRAIN = "drain"
+    HOLD = "hold"
+    """Its holder is drained, and stays a member until the others are."""
+    CLOSE = "close"
+    RELEASE = "release"
+    """Its holder gives it up."""
+    CLEAR = "clear"
+    """A batched leave removed its member."""
+
+
+TOLD: Final[Mapping[Phase, Event]] = {
+    Phase.JOINING: Event.JOIN,
+    Phase.ACTIVE: Event.ACTIVATE,
+    Phase.DRAINING: Event.DRAIN,
+    Phase.DRAINED: Event.HOLD,
+    Phase.CLOSED: Event.CLOSE,
+}
+"""What a holder says by a renewal. It renews every few seconds, so a phase may be passed over."""
+
+_HELD: Final = tuple(TOLD)
+
+MOVES: Final[Mapping[tuple[Phase, Event], Phase]] = {
+    **{(phase, Event.TAKE): Phase.JOINING for phase in Phase},  # the dead leave any phase behind
+    **{(phase, event): told for phase in _HELD for told, event in TOLD.items()},
+    **{(phase, Event.RELEASE): Phase.FREE for phase in _HELD},
+    (Phase.CLOSED, Event.RELEASE): Phase.CLOSED,  # its member is to be removed yet
+    **{(phase, Event.CLEAR): Phase.FREE for phase in Phase},
+}
+
+
+class IllegalMove(Exception):
+    """A defect: what was to be written has no meaning for a slot of that phase."""
+
+
+def moved(slot: Slot, event: Event) -> Phase:
+    """The phase after `event`. Raises IllegalMove where the table has none."""
+    after = MOVES.get((slot.phase, event))
+    if after is None:
+        allowed = sorted(each.value for phase, each in MOVES if phase is slot.phase)
+        raise IllegalMove(
+            f"slot {slot.number} of group {slot.group} is {slot.phase.value} "
+            f"(holder {slot.holder or 'nobody'}, token {slot.token}, counter {slot.counter}): "
+            f"'{event.value}' is not possible there, only {', '.join(allowed)}"
+        )
+    return after
+
+
+# --- slots ----------------------------------------------------------------------------------
+
+
+def admits(gate: Gate, number: int, revision: str) -> bool:
+    """Whether the gate lets a worker of this revision take this slot."""
+    pinned = gate.handover.get(number)
+    if pinned is not None and pinned.revision != revision:
+        return False
+    return number in gate.open - gate.leaving - gate.quarantined
+
+
+def is_as_seen(stored: Slot, seen: Slot) -> bool:
+    """Whether nobody took or renewed it since."""
+    return (stored.holder, stored.token, stored.counter) == (seen.holder, seen.token, seen.counter)
+
+
+def is_held_by(stored: Slot, holder: Slot) -> bool:
+    """Whether it is still this holder's, of this very take."""
+    mine = (holder.holder, holder.token)
+    return stored.holder is not None and (stored.holder, stored.token) == mine
+
+
+def taken(stored: Slot, *, worker: str, revision: str, spark_session: str | None) -> Slot:
+    """The slot in a taker's hands: token + 1, not clean until it is released so."""
+    return replace(
+        stored,
+        holder=worker,
+        token=stored.token + 1,
+        phase=moved(stored, Event.TAKE),
+        clean=False,
+        batches=0,
+        error=None,
+        revision=revision,
+        # A taker may die before it has ended the session of an unclean predecessor: until its
+        # first renewal the slot names that one still.
+        spark_session=spark_session if stored.clean else stored.spark_session,
+    )
+
+
+def given_back(stored: Slot, before: Slot) -> Slot:
+    """A take undone: as it was `before`, without a holder; the token has grown."""
+    phase = Phase.CLOSED if before.phase is Phase.CLOSED else Phase.FREE
+    return replace(before, holder=None, token=stored.token, phase=phase)
+
+
+def told_by(holder: Slot) -> Event:
+    """What a renewal of this phase says. Raises IllegalMove for one that no holder has."""
+    event = TOLD.get(holder.phase)
+    if event is None:
+        raise IllegalMove(
+            f"{holder.holder or 'nobody'} renews slot {holder.number} of group {holder.group} as "
+            f"{holder.phase.value}: a holder's slot is {', '.join(phase.value for phase in TOLD)}"
+        )
+    return event
+
+
+def renewed(stored: Slot, told: Slot) -> Slot | None:
+    """With what its holder tells, counter + 1; None where somebody else has it."""
+    if not is_held_by(stored, told):
+        return None
+    return replace(
+        stored,
+        counter=stored.counter + 1,
+        phase=moved(stored, told_by(told)),
+        member_id=told.member_id,
+        spark_session=told.spark_session,
+        batches=told.batches,
+        error=told.error,
+    )
+
+
+def released(stored: Slot, held: Slot, *, clean: bool) -> Slot | None:
+    """Given up by its holder; None where it is somebody else's. Its member is named still."""
+    if not is_held_by(stored, held):
+        return None
+    return replace(stored, holder=None, phase=moved(stored, Event.RELEASE), clean=clean)
+
+
+def cleared(stored: Slot, seen: Slot) -> Slot | None:
+    """After its member was removed: member, revision and a dead holder forgotten.
+
+    None where it was taken since. Spark session and `clean` stay for the next taker.
+    """
+    if stored.token != seen.token:
+        return None
+    phase = moved(stored, Event.CLEAR)
+    return replace(stored, member_id=None, holder=None, revision=None, phase=phase)
+
+
+# --- changes --------------------------------------------------------------------------------
+
+
+def begun(
+    last: Change | None, plan: Plan, *, actor: str, started_at: float, after: int = 0
+) -> Change | None:
+    """The change that carries a plan out; None while another one runs.
+
+    after: the latest token known of elsewhere, where the last change is.
+    """
+    if last is not None and last.state is ChangeState.RUNNING:
+        return None
+    return Change(
+        group=plan.group,
+        plan=plan,
+        state=ChangeState.RUNNING,
+        actor=actor,
+        token=(last.token if last else after) + 1,
+        counter=0,
+        step=0,
+        started_at=started_at,
+    )
+
+
+def adopted(last: Change | None, seen: Change, *, actor: str) -> Change | None:
+    """In another actor's hands, token + 1; None where it has ended or moved since it was seen."""
+    if last is None or last.state is not ChangeState.RUNNING:
+        return None
+    if (last.actor, last.token, last.counter) != (seen.actor, seen.token, seen.counter):
+        return None
+    return replace(last, actor=actor, token=last.token + 1)
+
+
+def advanced(last: Change | None, told: Change) -> Change:
+    """With what its actor tells, counter + 1. Raises LostLease where it is another's by now."""
+    if last is None or (last.actor, last.token) != (told.actor, told.token):
+        raise lost(told, last)
+    return replace(told, plan=last.plan, counter=last.counter + 1)
+
+
+def lost(change: Change, last: Change | None) -> LostLease:
+    """Why its actor has to stop. last: the change as stored."""
+    holder = f"{last.actor} (token {last.token})" if last else "nobody"
+    return LostLease(
+        f"the change of group {change.group} belongs to {holder} now, not to {change.actor} "
+        f"(token {change.token}): stop acting on it; `fleet status {change.group}` shows how it "
+        "goes on"
+    )

@@ -1,0 +1,103 @@
+"""Actors on one memory, switched between any two of their requests by a seeded scheduler.
+
+Each actor is a coroutine of its own (a greenlet) with a store of its own; it stops before every
+request and the scheduler picks who goes on. It may also be killed there, be told that nobody
+answers, or lose the answer of a write that was stored. Time moves only by what actors wait.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from fleet.clock import ManualClock
+from fleet.errors import Unreachable
+from fleet.slots import Slot
+from fleet.slots.backend import Entry, Key, Value
+from fleet.slots.gates import GateRecord
+from fleet.slots.memory import Memory, MemoryBackend
+from fleet.slots.store import Store
+
+
+class Stopped(BaseException):
+    """Killed: no line of its own runs after this."""
+
+
+class Interrupted(MemoryBackend):
+    """A back end that lets others go first before each request."""
+
+    def __init__(self, world: "World", *, away: float) -> None:
+        super().__init__(world.memory, clock=world.clock)
+        self._world = world
+        self._away = away
+
+    def _turn(self) -> None:
+        self._world.turn()
+        if self._world.random.random() < self._away:
+            raise Unreachable("away")
+
+    def read(self, key: Key, *, fresh: bool) -> Entry | None:
+        """After whoever goes first."""
+        self._turn()
+        return super().read(key, fresh=fresh)
+
+    def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
+        """The same."""
+        self._turn()
+        return super().scan(group, fresh=fresh)
+
+    def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
+        """The same; its answer may be lost."""
+        self._turn()
+        stored = super().swap(key, value, seen)
+        if self._world.random.random() < self._away:
+            raise Unreachable("the answer was lost")
+        return stored
+
+
+class World:
+    """One memory, one clock, one order of everything."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.memory = Memory()
+        self.clock = ManualClock()
+        self._actors: list[greenlet] = []
+        self._main = getcurrent()
+        self.killed: set[str] = set()
+        self._names: dict[greenlet, str] = {}
+
+    def store(self, *, away: float = 0.0) -> Store:
+        """An actor's own."""
+        jitter = self.random.random
+        return Store(Interrupted(self, away=away), clock=self.clock, jitter=jitter)
+
+    def quiet(self) -> Store:
+        """For who looks on: nothing comes between."""
+        return Store(MemoryBackend(self.memory, clock=self.clock), clock=self.clock)
+
+    def add(self, name: str, act: Callable[[], Any]) -> None:
+        """One more that runs from its first request to its end."""
+        actor = greenlet(act)
+        self._actors.append(actor)
+        self._names[actor] = name
+
+    def turn(self) -> None:
+        """The others, until it is ours again."""
+        if getcurrent() is not self._main:
+            self._main.switch()
+
+    def run(self, *, kills: float = 0.0, after: Callable[[], None] = lambda: None) -> None:
+        """All to their ends, `after` each step; kills: how likely one dies at a step."""
+        while self._actors:
+            actor = self.random.choice(self._actors)
+            if self.random.random() < kills:
+                self.killed.add(self._names[actor])
+                if actor:  # begun: it ends where it stands
+                    actor.throw(Stopped)
+            else:
+                actor.switch()
+            if actor.dead or self._names[actor] in self.killed:
+                self._actors.remove(actor)
+            after()

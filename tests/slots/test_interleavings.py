@@ -1,0 +1,206 @@
+"""The take protocol in thousands of orders: takers, gates, a store that goes away, deaths.
+
+What must hold, whoever comes between whose requests: of an unproven revision one slot at most is
+taken from another revision; a slot that was seen free after its gate shut is nobody's; what is
+not told to be taken is given back; a former actor of a change writes no gate.
+"""
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from fleet.errors import LostLease, Unreachable
+from fleet.model import Plan
+from fleet.slots import Change, Gate, Handover, Phase, Slot
+from fleet.slots.store import Store
+from tests.slots.interleaving import Stopped, World
+
+GROUP = "orders"
+SLOTS = 3
+
+
+@pytest.fixture(
+    params=[pytest.param(200, id="some"), pytest.param(4000, marks=pytest.mark.slow, id="many")]
+)
+def rounds(request: pytest.FixtureRequest) -> int:
+    """Orders of each story: seven times 4,000 in all."""
+    return int(request.param)
+
+
+def prepared(world: World) -> None:
+    """Slots that an old revision held and has worked on."""
+    store = world.quiet()
+    assert store.write_gate(Gate(group=GROUP, open=frozenset(range(SLOTS))))
+    for slot in store.slots(GROUP):
+        held = store.take(slot, worker="old", revision="old", spark_session="s-old")
+        assert held is not None
+        worked = store.renew(replace(held, phase=Phase.ACTIVE, batches=1))
+        assert worked is not None
+        assert store.release(worked, clean=True)
+
+
+class Taker:
+    """A standby: takes one of the slots, tries again, and looks after what was not answered."""
+
+    def __init__(self, world: World, name: str, revision: str, number: int, away: float) -> None:
+        self.name = name
+        self.revision = revision
+        self.held: Slot | None = None
+        self._number = number
+        self._store: Store = world.store(away=away)
+        self._world = world
+        world.add(name, self)
+
+    def __call__(self) -> None:
+        """To its end; a killed one does nothing more."""
+        try:
+            self._take()
+            for _ in range(40):  # what it left in doubt is settled with its next reports
+                try:
+                    self._store._taking.settle()
+                    return
+                except Unreachable:
+                    self._world.clock.sleep(1.0)
+        except Stopped:
+            self.held = None
+
+    def _take(self) -> None:
+        for _ in range(3):
+            try:
+                seen = next(s for s in self._store.slots(GROUP) if s.number == self._number)
+                if seen.holder is not None:
+                    continue
+                self.held = self._store.take(
+                    seen, worker=self.name, revision=self.revision, spark_session=self.name
+                )
+            except Unreachable:
+                continue
+            if self.held is not None:
+                return
+            self._world.clock.sleep(1.0)
+
+
+def takers(world: World, *revisions: str, away: float = 0.0) -> list[Taker]:
+    """One standby for each, before slots by chance."""
+    return [
+        Taker(world, f"w{n}", revision, world.random.randrange(SLOTS), away)
+        for n, revision in enumerate(revisions)
+    ]
+
+
+def check(world: World, some: list[Taker]) -> None:
+    """One holder of each slot; what is stored is what its taker was told."""
+    told = {(t.held.number, t.held.token) for t in some if t.held is not None}
+    assert len({number for number, _ in told}) == len(told), "two hold one slot"
+    for slot in world.quiet().slots(GROUP):
+        if slot.holder is not None and slot.holder not in world.killed:
+            assert (slot.number, slot.token) in told, f"{slot.holder} holds it and was not told"
+    for taker in some:
+        if taker.held is not None:
+            (stored,) = (s for s in world.quiet().slots(GROUP) if s.number == taker.held.number)
+            assert stored.holder == taker.name, "told to hold what is another's"
+
+
+def trial_slots(some: list[Taker], revision: str) -> list[int]:
+    """Which its workers were told to hold."""
+    return [t.held.number for t in some if t.held is not None and t.revision == revision]
+
+
+@pytest.mark.parametrize("away", [pytest.param(0.0, id="answering"), pytest.param(0.05, id="away")])
+@pytest.mark.parametrize("kills", [pytest.param(0.0, id="living"), pytest.param(0.03, id="dying")])
+def test_an_unproven_revision_gets_one_slot(away, kills, rounds):
+    """Of three slots and five standbys of two new revisions, whoever is slow, silent or dead."""
+    tried = 0
+    for seed in range(rounds):
+        world = World(seed)
+        prepared(world)
+        some = takers(world, "new", "new", "new", "newer", "newer", away=away)
+
+        def one_each(some: list[Taker] = some, seed: int = seed) -> None:
+            for revision in ("new", "newer"):
+                assert len(trial_slots(some, revision)) <= 1, f"seed {seed}: two on trial"
+
+        world.run(kills=kills, after=one_each)
+        check(world, some)
+        tried += bool(trial_slots(some, "new"))
+    assert tried > rounds // 3, "hardly anybody gets anything: nothing was tried"
+
+
+@pytest.mark.parametrize("away", [pytest.param(0.0, id="answering"), pytest.param(0.05, id="away")])
+def test_what_was_seen_free_behind_a_shut_gate_stays_free(away, rounds):
+    """A leave counts who is there after its gate shut: nobody comes later."""
+    seen_free = 0
+    for seed in range(rounds):
+        world = World(seed)
+        prepared(world)
+        some = takers(world, "old", "old", "old", "old", away=away)
+        free: set[int] = set()
+        how = world.random.choice(["open", "leaving", "quarantined", "pinned"])
+
+        def shut(world: World = world, free: set[int] = free, how: str = how) -> None:
+            store = world.store()
+            keep = {
+                "open": {"open": frozenset({2})},
+                "leaving": {"leaving": frozenset({0, 1})},
+                "quarantined": {"quarantined": frozenset({0, 1})},
+                "pinned": {"handover": {n: Handover(token=0, revision="x") for n in (0, 1)}},
+            }[how]
+            changed = store.change_gate(GROUP, lambda gate: replace(gate, **keep))
+            assert changed is not None
+            free.update(s.number for s in store.slots(GROUP) if s.holder is None)
+
+        world.add("manager", shut)
+
+        def nobody(some: list[Taker] = some, free: set[int] = free, seed: int = seed) -> None:
+            late = [t.name for t in some if t.held is not None and t.held.number in free - {2}]
+            assert not late, f"seed {seed}: {late} took a slot that was seen free"
+
+        world.run(after=nobody)
+        check(world, some)
+        seen_free += bool(free - {2})
+    assert seen_free > rounds // 10
+
+
+def test_a_former_actor_writes_no_gate(rounds):
+    """Whoever adopted a change has looked at the gate: what it saw is only changed by itself."""
+    fenced = 0
+    for seed in range(rounds):
+        world = World(seed)
+        prepared(world)
+        first = world.quiet().begin(_plan(), actor="ann", started_at=0.0)
+        assert first is not None
+
+        def slept(world: World = world, first: Change = first) -> None:
+            with contextlib.suppress(LostLease):
+                world.store().change_gate(
+                    GROUP, lambda gate: replace(gate, open_at=gate.open_at + 1.0), by=first
+                )
+
+        def adopter(world: World = world, first: Change = first, seed: int = seed) -> None:
+            store = world.store()
+            mine = store.adopt(first, actor="bob")
+            assert mine is not None
+            seen = store.gate(GROUP)
+            wrote = store.write_gate(replace(seen, open=frozenset({0})), by=mine)
+            assert wrote is not None, f"seed {seed}: written between"
+
+        world.add("ann", slept)
+        world.add("bob", adopter)
+        world.run()
+        fenced += not world.quiet().gate(GROUP).open_at
+        assert world.quiet().gate(GROUP).open == {0}
+    assert 0 < fenced < rounds
+
+
+def _plan() -> Plan:
+    return Plan(
+        id="p",
+        cluster="main",
+        group=GROUP,
+        created_at=0.0,
+        snapshot_at=0.0,
+        wanted=1,
+        revision="r",
+        steps=(),
+    )

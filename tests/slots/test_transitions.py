@@ -1,0 +1,49 @@
+"""Every phase with every event: what it becomes, or that it is no move."""
+
+import pytest
+
+from fleet.slots import Phase, Slot, transitions
+from fleet.slots.transitions import Event, IllegalMove, moved
+
+AFTER = {
+    # take, join, activate, drain, hold, close, release, clear
+    Phase.FREE: "joining - - - - - - free",
+    Phase.JOINING: "joining joining active draining drained closed free free",
+    Phase.ACTIVE: "joining joining active draining drained closed free free",
+    Phase.DRAINING: "joining joining active draining drained closed free free",
+    Phase.DRAINED: "joining joining active draining drained closed free free",
+    Phase.CLOSED: "joining joining active draining drained closed closed free",
+}
+PAIRS = [
+    pytest.param(phase, event, after, id=f"{phase.value}-{event.value}")
+    for phase, row in AFTER.items()
+    for event, after in zip(Event, row.split(), strict=True)
+]
+
+
+@pytest.mark.parametrize(("phase", "event", "after"), PAIRS)
+def test_every_pair(phase: Phase, event: Event, after: str) -> None:
+    """An illegal one tells whose slot it is and what is possible."""
+    slot = Slot(group="orders", number=3, holder="w1", token=7, phase=phase)
+    if after != "-":
+        assert moved(slot, event) is Phase(after)
+        return
+    with pytest.raises(IllegalMove, match=rf"slot 3 of group orders is {phase.value} \(holder w1"):
+        moved(slot, event)
+
+
+def test_a_holder_renews_as_what_a_holder_is() -> None:
+    """Free is what a release makes."""
+    held = Slot(group="orders", number=3, holder="w1", token=7, phase=Phase.ACTIVE)
+    told = Slot(group="orders", number=3, holder="w1", token=7, phase=Phase.FREE)
+    with pytest.raises(IllegalMove, match="w1 renews slot 3 of group orders as free"):
+        transitions.renewed(held, told)
+
+
+def test_a_take_that_is_undone_keeps_the_tokens_growing() -> None:
+    """Whoever saw the taken slot has seen another one than who sees it free again."""
+    before = Slot(group="orders", number=3, token=7, phase=Phase.CLOSED, member_id="m", batches=4)
+    taken = transitions.taken(before, worker="w", revision="r", spark_session="s")
+    back = transitions.given_back(taken, before)
+    assert (back.holder, back.token, back.phase) == (None, 8, Phase.CLOSED)
+    assert (back.member_id, back.batches, back.clean) == ("m", 4, True)
