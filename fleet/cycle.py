@@ -34,6 +34,7 @@ from fleet.settings import settings_from
 from fleet.slots import (
     Change,
     ChangeState,
+    Gate,
     Pause,
     Slot,
 )
@@ -304,12 +305,12 @@ class Fleet(OpenFleet):
 
     def reopen(self, group: str, slot: int) -> bool:
         """Let workers take a slot again that a foreign holder shut [15]; whether it was shut."""
-        while True:
-            gate = self.store.gate(group)
-            if slot not in gate.quarantined:
-                return False
-            if self.store.write_gate(replace(gate, quarantined=gate.quarantined - {slot})):
-                return True
+
+        def reopened(gate: Gate) -> Gate | None:
+            shut = gate.quarantined
+            return replace(gate, quarantined=shut - {slot}) if slot in shut else None
+
+        return self.store.change_gate(group, reopened) is not None
 
     def resume_change(
         self, group: str, *, actor: str, progress: Progress = silent

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from fleet.evidence import Writes
 from fleet.slots import Change, Gate, Slot, WorkerReport, transitions
+from fleet.slots.gates import changed_gate
 from k8s import lease_objects as objects
 from k8s.api import Conflict, Object
 from k8s.calls import LEASE, Missing
@@ -69,6 +70,12 @@ class Slots(Changes):
             self._make_slots(names, gate.open)
         stored = self._change_record(gate.group, edit, make=self._own is None)
         return None if stored is None else self._shown_gate(stored)
+
+    def change_gate(
+        self, group: str, change: Callable[[Gate], Gate | None], *, by: Change | None = None
+    ) -> Gate | None:
+        """Store what `change` makes of the gate, asked again on every newer one."""
+        return changed_gate(self, group, change, by=by, sleep=self._clock.sleep)
 
     def _change_record(
         self,

@@ -14,7 +14,7 @@ from fleet.clock import Clock
 from fleet.errors import Refused
 from fleet.evidence import Watch
 from fleet.model import Plan
-from fleet.slots import Change, ChangeState, Phase, SlotStore
+from fleet.slots import Change, ChangeState, Gate, Phase, SlotStore
 
 Progress = Callable[[str], None]
 Perform = Callable[[Change, Progress], Change]
@@ -89,8 +89,7 @@ class Changing:
         adopted = self._adopt(actor)
         if adopted is None:
             return None
-        while not self._take_back(adopted):  # workers write the gate as well
-            pass
+        self._take_back(adopted)
         return self.store.advance(
             replace(
                 adopted,
@@ -114,12 +113,16 @@ class Changing:
         sign(self.store, adopted)
         return adopted
 
-    def _take_back(self, adopted: Change) -> bool:
-        gate = self.store.gate(self.group)
-        slots = self.store.slots(self.group)
-        closed = {slot.number for slot in slots if slot.phase is Phase.CLOSED}
-        kept = replace(gate, leaving=gate.leaving & closed, handover={}, rejoin={})
-        return self.store.write_gate(kept, by=adopted) is not None
+    def _take_back(self, adopted: Change) -> None:
+        """What was asked is asked no more; a slot that its holder has closed for a leave stays."""
+
+        def kept(gate: Gate) -> Gate | None:
+            slots = self.store.slots(self.group)
+            closed = {slot.number for slot in slots if slot.phase is Phase.CLOSED}
+            after = replace(gate, leaving=gate.leaving & closed, handover={}, rejoin={})
+            return None if after == gate else after
+
+        self.store.change_gate(self.group, kept, by=adopted)
 
     def _busy(self) -> str:
         change = self.store.change(self.group)

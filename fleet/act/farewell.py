@@ -12,7 +12,7 @@ from dataclasses import replace
 from fleet.act.kafka import GroupAdmin
 from fleet.act.leaving import LeavingMember
 from fleet.errors import FleetError
-from fleet.slots import Slot, SlotStore
+from fleet.slots import Gate, Slot, SlotStore
 
 
 def leave_for_good(
@@ -40,13 +40,15 @@ def leave_for_good(
     if refusal is not None:
         say(f"the members of {group} stay until their session ends: {refusal}")
         return False
-    gate = store.gate(group)
-    if gate.open:
-        store.write_gate(
-            replace(gate, open=frozenset(), leaving=frozenset(), handover={}, rejoin={})
-        )
+    store.change_gate(group, _shut)
     for slot in slots:
         store.clear(slot)
     if members:
         say(f"{len(members)} member(s) of {group} left in one request")
     return True
+
+
+def _shut(gate: Gate) -> Gate | None:
+    """Nothing open, nothing asked."""
+    shut = replace(gate, open=frozenset(), leaving=frozenset(), handover={}, rejoin={})
+    return shut if gate.open else None

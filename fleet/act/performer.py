@@ -11,7 +11,7 @@ Cost: about heartbeat + 2 s of waiting per step.
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Protocol
 
 from fleet.act.adopting import Adopting
 from fleet.act.crew import Crew
@@ -24,11 +24,10 @@ from fleet.clock import Clock
 from fleet.counted import Counted
 from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import GroupState, Plan, Receipt, Step, StepKind, Verdict
-from fleet.slots import Change, ChangeState, SlotStore
+from fleet.slots import Change, ChangeState, Gate, SlotStore
 from fleet.spec import CONSUMER_HEARTBEAT, ClassicWorker, ConsumerWorker, GroupSpec
 
 Progress = Callable[[str], None]
-_GATE_TRIES: Final = 50
 """Workers write the gate as well."""
 
 
@@ -309,11 +308,12 @@ class Performer:
         """
         if self.adopting is not None:
             return
-        for _ in range(_GATE_TRIES):
-            gate = self.store.gate(self.spec.group)
+
+        def without(gate: Gate) -> Gate | None:
             kept = replace(gate, handover={}, rejoin={})
-            if kept == gate or self.store.write_gate(kept, by=lease.change) is not None:
-                return
+            return None if kept == gate else kept
+
+        self.store.change_gate(self.spec.group, without, by=lease.change)
 
 
 def _whatever_comes_of_it(progress: Progress) -> Progress:

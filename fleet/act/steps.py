@@ -70,18 +70,15 @@ class StepWork:
 
     def write_gate(self, change: Callable[[Gate], Gate | None]) -> Gate:
         """Change the gate by compare-and-set; `change` returns None where nothing is to do."""
-        for _ in range(50):
-            self.lease.check()
-            seen = self.store.gate(self.spec.group)
-            wanted = change(seen)
-            if wanted is None:
-                return seen
-            ours = self.lease.change
-            written = self.store.write_gate(replace(wanted, plan_id=ours.plan.id), by=ours)
-            if written is not None:
-                return written
-            self.clock.sleep(0.02)
-        raise FleetError(f"the gate of group {self.spec.group} changes too often to be written")
+        self.lease.check()
+        ours = self.lease.change
+
+        def signed(gate: Gate) -> Gate | None:
+            wanted = change(gate)
+            return None if wanted is None else replace(wanted, plan_id=ours.plan.id)
+
+        group = self.spec.group
+        return self.store.change_gate(group, signed, by=ours) or self.store.gate(group)
 
     # --- open -------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ here, for every room; the store's rules are in `fleet.slots.store`, the places t
 them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -270,6 +270,15 @@ class SlotStore(Protocol):
 
         by: the change whose actor writes. Raises LostLease, in the gate's own transaction, where
         (actor, token) are not the running change's any more.
+        """
+        ...
+
+    def change_gate(
+        self, group: str, change: Callable[[Gate], Gate | None], *, by: Change | None = None
+    ) -> Gate | None:
+        """Store what `change` makes of the gate, asked again on every newer one; None: it says no.
+
+        Raises LostLease as `write_gate` does, Unreachable where others write without an end.
         """
         ...
 

@@ -26,7 +26,7 @@ from fleet.slots import (
     transitions,
 )
 from fleet.slots.backend import Backend, Key, Kind, Space, Value
-from fleet.slots.gates import GateRecord
+from fleet.slots.gates import GateRecord, changed_gate
 from fleet.slots.objects import Objects, change_of
 from fleet.slots.taking import Taking
 
@@ -101,14 +101,8 @@ class Store:
 
         None where it says no. Raises LostLease as `write_gate` does.
         """
-        for _ in self._objects.again(f"the gate of group {group}"):
-            wanted = change(self.gate(group))
-            if wanted is None:
-                return None
-            stored = self.write_gate(wanted, by=by)
-            if stored is not None:
-                return stored
-        raise AssertionError("unreachable: _again raises")
+        sleep = self._objects.clock.sleep
+        return changed_gate(self, group, change, by=by, sleep=sleep)
 
     # --- slots ------------------------------------------------------------------------------
 
