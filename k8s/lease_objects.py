@@ -32,7 +32,7 @@ from fleet.slots.codec import (
     trials_as_json,
     trials_from_json,
 )
-from fleet.slots.gates import Trial
+from fleet.slots.gates import GateRecord
 from k8s.calls import VERSIONS
 from k8s.names import PREFIX, Names
 from k8s.revisions import Templates
@@ -53,8 +53,6 @@ TOKEN: Final = f"{PREFIX}/token"
 BEAT: Final = f"{PREFIX}/beat"
 """When somebody last tried whether Leases can be written (fleet.evidence)."""
 SLOT: Final = f"{PREFIX}/slot"
-FENCE: Final = f"{PREFIX}/fenced"
-"""Raised to make a taker's compare-and-set fail that was decided before (k8s.taking)."""
 CHANGE: Final = f"{PREFIX}/change"
 
 MOST_ERROR: Final = 2000
@@ -206,11 +204,6 @@ def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
     return annotate({**found, "spec": spec}, {SLOT: text(rest)})
 
 
-def fenced(found: Object) -> Object:
-    """The same Lease in another version: whoever decided on an older one writes no more."""
-    return annotate(found, {FENCE: str(int(annotation(found, FENCE) or 0) + 1)})
-
-
 def beaten(found: Object, *, now: float) -> Object:
     """The same Lease, written anew: nobody reads what differs."""
     return annotate(found, {BEAT: stamp(now)})
@@ -229,49 +222,49 @@ class First:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateRecord:
+class GateLease:
     """All that the gate's Lease says. Pins are as stored: of what the manager published."""
 
-    gate: Gate
-    opened: frozenset[int] = frozenset()
+    record: GateRecord
     templates: Templates = field(default_factory=Templates)
     first: First | None = None
-    trials: Mapping[str, Trial] = field(default_factory=dict)
-    """By raw revision."""
-    going: frozenset[str] = frozenset()
-    """Workers that were asked to go: they live until their pod is removed, and take nothing."""
-    token: int = 0
-    """The latest of the changes whose actors wrote here: who has an older one is stale."""
+
+    @classmethod
+    def empty(cls, group: str) -> "GateLease":
+        """Where there is no Lease."""
+        return cls(record=GateRecord(gate=Gate(group=group)))
 
 
-def record_from(found: Object, group: str) -> GateRecord:
+def gate_from(found: Object, group: str) -> GateLease:
     """What the gate's Lease says; version 0 where no gate was written yet."""
     with reading(found):
         gate = annotation(found, GATE)
         first = json.loads(annotation(found, FIRST) or "null")
-        return GateRecord(
-            gate=Gate(group=group) if gate is None else gate_from_json(unpacked(gate)),
-            opened=frozenset(json.loads(annotation(found, OPENED) or "[]")),
+        return GateLease(
+            record=GateRecord(
+                gate=Gate(group=group) if gate is None else gate_from_json(unpacked(gate)),
+                opened=frozenset(json.loads(annotation(found, OPENED) or "[]")),
+                trials=trials_from_json(json.loads(annotation(found, TRIALS) or "{}")),
+                going=frozenset(json.loads(annotation(found, GOING) or "[]")),
+                token=int(annotation(found, TOKEN) or 0),
+            ),
             templates=Templates(dict(json.loads(annotation(found, TEMPLATES) or "{}"))),
             first=None if first is None else First(slots=first["slots"], after=first["after"]),
-            trials=trials_from_json(json.loads(annotation(found, TRIALS) or "{}")),
-            going=frozenset(json.loads(annotation(found, GOING) or "[]")),
-            token=int(annotation(found, TOKEN) or 0),
         )
 
 
-def with_record(found: Object, record: GateRecord) -> Object:
-    """The gate's Lease with this record; its `first` is whoever rendered it's.
+def with_gate(found: Object, lease: GateLease) -> Object:
+    """The gate's Lease with this in it; its `first` is whoever rendered it's.
 
     What a newer release wrote into the gate, and this one does not know, stays.
     """
-    before = unpacked(annotation(found, GATE) or "{}")
+    before, record = unpacked(annotation(found, GATE) or "{}"), lease.record
     return annotate(
         found,
         {
             GATE: packed(before | gate_as_json(record.gate)) if record.gate.version else None,
             OPENED: text(sorted(record.opened)),
-            TEMPLATES: text(dict(record.templates.known)),
+            TEMPLATES: text(dict(lease.templates.known)),
             TRIALS: text(trials_as_json(record.trials)) if record.trials else None,
             GOING: text(sorted(record.going)) if record.going else None,
             TOKEN: str(record.token) if record.token else None,
@@ -279,11 +272,11 @@ def with_record(found: Object, record: GateRecord) -> Object:
     )
 
 
-def with_template(record: GateRecord, template_hash: str, revision: str) -> GateRecord:
-    """The record with one more registered template, the oldest ones forgotten."""
-    known = {k: v for k, v in record.templates.known.items() if k != template_hash}
+def with_template(lease: GateLease, template_hash: str, revision: str) -> GateLease:
+    """With one more registered template, the oldest ones forgotten."""
+    known = {k: v for k, v in lease.templates.known.items() if k != template_hash}
     known[template_hash] = revision
-    return replace(record, templates=Templates(dict(list(known.items())[-KEPT_TEMPLATES:])))
+    return replace(lease, templates=Templates(dict(list(known.items())[-KEPT_TEMPLATES:])))
 
 
 # --- the change -----------------------------------------------------------------------------

@@ -57,7 +57,8 @@ class Key:
 class Entry:
     """An object as it was read."""
 
-    value: Value
+    value: Value | None
+    """None where the object is there and nothing was written into it yet."""
     version: object
     """Equal to another one's only where nobody wrote in between; means nothing else."""
 
@@ -66,7 +67,7 @@ class Moved(Exception):
     """Somebody else has written since."""
 
 
-def is_next(before: Value, after: Value) -> bool:
+def is_next(before: Value | None, after: Value) -> bool:
     """Whether a change is another one than the one before it: that one had ended."""
     if not isinstance(before, Change) or not isinstance(after, Change):
         return False

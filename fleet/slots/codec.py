@@ -212,6 +212,7 @@ def record_as_json(record: GateRecord) -> dict[str, Any]:
         **gate_as_json(record.gate),
         "opened": sorted(record.opened),
         "trials": trials_as_json(record.trials),
+        "going": sorted(record.going),
         "token": record.token,
     }
 
@@ -222,6 +223,7 @@ def record_from_json(value: Mapping[str, Any], *, made: frozenset[int]) -> GateR
         gate=gate_from_json(value),
         opened=frozenset(value.get("opened", made)),
         trials=trials_from_json(value.get("trials", {})),
+        going=frozenset(value.get("going", ())),
         token=value.get("token", 0),
     )
 

@@ -30,6 +30,8 @@ class GateRecord:
     """Slots that were ever open."""
     trials: Mapping[str, Trial] = field(default_factory=dict)
     """By revision."""
+    going: frozenset[str] = frozenset()
+    """Workers that were asked to go: they live until they are removed, and take nothing."""
     token: int = 0
     """The latest of the changes whose actors wrote here: who has an older one is stale."""
 

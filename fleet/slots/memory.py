@@ -81,7 +81,7 @@ class MemoryBackend:
             write.stored = True
             return value
 
-    def _keep(self, ended: Value) -> None:
+    def _keep(self, ended: Value | None) -> None:
         assert isinstance(ended, Change)
         kept = self._memory.ended.setdefault(ended.group, [])
         kept.insert(0, ended)

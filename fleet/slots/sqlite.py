@@ -128,9 +128,12 @@ class SqliteBackend:
             if isinstance(value, Slot):
                 self._write_slot(db, value)
             elif isinstance(value, GateRecord):
+                # What a newer release wrote, and this one does not know, stays.
+                before = json.loads(stored.version[0]) if stored else {}  # type: ignore[index]
+                body = _text({**before, **record_as_json(value)})
                 db.execute(
                     "INSERT OR REPLACE INTO gates VALUES (?, ?, ?, ?)",
-                    (self._cluster, key.group, value.gate.version, _text(record_as_json(value))),
+                    (self._cluster, key.group, value.gate.version, body),
                 )
             else:
                 self._write_change(db, value, stored)

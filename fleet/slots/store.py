@@ -82,6 +82,8 @@ class Store:
                 raise transitions.lost(by, self.change(gate.group))
             if record.gate.version != gate.version:
                 return None
+            for number in sorted(gate.open - record.opened):
+                self._objects.make(gate.group, number)
             return replace(
                 record,
                 gate=replace(gate, version=gate.version + 1),
@@ -89,8 +91,6 @@ class Store:
                 token=record.token if by is None else by.token,
             )
 
-        for number in sorted(gate.open):
-            self._objects.make(gate.group, number)
         stored = self._objects.change_record(gate.group, edit)
         return None if stored is None else stored.gate
 
@@ -109,8 +109,9 @@ class Store:
     def slots(self, group: str) -> tuple[Slot, ...]:
         """All slots that were ever opened, by number."""
         record, found = self._backend.scan(group, fresh=False)
-        opened = frozenset() if record is None else record.opened | record.gate.open
-        return tuple(found[n] for n in sorted(found) if n in opened or found[n].token)
+        opened = frozenset() if record is None else record.opened
+        used = {number for number, slot in found.items() if slot.token}
+        return tuple(found.get(n, Slot(group=group, number=n)) for n in sorted(opened | used))
 
     def take(
         self, seen: Slot, *, worker: str, revision: str, spark_session: str | None
@@ -119,6 +120,10 @@ class Store:
         return self._taking.take(
             seen, worker=worker, revision=revision, spark_session=spark_session
         )
+
+    def settle(self) -> None:
+        """Give back takes whose end nobody could tell. Raises Unreachable where it is too early."""
+        self._taking.settle()
 
     def renew(self, slot: Slot) -> Slot | None:
         """Write the holder's fields with counter + 1; None: somebody else has the slot."""
@@ -195,7 +200,7 @@ class Store:
     def report(self, report: WorkerReport) -> None:
         """Replace the worker's report; first give back what was taken without an answer."""
         with contextlib.suppress(Unreachable):
-            self._taking.settle()
+            self.settle()
         self._backend.merge(Space.REPORTS, report.group, {report.worker: report})
 
     def reports(self, group: str) -> tuple[WorkerReport, ...]:

@@ -25,10 +25,10 @@ from enum import Enum
 from typing import Final
 
 from fleet.errors import Unreachable
-from fleet.slots import Slot, on_trial, proven, transitions
+from fleet.slots import Phase, Slot, on_trial, proven, transitions
 from fleet.slots.backend import Key, Kind, Moved
 from fleet.slots.doubts import Doubts
-from fleet.slots.gates import Trial
+from fleet.slots.gates import GateRecord, Trial
 from fleet.slots.objects import Objects, key_of, record_of
 
 CLAIM_PATIENCE: Final = 2.0
@@ -53,6 +53,12 @@ class Attempt:
     revision: str
     session: str | None
 
+    def is_admitted(self, record: GateRecord) -> bool:
+        """Whether the gate lets this worker into this slot."""
+        return transitions.admits(
+            record, self.seen.number, worker=self.worker, revision=self.revision
+        )
+
     def stands(self, stored: Slot) -> bool:
         """Whether this very take is what is stored."""
         return (stored.holder, stored.token) == (self.worker, self.seen.token + 1)
@@ -74,23 +80,30 @@ class Taking:
         self.settle()
         attempt = Attempt(seen=seen, worker=worker, revision=revision, session=spark_session)
         key = key_of(seen)
+        fresh = not self._objects.backend.hears
+        claim: Trial | Free | None = None
+        was: Slot | None = None  # the slot before a write of ours whose end is not known
         for _ in self._objects.again(f"slot {seen.number} of group {seen.group}"):
-            entry = self._objects.backend.read(key, fresh=True)
+            entry = self._objects.backend.read(key, fresh=fresh)
             if entry is None:
                 return None
             before = entry.value
             assert isinstance(before, Slot)
-            if not transitions.is_as_seen(before, seen):
-                return None
-            claim = self._may(attempt, before)
+            if was is not None and attempt.stands(before):
+                return self._confirmed(attempt, before, was, claim)
+            claim = self._may(attempt, before, fresh=fresh)
             if claim is None:
-                return None
+                if fresh:
+                    return None
+                fresh = True
+                continue
             taken = transitions.taken(
                 before, worker=worker, revision=revision, spark_session=spark_session
             )
             try:
                 held = self._objects.backend.swap(key, taken, entry)
             except Moved:
+                fresh, was = True, before
                 continue
             except Unreachable:
                 self._doubts.add((seen.group, seen.number), attempt, before)
@@ -112,14 +125,14 @@ class Taking:
             raise away
 
     def _confirmed(
-        self, attempt: Attempt, held: Slot, before: Slot, claim: Trial | Free
+        self, attempt: Attempt, held: Slot, before: Slot, claim: Trial | Free | None
     ) -> Slot | None:
         """The slot, where the gate lets its taker in now that it has it."""
         where = (attempt.seen.group, attempt.seen.number)
         self._doubts.add(where, attempt, before)
         record = self._objects.record(held.group, fresh=True)
         stands = claim is FREE or record.trials.get(attempt.revision) == claim
-        if stands and transitions.admits(record.gate, held.number, attempt.revision):
+        if stands and attempt.is_admitted(record):
             self._doubts.drop(where)
             return held
         self.settle()
@@ -133,14 +146,30 @@ class Taking:
             ),
         )
 
-    def _may(self, attempt: Attempt, stored: Slot) -> Trial | Free | None:
+    def _may(self, attempt: Attempt, stored: Slot, *, fresh: bool) -> Trial | Free | None:
         """Whether the gate lets the taker in, and its revision may have this slot: by what."""
-        gate = self._objects.record(attempt.seen.group, fresh=True).gate
-        if not transitions.admits(gate, stored.number, attempt.revision):
+        if not transitions.is_as_seen(stored, attempt.seen):
             return None
-        if stored.number in gate.handover or stored.revision in {None, attempt.revision}:
+        record = self._objects.record(attempt.seen.group, fresh=fresh)
+        if not attempt.is_admitted(record):
+            return None
+        pinned = stored.number in record.gate.handover
+        if pinned or stored.revision in {None, attempt.revision} or self._is_proven(attempt):
             return FREE
         return self._claim(attempt)
+
+    def _is_proven(self, attempt: Attempt) -> bool:
+        """Whether a slot of the revision works now: those of which that was heard are read."""
+        backend, group = self._objects.backend, attempt.seen.group
+        if not backend.hears:
+            return False  # the claim reads all of them anyway
+        for slot in backend.scan(group, fresh=False)[1].values():
+            if slot.revision == attempt.revision and proven(slot):
+                entry = backend.read(key_of(slot), fresh=True)
+                now = None if entry is None else entry.value
+                if isinstance(now, Slot) and now.revision == attempt.revision and proven(now):
+                    return True
+        return False
 
     def _claim(self, attempt: Attempt) -> Trial | Free | None:
         """The claim by which this take is its revision's trial, unless it needs none."""
@@ -151,7 +180,7 @@ class Taking:
             record = record_of(seen.group, None if entry is None else entry.value)
             slots = self._all(attempt)
             tried = on_trial(slots.values(), slots[seen.number], revision)
-            if tried or not transitions.admits(record.gate, seen.number, revision):
+            if tried or not attempt.is_admitted(record):
                 return None
             if any(slot.revision == revision and proven(slot) for slot in slots.values()):
                 return FREE
@@ -195,4 +224,5 @@ def _is_over(claim: Trial, slots: Mapping[int, Slot]) -> bool:
     slot = slots.get(claim.slot)
     if slot is None or slot.token < claim.token:
         return False
-    return slot.token > claim.token or slot.holder != claim.worker
+    looked = slot.phase is not Phase.JOINING
+    return slot.token > claim.token or slot.holder != claim.worker or looked

@@ -16,7 +16,8 @@ from typing import Final
 
 from fleet.errors import LostLease
 from fleet.model import Plan
-from fleet.slots import Change, ChangeState, Gate, Phase, Slot
+from fleet.slots import Change, ChangeState, Phase, Slot
+from fleet.slots.gates import GateRecord
 
 
 class Event(StrEnum):
@@ -78,10 +79,11 @@ def moved(slot: Slot, event: Event) -> Phase:
 # --- slots ----------------------------------------------------------------------------------
 
 
-def admits(gate: Gate, number: int, revision: str) -> bool:
-    """Whether the gate lets a worker of this revision take this slot."""
+def admits(record: GateRecord, number: int, *, worker: str, revision: str) -> bool:
+    """Whether the gate lets this worker take this slot."""
+    gate = record.gate
     pinned = gate.handover.get(number)
-    if pinned is not None and pinned.revision != revision:
+    if worker in record.going or (pinned is not None and pinned.revision != revision):
         return False
     return number in gate.open - gate.leaving - gate.quarantined
 

@@ -86,7 +86,7 @@ def test_a_look_after_a_write_shows_what_was_taken_before_it(place, changing):
 def test_a_server_that_is_silent_is_told(falling):
     """What was known a while ago is no answer for somebody who acts on it."""
     manager = falling.manager()
-    manager._lease = 4.0
+    manager.leases._lease = 4.0
     manager.ensure_objects(GROUP, slots=1)
     change = manager.begin(PLAN, actor="me", started_at=1.0)
     assert change is not None

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from fleet.errors import SchemaTooNew, Unreachable
 from fleet.model import TopicPartition
 from fleet.slots import Change, Gate, Handover, Pause, Quarantine, Slot, WorkerReport
+from fleet.slots.gates import GateRecord, Trial
 from k8s import lease_objects as objects
-from k8s.lease_objects import First, GateRecord, Trial
+from k8s.lease_objects import First, GateLease
 from k8s.names import Names
 from k8s.revisions import Templates
 
@@ -61,11 +62,12 @@ def test_an_unwritten_lease_is_a_free_slot():
 )
 def test_the_gates_lease_reads_back(gate, opened, templates, trials):
     """Gate, opened slots, templates and claims; `first` is left to whoever rendered it."""
-    record = GateRecord(gate=gate, opened=opened, templates=Templates(templates), trials=trials)
+    record = GateRecord(gate=gate, opened=opened, trials=trials)
+    held = GateLease(record=record, templates=Templates(templates))
     found = lease()
     found["metadata"]["annotations"][objects.FIRST] = '{"slots":2,"after":60}'
-    stored = through_text(objects.with_record(found, record))
-    assert objects.record_from(stored, "orders") == replace(record, first=First(slots=2, after=60))
+    stored = through_text(objects.with_gate(found, held))
+    assert objects.gate_from(stored, "orders") == replace(held, first=First(slots=2, after=60))
 
 
 @settings(max_examples=30, deadline=None)
@@ -142,11 +144,11 @@ def test_what_is_long_is_shortened():
 
 def test_old_templates_are_forgotten():
     """The last fifty are known; one that is told again is the newest."""
-    record = GateRecord(gate=Gate(group="g"))
+    held = GateLease.empty("g")
     for number in range(60):
-        record = objects.with_template(record, f"h{number}", "r")
-        record = objects.with_template(record, "h0", "r")
-    known = list(record.templates.known)
+        held = objects.with_template(held, f"h{number}", "r")
+        held = objects.with_template(held, "h0", "r")
+    known = list(held.templates.known)
     assert len(known) == objects.KEPT_TEMPLATES
     assert known[-1] == "h0"
 

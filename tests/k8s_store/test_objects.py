@@ -8,7 +8,7 @@ import pytest
 from fleet.errors import SchemaTooNew
 from fleet.slots import Gate, Handover, Pause, WorkerReport
 from k8s import lease_objects as objects
-from k8s import store_marks
+from k8s import maps
 from k8s.calls import CONFIG_MAP, LEASE
 from k8s.lease_objects import First
 
@@ -27,7 +27,7 @@ def test_objects_are_made_once_and_state_is_left_alone(place):
     names = place.names
     assert manager.ensure_objects(GROUP, slots=3, first=First(slots=2, after=60)) == 8
     assert manager.first(GROUP) == First(slots=2, after=60)
-    found = manager._calls.get(LEASE, names.slot(2))
+    found = manager.leases.calls.get(LEASE, names.slot(2))
     assert found["metadata"]["labels"]["fleet/name"] == names.slug
     assert found["metadata"]["annotations"]["fleet/group"] == GROUP
     assert "ownerReferences" not in found["metadata"]
@@ -48,11 +48,11 @@ def test_objects_that_were_applied_from_manifests_are_taken_as_they_are(place):
     first = {objects.FIRST: json.dumps({"slots": 1, "after": 60})}
     rendered = objects.blank(LEASE, place.names.gate, place.names)
     rendered["metadata"]["annotations"].update(first)
-    manager._calls.apply(rendered, manager="kubectl")
+    manager.leases.calls.apply(rendered, manager="kubectl")
     assert manager.first(GROUP) == First(slots=1, after=60)
     manager.ensure_objects(GROUP, slots=1, first=First(slots=1, after=60))
     gate = manager.write_gate(Gate(group=GROUP, open=frozenset({0})))
-    manager._calls.apply(rendered, manager="kubectl")
+    manager.leases.calls.apply(rendered, manager="kubectl")
     assert manager.gate(GROUP) == gate
 
 
@@ -108,7 +108,7 @@ def test_reports_of_the_dead_go(place, monkeypatch):
     assert manager.keep_reports(GROUP, [f"w{n:02}" for n in range(2, 12)]) == 0
     manager.forget_worker("w02")
     assert [told.worker for told in manager.reports(GROUP)] == [f"w{n:02}" for n in range(3, 12)]
-    monkeypatch.setattr(store_marks, "MOST_REPORTS", 4)
+    monkeypatch.setattr(maps, "MOST_REPORTS", 4)
     assert len(manager.reports(GROUP)) == 9
     assert [told.worker for told in manager.reports(GROUP)] == ["w09", "w10", "w11"]
 
@@ -121,7 +121,7 @@ def test_a_full_object_makes_room(place):
         told = objects.report_text(report(f"w{number}"), now=float(number))
         padded = {**json.loads(told), "padding": "x" * 170_000}
         data = {f"w{number}": json.dumps(padded)}
-        assert manager._calls.merge(CONFIG_MAP, place.names.crew, {"data": data})
+        assert manager.leases.calls.merge(CONFIG_MAP, place.names.crew, {"data": data})
     worker = place.worker()
     worker.report(report("new", error="y" * 1900, phase="z" * 60_000))
     kept = [told.worker for told in worker.reports(GROUP)]
@@ -136,8 +136,8 @@ def test_a_newer_schema_is_refused(place):
     manager.ensure_objects(GROUP, slots=1)
     patch = {"metadata": {"annotations": {objects.SCHEMA_ANNOTATION: "99"}}}
     for name in (place.names.gate, place.names.change):
-        manager._calls.merge(LEASE, name, patch)
-    manager._calls.merge(CONFIG_MAP, place.names.crew, {**patch, "data": {"w": "{}"}})
+        manager.leases.calls.merge(LEASE, name, patch)
+    manager.leases.calls.merge(CONFIG_MAP, place.names.crew, {**patch, "data": {"w": "{}"}})
     for read in (manager.gate, manager.slots, manager.change, manager.reports, place.worker().gate):
         with pytest.raises(SchemaTooNew, match="schema 99"):
             read(GROUP)

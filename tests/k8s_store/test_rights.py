@@ -80,9 +80,9 @@ def refused(call) -> bool:
 def test_a_worker_is_refused_one_step_beyond(granted):
     """Another group's slot, gate and reports; creating, deleting, and looking at all."""
     worker = granted.worker("r1", slots=SLOTS, user="worker")
-    calls, other = worker._calls, Names("main", "other")
+    calls, other = worker.leases.calls, Names("main", "other")
     assert worker.slots(GROUP)
-    foreign = granted.manager()._calls.get(LEASE, other.slot(0))
+    foreign = granted.manager().leases.calls.get(LEASE, other.slot(0))
     assert refused(lambda: calls.get(LEASE, other.slot(0)))
     assert refused(lambda: calls.get(LEASE, other.gate))
     assert refused(lambda: calls.replace(foreign))
@@ -102,7 +102,7 @@ def test_a_worker_is_refused_one_step_beyond(granted):
     assert refused(lambda: calls.get(CONFIG_MAP, other.crew))
     assert refused(lambda: calls.merge(CONFIG_MAP, other.marks, {"data": {"x": "y"}}))
     assert refused(lambda: calls.get(CONFIG_MAP, granted.names.notes))
-    change = granted.manager()._calls.get(LEASE, granted.names.change)
+    change = granted.manager().leases.calls.get(LEASE, granted.names.change)
     assert refused(lambda: calls.replace(change))
     assert granted.server.api(granted.name, "worker").allowed("get", "Secret", "any") is False
 
@@ -148,7 +148,7 @@ def test_a_worker_that_is_refused_everything_goes_on(granted):
     worker = place.worker("r1", slots=1, user="worker")
     (slot, *_) = worker.slots(GROUP)
     held = worker.take(slot, worker="w", revision="r1", spark_session=None)
-    worker._calls.namespace = other
+    worker.leases.calls.namespace = other
     with pytest.raises(Unreachable):
         worker.renew(held)
     with pytest.raises(FleetError):
@@ -161,7 +161,7 @@ def test_a_worker_that_is_refused_everything_goes_on(granted):
 
 def test_missing_objects_are_not_made_by_a_worker(granted):
     """They are made beforehand, and their names are all that a worker may touch."""
-    granted.manager()._calls.delete(CONFIG_MAP, granted.names.crew)
+    granted.manager().leases.calls.delete(CONFIG_MAP, granted.names.crew)
     worker = granted.worker("r1", slots=SLOTS, user="worker")
     with pytest.raises(Missing, match="crew is not there"):
         worker.report(

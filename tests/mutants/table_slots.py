@@ -196,16 +196,8 @@ MUTANTS = (
     Mutant(
         name="take-without-a-second-look-at-the-gate",
         file="fleet/slots/taking.py",
-        old="if stands and transitions.admits(record.gate, held.number, attempt.revision):",
+        old="if stands and attempt.is_admitted(record):",
         new="if stands:",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="take-looks-at-the-gate-before-its-swap-only",
-        file="fleet/slots/taking.py",
-        old="gate = self._objects.record(attempt.seen.group, fresh=True).gate\n",
-        new="gate = self._objects.record(attempt.seen.group, fresh=True).gate\n"
-        "        return FREE if transitions.admits(gate, stored.number, attempt.revision) else None\n",
         tests=_ORDERS,
     ),
     Mutant(

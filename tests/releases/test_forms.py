@@ -65,12 +65,12 @@ def wide(value: Any) -> Any:
 def test_gate() -> None:
     """Open slots, pins, templates and claims."""
     for found in (stored("gate"), widened(stored("gate"))):
-        record = objects.record_from(found, "orders")
-        gate = record.gate
+        held = objects.gate_from(found, "orders")
+        record, gate = held.record, held.record.gate
         assert (gate.version, gate.open, gate.leaving) == (4, {0, 1}, {1})
         assert gate.handover == {0: Handover(token=2, revision="bbbbbbbbbb")}
         assert (gate.rejoin, gate.quarantined, gate.open_at) == ({0: 1}, {5}, 100.0)
-        assert record.templates.known == {"abc": "aaaaaaaaaa", "def": "bbbbbbbbbb"}
+        assert held.templates.known == {"abc": "aaaaaaaaaa", "def": "bbbbbbbbbb"}
         assert record.trials["bbbbbbbbbb~def"].slot == 1
         assert record.going == frozenset()
 
@@ -78,11 +78,11 @@ def test_gate() -> None:
 def test_what_a_newer_release_wrote_into_the_gate_stays() -> None:
     """An older worker that writes the gate takes nothing of it away."""
     found = widened(stored("gate"))
-    record = objects.record_from(found, "orders")
-    again = objects.with_record(found, record)
+    held = objects.gate_from(found, "orders")
+    again = objects.with_gate(found, held)
     assert json.loads(again["metadata"]["annotations"]["fleet/gate"])["colour"] == "green"
     assert again["metadata"]["annotations"]["fleet/something-new"] == "1"
-    assert objects.record_from(again, "orders") == record
+    assert objects.gate_from(again, "orders") == held
 
 
 def test_slot() -> None:

@@ -72,10 +72,10 @@ class Stores:
     @property
     def kept_changes(self) -> int:
         """Of a group."""
-        from k8s import store_changes
+        from k8s import maps
 
         kept = {"memory": memory.KEPT_CHANGES, "sqlite": KEPT_CHANGES}
-        return kept.get(self.kind, store_changes.KEPT_CHANGES)
+        return kept.get(self.kind, maps.KEPT_CHANGES)
 
     @property
     def racers(self) -> int:
