@@ -25,12 +25,28 @@ class Stopped(BaseException):
 
 
 class Interrupted(MemoryBackend):
-    """A back end that lets others go first before each request."""
+    """A back end that lets others go first before each request.
 
-    def __init__(self, world: "World", *, away: float) -> None:
+    hears: what need not be fresh is as it was at some reading before, as watches tell it.
+    """
+
+    def __init__(self, world: "World", *, away: float, hears: bool) -> None:
         super().__init__(world.memory, clock=world.clock)
         self._world = world
         self._away = away
+        self._hears = hears
+        self._heard: dict[object, Any] = {}
+
+    @property
+    def hears(self) -> bool:
+        """Whether readings may be old."""
+        return self._hears
+
+    def _told(self, what: object, now: Any, *, fresh: bool) -> Any:
+        old = self._hears and not fresh and what in self._heard
+        if not old or self._world.random.random() < 0.3:  # the watch has caught up
+            self._heard[what] = now
+        return self._heard[what]
 
     def _turn(self) -> None:
         self._world.turn()
@@ -40,12 +56,12 @@ class Interrupted(MemoryBackend):
     def read(self, key: Key, *, fresh: bool) -> Entry | None:
         """After whoever goes first."""
         self._turn()
-        return super().read(key, fresh=fresh)
+        return self._told(key, super().read(key, fresh=fresh), fresh=fresh)
 
     def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
         """The same."""
         self._turn()
-        return super().scan(group, fresh=fresh)
+        return self._told(group, super().scan(group, fresh=fresh), fresh=fresh)
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
         """The same; its answer may be lost."""
@@ -68,10 +84,10 @@ class World:
         self.killed: set[str] = set()
         self._names: dict[greenlet, str] = {}
 
-    def store(self, *, away: float = 0.0) -> Store:
+    def store(self, *, away: float = 0.0, hears: bool = False) -> Store:
         """An actor's own."""
-        jitter = self.random.random
-        return Store(Interrupted(self, away=away), clock=self.clock, jitter=jitter)
+        backend = Interrupted(self, away=away, hears=hears)
+        return Store(backend, clock=self.clock, jitter=self.random.random)
 
     def quiet(self) -> Store:
         """For who looks on: nothing comes between."""
