@@ -292,7 +292,7 @@ class GroupSpec(Strict):
             raise ValueError(
                 f"worker.max_poll_interval {worker.max_poll_interval:g}s must exceed "
                 f"rollout.drain_timeout {self.rollout.drain_timeout:g}s, else a drain outlasts the "
-                "rebalance timeout and the member is dropped"
+                "group's rebalance timeout"
             )
         longest = worker.max_poll_interval - self.rollout.drain_timeout
         if worker.batch_timeout is not None and worker.batch_timeout > longest:
