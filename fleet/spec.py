@@ -3,8 +3,8 @@
 Problem: one file says what a cluster's fleets shall be, people write it by hand, and a typo
 must not start anything. Choice: pydantic models that forbid unknown keys; `fleet.load` reads
 the file, expands `${NAME}` and names file, line, key and the nearest allowed key. The worker
-is a union tagged by `protocol`, since classic and KIP-848 members take different settings
-(rules 22-23): `assignor` and `session_timeout` are errors under `protocol: consumer`.
+is a union tagged by `protocol`, since classic and KIP-848 members take different settings [23]:
+`assignor` and `session_timeout` are errors under `protocol: consumer`.
 Secrets are never in the file: security settings name environment variables or files.
 """
 
@@ -292,24 +292,25 @@ class GroupSpec(Strict):
             raise ValueError(
                 f"worker.max_poll_interval {worker.max_poll_interval:g}s must exceed "
                 f"rollout.drain_timeout {self.rollout.drain_timeout:g}s, else a drain outlasts the "
-                "membership [5]"
+                "group's rebalance timeout"
             )
         longest = worker.max_poll_interval - self.rollout.drain_timeout
         if worker.batch_timeout is not None and worker.batch_timeout > longest:
             raise ValueError(
                 f"worker.batch_timeout {worker.batch_timeout:g}s must be at most "
-                f"worker.max_poll_interval - rollout.drain_timeout = {longest:g}s [5]"
+                f"worker.max_poll_interval - rollout.drain_timeout = {longest:g}s, else a batch "
+                "that hangs outlasts the group's rebalance timeout"
             )
         if isinstance(worker, ConsumerWorker) and lease + 5 >= CONSUMER_SESSION:
             raise ValueError(
                 f"runtime.lease {lease:g}s + 5s must be below the session timeout of KIP-848 "
-                f"groups, {CONSUMER_SESSION:g}s by Kafka's default [13]"
+                f"groups, {CONSUMER_SESSION:g}s by Kafka's default, else a death is a rebalance"
             )
         if isinstance(worker, ClassicWorker):
             if lease + 5 >= worker.session_timeout:
                 raise ValueError(
                     f"runtime.lease {lease:g}s + 5s must be below worker.session_timeout "
-                    f"{worker.session_timeout:g}s, else a death is a rebalance [13]"
+                    f"{worker.session_timeout:g}s, else a death is a rebalance"
                 )
             if worker.max_poll_interval < worker.session_timeout:
                 raise ValueError(

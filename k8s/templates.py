@@ -2,7 +2,7 @@
 
 Problem: `kubectl set image` leaves our revision in the template's annotation, yet its pods run
 something else. Choice: the gate's Lease keeps {pod-template-hash: revision} of what a manager
-applied (`k8s.store_slots` reads and writes it); any other template is a revision of its own.
+applied (`k8s.store` reads and writes it); any other template is a revision of its own.
 Cost: one more read where a hash is new.
 """
 

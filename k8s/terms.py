@@ -38,7 +38,7 @@ def grace_seconds(group: GroupSpec) -> int:
             f"group {group.group}: a pod needs up to {grace} s to end (rollout.drain_timeout "
             f"{drain:g}s + runtime.lease {lease:g}s + {SLACK:g}s), more than "
             f"worker.max_poll_interval {worker.max_poll_interval:g}s: shorten the drain or the "
-            "lease, or allow a longer poll interval [5]"
+            "lease, or allow a longer poll interval, which is the group's rebalance timeout"
         )
     return grace
 

@@ -1,4 +1,4 @@
-"""Imports go one way (DESIGN: rooms). Think hard about the layering before changing a table here.
+"""Imports between rooms go one way. Think hard about the layering before changing a table here.
 
 Every import statement counts, also those inside functions and under TYPE_CHECKING. A room is
 a folder of fleet/, or `assets`, or `k8s`; a module directly in fleet/ is common ground, and so is

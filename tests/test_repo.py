@@ -1,17 +1,34 @@
-"""What the repository itself promises: a clean lock, one installer, no machine's paths."""
+"""What the repository itself promises: a clean lock, one installer, references that lead on."""
 
+import ast
+import io
 import os
 import re
 import shutil
 import subprocess
+import tokenize
 import tomllib
+from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
 from tests.support.needs import repository
 
 ROOT = repository()
+DESIGN = ROOT / "docs" / "design"
+SHOWN = ("fleet", "assets", "k8s")
+"""Rooms whose strings may reach a user."""
+_RULES = re.compile(r"(?<![\w\])`])\[([1-9]\d?(?:(?:,\s*|\u2013)[1-9]\d?)*)\]")
+"""[2], [16, 17], [38\u201340]; not what indexes something, nor a class of characters."""
+_SECTIONS = re.compile(r"protocol\.md((?:[\s,;(]+(?:and |to )?(?:R\d+|\d\.\d{1,2})\b)+)")
+_STRAY = re.compile(r"\bDESIGN\b|(?<!design/)\b(?:rules|protocol)\.md")
+"""Documents that are not here, or pages of docs/design without their folder."""
+_NAMED = re.compile(r"\bDESIGN\b|\b(?:rules|protocol)\.md|\b[Rr]ules? \d")
+_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 
 def _name(requirement: str) -> str:
@@ -108,3 +125,152 @@ def test_make_refuses_an_old_python(tmp_path) -> None:
     assert "Fleet needs Python 3.11 or newer" in done.stderr
     assert "Python 3.9.2" in done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+@cache
+def _constants(path: Path) -> tuple[tuple[tuple[int, str], ...], tuple[tuple[int, str], ...]]:
+    """Strings that stand alone (docstrings), and all others, each with its line."""
+    alone: list[tuple[int, str]] = []
+    others: list[tuple[int, str]] = []
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                alone.append((node.lineno, node.value.value))
+            return
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            others.append((node.lineno, node.value))
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return tuple(alone), tuple(others)
+
+
+def _comments(path: Path) -> list[tuple[int, str]]:
+    text = path.read_text(encoding="utf-8")
+    if not re.search(r"#.*(?:\[\d|\.md|DESIGN)", text):
+        return []  # most files: splitting into tokens is what takes time
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [(each.start[0], each.string) for each in tokens if each.type == tokenize.COMMENT]
+
+
+def _prose(path: Path) -> list[tuple[int, str]]:
+    """A page's lines without code, blank where there was a block, as one text."""
+    text = path.read_text(encoding="utf-8")
+    text = _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+    return [(1, re.sub(r"`[^`\n]*`", "``", text))]
+
+
+def _code() -> Iterator[tuple[str, Path]]:
+    for room in (*SHOWN, "tests"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            yield room, path
+
+
+def _pages() -> list[Path]:
+    return [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+
+
+def _written() -> Iterator[tuple[Path, int, str]]:
+    """All that is written for a reader: comments and docstrings of code, pages without code."""
+    for _, path in _code():
+        for line, text in (*_constants(path)[0], *_comments(path)):
+            yield path, line, text
+    for path in _pages():
+        for line, text in _prose(path):
+            yield path, line, text
+
+
+def _wrong(found: Callable[[Path, str], Iterator[tuple[int, str]]]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{line + text.count(chr(10), 0, at)}: {what}"
+        for path, line, text in _written()
+        for at, what in found(path, text)
+    ]
+
+
+def _headings(page: Path) -> list[str]:
+    return re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def _slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _cited(numbers: str) -> Iterator[int]:
+    """Every n of `2`, `16, 17` and of a range."""
+    for part in numbers.split(","):
+        first, _, last = part.partition("\u2013")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def test_cited_rules_are_there() -> None:
+    """[n] in a comment, a docstring or a page is a heading of docs/design/rules.md."""
+    there = {int(h.split(".")[0]) for h in _headings(DESIGN / "rules.md") if h[0].isdigit()}
+
+    def missing(path: Path, text: str) -> Iterator[tuple[int, str]]:
+        for match in _RULES.finditer(text):
+            if set(_cited(match[1])) - there:
+                yield match.start(), f"{match[0]}: docs/design/rules.md has no such rule"
+
+    assert not (wrong := _wrong(missing)), wrong
+
+
+def test_cited_sections_are_there() -> None:
+    """`docs/design/protocol.md x.y` names a heading of that page, R n one of its items."""
+    page = DESIGN / "protocol.md"
+    there = {h.split()[0] for h in _headings(page)}
+    there |= set(re.findall(r"^- (R\d+):", page.read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+    def missing(path: Path, text: str) -> Iterator[tuple[int, str]]:
+        for match in _SECTIONS.finditer(text):
+            lacking = set(re.findall(r"R\d+|\d\.\d+", match[1])) - there
+            if lacking:
+                yield match.start(), f"protocol.md {sorted(lacking)}: no such section"
+
+    assert not (wrong := _wrong(missing)), wrong
+
+
+def test_no_document_is_cited_that_is_not_here() -> None:
+    """Nobody but whoever wrote it could follow such a reference."""
+
+    def stray(path: Path, text: str) -> Iterator[tuple[int, str]]:
+        if path.parent != DESIGN:
+            yield from ((match.start(), match[0]) for match in _STRAY.finditer(text))
+
+    assert not (wrong := _wrong(stray)), wrong
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    """Every relative link of the README and of docs."""
+    wrong = []
+    for page in _pages():
+        for match in _LINK.finditer(_prose(page)[0][1]):
+            name, _, part = match[1].partition("#")
+            if re.match(r"[a-z]+:", name):
+                continue
+            to = (page.parent / name).resolve() if name else page
+            if not to.exists():
+                wrong.append(f"{page.relative_to(ROOT)}: {match[1]}")
+            elif part and part not in map(_slug, _headings(to)):
+                wrong.append(f"{page.relative_to(ROOT)}: {match[1]} (no such heading)")
+    assert not wrong, wrong
+
+
+def test_messages_cite_nothing() -> None:
+    """A message says the reason itself: its reader has no rules at hand."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {text!r}"
+        for room, path in _code()
+        if room in SHOWN
+        for line, text in (*_constants(path)[1], *_help(path))
+        if _RULES.search(text) or _NAMED.search(text)
+    ]
+    assert not wrong, wrong
+
+
+def _help(path: Path) -> tuple[tuple[int, str], ...]:
+    """The module's docstring, where it is what --help prints."""
+    alone = _constants(path)[0]
+    return alone[:1] if "description=__doc__" in path.read_text(encoding="utf-8") else ()

@@ -3,7 +3,7 @@
 Problem: a change lasts minutes, its actor may die at any line, and nobody else may act on the
 group meanwhile. Choice: the change's own row is the lease; a thread raises its counter every
 third of the lease duration, and every step written raises it too. Whoever sees the counter
-stand still for the lease duration may adopt the change (Watch, rule 13). Cost: a slow store
+stand still for the lease duration may adopt the change (Watch) [13]. Cost: a slow store
 delays the actor, and an actor that lost the lease learns of it at its next write.
 """
 

@@ -3,7 +3,7 @@
 Problem: a step is several writes to several places, and its actor may die between any two.
 Choice: every step is written as "make it so" over observed slots, so that performing it again
 does only what is missing; where counting starts, and who held which slot, is written to the
-change before anything moves. After each step the group must be settled (rule 25) before the
+change before anything moves. After each step the group must be settled [25] before the
 receipt is read from the coordinator's records; a receipt that differs holds what follows.
 Cost: about heartbeat + 2 s of waiting per step.
 """

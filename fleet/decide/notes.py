@@ -35,7 +35,7 @@ def promises(world: GroupWorld, steps: tuple[Step, ...], wanted: int) -> tuple[s
     if spec.replicas.standby == 0 and wanted > 0:
         notes.append(
             "standby is 0: a crash or a roll waits for a worker to start, so the promises of a "
-            "takeover without rebalance and of short pauses do not hold [24]"
+            "takeover without rebalance and of short pauses do not hold"
         )
     if spec.worker is not None and spec.worker.membership == "dynamic" and changing:
         notes += _dynamic_notes(steps)

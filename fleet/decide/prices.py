@@ -1,7 +1,7 @@
 """What a step costs, stated before it is done.
 
 Counted in coordinator records: generations (classic) or assignment epochs (KIP-848), by the
-cost table of the group protocol (protocol digest 2.4-2.6; rules 19, 21, 23, 28). Moved
+cost table of the group protocol (docs/design/protocol.md 2.4 to 2.6; [19, 21, 23, 28]). Moved
 partitions are exact for static members under range, a lower bound for the sticky assignors.
 Pauses are estimates: a heartbeat until members hear of it, the batch in hand, and a second.
 A price is a promise: where it cannot be one number, it is a range with its reason.

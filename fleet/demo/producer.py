@@ -1,7 +1,7 @@
 """A steady, numbered stream of orders: `python -m fleet.demo.producer`.
 
 Problem: records can be called lost only by someone who knows how many there were, and a pause
-of a partition can be measured only under steady input [27]. Choice: a process of its own
+of a partition can be measured only under steady input. Choice: a process of its own
 produces records with consecutive numbers, the same number to every partition, at a rate that a
 control file changes while it runs; it writes down what the brokers acknowledged (acks=all,
 idempotent). Cost: the rate is kept in ticks of 50 ms, so a partition sees small bursts.

@@ -3,8 +3,8 @@
 Problem: the coordinator writes one record when a round completes, and none for what led to
 it. Choice: compare each record with the one before; a generation number that jumps by more
 than one hides rounds that never completed; the same number again is a static member that was
-replaced (KIP-345) and no rebalance (protocol.md 3.4, 3.5). Cost: the start of a round is not
-in the log but for a group's first one, for its last member's leave, and as a bound where
+replaced (KIP-345) and no rebalance (docs/design/protocol.md 3.4, 3.5). Cost: the start of a round
+is not in the log but for a group's first one, for its last member's leave, and as a bound where
 members' commits show when they gave up their partitions.
 
 Times: `end` is the record's timestamp, when the leader's assignment arrived; the members had

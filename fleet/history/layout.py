@@ -7,7 +7,7 @@ mask says which rows have kept to the layout so far. A row that strays is in `fi
 never read outside its own bytes. Cost: only the plain layout is known here (no unknown tags,
 metadata up to 16 KiB); the rest is the scalar decoder's.
 
-Layouts: OffsetCommitKey; OffsetCommitValue 0-4 (protocol.md 3.2, 3.3).
+Layouts: OffsetCommitKey; OffsetCommitValue 0-4 (docs/design/protocol.md 3.2, 3.3).
 """
 
 from typing import Final, TypeAlias
@@ -114,7 +114,7 @@ class CommitKeys:
 
 
 class CommitValues:
-    """Values of versions 0-4; which fields a version has, protocol.md 3.3 says."""
+    """Values of versions 0-4; which fields a version has, docs/design/protocol.md 3.3 says."""
 
     def __init__(self, data: Bytes) -> None:
         self.bytes = data

@@ -8,9 +8,9 @@ allow more than one. Cost: idle members that go leave no evidence at all, and th
 stays a departure.
 
 The evidence on a departure is silence. Kafka removes a classic member by session timeout only
-that long after its last heartbeat, and a commit counts as one (protocol.md 1.2, R20; 2.2), so
-a shorter silence excludes expiry. A member that committed steadily and fell silent for longer
-than its session most likely expired; one that was gone within two of its gaps left.
+that long after its last heartbeat, and a commit counts as one (docs/design/protocol.md 1.2, R20;
+2.2), so a shorter silence excludes expiry. A member that committed steadily and fell silent for
+longer than its session most likely expired; one that was gone within two of its gaps left.
 """
 
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ class Change:
 
 
 def of_generation(change: Change) -> Verdict:
-    """The cause of a classic generation (protocol.md 2.2, 2.4, 3.5)."""
+    """The cause of a classic generation (docs/design/protocol.md 2.2, 2.4, 3.5)."""
     if change.origin is None and change.first:
         return Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
     found: list[Verdict] = []
@@ -189,7 +189,7 @@ class Step:
 
 
 def of_epoch(step: Step) -> Verdict:
-    """The cause of one group epoch (protocol.md 2.5)."""
+    """The cause of one group epoch (docs/design/protocol.md 2.5)."""
     if len(step.left) > 1:  # expiry takes one member per epoch, one request any number
         return Verdict(Cause.BATCHED_LEAVE)
     if step.left:

@@ -1,9 +1,9 @@
 """`consumer_offsets`: the coordinator's own topic as a DataFrame, batch and streaming.
 
 Problem: Spark's own Kafka source gives no row of `__consumer_offsets` and says nothing
-(protocol.md 3.6), and its rows would be bytes. Choice: a Python data source on the ranges of
-`kafka_source`: ends are asked once, the offsets between are cut into equal shares, and every task
-reads its shares with a consumer of its own, assigned by hand, and yields the decoded columns as
+(docs/design/protocol.md 3.6), and its rows would be bytes. Choice: a Python data source on the
+ranges of `kafka_source`: ends are asked once, the offsets between are cut into equal shares, and
+every task reads its shares with a consumer of its own, assigned by hand, and yields the columns as
 Arrow batches. It joins no group and commits nothing: a commit would be a record in the very topic
 that it reads. Positions are the caller's (a streaming checkpoint, the tables' own). Its code
 travels by value, as that of `kafka_source` does: executors need only PySpark, pyarrow, numpy and

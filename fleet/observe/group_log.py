@@ -45,7 +45,7 @@ READS_ONLY: Final[Mapping[str, Any]] = {
 }
 _BACKWARDS: Final = (2_000, 20_000)
 _COMMITS_KEPT: Final = 21
-"""Commits per partition before a position: 20 gaps, for the median of rule 27."""
+"""Commits per partition before a position: 20 gaps, for the median gap [27]."""
 _COMMIT_TYPES: Final = (0, 1)
 _GENERATION_TYPE: Final = 2
 DENIED: Final = frozenset(

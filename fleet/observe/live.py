@@ -1,10 +1,10 @@
 """Who is in each group now, as the coordinator's records leave it.
 
 Problem: describing all members of 1,000 groups through the AdminClient takes 0.9 s, and says
-nothing of generations. Choice: the records that membership is stored in (protocol.md 3.2) are
-read anyway, so the last ones are kept per group: classic groups tell everything in one record,
-KIP-848 groups in one per member. Share and streams groups are counted, not taken apart. Cost:
-states between records (a join phase) are not there: ListGroups tells them.
+nothing of generations. Choice: the records that membership is stored in (docs/design/protocol.md
+3.2) are read anyway, so the last ones are kept per group: classic groups tell everything in one
+record, KIP-848 groups in one per member. Share and streams groups are counted, not taken apart.
+Cost: states between records (a join phase) are not there: ListGroups tells them.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Which slot a standby may take: pure.
 
 A slot is for the taking where it is open, not leaving, not quarantined, and free or held by a
-worker whose lease has expired [13]; a handover pins it to one revision. Without a pin, rule 22:
+worker whose lease has expired [13]; a handover pins it to one revision. Without a pin [22]:
 a free slot goes to the standby whose revision was published last, older ones wait one lease; a
 revision takes a second slot of another one only after its first is active, so that a bad one
 takes one slot, not all (a preference here, on what was last read; the store says so again in the

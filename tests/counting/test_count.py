@@ -115,7 +115,7 @@ def test_two_joins_in_one_generation_are_one_rebalance():
 
 
 def test_a_gap_in_generations_is_rounds_that_never_completed():
-    """A join during the second phase burns a number without a record (§2.2)."""
+    """A join in the second phase burns a number, with no record (docs/design/protocol.md 2.2)."""
     found = count([generation(8, a="a1:0,1", b="b1:2,3")], before=BEFORE)
     assert (found.rebalances, found.aborted) == (1, 2)
 
@@ -186,7 +186,7 @@ def test_a_changed_subscription_names_the_member():
 
 
 def test_pause_is_from_the_old_owners_last_commit_to_the_new_ones_first_less_the_usual_gap():
-    """Rule 27: a commit per second, then 4 s of silence over a static replacement: 3 s."""
+    """A commit per second, then 4 s of silence over a static replacement: 3 s [27]."""
     records = [
         *steady(0, start=100, end=110, first=1),
         generation(5, at=112, a="a2:0,1", b="b1:2,3"),
@@ -311,7 +311,7 @@ def test_assignment_epochs_are_the_rebalances_of_a_kip_848_group():
 
 
 def test_a_static_return_is_a_replacement_without_an_epoch():
-    """Tombstones of the old id and records of the new one, no type 3 (§3.4)."""
+    """Tombstones of the old id, records of the new, no type 3 (docs/design/protocol.md 3.4)."""
     commits = [commit(0, n, 100.0 + n, topic_id=ID) for n in range(5)]
     records = [*gone("m1"), joins("m9", "a"), target("m9", 0, 1), owns("m9", 2, 0, 1),
                commit(0, 9, 107.0, topic_id=ID)]  # fmt: skip

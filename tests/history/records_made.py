@@ -78,7 +78,7 @@ def _bytes(data):
 def group_metadata(group, generation, members, at):
     """Key and value of a classic group at a completed generation; members own one partition each.
 
-    GroupMetadata version 3 (protocol.md 3.3).
+    GroupMetadata version 3 (docs/design/protocol.md 3.3).
     """
     key = b"\x00\x02" + _text(group)
     head = b"\x00\x03" + _text("consumer") + generation.to_bytes(4, "big")

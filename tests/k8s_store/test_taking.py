@@ -1,4 +1,4 @@
-"""A take looks at two objects and behaves as if they were one (rule 22)."""
+"""A take looks at two objects and behaves as if they were one [22]."""
 
 import itertools
 import threading

@@ -1,4 +1,4 @@
-"""A fleet of pods on a real cluster keeps what DESIGN.md, section 3, promises.
+"""A fleet of pods on a real cluster keeps what docs/promises.md says.
 
 Rebalances are counted by Kafka's own DumpLogSegments [33]; lost and twice come from what the
 pods were really called with [34].

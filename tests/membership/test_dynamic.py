@@ -1,6 +1,6 @@
 """Dynamic members on a real broker: their own roll in waves, at the stated price.
 
-DESIGN section 3: all N rolled with room for N more: 2 (range), at most 3 (cooperative); with
+docs/promises.md: all N rolled with room for N more: 2 (range), at most 3 (cooperative); with
 less room that per wave. Counted by Kafka's own tool.
 """
 

@@ -1,4 +1,4 @@
-"""DESIGN, section 3, cell by cell: what one change cost a running fleet, by Kafka's own records."""
+"""docs/promises.md, cell by cell: what one change cost a running fleet, by Kafka's own records."""
 
 import time
 from collections.abc import Callable

@@ -113,13 +113,13 @@ GOLDEN = [
     pytest.param(
         fleet(WORKER + ", session_timeout: 12s}"),
         "fleet.yaml:4: fleets[0]: runtime.lease 10s + 5s must be below worker.session_timeout "
-        "12s, else a death is a rebalance [13]",
+        "12s, else a death is a rebalance",
         id="lease-above-session",
     ),
     pytest.param(
         fleet(WORKER + ", protocol: consumer}", "runtime: {lease: 40s}"),
         "fleet.yaml:5: fleets[0]: runtime.lease 40s + 5s must be below the session timeout of "
-        "KIP-848 groups, 45s by Kafka's default [13]",
+        "KIP-848 groups, 45s by Kafka's default, else a death is a rebalance",
         id="lease-above-848-session",
     ),
     pytest.param(
@@ -131,7 +131,8 @@ GOLDEN = [
     pytest.param(
         fleet(WORKER + ", batch_timeout: 5m}"),
         "fleet.yaml:4: fleets[0]: worker.batch_timeout 300s must be at most "
-        "worker.max_poll_interval - rollout.drain_timeout = 270s [5]",
+        "worker.max_poll_interval - rollout.drain_timeout = 270s, else a batch "
+        "that hangs outlasts the group's rebalance timeout",
         id="batch-timeout",
     ),
     pytest.param(

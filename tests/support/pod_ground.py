@@ -1,6 +1,6 @@
 """A managed fleet of pods that a whole file of tests lives with, and what its changes cost.
 
-Rebalances are counted by Kafka's own DumpLogSegments [33]; pauses by rule 27 from the same
+Rebalances are counted by Kafka's own DumpLogSegments [33]; pauses [27] from the same
 records; lost and twice from what the pods were really called with [34].
 """
 
