@@ -115,9 +115,7 @@ class LeaseBackend:
                 return None
             slot = objects.slot_from(found, key.group, key.number)
             return Entry(self._shown(slot, self._templates_for(slot)), found)
-        name = self.names(key.group).change
-        followed = None if fresh else self._follow_up(key.group, LEASE)
-        found = self.shelf.get(LEASE, name) if followed is None else followed.get(name)
+        found = self._lease_named(key.group, self.names(key.group).change, fresh=fresh)
         change = None if found is None else objects.change_from(found)
         return None if found is None else Entry(change, found)
 
@@ -142,6 +140,10 @@ class LeaseBackend:
         name = self.names(group).gate
         if self._own is not None:
             return self.shelf.must_get(LEASE, name, fresh=fresh)
+        return self._lease_named(group, name, fresh=fresh)
+
+    def _lease_named(self, group: str, name: str, *, fresh: bool) -> Object | None:
+        """A Lease: as a watch of the group tells, where one does; else the server."""
         followed = None if fresh else self._follow_up(group, LEASE)
         return self.shelf.get(LEASE, name) if followed is None else followed.get(name)
 

@@ -16,7 +16,7 @@ from typing import Final
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.slots import Change, Pause, Quarantine, WorkerReport
-from fleet.slots.backend import Remark, Space
+from fleet.slots.backend import Remark, Space, mark_key
 from k8s import lease_objects as objects
 from k8s.api import Conflict, Object
 from k8s.calls import CONFIG_MAP, PATIENCE, VERSIONS, TooLarge
@@ -54,7 +54,7 @@ class Maps:
         if space is Space.MARKS:
             found = self._shelf.get(CONFIG_MAP, names.marks)
             marks = () if found is None else objects.marks_from(found, names.group)
-            return {f"{mark.tp.topic} {mark.tp.partition}": mark for mark in marks}
+            return {mark_key(mark.tp): mark for mark in marks}
         found = self._shelf.get(CONFIG_MAP, names.notes)
         if found is None:
             return {}
@@ -145,7 +145,7 @@ class Maps:
         if lifted:
             found = self._shelf.get(CONFIG_MAP, names.marks)
             there = () if found is None else objects.marks_from(found, names.group)
-            wanted = [mark for mark in there if f"{mark.tp.topic} {mark.tp.partition}" in lifted]
+            wanted = [mark for mark in there if mark_key(mark.tp) in lifted]
             data.update(dict.fromkeys(objects.mark_key(mark.tp) for mark in wanted))
             if not wanted:
                 return 0

@@ -10,9 +10,10 @@ order its writes so that a process may die between any two.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from fleet.evidence import Writes
+from fleet.model import TopicPartition
 from fleet.slots import Change, ChangeState, Pause, Quarantine, Slot, WorkerReport
 from fleet.slots.gates import GateRecord
 
@@ -21,6 +22,10 @@ Value = Slot | GateRecord | Change
 Note = Mapping[str, object]
 Remark = WorkerReport | Note | Quarantine | Pause
 """What is only replaced: the last writer of a key wins."""
+
+
+KEPT_CHANGES: Final = 200
+"""Changes that a back end keeps per group where room is no matter, the present one included."""
 
 
 class Kind(StrEnum):
@@ -38,7 +43,7 @@ class Space(StrEnum):
     """By worker."""
     NOTES = "notes"
     MARKS = "marks"
-    """Stopped partitions, by `<topic> <partition>`."""
+    """Stopped partitions, by `mark_key`."""
     PAUSES = "pauses"
     """By group, of the group ""; "" is the pause of all groups."""
 
@@ -65,6 +70,11 @@ class Entry:
 
 class Moved(Exception):
     """Somebody else has written since."""
+
+
+def mark_key(tp: TopicPartition) -> str:
+    """Of a stopped partition."""
+    return f"{tp.topic} {tp.partition}"
 
 
 def is_next(before: Value | None, after: Value) -> bool:

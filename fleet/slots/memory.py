@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from fleet.clock import Clock
 from fleet.evidence import Writes
 from fleet.slots import Change, Slot
-from fleet.slots.backend import Entry, Key, Moved, Remark, Space, Value, is_next
+from fleet.slots.backend import KEPT_CHANGES, Entry, Key, Moved, Remark, Space, Value, is_next
 from fleet.slots.gates import GateRecord
-
-KEPT_CHANGES = 200
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from fleet.clock import Clock
 from fleet.evidence import Writes
 from fleet.model import TopicPartition
 from fleet.slots import Change, Pause, Phase, Quarantine, Slot, WorkerReport
-from fleet.slots.backend import Entry, Key, Kind, Moved, Remark, Space, Value, is_next
+from fleet.slots.backend import KEPT_CHANGES, Entry, Key, Kind, Moved, Remark, Space, Value, is_next
 from fleet.slots.codec import (
     change_as_json,
     change_from_json,
@@ -28,9 +28,6 @@ from fleet.slots.codec import (
 from fleet.slots.database import Database
 from fleet.slots.gates import GateRecord
 from fleet.slots.store import Store
-
-KEPT_CHANGES: Final = 200
-"""Changes kept per group, the running or last one included."""
 
 _COLUMNS: Final = (
     "holder", "token", "counter", "phase", "clean",

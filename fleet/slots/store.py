@@ -11,6 +11,7 @@ import contextlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
@@ -25,10 +26,13 @@ from fleet.slots import (
     WorkerReport,
     transitions,
 )
-from fleet.slots.backend import Backend, Key, Kind, Space, Value
-from fleet.slots.gates import GateRecord, changed_gate
+from fleet.slots.backend import Backend, Key, Kind, Space, Value, mark_key
+from fleet.slots.gates import GateRecord
 from fleet.slots.objects import Objects, change_of
 from fleet.slots.taking import Taking
+
+_GATE_TRIES: Final = 50
+_GATE_PAUSE: Final = 0.02
 
 
 class Store:
@@ -101,8 +105,15 @@ class Store:
 
         None where it says no. Raises LostLease as `write_gate` does.
         """
-        sleep = self._objects.clock.sleep
-        return changed_gate(self, group, change, by=by, sleep=sleep)
+        for _ in range(_GATE_TRIES):
+            wanted = change(self.gate(group))
+            if wanted is None:
+                return None
+            stored = self.write_gate(wanted, by=by)
+            if stored is not None:
+                return stored
+            self._objects.clock.sleep(_GATE_PAUSE)
+        raise Unreachable(f"the gate of group {group} changes too often to be written")
 
     # --- slots ------------------------------------------------------------------------------
 
@@ -236,7 +247,7 @@ class Store:
 
     def quarantine(self, mark: Quarantine) -> None:
         """Store the mark of a stopped partition; a newer one replaces it."""
-        self._backend.merge(Space.MARKS, mark.group, {_mark_key(mark.tp): mark})
+        self._backend.merge(Space.MARKS, mark.group, {mark_key(mark.tp): mark})
 
     def quarantines(self, group: str) -> tuple[Quarantine, ...]:
         """The group's stopped partitions, in order."""
@@ -247,8 +258,4 @@ class Store:
     def lift(self, group: str, tp: TopicPartition | None) -> int:
         """Remove marks (all of the group where tp is None); how many."""
         wanted = [tp] if tp is not None else [mark.tp for mark in self.quarantines(group)]
-        return self._backend.merge(Space.MARKS, group, {_mark_key(each): None for each in wanted})
-
-
-def _mark_key(tp: TopicPartition) -> str:
-    return f"{tp.topic} {tp.partition}"
+        return self._backend.merge(Space.MARKS, group, {mark_key(each): None for each in wanted})

@@ -11,8 +11,7 @@ taker first claims it at the gate: one claim per revision, (slot, token). It is 
 slot's token is reached, and void then; who finds it unused waits two seconds, replaces it and
 looks at the slots once more, while a claimant that took its slot looks for its claim once more: of
 two that cross each other one sees the other, whoever was slower, and steps back. No line at which
-a taker may die leaves more than an unused claim, or a slot held by the dead. A change's actor is
-fenced at the gate by its token: whoever adopts a change writes its own there before it acts.
+a taker may die leaves more than an unused claim, or a slot held by the dead.
 
 Cost: a take is a read, a swap and a read; the first one of a new revision reads all slots and
 swaps the gate too; a taker that died with a claim holds up its revision by two seconds.
@@ -106,7 +105,7 @@ class Taking:
                 fresh, was = True, before
                 continue
             except Unreachable:
-                self._doubts.add((seen.group, seen.number), attempt, before)
+                self._doubts.add(attempt, before)
                 raise
             assert isinstance(held, Slot)
             return self._confirmed(attempt, held, before, claim)
@@ -119,7 +118,7 @@ class Taking:
             try:
                 self._give_back(attempt, before)
             except Unreachable as error:
-                self._doubts.add((attempt.seen.group, attempt.seen.number), attempt, before)
+                self._doubts.add(attempt, before)
                 away = error
         if away is not None:
             raise away
@@ -128,12 +127,11 @@ class Taking:
         self, attempt: Attempt, held: Slot, before: Slot, claim: Trial | Free | None
     ) -> Slot | None:
         """The slot, where the gate lets its taker in now that it has it."""
-        where = (attempt.seen.group, attempt.seen.number)
-        self._doubts.add(where, attempt, before)
+        self._doubts.add(attempt, before)
         record = self._objects.record(held.group, fresh=True)
         stands = claim is FREE or record.trials.get(attempt.revision) == claim
         if stands and attempt.is_admitted(record):
-            self._doubts.drop(where)
+            self._doubts.drop(before)
             return held
         self.settle()
         return None

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleet.clock import Clock, ManualClock, SystemClock
-from fleet.slots import memory
+from fleet.slots.backend import KEPT_CHANGES
 from fleet.slots.memory import Memory, MemoryBackend
-from fleet.slots.sqlite import KEPT_CHANGES, SqliteStore
+from fleet.slots.sqlite import SqliteStore
 from fleet.slots.store import Store
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class Stores:
         """Of a group."""
         from k8s import maps
 
-        kept = {"memory": memory.KEPT_CHANGES, "sqlite": KEPT_CHANGES}
-        return kept.get(self.kind, maps.KEPT_CHANGES)
+        return KEPT_CHANGES if self.local else maps.KEPT_CHANGES
 
     @property
     def racers(self) -> int:
