@@ -22,6 +22,7 @@ from fleet.model import GroupSnapshot, GroupState
 from fleet.rebalances import Rebalance
 from fleet.slots import Change
 from fleet.spec import FleetSpec, GroupSpec
+from fleet.text import duration
 
 if TYPE_CHECKING:
     from fleet.cycle import Fleet
@@ -193,7 +194,7 @@ def _waiting(state: GroupSnapshot) -> Iterator[str]:
     if state.lag is not None:
         yield f"{state.lag:,} records waiting"
     if state.lag_seconds is not None:
-        yield f"the oldest for {state.lag_seconds:.1f} s"
+        yield f"the oldest for {duration(state.lag_seconds)}"
 
 
 def events_of(cluster: str, seen: Seen) -> Iterable[Event]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from assets.names import actor
 from assets.watching import StartedRun
 from fleet.slots import Change, ChangeState
+from fleet.text import duration
 
 STILL_TICKS = 3
 IDLE_TICKS = 6
@@ -49,13 +50,13 @@ def why_dead(run: StartedRun, *, lease: float, now: float) -> str | None:
     if run.mark == IDLE:
         if run.ticks >= IDLE_TICKS and still >= max(IDLE_SECONDS, 3 * lease):
             return (
-                f"no change of this run is being carried out since {still:.0f} s: its process is "
+                f"no change of this run is being carried out for {duration(still)}: its process is "
                 "gone; the next run of the group goes on from what Kafka shows"
             )
         return None
     if run.ticks >= STILL_TICKS and still >= lease + MARGIN:
         return (
-            f"the group's lease was not renewed for {still:.0f} s (lease {lease:g} s): its process "
-            "is gone; the next run of the group resumes the change"
+            f"the group's lease was not renewed for {duration(still)} (lease {lease:g} s): its "
+            "process is gone; the next run of the group resumes the change"
         )
     return None

@@ -34,6 +34,7 @@ from fleet.errors import FleetError
 from fleet.model import Plan, Snapshot, Step, StepKind
 from fleet.slots import ChangeState
 from fleet.spec import FleetSpec, GroupSpec
+from fleet.text import duration, plural
 
 if TYPE_CHECKING:
     from fleet.cycle import Fleet
@@ -149,7 +150,7 @@ class Tick:
         wait, waited = wait_after(failures), self._cycle.clock.now() - last
         left = wait - waited
         if 0 <= waited < wait:  # of a run that ends in the future nothing is known: time was set
-            held = f"{failures} run(s) with this aim failed; next try in {left / 60:.0f} min"
+            held = f"{plural(failures, 'run')} with this aim failed; next try in {duration(left)}"
             return Said(group=group, sentence=held)
         return Said(group=group, sentence=sentence, request=request)
 

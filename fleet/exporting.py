@@ -25,6 +25,7 @@ from fleet.report.metrics import Ages, Family, rendered
 from fleet.report.picture import Picture, SlotPicture
 from fleet.report.serving import Body, Server
 from fleet.slots import Phase
+from fleet.text import duration
 
 Say = Callable[[str], None]
 More = Callable[[Overview], Iterable[Family]]
@@ -176,7 +177,7 @@ class Exporter(Closing):
         silent = self._clock.monotonic() - self._turned
         if silent <= self._every + _HANGING:
             return None
-        return f"a look at the cluster has been hanging for {silent:.0f} s"
+        return f"a look at the cluster has been hanging for {duration(silent)}"
 
     def _ready(self) -> str | None:
         return None if self._complete else "no complete look yet"

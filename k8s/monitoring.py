@@ -8,7 +8,7 @@ rendered only where it is asked for.
 from typing import Final
 
 from fleet.report.dashboard import dashboard_json
-from fleet.report.rules import duration, rules
+from fleet.report.rules import prometheus_duration, rules
 from fleet.spec import FleetSpec
 from k8s.parts import EXPORTER, WORKER_APP, meta
 from k8s.pod import Object
@@ -45,7 +45,7 @@ def monitoring(spec: FleetSpec) -> list[Object]:
                     {
                         "port": "http",
                         "path": "/metrics",
-                        "interval": duration(spec.exporter.every),
+                        "interval": prometheus_duration(spec.exporter.every),
                         # Its own labels say group and cluster; the pod's must not replace them.
                         "honorLabels": True,
                     }

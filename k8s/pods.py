@@ -1,6 +1,6 @@
 """What a pod says of the worker in it, in the words that a roll, a plan and a person need.
 
-Problem: "waited 120 s in vain" does not tell a mistyped image from an entrypoint that raises.
+Problem: "timed out after 120 s" does not tell a mistyped image from an entrypoint that raises.
 Choice: the pod's own status is read: why its container waits, and what the last one left as its
 termination message. A container that can never start (no such image, a Secret that is missing)
 never restarts either: its worker is told as stuck, once it has waited for a while.

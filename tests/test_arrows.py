@@ -71,6 +71,7 @@ VALUES = (
     "fleet.slots",
     "fleet.counted",
     "fleet.rebalances",
+    "fleet.text",
 )
 IMPURE = frozenset(
     {

@@ -289,7 +289,9 @@ class Ground(Closing):
         deadline = self.clock.monotonic() + seconds
         while not predicate():
             if self.clock.monotonic() > deadline:
-                raise FleetError(f"waited {seconds:g} s for {what}, in vain; see {self.home}")
+                raise FleetError(
+                    f"timed out after {seconds:g} s waiting for {what}; see {self.home}"
+                )
             self.clock.sleep(0.1)
 
     def dismiss(self, group: str) -> None:

@@ -32,6 +32,7 @@ from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.home import read_state, write_state
 from fleet.security import client_config
 from fleet.spec import Cluster, Security
+from fleet.text import plural
 
 SCHEMA: Final = 1
 LEAST_FREE_BYTES: Final = 1024**3
@@ -115,7 +116,7 @@ class Broker:
             state = self._load() or self._new()
             if len(state.nodes) < self._brokers:
                 raise Refused(
-                    f"the broker in {self._folder} has {len(state.nodes)} node(s), not "
+                    f"the broker in {self._folder} has {plural(len(state.nodes), 'node')}, not "
                     f"{self._brokers}: `fleet broker stop --purge` first (deletes its data)"
                 )
             if self._secure not in {None, state.secure}:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fleet.model import Plan, Price, Receipt, Step, Verdict
 from fleet.slots import Change, ChangeState
+from fleet.text import numbers_of
 
 _PIPE_WIDTH: Final = 200
 _VERDICT: Final = {
@@ -63,7 +64,7 @@ def print_plan(console: Console, plan: Plan) -> None:
             rows.add_row(
                 str(number),
                 step.kind.value,
-                spans(step.slots),
+                numbers_of(step.slots),
                 str(step.price),
                 _moved(step.price),
                 "-" if step.price.pause_s is None else f"{step.price.pause_s:.1f} s",
@@ -118,17 +119,6 @@ def _receipt_row(receipt: Receipt) -> list[str]:
         f"{receipt.seconds:.1f} s",
         _VERDICT[receipt.verdict],
     ]
-
-
-def spans(slots: Sequence[int]) -> str:
-    """Slot numbers for people: 0-3,7."""
-    parts: list[tuple[int, int]] = []
-    for slot in sorted(set(slots)):
-        if parts and parts[-1][1] == slot - 1:
-            parts[-1] = (parts[-1][0], slot)
-        else:
-            parts.append((slot, slot))
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts) or "-"
 
 
 def _moved(price: Price) -> str:

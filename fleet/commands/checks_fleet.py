@@ -14,6 +14,7 @@ from fleet.commands.invocation import Invocation
 from fleet.errors import FleetError, Unreachable
 from fleet.findings import Finding, Level, fail, ok, warn
 from fleet.slots import ChangeState
+from fleet.text import duration, plural
 
 if TYPE_CHECKING:
     from fleet.cycle import Fleet
@@ -29,7 +30,9 @@ def examine_fleet(invocation: Invocation) -> list[Finding]:
     path = invocation.existing_path()
     spec = load(path, os.environ)
     embedded = spec.cluster.bootstrap_servers == "embedded"
-    found = [ok("config", f"{path}: cluster {spec.cluster.name}, {len(spec.fleets)} group(s)")]
+    found = [
+        ok("config", f"{path}: cluster {spec.cluster.name}, {plural(len(spec.fleets), 'group')}")
+    ]
     found += guarded("jars", lambda: jars(embedded=embedded))
     found += guarded("entrypoints", lambda: entrypoints(spec))
     try:
@@ -55,7 +58,7 @@ def entrypoints(spec: "FleetSpec") -> Iterator[Finding]:
         except FleetError as error:
             yield fail("entrypoint", str(error))
     if declared:
-        yield ok("entrypoints", f"{len(declared)} group(s) declare a worker")
+        yield ok("entrypoints", f"{plural(len(declared), 'group')} with a worker")
 
 
 def _cluster(fleet: "Fleet") -> list[Finding]:
@@ -80,8 +83,8 @@ def groups_readable(fleet: "Fleet", seen: "list[Snapshot]") -> Iterator[Finding]
     seen.append(snapshot)
     yield ok(
         "broker",
-        f"{fleet.bootstrap}: {len(snapshot.groups)} group(s), {len(snapshot.topics)} topic(s) "
-        f"in {snapshot.took:.2f} s",
+        f"{fleet.bootstrap}: {plural(len(snapshot.groups), 'group')}, "
+        f"{plural(len(snapshot.topics), 'topic')} in {duration(snapshot.took)}",
     )
     for problem in snapshot.problems:
         yield warn("groups", problem, "check the ACLs: Describe on groups and topics")
@@ -109,7 +112,7 @@ def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
                 "its slots open with the first plan after one is created",
             )
         else:
-            count = f"{len(there)} topic(s) with {sum(there.values())} partition(s)"
+            count = f"{plural(len(there), 'topic')} with {plural(sum(there.values()), 'partition')}"
             yield ok("topics", f"{spec.group} reads {count}")
 
 
@@ -163,7 +166,9 @@ def missing_acls(fleet: "Fleet") -> Iterator[Finding]:
             f"--{grant.resource} {grant.name}",
         )
     if declared and not lacking:
-        yield ok("acls", f"nothing is refused that the modes of {len(declared)} group(s) need")
+        yield ok(
+            "acls", f"nothing is refused that the modes of {plural(len(declared), 'group')} need"
+        )
 
 
 def workers(fleet: "Fleet") -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
+from fleet.text import duration
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -169,7 +170,8 @@ def status(invocation: Invocation, *, output: str) -> None:
     console.print(shown)
     age = max(0.0, time.time() - answer["at"])
     console.print(
-        f"{answer['path']}: as of {age:.0f} s ago ({answer['what']}), manifest {answer['number']}",
+        f"{answer['path']}: as of {duration(age)} ago ({answer['what']}), "
+        f"manifest {answer['number']}",
         markup=False,
         soft_wrap=True,
     )
@@ -293,7 +295,7 @@ def _print(answer: dict[str, Any]) -> None:
     causes = ", ".join(f"{each['count']} {each['cause']}" for each in answer["causes"])
     read = f"{answer['offsets']:,} offsets of {len(answer['positions'])} partitions"
     sentences = [
-        f"{read} in {answer['seconds']:.1f} s: {answer['commits']:,} commits",
+        f"{read} in {duration(answer['seconds'])}: {answer['commits']:,} commits",
         f"rebalances: {causes or 'none'}",
         *(f"not decoded: {each['problem']} ({each['count']})" for each in answer["problems"]),
         *(
@@ -303,6 +305,8 @@ def _print(answer: dict[str, Any]) -> None:
         ),
     ]
     if answer["source"] == "polling":
-        sentences[0] = f"polled in {answer['seconds']:.1f} s: generations and commits are not known"
+        sentences[0] = (
+            f"polled in {duration(answer['seconds'])}: generations and commits are not known"
+        )
     for sentence in sentences:
         console.print(sentence, markup=False, soft_wrap=True)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from fleet.acls import OFFSETS
 from fleet.errors import FleetError
 from fleet.rebalances import Cause, Membership, Rebalance
-from fleet.report.wording import clock_text, span_text
+from fleet.report.wording import clock_text
+from fleet.text import duration
 
 if TYPE_CHECKING:
     from fleet.cycle import Fleet
@@ -72,7 +73,7 @@ class Source:
         if self.reaches is not None:
             reaches = f"; it reaches back to {clock_text(self.reaches)} UTC"
         age = now - self.as_of
-        old = f", and is {span_text(age)} old" if age > STALE else ""
+        old = f", and is {duration(age)} old" if age > STALE else ""
         return told + reaches + old + (f" ({self.note})" if self.note else "")
 
 

@@ -14,6 +14,8 @@ from typing import Final
 from rich.console import Console
 from rich.status import Status
 
+from fleet.text import duration
+
 _QUIET_SECONDS: Final = 2.0
 
 
@@ -64,4 +66,4 @@ class Progress:
         from rich.markup import escape
 
         seconds = time.monotonic() - self._started
-        return f"{escape(self._sentence.strip())} [dim]({seconds:.0f} s)[/dim]"
+        return f"{escape(self._sentence.strip())} [dim]({duration(seconds)})[/dim]"

@@ -7,6 +7,7 @@ import click
 
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.errors import FleetError
+from fleet.text import plural
 
 if TYPE_CHECKING:
     from fleet.cycle import Fleet
@@ -106,7 +107,7 @@ def plan(invocation: Invocation, groups: tuple[str, ...], *, output: str) -> Non
             print_plan(console, made)
         observed = len(fleet.spec.fleets) - len(plans)
         if not groups and observed:
-            console.print(f"{observed} declared group(s) without a worker: observed only")
+            console.print(f"{plural(observed, 'declared group')} without a worker: observed only")
 
 
 def _plans(fleet: "Fleet", groups: tuple[str, ...]) -> "list[Plan]":

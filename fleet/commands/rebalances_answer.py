@@ -11,7 +11,8 @@ from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.commands.past import Source, by_group
 from fleet.model import TopicPartition
 from fleet.rebalances import Confidence, Known, Rebalance
-from fleet.report.wording import by_cause, cause_text, clock_text, span_text, took, who
+from fleet.report.wording import by_cause, cause_text, clock_text, took, who
+from fleet.text import duration
 
 HOUR: Final = 3600.0
 
@@ -187,14 +188,14 @@ def _explain(console: Console, rebalances: Sequence[Rebalance]) -> None:
 def _sentence(told: Mapping[str, Any], seconds: float) -> str:
     causes = ", ".join(f"{count} {cause}" for cause, count in told["by_cause"].items())
     count, rate = told["rebalances"], told["per_hour"]
-    many = f"{count} rebalance{'' if count == 1 else 's'} in {span_text(seconds)}"
+    many = f"{count} rebalance{'' if count == 1 else 's'} in {duration(seconds)}"
     rated = f" ({rate:.3g} an hour)" if seconds >= HOUR else ""
     parts = [
         f"[bold]{escape(told['group'])}[/bold]: {many}{rated}: {causes}",
         f"{told['moved']} partitions moved",
     ]
     if told["longest_seconds"] is not None:
-        parts.append(f"the longest took {span_text(told['longest_seconds'])}")
+        parts.append(f"the longest took {duration(told['longest_seconds'])}")
     if told["aborted"]:
         parts.append(f"{told['aborted']} round{'' if told['aborted'] == 1 else 's'} aborted")
     return "; ".join(parts)

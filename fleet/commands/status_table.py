@@ -13,6 +13,7 @@ from fleet.decide.verdicts import Level
 from fleet.model import LagCase, PartitionState, Snapshot
 from fleet.rebalances import Rebalance
 from fleet.slots import Change, ChangeState, WorkerReport
+from fleet.text import duration
 
 _STATE_COLOURS: Final = {"Stable": "green", "Empty": "dim", "Dead": "red"}
 
@@ -224,18 +225,6 @@ def last_change(change: Change | None, now: float) -> str:
     colour = "green" if change.state is ChangeState.DONE else "red"
     ago = duration(max(0.0, now - (change.ended_at or change.started_at)))
     return f"[{colour}]{change.state.value}[/] {ago} ago"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds for people, two figures: 0.4 s, 12 s, 3 m, 5 h, 2 d; - where unknown."""
-    if seconds is None:
-        return "-"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _count(number: int | None) -> str:

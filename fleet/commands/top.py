@@ -8,6 +8,7 @@ import click
 
 from fleet.commands.invocation import Invocation, common, output_option
 from fleet.errors import FleetError
+from fleet.text import duration
 
 if TYPE_CHECKING:
     from fleet.commands.recent import Recent
@@ -233,7 +234,7 @@ class Looks:
         found = tail.rebalances(since=now - DAY)
         told = "rebalances from __consumer_offsets"
         if age > 2 * max(self._every or 0.0, 2.0):
-            told += f", as of {age:.0f} s ago"
+            told += f", as of {duration(age)} ago"
         return recent_from(found, kind="log", sentence=told, now=now)
 
 

@@ -19,7 +19,8 @@ from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.commands.keys import BACKSPACE, ENTER, ESCAPE
 from fleet.commands.recent import Recent
 from fleet.model import GroupSnapshot, Snapshot
-from fleet.report.wording import clock_text, span_text
+from fleet.report.wording import clock_text
+from fleet.text import duration
 
 SORTS: Final = ("worst", "lag", "behind", "rebalances", "rate", "name")
 _STATES: Final = {
@@ -214,7 +215,7 @@ def _table(rows: Sequence[Row], now: float, *, expand: bool) -> Table:
             str(row.members),
             _number(row.generation),
             _number(row.lag),
-            "-" if row.lag_seconds is None else span_text(row.lag_seconds),
+            "-" if row.lag_seconds is None else duration(row.lag_seconds),
             _number(row.in_rate),
             _number(row.out_rate),
             _number(row.rebalances),
@@ -227,7 +228,7 @@ def _table(rows: Sequence[Row], now: float, *, expand: bool) -> Table:
 def _last(row: Row, now: float) -> str:
     if row.last_cause is None or row.last_at is None:
         return "-"
-    age = span_text(max(0.0, now - row.last_at)).replace(" ", "")
+    age = duration(max(0.0, now - row.last_at)).replace(" ", "")
     return f"{age:>4} {row.last_cause}"
 
 

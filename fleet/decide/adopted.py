@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from hashlib import sha256
 
 from fleet.decide.names import slug
-from fleet.decide.words import plural
 from fleet.model import GroupSnapshot, Member, Plan, Price, Step, StepKind
 from fleet.spec import GroupSpec
+from fleet.text import plural
 
 MEMBERS = "foreign"
 """The revision of what is not ours, in plans."""

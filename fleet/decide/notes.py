@@ -11,9 +11,9 @@ from fleet.decide.capacity import (
     ownable_reason,
     unmatched,
 )
-from fleet.decide.words import few, plural
 from fleet.decide.world import GroupWorld
 from fleet.model import Step, StepKind
+from fleet.text import few, plural
 
 
 def capped(world: GroupWorld, wanted: int) -> tuple[int, tuple[str, ...]]:

@@ -17,11 +17,11 @@ from fleet.decide.names import slug
 from fleet.decide.notes import capped, promises, why_nothing
 from fleet.decide.prices import Pricing
 from fleet.decide.refusals import refusals
-from fleet.decide.words import count_of, numbers_of, plural
 from fleet.decide.world import GroupWorld
 from fleet.model import Plan, Step, StepKind
 from fleet.settings import membership_part
 from fleet.slots import ChangeState, WorkerProcess
+from fleet.text import count_of, numbers_of, plural
 
 
 def make_plan(

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from fleet.decide.capacity import expected_topics, subscribed
 from fleet.decide.moves import least_moved, moved, owners_now, range_owners
-from fleet.decide.words import plural
 from fleet.decide.world import GroupWorld
 from fleet.model import Price
 from fleet.spec import CONSUMER_HEARTBEAT, ClassicWorker, ConsumerWorker
+from fleet.text import plural
 
 HANDOVER = 0.5
 """Seconds from the old holder's last commit to the new one's first fetch, goal at p95."""

@@ -14,6 +14,7 @@ from fleet.decide.world import GroupWorld
 from fleet.model import GroupState, Step, StepKind
 from fleet.slots import ChangeState
 from fleet.spec import CONSUMER_SESSION, ClassicWorker, GroupSpec
+from fleet.text import duration
 
 STALE_AFTER = 60.0
 """Seconds after which a snapshot says too little about now."""
@@ -91,11 +92,12 @@ def _changing(world: GroupWorld, now: float) -> str:
     if change is None or change.state is not ChangeState.RUNNING:
         return ""
     total = len(change.plan.steps)
+    since = duration(max(0.0, now - change.started_at))
     step = f"step {min(change.step + 1, total)} of {total}"
     if world.change_alive:
         return (
-            f"change {change.plan.id} is being carried out by {change.actor} ({step}, since "
-            f"{max(0.0, now - change.started_at):.0f} s); `fleet status` shows it, wait for its end"
+            f"change {change.plan.id} is being carried out by {change.actor} ({step}, for {since})"
+            "; `fleet status` shows it, wait for its end"
         )
     if world.change_alive is None:
         return (
@@ -114,8 +116,8 @@ def _stale(world: GroupWorld, now: float) -> str:
     if age <= STALE_AFTER:
         return ""
     return (
-        f"the snapshot is {age:.0f} s old, more than {STALE_AFTER:.0f} s; the next look at the "
-        "cluster lifts it (check that the brokers answer)"
+        f"the snapshot is {duration(age)} old, more than {duration(STALE_AFTER)}; the next look at "
+        "the cluster lifts it (check that the brokers answer)"
     )
 
 

@@ -20,9 +20,9 @@ from fleet.decide.capacity import (
     ownable_reason,
     subscribed,
 )
-from fleet.decide.words import plural
 from fleet.model import GroupSnapshot, Json, LagCase, TopicPartition
 from fleet.spec import FixedScaling, GroupSpec, LagScaling, PartitionsScaling
+from fleet.text import duration, plural
 
 MAX_REMEMBERED = 256
 """Asks kept; the oldest two become one, at the larger figure and the later time."""
@@ -199,7 +199,7 @@ def _grow(
     memory = ScalingMemory(current=current, up_since=since)
     if now - since < spec.scaling.up_after:
         left = spec.scaling.up_after - (now - since)
-        return current, memory, f"{target} asked, up_after has {left:.0f} s to go, stays at"
+        return current, memory, f"{target} asked, up_after has {duration(left)} to go, stays at"
     return _stepped(spec, current, target), memory, "from"
 
 
@@ -220,6 +220,6 @@ def _shrink(
     memory = replace(memory, up_since=None, down_since=since, looks=looks, asked=tuple(kept))
     left = spec.scaling.down_after - (now - since)
     if looks < 2 or left > 0:
-        wait = f"down_after has {left:.0f} s to go" if left > 0 else "one more look"
+        wait = f"down_after has {duration(left)} to go" if left > 0 else "one more look"
         return current, memory, f"{target} asked, {wait}, stays at"
     return _stepped(spec, current, kept[0][1]), memory, "from"

@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any, Final
 
-from fleet.decide.stormy import describe, span
-from fleet.decide.words import few, plural
+from fleet.decide.stormy import describe
 from fleet.model import Verdict
 from fleet.rebalances import CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
 from fleet.spec import Storm as Budget
+from fleet.text import duration, few, plural
 
 TOGETHER: Final = 10
 """As many groups in a storm at once are one storm of their cluster."""
@@ -58,11 +58,11 @@ class Storm:
     @property
     def sentence(self) -> str:
         """What a person needs to know, in one sentence without a full stop."""
-        told = f"{plural(self.rebalances, 'rebalance')} in the last {span(self.window)}"
+        told = f"{plural(self.rebalances, 'rebalance')} in the last {duration(self.window)}"
         said = f"{told}, budget {self.budget}"
         if self.budget_moved is not None:
             said += f" ({plural(self.moved, 'partition')} moved, budget {self.budget_moved})"
-        lasts = span(max(0.0, self.seen_at - self.since))
+        lasts = duration(max(0.0, self.seen_at - self.since))
         calming = "; calming" if self.calm_since is not None else ""
         return f"storm for {lasts}: {said}; {self.words}{calming}"
 
@@ -286,7 +286,7 @@ class ClusterStorm:
     def sentence(self) -> str:
         """What a person needs to know, in one sentence without a full stop."""
         calming = "; calming" if self.calm_since is not None else ""
-        lasts = span(max(0.0, self.seen_at - self.since))
+        lasts = duration(max(0.0, self.seen_at - self.since))
         return f"storm of cluster {self.cluster} for {lasts}: {self.words}{calming}"
 
     def as_json(self) -> dict[str, Any]:
@@ -346,7 +346,7 @@ def assess_cluster(
     since = before.since if before else min(now, move.at if move else now)
     words = []
     if move is not None:
-        words.append(f"{move.words} {span(now - move.at)} ago")
+        words.append(f"{move.words} {duration(now - move.at)} ago")
     if many or lasting:
         words.append(f"{plural(len(groups), 'group')} in a storm at once ({few(groups)})")
     return ClusterStorm(

@@ -13,8 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from fleet.decide.words import plural
 from fleet.rebalances import Cause, Rebalance
+from fleet.text import duration, plural
 
 JOIN_AND_LEAVE: Final = "join and leave"
 _GENERATED: Final = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -32,13 +32,6 @@ _WITHOUT_MEMBERS: Final[Mapping[Cause, str]] = {
     Cause.MIGRATION: "it migrates between protocols",
     Cause.REBORN: "it is deleted and made again",
 }
-
-
-def span(seconds: float) -> str:
-    """A duration for people: 40 s, 3 min, 2 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s".replace(".0 s", " s")
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.0f} h"
 
 
 def person(name: str, clients: Mapping[str, str]) -> str:
@@ -101,7 +94,7 @@ def _of_one(name: str, comings: Sequence[float], goings: Sequence[float], *, exp
     else:
         does = "joins" if comings else "times out" if expired else "leaves"
         period = _period(comings or goings)
-    every = f" every {span(period)}" if period else ""
+    every = f" every {duration(period)}" if period else ""
     return f"{name} {does}{every}"
 
 
@@ -114,7 +107,7 @@ def _of_many(
 ) -> str:
     """Many members, each a few times: a deploy one by one, or ids that are new each time."""
     came, went = (sum(map(len, by.values())) for by in (comings, goings))
-    lasted = span(rebalances[-1].ended_at - rebalances[0].ended_at)
+    lasted = duration(rebalances[-1].ended_at - rebalances[0].ended_at)
     done = [f"{plural(n, word)}" for n, word in ((came, "join"), (went, "leave")) if n]
     members = len(comings.keys() | goings.keys())
     said = f"{plural(members, 'member')}, one after another: {' and '.join(done)} in {lasted}"
@@ -127,4 +120,4 @@ def _of_none(rebalances: Sequence[Rebalance], cause: str) -> str:
     """Nobody joined or left."""
     said = _WITHOUT_MEMBERS.get(Cause(cause), "no member joined or left, the log tells no cause")
     period = _period([r.ended_at for r in rebalances])
-    return f"{said}, every {span(period)}" if period else said
+    return f"{said}, every {duration(period)}" if period else said

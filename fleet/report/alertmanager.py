@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fleet.report.rules import duration
+from fleet.report.rules import prometheus_duration
 
 
 def alertmanager(
@@ -30,9 +30,9 @@ def alertmanager(
         "route": {
             "receiver": "ticket",
             "group_by": ["alertname", "cluster", "group"],
-            "group_wait": duration(wait),
-            "group_interval": duration(interval),
-            "repeat_interval": duration(repeat),
+            "group_wait": prometheus_duration(wait),
+            "group_interval": prometheus_duration(interval),
+            "repeat_interval": prometheus_duration(repeat),
             "routes": [{"matchers": ['severity="page"'], "receiver": "page"}],
         },
         "inhibit_rules": [

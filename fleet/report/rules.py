@@ -27,7 +27,7 @@ _SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
 Rule = dict[str, Any]
 
 
-def duration(seconds: float) -> str:
+def prometheus_duration(seconds: float) -> str:
     """As Prometheus writes it: whole seconds or milliseconds."""
     return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.0f}ms"
 
@@ -38,7 +38,7 @@ def rules(spec: FleetSpec) -> dict[str, Any]:
         "groups": [
             {
                 "name": f"fleet-{spec.cluster.name}",
-                "interval": duration(spec.exporter.every),
+                "interval": prometheus_duration(spec.exporter.every),
                 "rules": _Rules(spec).all(),
             }
         ]
@@ -58,7 +58,7 @@ class _Rules:
     def __init__(self, spec: FleetSpec) -> None:
         self._spec = spec
         self._cluster = f'cluster="{spec.cluster.name}"'
-        self._keep = duration(spec.alerts.keep)
+        self._keep = prometheus_duration(spec.alerts.keep)
 
     def all(self) -> list[Rule]:
         return [
@@ -85,7 +85,7 @@ class _Rules:
     ) -> Rule:
         rule: Rule = {"alert": name, "expr": expr}
         if wait:
-            rule["for"] = duration(wait)
+            rule["for"] = prometheus_duration(wait)
         where = f"{self._spec.alerts.runbooks.rstrip('/')}/{runbook}.md"
         return {
             **rule,
@@ -144,7 +144,7 @@ class _Rules:
             severity="page",
             scope="group",
             wait=2 * self._spec.exporter.every,
-            labels={"max_lag": duration(limit)},
+            labels={"max_lag": prometheus_duration(limit)},
             summary="Group {{ $labels.group }} is {{ $value | humanizeDuration }} behind",
             description=f"The oldest waiting record may be {limit:g} s old (max_lag, alerts.lag).",
         )
@@ -159,7 +159,7 @@ class _Rules:
         return f"and on (cluster, group) ({members}\n  or max by (cluster, group) ({mine}))"
 
     def _stuck(self) -> list[Rule]:
-        long = duration(self._spec.alerts.stuck)
+        long = prometheus_duration(self._spec.alerts.stuck)
         unsettled = self._rule(
             "FleetGroupStuck",
             "max by (cluster, group, owner) "

@@ -46,7 +46,7 @@ class Body:
 
 
 class Server(Closing):
-    """Listens until closed. Raises ConfigError where the address cannot be listened on.
+    """Listens until closed. Raises ConfigError where it cannot bind.
 
     `ages` gives the text that is made at each scrape; `healthy` and `ready` a reason why not,
     None where all is well.
@@ -67,7 +67,7 @@ class Server(Closing):
             self._server = _Listening((host.strip("[]") or "127.0.0.1", int(port)), handler)
         except (OSError, ValueError, OverflowError) as error:
             raise ConfigError(
-                f"exporter.listen {address} cannot be listened on ({error}): end what listens "
+                f"cannot bind exporter.listen {address} ({error}): end what listens "
                 "there, or name another host:port with --listen; port 0 is a free one"
             ) from error
         self._thread = threading.Thread(

@@ -15,7 +15,8 @@ from typing import Final, Literal
 
 from fleet.rebalances import Cause
 from fleet.report.timeline import Bar, Lane, Mark, Span, Timeline, labelled
-from fleet.report.wording import clock_text, number_word, span_text
+from fleet.report.wording import clock_text, number_word
+from fleet.text import duration
 
 WIDTH: Final = 1200.0
 _LEFT: Final = 176.0
@@ -294,7 +295,7 @@ class _Drawing:
     def _durations(self, top: float, base: float, longest: float) -> None:
         """Stems as high as rebalances were long; a grey stub where that is not known."""
         self._side("duration", (top + base) / 2 - 7)
-        self._side(f"0 to {span_text(longest)}", (top + base) / 2 + 8)
+        self._side(f"0 to {duration(longest)}", (top + base) / 2 + 8)
         self._box(_LEFT, base, WIDTH - _RIGHT - _LEFT, 1.0, "grid")
         for mark in self.line.marks:
             if mark.seconds is None:
@@ -363,7 +364,7 @@ class _Drawing:
     def _pause(self, pause: Span, middle: float, room: float, lane: Lane) -> None:
         x = self.x(max(pause.start, self.line.since))
         width = max(self.x(pause.end) - x, _LEAST)
-        title = f"{lane.label} paused for {span_text(pause.end - pause.start)}"
+        title = f"{lane.label} paused for {duration(pause.end - pause.start)}"
         self._box(x, middle - room * 0.425, width, room * 0.85, "pause", opacity=0.95, title=title)
 
     # --- shapes ------------------------------------------------------------------------------

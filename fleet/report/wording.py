@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fleet.rebalances import Cause, Confidence, Known, Rebalance
+from fleet.text import duration
 
 _UUID: Final = 36
 _NAMED: Final = 2
@@ -22,18 +23,6 @@ def clock_text(at: float, *, date: bool = True) -> str:
     return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S")
 
 
-def span_text(seconds: float) -> str:
-    """A length of time for people: 0.25 s, 3.4 s, 12 s, 3 m, 5 h, 2 d."""
-    if seconds < 1:
-        return f"{seconds:.2f} s"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def took(rebalance: Rebalance) -> str:
     """Its duration with how it is known: `2.3 s`, `≥ 2.3 s` (by commits), `~2.3 s` (polled), `-`.
 
@@ -43,7 +32,7 @@ def took(rebalance: Rebalance) -> str:
         return "-"
     ways = (rebalance.start_known, rebalance.end_known)
     mark = "~" if Known.POLLED in ways else "≥ " if Known.COMMITS in ways else ""
-    return mark + span_text(rebalance.seconds)
+    return mark + duration(rebalance.seconds)
 
 
 def cause_text(rebalance: Rebalance) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
+from fleet.text import duration
 
 _FIRST: Final = 1.0
 _LONGEST: Final = 30.0
@@ -46,12 +47,13 @@ class BackingOff:
         lasted = now - self.since
         if lasted >= self._patience:
             raise FleetError(
-                f"{what}; so for {lasted:.0f} s (worker.entrypoint_patience {self._patience:g} s)"
+                f"{what}; so for {duration(lasted)} (worker.entrypoint_patience "
+                f"{self._patience:g} s)"
             )
         self._until, pause = now + self._pause, self._pause
         self._pause = min(_LONGEST, self._pause * 2)
         return (
-            f"{what}; so for {lasted:.0f} s, tried again in {pause:g} s, at most for "
+            f"{what}; so for {duration(lasted)}, tried again in {pause:g} s, at most for "
             f"{self._patience:g} s (worker.entrypoint_patience)"
         )
 

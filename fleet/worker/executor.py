@@ -19,6 +19,7 @@ from typing import Any, Final
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.kafka_source.failures import TRUNCATED, told_by
+from fleet.text import duration
 from fleet.worker.context import BatchContext
 from fleet.worker.culprits import Culprits, Failing
 from fleet.worker.dead_letters import DeadLetters, condemned, put_aside
@@ -126,7 +127,7 @@ class BatchRunner:
         took = 0.0 if since is None else self._clock.monotonic() - since
         if took <= self._timeout:
             return None
-        return f"the batch runs for {took:.0f} s, batch_timeout is {self._timeout:g} s"
+        return f"the batch runs for {duration(took)}, batch_timeout is {self._timeout:g} s"
 
     def watch(self) -> str | None:
         """To be called often: interrupts a batch that is over its time [5].

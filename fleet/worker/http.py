@@ -95,7 +95,7 @@ class StatusServer:
             )
         except (OSError, ValueError, OverflowError) as error:
             raise ConfigError(
-                f"worker.http {address} cannot be listened on ({error}): "
+                f"cannot bind worker.http {address} ({error}): "
                 "write host:port, port 0 for a free one"
             ) from error
         self._server.daemon_threads = True

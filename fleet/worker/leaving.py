@@ -15,6 +15,7 @@ from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.evidence import Watch
 from fleet.slots import ChangeState, Gate, Phase, Slot, SlotStore
+from fleet.text import slots_of
 from fleet.worker.events import Events
 
 Leave = Callable[[str, Sequence[tuple[str | None, str]]], str | None]
@@ -69,8 +70,8 @@ class Completer:
         if not gate.leaving or not all_closed(gate, slots, dead) or not self._actor_silent(gate):
             return False
         going = [slot for slot in slots if slot.number in gate.leaving]
-        names = ", ".join(str(slot.number) for slot in going)
-        self._events.say(f"nobody completes the leave of slot(s) {names}: doing it")
+        named = slots_of([slot.number for slot in going])
+        self._events.say(f"nobody completes the leave of {named}: doing it")
         members = [
             (slot.instance_id() if self._static else None, slot.member_id)
             for slot in going
@@ -82,7 +83,7 @@ class Completer:
             except FleetError as error:
                 refusal = str(error)
             if refusal is not None:
-                self._events.say_rarely(f"the leave of slot(s) {names} was refused: {refusal}")
+                self._events.say_rarely(f"the leave of {named} was refused: {refusal}")
                 return False
         for slot in going:
             if slot.holder is None or slot.number in dead:  # a living one clears its own

@@ -18,6 +18,7 @@ from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.model import TopicPartition
 from fleet.slots import Phase
+from fleet.text import plural
 from fleet.worker.assigning import Assigner, look_around
 from fleet.worker.backing_off import BackingOff
 from fleet.worker.commands import Commands
@@ -381,10 +382,9 @@ class Membership:
         self._protocol.assign(consumer, at)
         self.standing.member_id = consumer.memberid() or self.standing.member_id
         self.standing.assigned = True
-        # librdkafka keeps a pause over a rebalance: say for each partition what shall be, now,
-        # before a first fetch brings what has to wait.
+        # librdkafka keeps a pause over a rebalance: say what shall be before the first fetch.
         self._pause_and_resume(frozenset(tps))
-        self._events.say(f"assigned {len(tps)} partition(s): {names(tps)}")
+        self._events.say(f"assigned {plural(len(tps), 'partition')}: {names(tps)}")
         self._events.tell(
             "assigned",
             partitions={str(s.tp): s.position for s in starts},
@@ -404,7 +404,7 @@ class Membership:
             while not self._done and (left := began + _OTHERS_HEAR - self._clock.monotonic()) > 0:
                 self._commands.serve(min(left, _STILL))
         self._protocol.unassign(consumer, partitions)
-        self._events.say(f"revoked {len(tps)} partition(s): {names(sorted(tps))}")
+        self._events.say(f"revoked {plural(len(tps), 'partition')}: {names(sorted(tps))}")
         self._events.tell("revoked", partitions=[str(tp) for tp in sorted(tps)])
 
     def _finish(self, tps: frozenset[TopicPartition]) -> None:
@@ -431,7 +431,7 @@ class Membership:
         self.standing.partitions -= tps
         self._fetching.drop(tps)
         self._protocol.unassign(consumer, partitions)
-        self._events.say(f"lost {len(tps)} partition(s): nothing of them is committed any more")
+        self._events.say(f"lost {names(sorted(tps))}: nothing of them is committed any more")
         self._events.tell("lost", partitions=[str(tp) for tp in sorted(tps)])
 
     def _on_error(self, error: Any) -> None:

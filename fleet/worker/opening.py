@@ -14,6 +14,7 @@ from typing import Final
 from fleet.clock import Clock
 from fleet.evidence import Watch
 from fleet.slots import FirstOpening, Gate, SlotStore, Unmanaged, WorkerReport
+from fleet.text import plural
 from fleet.worker.events import Events
 
 AHEAD: Final = 1.5
@@ -71,7 +72,9 @@ class Opener:
         if wanted is None or self._store.write_gate(wanted) is None:
             return False
         self.waits_for = None
-        self._events.say(f"opened {len(wanted.open)} slot(s), with {warm} standby(s) warm")
+        self._events.say(
+            f"opened {plural(len(wanted.open), 'slot')}, with {plural(warm, 'standby')} warm"
+        )
         self._events.tell("first_opening", slots=len(wanted.open), warm=warm)
         return True
 

@@ -82,7 +82,7 @@ JOINS = {StepKind.OPEN}
                 change=_change(ChangeState.RUNNING, world(held=3)),
                 change_alive=True,
             ),
-            "carried out by ann@laptop (step 1 of 1, since 30 s)",
+            "carried out by ann@laptop (step 1 of 1, for 30 s)",
             ALL,
             id="change-running",
         ),

@@ -178,7 +178,7 @@ def test_churn_alone_is_a_storm() -> None:
             ],
             "expiry",
             "orders-1",
-            "orders-1 times out and joins again every 2 min",
+            "orders-1 times out and joins again every 90 s",
             id="expiry",
         ),
         pytest.param(

@@ -159,7 +159,7 @@ def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
         second = fleet("exporter", "--listen", taken, config=config)
         out, err = second.communicate(timeout=300)
         assert (second.returncode, out) == (2, "")
-        assert f"exporter.listen {taken} cannot be listened on" in err
+        assert f"cannot bind exporter.listen {taken}" in err
         asked = time.monotonic()
         running.send_signal(signal.SIGTERM)
         out, err = running.communicate(timeout=300)

@@ -193,5 +193,5 @@ def test_pages():
         text = get(server.address, "/metrics", **{"Accept-Encoding": "gzip"})[1]
         assert gzip.decompress(text) == b"age 1\nlook 2\n"
         assert get(server.address, "/nothing")[0] == 404
-        with pytest.raises(ConfigError, match=r"cannot be listened on .* --listen"):
+        with pytest.raises(ConfigError, match=r"cannot bind .* --listen"):
             Server(server.address, body, **well_ever)

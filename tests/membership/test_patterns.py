@@ -44,7 +44,7 @@ def test_topics_of_a_pattern(unique, open_shop, counting):
             shop.until(read, "the new topic to be read, and its lag to be known")
             assert len(fleet.plan(group).steps[0].slots) == 1
             (finding,) = doctor_on_topics(fleet, fleet.snapshot())
-            assert "2 topic(s) with 6 partition(s)" in finding.found
+            assert "2 topics with 6 partitions" in finding.found
         assert count.apply() == {StepKind.OPEN: [1]}
     shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)

@@ -318,9 +318,9 @@ MUTANTS = (
     Mutant(
         name="completer-refused-leave-taken-for-done",
         file="fleet/worker/leaving.py",
-        old='self._events.say_rarely(f"the leave of slot(s) {names} was refused: {refusal}")\n'
+        old='self._events.say_rarely(f"the leave of {named} was refused: {refusal}")\n'
         "                return False\n",
-        new='self._events.say_rarely(f"the leave of slot(s) {names} was refused: {refusal}")\n',
+        new='self._events.say_rarely(f"the leave of {named} was refused: {refusal}")\n',
         tests=_LEAVING,
     ),
     Mutant(

@@ -162,7 +162,7 @@ def test_schedule_asks_only_for_groups_that_act_and_need_it(scene, instance):
 
     instance.report_run_failed(run, "test")
     waiting = planned(scene, instance)
-    assert "1 run(s) with this aim failed; next try in 5 min" in str(waiting.skip_message)
+    assert "1 run with this aim failed; next try in 5 min" in str(waiting.skip_message)
 
 
 def test_pause_is_obeyed(scene, instance):
