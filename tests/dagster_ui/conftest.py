@@ -36,7 +36,7 @@ fleets:
       entrypoint: "counting:process"
       python_path: [code]
       heartbeat_interval: 1s
-      batch: {{max_wait: 500ms, max_seconds: 2s}}
+      batch: {{max_wait: 1200ms, max_seconds: 2s}}
     replicas: {{min: 1, max: 4, standby: 1}}
     scaling: {{policy: fixed, workers: 2}}
     rollout: {{bake: 2s}}
