@@ -6,14 +6,13 @@ import signal
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
-from fleet.broker import Broker
 from tests.support import dying, kube_home, needs
+from tests.support.brokers import RunningBroker, running_broker
 
 if TYPE_CHECKING:
     from tests.support.kube import Kube
@@ -43,22 +42,11 @@ if not os.environ.get("FLEET_LONG"):
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
-@dataclass(frozen=True)
-class RunningBroker:
-    """A real broker of this test session."""
-
-    bootstrap_servers: str
-    broker: Broker
-
-
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """One real Kafka node for the whole session: use unique group and topic names on it."""
-    embedded = Broker(tmp_path_factory.mktemp("session"))
-    try:
-        yield RunningBroker(embedded.start(wait=300).bootstrap_servers, embedded)
-    finally:
-        embedded.purge()
+    with running_broker(tmp_path_factory.mktemp("session")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
@@ -97,11 +85,8 @@ def namespace(kube: "Kube", unique: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def kube_broker(kube: "Kube", tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """One real Kafka node for the whole session that pods reach, and this machine too."""
-    embedded = Broker(tmp_path_factory.mktemp("session"), host=kube.host_address)
-    try:
-        yield RunningBroker(embedded.start(wait=300).bootstrap_servers, embedded)
-    finally:
-        embedded.purge()
+    with running_broker(tmp_path_factory.mktemp("session"), host=kube.host_address) as made:
+        yield made
 
 
 def _needs_of(item: pytest.Item) -> list[str]:

@@ -15,6 +15,7 @@ from fleet.broker import Broker
 from fleet.report.dashboard import queries
 from tests.alerts.members import member
 from tests.alerts.monitoring import Monitoring, monitoring
+from tests.support.brokers import running_broker
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.broker, pytest.mark.slow]
@@ -44,12 +45,8 @@ def spec(bootstrap: str, **more: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of these tests alone: it is killed, and other groups' storms would call too."""
-    embedded = Broker(tmp_path_factory.mktemp("alerts"))
-    try:
-        embedded.start()
-        yield embedded
-    finally:
-        embedded.purge()
+    with running_broker(tmp_path_factory.mktemp("alerts")) as made:
+        yield made.broker
 
 
 def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> None:

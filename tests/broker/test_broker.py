@@ -83,15 +83,32 @@ def test_life_of_a_broker(own, tmp_path) -> None:
     assert not own.status().nodes
 
 
-def test_start_finishes_a_start_that_was_cut_off(own, tmp_path) -> None:
-    """A starter killed before writing down the process leaves one that is found, not doubled."""
-    pid = own.start().nodes[0].pid
+def test_start_in_hard_times(own, tmp_path) -> None:
+    """Too slow, cut off, made with another size, its port taken: each is named, nothing doubled."""
+    with pytest.raises(Unreachable, match=r"node 1 at .* does not answer"):
+        own.start(wait=0.0)
+    node = own.start().nodes[0]  # it went on starting
     file = tmp_path / "broker" / "state.json"
     state = json.loads(file.read_text())
     state["nodes"][0]["process"] = None
-    file.write_text(json.dumps(state))
+    file.write_text(json.dumps(state))  # its starter was killed before it wrote this down
     assert not own.status().running
-    assert own.start().nodes[0].pid == pid
+    assert own.start().nodes[0].pid == node.pid
+
+    with pytest.raises(Refused, match="stop --purge"):
+        Broker(tmp_path, brokers=3).start()
+    with pytest.raises(ConfigError, match="1 or 3"):
+        Broker(tmp_path, brokers=2)
+
+    own.stop()
+    host, port = node.host_port.split(":")
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((host, int(port)))
+        other.listen()
+        with pytest.raises(FleetError, match=f"port {port} of {host}.*taken by another program"):
+            own.start()
+    assert not own.status().running
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -155,15 +172,6 @@ def test_three_nodes(tmp_path) -> None:
         embedded.purge()
 
 
-def test_size_of_an_existing_broker_is_not_changed(own, tmp_path) -> None:
-    """More nodes than it was made with are refused, with the way to get them."""
-    own.start()
-    with pytest.raises(Refused, match="stop --purge"):
-        Broker(tmp_path, brokers=3).start()
-    with pytest.raises(ConfigError, match="1 or 3"):
-        Broker(tmp_path, brokers=2)
-
-
 def test_listening_elsewhere(own, tmp_path) -> None:
     """At the address asked for and at no other; it is kept, and changed only while stopped."""
     listening = Broker(tmp_path, host="127.0.0.2")
@@ -184,21 +192,6 @@ def test_listening_elsewhere(own, tmp_path) -> None:
     assert read(back, "elsewhere", 1) == ["a"]
 
 
-def test_port_taken_by_another(own, tmp_path) -> None:
-    """Said before anything starts, with the port and what to do."""
-    address = own.start().nodes[0].host_port
-    own.stop()
-    host, port = address.split(":")
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind((host, int(port)))
-        other.listen()
-        with pytest.raises(FleetError, match=f"port {port} of {host}.*taken by another program"):
-            own.start()
-    assert not own.status().running
-    assert own.start().bootstrap_servers == address
-
-
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
@@ -214,13 +207,6 @@ def test_node_that_does_not_come_up_tells_why(tmp_path, key, value, told) -> Non
     assert told in str(caught.value)
     assert "\tat " not in str(caught.value)
     assert not embedded.status().running
-
-
-def test_wait_is_bounded(own) -> None:
-    """A node that is not up in time is named; it goes on starting."""
-    with pytest.raises(Unreachable, match=r"node 1 at .* does not answer"):
-        own.start(wait=0.0)
-    assert own.start().running
 
 
 @pytest.mark.parametrize(

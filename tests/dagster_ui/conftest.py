@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.broker import Broker
 from fleet.cycle import Fleet
 from fleet.decide.names import slug
 from fleet.slots import Change, ChangeState
 from tests.dagster_ui.browser import Browser, chromium
 from tests.dagster_ui.served import Served, dagster_dev
+from tests.support.brokers import running_broker
 
 GROUP = "orders-enrichment"
 PLAIN = "audit-log"
@@ -97,27 +97,23 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     (made.folder / "code").mkdir()
     (made.folder / "code" / "counting.py").write_text(CODE)
     made.write(mode="plan")
-    embedded = Broker(made.home)
     over = threading.Event()
-    others: list[threading.Thread] = []
-    try:
-        bootstrap = embedded.start().bootstrap_servers
-        create_topic(bootstrap)
-        others += [
-            threading.Thread(target=run, args=(bootstrap, over)) for run in (produce, consume)
+    with running_broker(made.home) as own:
+        create_topic(own.bootstrap_servers)
+        others = [
+            threading.Thread(target=run, args=(own.bootstrap_servers, over))
+            for run in (produce, consume)
         ]
         for thread in others:
             thread.start()
-        yield made
-    finally:
-        over.set()
-        for thread in others:
-            thread.join()
         try:
+            yield made
+        finally:
+            over.set()
+            for thread in others:
+                thread.join()
             with made.open() as fleet:  # workers outlive the runs that started them
                 fleet.down()
-        finally:
-            embedded.purge()
 
 
 @pytest.fixture(scope="module")

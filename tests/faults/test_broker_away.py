@@ -11,6 +11,7 @@ from fleet.model import GroupState
 from fleet.observe.admin import Observer
 from fleet.observe.group_log import GroupLog
 from fleet.slots import Phase
+from tests.support.brokers import running_broker
 from tests.support.kafka_tools import dump_group_records, generations
 from tests.support.waiting import until
 from tests.worker.conftest import Group
@@ -23,10 +24,8 @@ SESSION = 9.0
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory):
     """A broker that may be killed."""
-    broker = Broker(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker
-    broker.purge()
+    with running_broker(tmp_path_factory.mktemp("broker")) as made:
+        yield made.broker
 
 
 @pytest.fixture

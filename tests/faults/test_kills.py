@@ -14,6 +14,7 @@ from fleet.act.local import find_orphans
 from fleet.broker import Broker
 from fleet.processes import ProcessId, alive
 from fleet.slots import ChangeState, Phase
+from tests.support.brokers import running_broker
 from tests.support.kafka_tools import generations
 from tests.support.workshop import Workshop, kill
 
@@ -26,10 +27,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory):
     """A broker that may be killed."""
-    broker = Broker(tmp_path_factory.mktemp("broker"))
-    broker.start()
-    yield broker
-    broker.purge()
+    with running_broker(tmp_path_factory.mktemp("broker")) as made:
+        yield made.broker
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.act.local import find_orphans
-from fleet.broker import Broker
 from tests.faults.weather import FAULTS, WAYS, Weather, WeatherShop, disk_of_its_own
 from tests.support import needs
+from tests.support.brokers import running_broker
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -26,18 +26,16 @@ def weather(
 ) -> Iterator[Weather]:
     """A fleet at work, its members as the parameter says; at its end nothing of it runs."""
     place = tmp_path_factory.mktemp("weather")
-    broker = Broker(place / "broker")
     with contextlib.ExitStack() as ending:
         home = place / "home"
         if needs.missing("mounts") is None:
             ending.enter_context(disk_of_its_own(home, MEGABYTES))
-        ending.callback(broker.purge)
-        bootstrap = broker.start().bootstrap_servers
+        own = ending.enter_context(running_broker(place / "broker"))
         terms = WAYS[request.param]
-        shop = WeatherShop(home, place, bootstrap, "weather", **terms)
+        shop = WeatherShop(home, place, own.bootstrap_servers, "weather", **terms)
         shop.create_topic(4)
         shop.create_another("letters", 1)
-        made = Weather(shop, broker)
+        made = Weather(shop, own.broker)
         ending.callback(_end, shop)
         made.begin()
         yield made

@@ -13,13 +13,12 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from fleet.act import spark_server
-from fleet.broker import Broker
 from fleet.history.columns import LED
 from fleet.history.records import OffsetCommit, Tombstone, decode
 from fleet.history.tables import Tables
 from fleet.observe.group_log import partition_for
-from tests.conftest import RunningBroker
 from tests.history.records_made import group_metadata, offset_commit
+from tests.support.brokers import running_broker
 from tests.support.json_contract import documented, shape
 from tests.support.offsets_topic import offsets_partitions
 
@@ -93,11 +92,8 @@ MORE: Final = (
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
     """A broker of its own: groups of other tests expire while tables and topic are compared."""
-    embedded = Broker(tmp_path_factory.mktemp("broker"))
-    try:
-        yield RunningBroker(embedded.start().bootstrap_servers, embedded)
-    finally:
-        embedded.purge()
+    with running_broker(tmp_path_factory.mktemp("broker")) as made:
+        yield made
 
 
 @pytest.fixture

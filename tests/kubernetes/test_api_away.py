@@ -10,11 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.broker import Broker
 from k8s.cluster.life import Cluster
 from k8s.images import building
-from tests.conftest import RunningBroker
 from tests.support import kube as support
+from tests.support.brokers import running_broker
 from tests.support.pod_ground import Ground, opened
 from tests.support.workshop import until
 
@@ -38,17 +37,13 @@ def ground(kube: support.Kube, tmp_path_factory: pytest.TempPathFactory) -> Iter
     try:
         status = cluster.up()
         building.load([support.image("worker"), support.image("spark")], cluster)
-        broker = Broker(folder / "broker-home", host=status.host_address)
-        try:
-            running = RunningBroker(broker.start().bootstrap_servers, broker)
+        with running_broker(folder / "broker-home", host=status.host_address) as running:
             own = support.Kube(cluster, status)
             group = f"away-{uuid.uuid4().hex[:8]}"
             with opened(own, running, folder, group=group) as made:
                 yield made
                 made.serve()
                 assert made.account() == (0, 0)
-        finally:
-            broker.purge()
     finally:
         cluster.down()
 

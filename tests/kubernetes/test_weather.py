@@ -12,11 +12,10 @@ from collections.abc import Iterator
 import pytest
 from kubernetes import client
 
-from fleet.broker import Broker
 from fleet.slots import ChangeState
 from k8s.names import Names
-from tests.conftest import RunningBroker
 from tests.faults.weather import WAYS, members
+from tests.support.brokers import running_broker
 from tests.support.kafka_tools import dump_group_records
 from tests.support.kube import Kube
 from tests.support.pod_ground import Ground, opened
@@ -44,9 +43,7 @@ def ground(
     """Two workers and a standby, as the parameter says, on a broker that may be killed."""
     place = tmp_path_factory.mktemp("weather")
     with contextlib.ExitStack() as ending:
-        broker = Broker(place / "broker", host=kube.host_address)
-        ending.callback(broker.purge)
-        running = RunningBroker(broker.start().bootstrap_servers, broker)
+        running = ending.enter_context(running_broker(place / "broker", host=kube.host_address))
         group = f"weather-{uuid.uuid4().hex[:8]}"
         fleet = opened(
             kube, running, place / "home", group=group, slots=SLOTS, worker=WAYS[request.param]

@@ -18,6 +18,7 @@ from fleet.observe.group_log import GroupLog, partition_for
 from fleet.observe.tail import Tail
 from fleet.rebalances import Cause, Rebalance
 from tests.support import commits
+from tests.support.brokers import OFFSETS_PARTITIONS
 from tests.support.waiting import until
 
 
@@ -125,7 +126,9 @@ def write(config, group: str, *records: tuple[bytes, bytes | None]) -> None:
     """
     producer = Producer({**config, "client.id": "__admin_client"})
     for key, value in records:
-        producer.produce("__consumer_offsets", value, key, partition=partition_for(group, 50))
+        producer.produce(
+            "__consumer_offsets", value, key, partition=partition_for(group, OFFSETS_PARTITIONS)
+        )
     assert producer.flush(20) == 0
 
 

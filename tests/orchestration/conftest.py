@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from assets.resources import FleetResource, declared
 from fleet.broker import Broker
 from fleet.spec import FleetSpec
+from tests.support.brokers import running_broker
 
 PARTITIONS = 4
 RECORDS = 40
@@ -100,12 +101,8 @@ class Scene:
 @pytest.fixture(scope="session")
 def quiet_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of these tests alone: a tick tells of at most 50 groups, so others' would count."""
-    broker = Broker(tmp_path_factory.mktemp("quiet"))
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.purge()
+    with running_broker(tmp_path_factory.mktemp("quiet")) as made:
+        yield made.broker
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from fleet.acls import Grant
 from fleet.broker import Broker
 from fleet.security import client_config
 from fleet.spec import Cluster, Sasl, Security
+from tests.support.brokers import running_broker
 from tests.support.waiting import until
 
 _OPERATIONS = {
@@ -167,12 +168,8 @@ def _binding(user: str, grant: Grant) -> AclBinding:
 @pytest.fixture(scope="package")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """The secure broker of this folder's tests."""
-    broker = Broker(tmp_path_factory.mktemp("secure"), secure=True)
-    try:
-        broker.start()
-        yield Guarded(broker, tmp_path_factory.mktemp("users"))
-    finally:
-        broker.purge()
+    with running_broker(tmp_path_factory.mktemp("secure"), secure=True) as made:
+        yield Guarded(made.broker, tmp_path_factory.mktemp("users"))
 
 
 @pytest.fixture

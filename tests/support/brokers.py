@@ -1,0 +1,35 @@
+"""A real broker for tests, that ends with them.
+
+A broker makes the 50 partitions of `__consumer_offsets` with its first group, and every reader
+of that topic fetches all of them: a third of what a short-lived broker costs. Five are as many
+as tests need to have groups beside each other and apart; tests/broker has the default.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fleet.broker import Broker
+
+OFFSETS_PARTITIONS = 5
+
+
+@dataclass(frozen=True)
+class RunningBroker:
+    """A real broker of this test session."""
+
+    bootstrap_servers: str
+    broker: Broker
+
+
+@contextmanager
+def running_broker(folder: Path, **options: Any) -> Iterator[RunningBroker]:
+    """Started, and purged at the end. `options` are Broker's."""
+    few = {"offsets.topic.num.partitions": str(OFFSETS_PARTITIONS)}
+    broker = Broker(folder, overrides=few, **options)
+    try:
+        yield RunningBroker(broker.start(wait=300).bootstrap_servers, broker)
+    finally:
+        broker.purge()
