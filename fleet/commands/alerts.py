@@ -29,7 +29,7 @@ def _to_file(command: AnyCommand) -> AnyCommand:
         "-o",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="Write it there, whole, instead of printing it.",
+        help="File to write to (default: print).",
     )(command)
 
 
@@ -47,8 +47,8 @@ def rules(invocation: Invocation, *, output: Path | None) -> None:
     epilog="Example:  fleet alerts alertmanager --page http://pager.example:9000/hook "
     "-o alertmanager.yml"
 )
-@click.option("--page", metavar="URL", help="Webhook for alerts of severity page.")
-@click.option("--ticket", metavar="URL", help="Webhook for alerts of severity ticket.")
+@click.option("--page", metavar="URL", help="URL of the webhook for alerts of severity page.")
+@click.option("--ticket", metavar="URL", help="URL of the webhook for alerts of severity ticket.")
 @_to_file
 @common
 def alertmanager(

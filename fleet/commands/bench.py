@@ -68,7 +68,7 @@ protocol_option = click.option(
     type=click.Choice([*PROTOCOLS, "all"]),
     default="all",
     show_default=True,
-    help="Of the groups' members.",
+    help="Group protocol of the members.",
 )
 rate_option = click.option(
     "--rate",
@@ -76,13 +76,11 @@ rate_option = click.option(
     default=300,
     show_default=True,
     metavar="N",
-    help="Records per second, over all partitions.",
+    help="Records per second over all partitions.",
 )
-keep_option = click.option(
-    "--keep", is_flag=True, help="Keep the broker's data and all logs, to count again."
-)
+keep_option = click.option("--keep", is_flag=True, help="Keep the broker's data and all logs.")
 quick_option = click.option(
-    "--quick", is_flag=True, help="A small form that only shows that it works."
+    "--quick", is_flag=True, help="Run a small form that only shows that it works."
 )
 
 
@@ -94,10 +92,14 @@ quick_option = click.option(
     default=100,
     show_default=True,
     metavar="N",
-    help="At least so many, in rolls of all slots.",
+    help="Number of handovers at least, in rolls of all slots.",
 )
 @click.option(
-    "--slots", type=click.IntRange(1, 64), default=6, show_default=True, help="Workers that roll."
+    "--slots",
+    type=click.IntRange(1, 64),
+    default=6,
+    show_default=True,
+    help="Number of workers to roll.",
 )
 @click.option(
     "--ordinary-rolls",
@@ -105,14 +107,14 @@ quick_option = click.option(
     default=3,
     show_default=True,
     metavar="N",
-    help="Rolling restarts of the ordinary way.",
+    help="Number of rolling restarts done the ordinary way.",
 )
 @rate_option
 @click.option(
     "--max-pause",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="Another goal for the p95 pause (default: 0.5 s + the median batch).",
+    help="Goal for the p95 pause in seconds (default: 0.5 + the median batch).",
 )
 @quick_option
 @keep_option
@@ -166,7 +168,7 @@ def roll(
     default=(2, 5, 10),
     show_default=True,
     metavar="K",
-    help="Workers that join together; may be repeated.",
+    help="Number of workers that join together; repeatable.",
 )
 @click.option(
     "--runs",
@@ -174,7 +176,7 @@ def roll(
     default=12,
     show_default=True,
     metavar="N",
-    help="Gates of each K.",
+    help="Number of gates for each K.",
 )
 @click.option(
     "--ordinary-runs",
@@ -182,14 +184,14 @@ def roll(
     default=1,
     show_default=True,
     metavar="N",
-    help="Ordinary scale-ups of each K.",
+    help="Number of ordinary scale-ups for each K.",
 )
 @rate_option
 @click.option(
     "--max-rebalances",
     type=click.IntRange(0),
     metavar="N",
-    help="Another goal per gate (default: 1 with range, else 2).",
+    help="Goal for the rebalances of a gate (default: 1 with range, else 2).",
 )
 @click.option(
     "--max-spread",
@@ -197,12 +199,12 @@ def roll(
     default=0.1,
     show_default=True,
     metavar="SECONDS",
-    help="The goal for the time between the first and the last subscribe.",
+    help="Goal for the seconds between the first and the last subscribe.",
 )
 @click.option(
     "--fresh",
     is_flag=True,
-    help="New processes for every gate, not the same ones again: truer, and slower.",
+    help="Start new processes for every gate instead of reusing them: truer, and slower.",
 )
 @quick_option
 @keep_option

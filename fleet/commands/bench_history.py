@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     default=2_000_000,
     show_default=True,
     metavar="N",
-    help="Offset commits on the topic.",
+    help="Number of offset commits on the topic.",
 )
-@click.option("--every-commit", is_flag=True, help="A row for each commit, not the last of 10 s.")
+@click.option(
+    "--every-commit", is_flag=True, help="Record every commit, not only the last of 10 s."
+)
 @output_option
 @verbose_option
 def history(*, commits: int, every_commit: bool, output: str) -> None:

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     default=(1_000,),
     show_default=True,
     metavar="N",
-    help="How many; may be given again, for more.",
+    help="Number of groups; repeatable.",
 )
 @click.option(
     "--partitions",
     type=click.IntRange(1, 1_000),
     default=48,
     show_default=True,
-    help="With a commit, in each group.",
+    help="Number of partitions with a commit, in each group.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(2.0, 3600.0),
     default=15.0,
     show_default=True,
-    help="Of scraping, for each number of groups.",
+    help="Seconds of scraping for each number of groups.",
 )
 @output_option
 @verbose_option

@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example:  fleet bench worker --alone")
-@click.option("--alone", is_flag=True, help="Without Structured Streaming: nothing is installed.")
+@click.option("--alone", is_flag=True, help="Do without Structured Streaming, and install nothing.")
 @click.option(
     "--backlog",
     type=click.IntRange(10_000, 100_000_000),
     default=2_000_000,
     show_default=True,
     metavar="N",
-    help="Records that wait.",
+    help="Number of records that wait.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(10.0, 3600.0),
     default=40.0,
     show_default=True,
-    help="Of the steady stream of 2,000 records/s; the first 20 do not count.",
+    help="Length of the steady stream of 2,000 records/s; the first 20 s do not count.",
 )
 @output_option
 @verbose_option

@@ -35,14 +35,14 @@ def broker() -> None:
     type=click.Choice(["1", "3"]),
     default="1",
     show_default=True,
-    help="Nodes of a broker that does not exist yet; an existing one keeps its size.",
+    help="Number of nodes of a new broker; an existing one keeps its size.",
 )
 @click.option(
     "--set",
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="A setting of server.properties, kept with the broker; may be repeated.",
+    help="Setting of server.properties, kept with the broker; repeatable.",
 )
 @click.option(
     "--wait",
@@ -50,7 +50,7 @@ def broker() -> None:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the nodes may take until they answer.",
+    help="Time for the nodes to answer.",
 )
 @click.option(
     "--secure/--plain",
@@ -115,14 +115,14 @@ For Kafka's own tools: --command-config {kept.admin_properties}"""
 
 
 @broker.command()
-@click.option("--purge", is_flag=True, help="Also delete the broker's data, logs and ports.")
+@click.option("--purge", is_flag=True, help="Delete the broker's data, logs and ports, too.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, 600),
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the nodes may take to end by themselves; then they are killed.",
+    help="Time for the nodes to stop by themselves before they are killed.",
 )
 def stop(*, purge: bool, timeout: float) -> None:
     """Stop the nodes; the data stays unless --purge is given. Stopping twice is fine."""
@@ -164,12 +164,16 @@ def status(output: str) -> None:
 
 
 @broker.command()
-@click.option("--node", type=click.IntRange(1, 3), default=1, show_default=True, help="Which node.")
-@click.option("--coordinator", is_flag=True, help="The group coordinator's own log: rebalances.")
+@click.option(
+    "--node", type=click.IntRange(1, 3), default=1, show_default=True, help="Number of the node."
+)
+@click.option(
+    "--coordinator", is_flag=True, help="Show the group coordinator's log, with rebalances."
+)
 @click.option(
     "-n", "--lines", type=click.IntRange(0, 100_000), default=50, show_default=True, metavar="LINES"
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on printing until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 def logs(*, node: int, coordinator: bool, lines: int, follow: bool) -> None:
     """Print the last lines of a node's log. Exit 1 where there is none."""
     from fleet.broker import Broker

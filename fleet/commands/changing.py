@@ -250,10 +250,16 @@ def drain(
 
 @click.command(epilog="Examples:  fleet apply orders-enrichment  |  fleet apply --all --yes")
 @click.argument("groups", nargs=-1, metavar="[GROUP]...")
-@click.option("--all", "everything", is_flag=True, help="Every declared group with mode: act.")
-@click.option("--resume", "how", flag_value="resume", help="Only finish an unfinished change.")
-@click.option("--abort", "how", flag_value="abort", help="Only give up an unfinished change.")
-@click.option("--yes", is_flag=True, help="Do not ask on a terminal; a script is never asked.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Apply to every declared group with mode: act."
+)
+@click.option(
+    "--resume", "how", flag_value="resume", help="Finish an unfinished change and start no new one."
+)
+@click.option(
+    "--abort", "how", flag_value="abort", help="Give up an unfinished change and start no new one."
+)
+@click.option("--yes", is_flag=True, help="Skip the confirmation that a terminal asks for.")
 @dry_run_option
 @output_option
 @common

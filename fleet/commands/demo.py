@@ -6,15 +6,22 @@ from fleet.commands.invocation import verbose_option
 
 
 @click.command(epilog="Example:  fleet demo --exit --no-dagster")
-@click.option("--exit", "exit_after", is_flag=True, help="Stop everything after the table.")
-@click.option("--dagster/--no-dagster", default=True, show_default=True, help="With Dagster's UI.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), metavar="PORT", help="Of Dagster's UI (default: free)."
+    "--exit", "exit_after", is_flag=True, help="Stop everything after the table is shown."
+)
+@click.option(
+    "--dagster/--no-dagster", default=True, show_default=True, help="Start Dagster's web UI."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Port of Dagster's web UI (default: a free one).",
 )
 @click.option(
     "--assignor",
     type=click.Choice(["cooperative-sticky", "range"]),
-    help="Of both groups (default: $FLEET_DEMO_ASSIGNOR, or cooperative-sticky).",
+    help="Assignor of both groups (default: $FLEET_DEMO_ASSIGNOR, or cooperative-sticky).",
 )
 @verbose_option
 def demo(*, exit_after: bool, dagster: bool, port: int | None, assignor: str | None) -> None:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help="Where to answer (default: exporter.listen of fleet.yaml, 127.0.0.1:9308).",
+    help="Address to serve metrics on (default: exporter.listen of fleet.yaml, 127.0.0.1:9308).",
 )
-@click.option("--once", is_flag=True, help="Look once, print the metrics, and end.")
+@click.option("--once", is_flag=True, help="Look once, print the metrics and exit.")
 @common
 def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
     """Prometheus metrics of every group.

@@ -38,7 +38,7 @@ spark_option = click.option(
     "fleet.yaml, shared).",
 )
 polled_option = click.option(
-    "--polled", is_flag=True, help="Look at the groups, even where the offsets topic can be read."
+    "--polled", is_flag=True, help="Poll the groups even if the offsets topic can be read."
 )
 
 

@@ -17,8 +17,8 @@ def _one_target(group: str | None, everything: bool) -> None:
 
 @click.command(epilog="Example:  fleet pause orders-enrichment --reason 'incident 4711'")
 @click.argument("group", required=False)
-@click.option("--all", "everything", is_flag=True, help="Every group of the cluster.")
-@click.option("--reason", required=True, help="Why; shown to whoever is refused.")
+@click.option("--all", "everything", is_flag=True, help="Show every group of the cluster.")
+@click.option("--reason", required=True, help="Reason, shown to whoever is refused.")
 @common
 def pause(invocation: Invocation, group: str | None, *, everything: bool, reason: str) -> None:
     """Hold all changes of a group, or of all.
@@ -39,8 +39,8 @@ def pause(invocation: Invocation, group: str | None, *, everything: bool, reason
 
 @click.command(epilog="Example:  fleet resume orders-enrichment")
 @click.argument("group", required=False)
-@click.option("--all", "everything", is_flag=True, help="The pause of every group.")
-@click.option("--slot", type=int, help="Let workers take a slot that a foreign holder shut.")
+@click.option("--all", "everything", is_flag=True, help="Lift the pause of all groups.")
+@click.option("--slot", type=int, help="Slot to reopen after a foreign holder shut it.")
 @common
 def resume(
     invocation: Invocation, group: str | None, *, everything: bool, slot: int | None

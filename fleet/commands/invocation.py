@@ -105,7 +105,7 @@ def config_option(command: AnyCommand) -> AnyCommand:
         expose_value=False,
         callback=_set_config,
         metavar="FILE",
-        help="The specification (default: $FLEET_CONFIG, or fleet.yaml here).",
+        help="Path of fleet.yaml (default: $FLEET_CONFIG, or fleet.yaml in this folder).",
     )(command)
 
 
@@ -116,7 +116,7 @@ def verbose_option(command: AnyCommand) -> AnyCommand:
         is_flag=True,
         expose_value=False,
         callback=_set_verbose,
-        help="Show the traceback of a failure.",
+        help="Show the traceback of an error.",
     )(command)
 
 
@@ -141,12 +141,12 @@ def output_option(command: AnyCommand) -> AnyCommand:
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="JSON is a contract: docs/json.md.",
+        help="Output format; JSON is described in docs/json.md.",
     )(command)
 
 
 def dry_run_option(command: AnyCommand) -> AnyCommand:
     """`--dry-run`."""
-    return click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")(
+    return click.option("--dry-run", is_flag=True, help="Print the plan without carrying it out.")(
         command
     )

@@ -24,17 +24,30 @@ _GRACE_SECONDS: Final = 5.0
 
 
 @click.command(epilog="Example:  fleet init --bootstrap kafka-1:9092 --cluster payments")
-@click.option("--bootstrap", metavar="HOST:PORT|embedded", help="The cluster's address.")
-@click.option("--cluster", "name", default="main", show_default=True, help="Its name in every key.")
+@click.option("--bootstrap", metavar="HOST:PORT|embedded", help="Address of the cluster.")
+@click.option(
+    "--cluster",
+    "name",
+    default="main",
+    show_default=True,
+    help="Name of the cluster in stored keys.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where to write (default: the --config file).",
+    help="File to write to (default: the --config file).",
 )
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
-@click.option("--kubernetes", "namespace", metavar="NAMESPACE", help="Look for Deployments there.")
-@click.option("--context", metavar="NAME", help="Of the kubeconfig, with --kubernetes.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@click.option(
+    "--kubernetes",
+    "namespace",
+    metavar="NAMESPACE",
+    help="Namespace in which to look for Deployments.",
+)
+@click.option(
+    "--context", metavar="NAME", help="Context of the kubeconfig to use with --kubernetes."
+)
 @common
 def init(
     invocation: Invocation,
@@ -179,8 +192,8 @@ def _start_embedded(path: Path, progress: Callable[[str], None]) -> None:
 
 
 @click.command(epilog="Example:  fleet down --purge --yes")
-@click.option("--purge", is_flag=True, help="Remove slots too, and the embedded broker's data.")
-@click.option("--yes", is_flag=True, help="Do not ask before --purge.")
+@click.option("--purge", is_flag=True, help="Delete the slots and the embedded broker's data, too.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation of --purge.")
 @common
 def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     """Stop all workers, and the embedded broker.

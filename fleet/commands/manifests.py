@@ -26,12 +26,12 @@ _ALL: Final = "all"
     "parts",
     multiple=True,
     type=click.Choice([*PARTS, _ALL]),
-    help="What to render, more than once if need be (default: workers).",
+    help="Part to render; repeatable (default: workers).",
 )
 @click.option(
     "--image",
     metavar="NAME",
-    help="Of manager and exporter (default: runtime.image, the workers').",
+    help="Image of manager and exporter (default: runtime.image, as for workers).",
 )
 @click.option(
     "--output",
@@ -39,18 +39,18 @@ _ALL: Final = "all"
     type=click.Choice(["yaml", "json"]),
     default="yaml",
     show_default=True,
-    help="JSON is one List.",
+    help="Output format; JSON is one List.",
 )
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="A file for each fleet and part and a kustomization.yaml, instead of printing.",
+    help="Folder for one file per fleet and part, with kustomization.yaml (default: print).",
 )
 @click.option(
     "--dry-run",
     type=click.Choice(["server"]),
-    help="Ask the API server what it would say of each, and change nothing.",
+    help="Have the API server check every object without creating it.",
 )
 @common
 def manifests(

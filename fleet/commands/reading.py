@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "--watch",
     type=click.FloatRange(min=0.5),
     metavar="SECONDS",
-    help="Look again every so often, until Ctrl-C.",
+    help="Look again at this interval until Ctrl-C.",
 )
 @common
 def status(

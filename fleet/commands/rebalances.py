@@ -60,21 +60,28 @@ def _wall(moment: datetime | float | None, now: float) -> float | None:
     epilog="Examples:  fleet rebalances  |  fleet rebalances orders --since 2h --html orders.html"
 )
 @click.argument("group", required=False)
-@click.option("--group", "-g", "named", metavar="GROUP", help="The same as the argument.")
-@click.option("--since", type=Moment(), metavar="TIME", help="2h (ago), or 2026-11-21T14:30 (UTC).")
-@click.option("--until", type=Moment(), metavar="TIME", help="Likewise; default: now.")
+@click.option("--group", "-g", "named", metavar="GROUP", help="Group, like the argument.")
+@click.option(
+    "--since",
+    type=Moment(),
+    metavar="TIME",
+    help="Start of the time to look at: 2h (ago) or 2026-11-21T14:30 (UTC).",
+)
+@click.option(
+    "--until", type=Moment(), metavar="TIME", help="End of the time to look at (default: now)."
+)
 @click.option(
     "--cause",
     type=click.Choice([cause.value for cause in Cause]),
     metavar="CAUSE",
-    help="Only rebalances of one cause, e.g. join, expiry, 'batched leave'.",
+    help="Show only rebalances of this cause, e.g. join, expiry, 'batched leave'.",
 )
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Show only the newest N.")
 @click.option("--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Write a timeline of the group as a picture.")  # fmt: skip
+              help="File to write a picture of the group's timeline to.")  # fmt: skip
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Write it as one HTML page, to be hovered over.")  # fmt: skip
-@click.option("--live", is_flag=True, help="Read the offsets topic even where there are tables.")
+              help="File to write an interactive HTML page to.")  # fmt: skip
+@click.option("--live", is_flag=True, help="Read the offsets topic even if there are tables.")
 @output_option
 @common
 def rebalances(

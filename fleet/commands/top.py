@@ -27,16 +27,22 @@ _GOODBYE: Final = 3.0
 
 @click.command(epilog="Examples:  fleet top  |  fleet top --sort lag  |  fleet top --once -o json")
 @click.option("--interval", type=click.FloatRange(min=0.5, max=3600.0), default=2.0,
-              show_default=True, metavar="SECONDS", help="Between two looks.")  # fmt: skip
+              show_default=True, metavar="SECONDS", help="Seconds between two looks.")  # fmt: skip
 @click.option(
     "--sort",
     type=click.Choice(["worst", "lag", "behind", "rebalances", "rate", "name"]),
     default="worst",
     show_default=True,
-    help="worst: storms, then seconds behind, then rebalances.",
+    help="Order of the rows; worst: storms, then seconds behind, then rebalances.",
 )
-@click.option("--filter", "pattern", default="", metavar="TEXT", help="Only groups with this text.")
-@click.option("--once", is_flag=True, help="Print one frame and stop, as in a pipe.")
+@click.option(
+    "--filter",
+    "pattern",
+    default="",
+    metavar="TEXT",
+    help="Show only groups whose name contains this text.",
+)
+@click.option("--once", is_flag=True, help="Print one frame and exit (default in a pipe).")
 @output_option
 @common
 def top(

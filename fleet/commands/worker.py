@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example:  fleet worker --group orders-enrichment")
-@click.option("--group", metavar="GROUP", help="A group that fleet.yaml declares with a worker.")
+@click.option("--group", metavar="GROUP", help="Group to work for, declared with a worker.")
 @click.option(
     "--settings",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Frozen settings of a revision, and code.tgz beside them; fleet.yaml is not read then.",
+    help="File of frozen settings of a revision (code.tgz beside it), in place of fleet.yaml.",
 )
-@click.option("--name", metavar="NAME", help="Unique among workers (default: from host and pid).")
+@click.option("--name", metavar="NAME", help="Name of the worker, unique (default: host and pid).")
 @common
 def worker(
     invocation: Invocation, *, group: str | None, settings: Path | None, name: str | None
