@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tests.support.kube_api import KubeApi
 
 # A busy machine makes any example slow: no test here is about its own speed.
-settings.register_profile("fleet", deadline=None)
+settings.register_profile(
+    "fleet", deadline=None, max_examples=100 if os.environ.get("FLEET_LONG") else 40
+)
 settings.load_profile("fleet")
 
 _unmet: Counter[str] = Counter()

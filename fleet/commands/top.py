@@ -52,7 +52,8 @@ def top(
 
     Keys: q quits, s sorts by the next column, / filters. LAG is in records, BEHIND the age of
     the oldest committed position, IN/S and OUT/S records a second produced and consumed, REB/H
-    rebalances of the last hour. A broker that does not answer is said, and looked for again.
+    rebalances of the last hour. While a broker does not answer, its last figures stay, and a
+    line says so.
     """
     from fleet.commands.answers import print_json, stdout
     from fleet.commands.top_frame import Frame, answer, drawn
