@@ -18,11 +18,12 @@ from assets import names
 from assets.judging import Judgement, lag_judgement, receipt_judgement, storm_judgement
 from assets.recorded import from_tables
 from assets.watching import Look, Memory, due
-from fleet.commands.keeping_up import in_doubt, verdicts
 from fleet.commands.recent import recently
 from fleet.decide.storm_watch import watch_reach
 from fleet.decide.verdicts import GroupVerdict
-from fleet.model import GroupSnapshot, GroupState, Snapshot
+from fleet.keeping_up import in_doubt, judged
+from fleet.lag.snapshot import Snapshot
+from fleet.model import GroupSnapshot, GroupState
 from fleet.rebalances import Rebalance
 from fleet.slots import Change
 from fleet.spec import FleetSpec, GroupSpec
@@ -73,9 +74,9 @@ def look(cycle: "Fleet", memory: Memory) -> Looked:
     """One snapshot of the whole cluster, judged."""
     snapshot = cycle.snapshot()
     known = {fleet.group for fleet in cycle.spec.fleets}
-    judged = keeping_up(cycle, snapshot, known)
+    verdicts = keeping_up(cycle, snapshot, known)
     declared = [
-        declared_group(cycle, fleet, snapshot.groups.get(fleet.group), judged, memory)
+        declared_group(cycle, fleet, snapshot.groups.get(fleet.group), verdicts, memory)
         for fleet in cycle.spec.fleets
     ]
     others = [
@@ -96,18 +97,16 @@ def keeping_up(
     cycle: "Fleet", snapshot: Snapshot, groups: Iterable[str]
 ) -> Mapping[str, GroupVerdict]:
     """Verdicts on these groups; none where nothing has waited for long, which reads no past."""
-    mine = replace(
-        snapshot, groups={name: snapshot.groups[name] for name in groups if name in snapshot.groups}
-    )
+    mine = snapshot.only(frozenset(groups).__contains__)
     doubted = in_doubt(mine, ())
-    return verdicts(cycle, mine, recently(cycle), doubted) if doubted else {}
+    return judged(cycle, mine, recently(cycle), doubted) if doubted else {}
 
 
 def declared_group(
     cycle: "Fleet",
     fleet: GroupSpec,
     state: GroupSnapshot | None,
-    judged: Mapping[str, GroupVerdict],
+    verdicts: Mapping[str, GroupVerdict],
     memory: Memory,
 ) -> Seen:
     """A declared group, whether Kafka knows it or not."""
@@ -117,7 +116,7 @@ def declared_group(
         group=fleet.group,
         state=state,
         fleet=fleet,
-        lag=lag_judgement(fleet, state, judged.get(fleet.group)),
+        lag=lag_judgement(fleet, state, verdicts.get(fleet.group)),
         change=cycle.store.change(fleet.group) if fleet.worker is not None else None,
         was_over=known is not None and known.over,
     )

@@ -17,7 +17,7 @@ from fleet.slots import ChangeState
 
 if TYPE_CHECKING:
     from fleet.cycle import Fleet
-    from fleet.model import Snapshot
+    from fleet.lag.snapshot import Snapshot
     from fleet.slots import Slot
     from fleet.spec import FleetSpec
 

@@ -87,6 +87,26 @@ class Look:
         return found
 
 
+class Laps:
+    """Seconds spent in each part of a look."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = self._last = clock.monotonic()
+        self.laps: dict[str, float] = {}
+
+    def note(self, name: str) -> None:
+        """A part has ended."""
+        now = self._clock.monotonic()
+        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
+        self._last = now
+
+    @property
+    def total(self) -> float:
+        """Since the look began."""
+        return self._clock.monotonic() - self._began
+
+
 def _is_late(error: BaseException | None) -> bool:
     if isinstance(error, FutureTimeout):
         return True

@@ -17,9 +17,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
+from fleet.lag.ends import EndHistory
+from fleet.lag.snapshot import rates
 from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.samples import EndOffsetSamples
 from tests.support import commits, kafka_tools
 
 
@@ -45,8 +46,8 @@ def topic_of(config, unique) -> Callable[[str, int, int], str]:
     return make
 
 
-def observer(config: dict[str, str], samples: EndOffsetSamples | None = None) -> Observer:
-    return Observer(cluster="test", config=config, clock=SystemClock(), samples=samples)
+def observer(config: dict[str, str], ends: EndHistory | None = None) -> Observer:
+    return Observer(cluster="test", config=config, clock=SystemClock(), ends=ends)
 
 
 def consumer(config: dict[str, str], group: str, **extra: object) -> Consumer:
@@ -184,24 +185,23 @@ def test_age_and_rates_come_from_looks_before(config, topic_of, unique):
     topic = topic_of("t", 1, 10)
     group = f"g-{unique}"
     commit(config, group, topic, 10)
-    watch = observer(config, EndOffsetSamples(None))
+    watch = observer(config, EndHistory())
     first = watch.snapshot([group])
     assert first.groups[group].lag_seconds == 0.0
-    assert first.groups[group].rates == {}
     producer = Producer(config)
     for _ in range(20):
         producer.produce(topic, b"x", partition=0)
     producer.flush(10)
     time.sleep(1.1)
-    second = watch.snapshot([group], first)
+    second = watch.snapshot([group])
     (state,) = second.groups[group].partitions
     assert state.lag == 20
     assert state.lag_seconds is not None
     assert 0.5 < state.lag_seconds < 30.0
-    speed = second.groups[group].rates[TopicPartition(topic, 0)]
-    assert speed.produced is not None
-    assert 0 < speed.produced < 20
-    assert speed.consumed == 0.0
+    produced, consumed = rates(first, second)[group]
+    assert produced is not None
+    assert 0 < produced < 20
+    assert consumed == 0.0
 
 
 def kip_848_member(config: dict[str, str], group: str, topic: str) -> Consumer | None:

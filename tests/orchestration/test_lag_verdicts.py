@@ -25,8 +25,8 @@ from fleet.history.places import Place
 from fleet.history.standing import Memory
 from fleet.history.table_columns import LAG
 from fleet.history.writing import Writer
+from fleet.lag.end_store import EndStore
 from fleet.model import TopicPartition
-from fleet.observe.samples import EndOffsetSamples
 from tests.orchestration.conftest import PARTITIONS, RECORDS
 from tests.support import commits
 from tests.support.waiting import until
@@ -62,7 +62,7 @@ def recorded(scene):
     end = RECORDS // PARTITIONS
     ends = {TopicPartition(scene.topic, number): end for number in range(PARTITIONS)}
     for ago in (SILENT + 10, SILENT):
-        samples = EndOffsetSamples(home / "samples.db")
+        samples = EndStore(home / "samples.db")
         samples.record("main", now - ago, dict.fromkeys(ends, 0) if ago > SILENT else ends)
         samples.close()
     with Writer(
