@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from fleet.lag.columns import NONE, Floats, Ints, Longs
-from fleet.lag.end_store import EndStore, Sample
+from fleet.lag.end_store import EndStore
 from fleet.model import TopicPartition
 
 _THINNED: Final = ((300.0, 60.0), (1800.0, 300.0))
@@ -42,16 +42,14 @@ class EndHistory:
         self._table: Longs | None = None
 
     def load(self) -> None:
-        """Begin with all that is stored, for one who will look for long."""
-        if self._store is not None:
-            self.begin(self._store.stored(self._cluster))
-            self._whole = True
+        """Begin with all that is stored, for one who will look for long.
 
-    def begin(self, samples: Mapping[TopicPartition, Sequence[Sample]]) -> None:
-        """Begin with samples of (time, end), for each partition in order of time.
-
-        Each has them at times of its own; at the others its end is interpolated, as an age is.
+        Each partition was seen at times of its own; at the others its end is interpolated, as an
+        age is.
         """
+        if self._store is None:
+            return
+        samples, self._whole = self._store.stored(self._cluster), True
         times = sorted({at for each in samples.values() for at, _ in each})
         for at in times:
             self._times.append(at)

@@ -62,10 +62,6 @@ class Snapshot:
     """What could not be read, in sentences; a part that failed does not spoil the rest."""
     from_log: bool = False
     """Members and commits are the tail's; else the coordinators were asked."""
-    log_age: float | None = None
-    """Seconds since the tail last held everything written; None: never, or not used."""
-    took_of: Mapping[str, float] = field(default_factory=dict)
-    """Seconds spent in each part of the look."""
     groups: Mapping[str, GroupSnapshot] = field(init=False, repr=False)
     """One group as values."""
 

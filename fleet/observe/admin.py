@@ -44,7 +44,7 @@ from fleet.lag.ends import EndHistory
 from fleet.lag.measure import Logs, measured
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.model import GroupState, Member, TopicPartition
-from fleet.observe.look import LEAST, Laps, Look, reason
+from fleet.observe.look import LEAST, Look, reason
 from fleet.observe.permissions import Asked, allowed_operations
 from fleet.observe.seen import Seen, is_dead, unlisted_group
 
@@ -99,14 +99,12 @@ class Observer:
         Named groups that do not exist come with `exists` False; of the others only those named
         are described. Raises Unreachable where the cluster does not answer.
         """
-        look, laps = self._look(), Laps(self._clock)
+        look = self._look()
         listing = self._admin.list_consumer_groups(request_timeout=look.left())
         partitions = self._topics(look)
         listed = self._listed(listing, look)
-        laps.note("groups")
         wanted = sorted(listed if groups is None else set(groups))
-        complete = groups is not None and listed.keys() >= set(wanted)
-        others = frozenset() if complete else self._other_groups(frozenset(listed), look)
+        others = self._other_groups(frozenset(listed), look, None if groups is None else wanted)
         # A complete listing knows every group; only where a broker was silent, ask by name.
         asked = [group for group in wanted if group in listed or look.partial]
         described = self._describe(asked, look)
@@ -115,7 +113,6 @@ class Observer:
         seen = Seen(
             listed=listed, descriptions=described, committed=self._committed(answered, look)
         )
-        laps.note("commits")
         known = frozenset(g for g in asked if not is_dead(described.get(g)))
         facts = {
             g: seen.facts(g) if g in known else unlisted_group(exists=g in others) for g in wanted
@@ -124,7 +121,6 @@ class Observer:
             facts |= {g: unlisted_group(exists=True) for g in others - facts.keys()}
         return self._measured(
             look,
-            laps,
             facts,
             Commits.of(row for group in sorted(known) for row in seen.rows(group)),
             partitions,
@@ -135,7 +131,6 @@ class Observer:
     def _measured(
         self,
         look: Look,
-        laps: Laps,
         facts: Mapping[str, GroupFacts],
         commits: Commits,
         partitions: Mapping[str, int],
@@ -146,7 +141,6 @@ class Observer:
         """What the groups committed, beside the ends of the logs now; `untold`: unreadable."""
         tps, which = commits.partitions()
         logs = self._logs(tps, partitions, look)
-        laps.note("logs")
         lag = measured(
             commits.committed,
             tps=tps,
@@ -154,12 +148,11 @@ class Observer:
             logs=logs,
             unreadable=commits.of_groups(untold),
         )
-        laps.note("lag")
         unknown = np.full(len(commits), np.nan)
         return Snapshot(
             cluster=self._cluster,
             at=logs.at,
-            took=laps.total,
+            took=self._clock.monotonic() - look.began,
             facts=facts,
             topics={t: n for t, n in partitions.items() if t not in INTERNAL},
             commits=commits,
@@ -168,7 +161,6 @@ class Observer:
             over=unknown,
             members=members or {},
             problems=tuple(look.problems),
-            took_of=laps.laps,
         )
 
     def close(self) -> None:
@@ -185,10 +177,9 @@ class Observer:
             return GroupState.UNKNOWN
         return Seen(descriptions={group: described}).state(group)
 
-    def partitions(self, topics: Collection[str] | None = None) -> dict[str, int]:
-        """Topic name → number of partitions; missing topics are left out."""
-        found = self._topics(self._look())
-        return {t: n for t, n in found.items() if topics is None or t in topics}
+    def partitions(self) -> dict[str, int]:
+        """Topic name → number of partitions."""
+        return self._topics(self._look())
 
     def allowed(
         self, groups: Collection[str], topics: Collection[str]
@@ -197,16 +188,6 @@ class Observer:
         return allowed_operations(
             self._admin, groups=groups, topics=topics, timeout=self._look().left()
         )
-
-    def log_starts(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """First offset still there, per partition; those that cannot be read are left out."""
-        look = self._look()
-        return self._offsets(tps, _EARLIEST, look)()
-
-    def log_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Offset of the next record, per partition; those that cannot be read are left out."""
-        look = self._look()
-        return self._offsets(tps, _LATEST, look)()
 
     def logs(self, tps: Collection[TopicPartition]) -> Logs:
         """Where the logs of these partitions stand, and stood before."""
@@ -249,7 +230,7 @@ class Observer:
         """
         if self._last is not None and self._last.silent:
             self._admin = AdminClient(self._options)
-        self._last = Look(self._clock.monotonic() + self._timeout, self._clock)
+        self._last = Look(self._clock, self._timeout)
         return self._last
 
     def _topics(self, look: Look) -> dict[str, int]:
@@ -292,25 +273,34 @@ class Observer:
             raise self._unreachable(reason(error)) from error
         return listing.result()
 
-    def _other_groups(self, listed: frozenset[str], look: Look) -> frozenset[str]:
-        """Groups that are no consumer groups: share, streams, Connect.
+    def _other_groups(
+        self, listed: frozenset[str], look: Look, wanted: Collection[str] | None
+    ) -> frozenset[str]:
+        """Groups that are no consumer groups: share, streams, Connect; all, or of those wanted.
 
-        The old listing describes every group once more, so it is asked at most once a minute.
+        The old listing describes every group once more, so that of all is kept for a minute,
+        and where one group is missing only that one is asked for.
         """
+        missing = None if wanted is None else sorted(set(wanted) - listed)
+        if missing == []:
+            return frozenset()
         now = self._clock.monotonic()
-        if self._others is None or now - self._others[0] >= _OTHERS_KEPT:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    found = self._admin.list_groups(timeout=look.left())
-            except KafkaException as error:
-                look.problems.append(
-                    f"share, streams and Connect groups are not listed: {reason(error)}"
-                )
-                return frozenset()
-            names = frozenset(str(group.id) for group in found)
-            self._others = (now, names - listed)
-        return self._others[1] - listed
+        if self._others is not None and now - self._others[0] < _OTHERS_KEPT:
+            return self._others[1] - listed
+        one = missing[0] if missing is not None and len(missing) == 1 else None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                found = self._admin.list_groups(group=one, timeout=look.left())
+        except KafkaException as error:
+            look.problems.append(
+                f"share, streams and Connect groups are not listed: {reason(error)}"
+            )
+            return frozenset()
+        names = frozenset(str(group.id) for group in found) - listed
+        if one is None:
+            self._others = (now, names)
+        return names
 
     def _describe(self, groups: list[str], look: Look) -> dict[str, Any]:
         def ask(portion: list[str]) -> Mapping[str, "Future[Any]"]:

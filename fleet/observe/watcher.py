@@ -25,7 +25,7 @@ from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.model import GroupState
 from fleet.observe.admin import Observer, id_of
 from fleet.observe.group_log import Unreadable
-from fleet.observe.look import Laps, Look
+from fleet.observe.look import Look
 from fleet.observe.positions import Positions, key_to
 from fleet.observe.seen import Seen, is_dead
 from fleet.observe.tail import Tail
@@ -66,31 +66,23 @@ class GroupWatcher(Observer):
     def look(self) -> Snapshot:
         """Look once, at partitions that were committed."""
         look = self._look()
-        laps = Laps(self._clock)
         listing: Future[Any] = self._admin.list_consumer_groups(request_timeout=look.left())
         from_log = self._current()
-        laps.note("tail")
         listed = self._listed(listing, look)
-        laps.note("groups")
         partitions = self._topics(look)
-        laps.note("topics")
         if from_log and self._tail is not None:
             facts, commits = self._by_log(listed, self._tail)
             self._name_topics(partitions)
         else:
             facts, commits = self._by_coordinators(listed, look)
-        laps.note("commits")
         rows = commits.of_groups(facts)  # a group's tombstones may come after its end
         seen = self._measured(
-            look, laps, facts, commits if rows.all() else commits.where(rows), partitions
+            look, facts, commits if rows.all() else commits.where(rows), partitions
         )
         gained, over = self._growth(seen.commits, seen.lag.waited, seen.at)
-        laps.note("growth")
         return replace(
             seen,
-            took=laps.total,
             from_log=from_log,
-            log_age=None if self._tail is None else self._tail.age(),
             gained=gained,
             over=np.full(len(gained), over),
         )

@@ -45,7 +45,6 @@ def snapshot(rows, *, state=GroupState.STABLE, now=1_000_000.0) -> Snapshot:
         at=now,
         took=0.1,
         from_log=True,
-        log_age=0.0,
         facts={"g": GroupFacts(state=state, type="classic", members=1, generation=4)},
         topics={"t": count},
         commits=commits,
