@@ -19,7 +19,7 @@ from assets.judging import lag_judgement
 from assets.looking import budget_of, missing
 from assets.recorded import from_tables
 from assets.resources import FleetResource, told
-from fleet.commands.recent import recently
+from fleet.commands.recent import minutes_of
 from fleet.decide.names import slug
 from fleet.decide.storm_watch import watch_reach
 from fleet.keeping_up import judged
@@ -54,7 +54,7 @@ def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
             if names.LAG in wanted:
                 snapshot = cycle.snapshot([group])
                 seen = snapshot.groups.get(group) or missing(group)
-                keeps_up = judged(cycle, snapshot, recently(cycle), [group]).get(group)
+                keeps_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group]).get(group)
                 yield lag_judgement(declared, seen, keeps_up).result(names.LAG, key)
             if names.STORM in wanted:
                 now = cycle.clock.now()

@@ -18,7 +18,7 @@ from assets import names
 from assets.judging import Judgement, lag_judgement, receipt_judgement, storm_judgement
 from assets.recorded import from_tables
 from assets.watching import Look, Memory, due
-from fleet.commands.recent import recently
+from fleet.commands.recent import minutes_of
 from fleet.decide.storm_watch import watch_reach
 from fleet.decide.verdicts import GroupVerdict
 from fleet.keeping_up import in_doubt, judged
@@ -99,7 +99,7 @@ def keeping_up(
     """Verdicts on these groups; none where nothing has waited for long, which reads no past."""
     mine = snapshot.only(frozenset(groups).__contains__)
     doubted = in_doubt(mine, ())
-    return judged(cycle, mine, recently(cycle), doubted) if doubted else {}
+    return judged(cycle, mine, minutes_of(cycle, doubted), doubted) if doubted else {}
 
 
 def declared_group(

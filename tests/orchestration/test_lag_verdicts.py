@@ -20,11 +20,13 @@ from assets.groups import group_assets
 from assets.sensors import watch
 from fleet.clock import ManualClock
 from fleet.commands.group_status import gather
+from fleet.commands.recent import minutes_of, recently
 from fleet.history.job import commit
 from fleet.history.places import Place
 from fleet.history.standing import Memory
 from fleet.history.table_columns import LAG
 from fleet.history.writing import Writer
+from fleet.keeping_up import with_past
 from fleet.lag.end_store import EndStore
 from fleet.model import TopicPartition
 from tests.orchestration.conftest import PARTITIONS, RECORDS
@@ -120,3 +122,21 @@ def test_a_group_that_commits_no_more_fails_its_check(scene, instance):
         assert (check.passed, check.severity.name) == (False, "ERROR"), check.description
         assert check.metadata["verdict"].value == "STOP"
         assert "no commit for 7" in check.description
+
+
+def test_a_groups_own_partition_tells_what_the_whole_topic_does(scene):
+    """Without tables: who asks for one group does not read what all the others committed."""
+
+    def told(cycle, recent):
+        assert recent.kind == "log", recent.sentence
+        seen = cycle.snapshot([scene.plain])
+        past = with_past(seen, recent.commits, reaches=recent.reaches, until=seen.at).commits
+        columns = (past.partition, past.committed, past.at, past.moved, past.peak, past.gap)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return sorted(rows), recent.last[scene.plain].ended_at
+
+    with scene.member(scene.plain), scene.resource.open() as cycle:
+        mine = told(cycle, minutes_of(cycle, [scene.plain]))
+        assert mine == told(cycle, recently(cycle))
+    assert len(mine[0]) == PARTITIONS
+    assert {committed for _, committed, *_ in mine[0]} == {RECORDS // PARTITIONS}
