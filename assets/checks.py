@@ -19,8 +19,10 @@ from assets.judging import lag_judgement
 from assets.looking import budget_of, missing
 from assets.recorded import from_tables
 from assets.resources import FleetResource, told
+from fleet.commands.recent import minutes_of
 from fleet.decide.names import slug
 from fleet.decide.storm_watch import watch_reach
+from fleet.keeping_up import judged
 from fleet.spec import FleetSpec, GroupSpec
 
 
@@ -50,8 +52,10 @@ def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
         with told(), fleet.open() as cycle:
             declared = cycle.group(group)
             if names.LAG in wanted:
-                seen = cycle.snapshot([group]).groups.get(group) or missing(group)
-                yield lag_judgement(declared, seen).result(names.LAG, key)
+                snapshot = cycle.snapshot([group])
+                seen = snapshot.groups.get(group) or missing(group)
+                keeps_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group]).get(group)
+                yield lag_judgement(declared, seen, keeps_up).result(names.LAG, key)
             if names.STORM in wanted:
                 now = cycle.clock.now()
                 history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)

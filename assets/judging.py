@@ -19,13 +19,14 @@ from dagster import (
 
 from assets.tables import change_metadata, change_sentence, sentences
 from fleet.decide.storms import Storm
-from fleet.decide.verdict import budget_verdict, lag_verdict
+from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level
 from fleet.model import GroupSnapshot, LagCase, Verdict
 from fleet.slots import Change, ChangeState
 from fleet.spec import GroupSpec, LagScaling
 
 WARN = AssetCheckSeverity.WARN
 ERROR = AssetCheckSeverity.ERROR
+_OVER = "over the limit"
 _LOST = {LagCase.BELOW_START, LagCase.BEYOND_END, LagCase.TOPIC_DELETED}
 
 
@@ -70,38 +71,63 @@ def lag_limit(fleet: GroupSpec) -> int | None:
     return None
 
 
-def lag_judgement(fleet: GroupSpec, state: GroupSnapshot) -> Judgement:
-    """The group keeps up: within its limit, nothing lost, and somebody reads what waits."""
-    limit = lag_limit(fleet)
-    found = lag_verdict(state, limit_records=limit)
+def lag_judgement(
+    fleet: GroupSpec, state: GroupSnapshot, keeps_up: GroupVerdict | None
+) -> Judgement:
+    """The group keeps up: within its limit, nothing lost, and somebody reads what waits.
+
+    `keeps_up` is the verdict that `fleet status` gives; None: none can be given.
+    """
+    limit, lag, age = lag_limit(fleet), state.lag, state.lag_seconds
     numbers: dict[str, Any] = {"members": len(state.members)}
-    if state.lag is not None:
-        numbers["lag (records)"] = state.lag
-    if state.lag_seconds is not None:
-        numbers["lag (s)"] = round(state.lag_seconds, 3)
+    if lag is not None:
+        numbers["lag (records)"] = lag
+    if age is not None:
+        numbers["lag (s)"] = round(age, 3)
     if limit is not None:
         numbers["limit (records)"] = limit
-    over = limit is not None and state.lag is not None and state.lag > limit
+    if keeps_up is not None:
+        numbers["verdict"] = str(keeps_up.verdict)
     cases = sorted({p.case.value for p in state.partitions if p.case in _LOST})
-    sentence, verdict = found.sentence, "well"
-    if over:
-        verdict = "over the limit"
+    said, verdict, severity = _waiting(state, cases), "well", WARN
+    if limit is not None and lag is not None and lag > limit:
+        said, verdict, severity = f"{said}; the limit is {limit:,} records", _OVER, ERROR
     elif not state.exists:
         verdict = "does not exist"
+    elif keeps_up is not None and keeps_up.level is not Level.OK and not _lost(keeps_up):
+        said, verdict = f"{said}; {keeps_up.sentence}", str(keeps_up.verdict)
+        severity = ERROR if keeps_up.level is Level.ERR else WARN
     elif cases:
         verdict = ", ".join(cases)
-    elif state.lag and not state.members:
-        verdict = "nobody reads"
-        sentence = f"{sentence}, and the group has no members"
-    elif not found.ok:
+    elif lag and not state.members:
+        said, verdict = f"{said}, and the group has no members", "nobody reads"
+    elif lag is None and limit is not None:
         verdict = "unknown"
     return Judgement(
         passed=verdict == "well",
-        severity=ERROR if over else WARN,
-        sentence=f"{sentence}.",
+        severity=severity,
+        sentence=f"{said}.",
         metadata=numbers,
         verdict=verdict,
     )
+
+
+def _lost(keeps_up: GroupVerdict) -> bool:
+    """Records are gone, which nobody can mend: named by its case, for the one who looks."""
+    return keeps_up.verdict is LagVerdict.LOSS
+
+
+def _waiting(state: GroupSnapshot, cases: list[str]) -> str:
+    """What waits, in words."""
+    if not state.exists:
+        return f"{state.group} does not exist"
+    if state.lag is None:
+        never = {p.case for p in state.partitions} == {LagCase.NEVER_COMMITTED}
+        return f"the lag of {state.group} is {'never committed' if never else 'unknown'}"
+    said = f"{state.group} has {state.lag:,} records waiting"
+    if state.lag_seconds is not None:
+        said += f", the oldest for {state.lag_seconds:.1f} s"
+    return f"{said} ({', '.join(cases)})" if cases else said
 
 
 def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None) -> Judgement:
@@ -113,17 +139,18 @@ def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None)
             numbers["worst member"] = storm.member
         said = f"{fleet.group}: {storm.sentence}."
         return Judgement(passed=False, sentence=said, metadata=numbers, verdict="storm")
-    found = budget_verdict(recorded, fleet.storm)
-    if recorded is not None:
-        numbers["rebalances"] = recorded
-    ours = "" if found.ok else ", by our own changes within their price"
-    return Judgement(
-        passed=True,
-        severity=WARN if recorded is None else ERROR,
-        sentence=f"{fleet.group}: {found.sentence}{ours}.",
-        metadata=numbers,
-        verdict="within",
-    )
+    if recorded is None:
+        said = f"{fleet.group}: rebalances are not counted here: __consumer_offsets is not readable"
+        return Judgement(
+            passed=True, severity=WARN, sentence=f"{said}.", metadata=numbers, verdict="within"
+        )
+    numbers["rebalances"] = recorded
+    said = f"{recorded} {'rebalance' if recorded == 1 else 'rebalances'}"
+    said = f"{fleet.group}: {said} in the last {fleet.storm.window:g} s"
+    said += f", budget {fleet.storm.rebalances}"
+    if recorded > fleet.storm.rebalances:
+        said += ", by our own changes within their price"
+    return Judgement(passed=True, sentence=f"{said}.", metadata=numbers, verdict="within")
 
 
 def receipt_judgement(change: Change | None) -> Judgement:

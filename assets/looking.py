@@ -4,10 +4,11 @@ A snapshot of all groups is one batched question. Where the history's tables are
 tell the rebalances of all groups at once (assets.recorded). Elsewhere counting a group's is a
 read of its partition of `__consumer_offsets` (10 to 100 ms), too much for 300 groups in a tick:
 it is done for groups that changed, for those that were over their budget, and in turns for some
-of the others, so that each is counted several times within the usual window.
+of the others, so that each is counted several times within the usual window. Whether a group
+keeps up is judged as `fleet status` does; its past is read only where something has waited.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,11 @@ from assets import names
 from assets.judging import Judgement, lag_judgement, receipt_judgement, storm_judgement
 from assets.recorded import from_tables
 from assets.watching import Look, Memory, due
+from fleet.commands.recent import minutes_of
 from fleet.decide.storm_watch import watch_reach
+from fleet.decide.verdicts import GroupVerdict
+from fleet.keeping_up import in_doubt, judged
+from fleet.lag.snapshot import Snapshot
 from fleet.model import GroupSnapshot, GroupState
 from fleet.rebalances import Rebalance
 from fleet.slots import Change
@@ -69,11 +74,12 @@ class Looked:
 def look(cycle: "Fleet", memory: Memory) -> Looked:
     """One snapshot of the whole cluster, judged."""
     snapshot = cycle.snapshot()
+    known = {fleet.group for fleet in cycle.spec.fleets}
+    verdicts = keeping_up(cycle, snapshot, known)
     declared = [
-        declared_group(cycle, fleet, snapshot.groups.get(fleet.group), memory)
+        declared_group(cycle, fleet, snapshot.groups.get(fleet.group), verdicts, memory)
         for fleet in cycle.spec.fleets
     ]
-    known = {fleet.group for fleet in cycle.spec.fleets}
     others = [
         Seen(group=group, state=state)
         for group, state in snapshot.groups.items()
@@ -88,8 +94,21 @@ def look(cycle: "Fleet", memory: Memory) -> Looked:
     )
 
 
+def keeping_up(
+    cycle: "Fleet", snapshot: Snapshot, groups: Iterable[str]
+) -> Mapping[str, GroupVerdict]:
+    """Verdicts on these groups; none where nothing has waited for long, which reads no past."""
+    mine = snapshot.only(frozenset(groups).__contains__)
+    doubted = in_doubt(mine, ())
+    return judged(cycle, mine, minutes_of(cycle, doubted), doubted) if doubted else {}
+
+
 def declared_group(
-    cycle: "Fleet", fleet: GroupSpec, state: GroupSnapshot | None, memory: Memory
+    cycle: "Fleet",
+    fleet: GroupSpec,
+    state: GroupSnapshot | None,
+    verdicts: Mapping[str, GroupVerdict],
+    memory: Memory,
 ) -> Seen:
     """A declared group, whether Kafka knows it or not."""
     known = memory.known(fleet.group)
@@ -98,7 +117,7 @@ def declared_group(
         group=fleet.group,
         state=state,
         fleet=fleet,
-        lag=lag_judgement(fleet, state),
+        lag=lag_judgement(fleet, state, verdicts.get(fleet.group)),
         change=cycle.store.change(fleet.group) if fleet.worker is not None else None,
         was_over=known is not None and known.over,
     )

@@ -31,7 +31,8 @@ from assets import names
 from assets.resources import FleetResource
 from fleet.decide.names import slug
 from fleet.errors import FleetError
-from fleet.model import Plan, Snapshot, Step, StepKind
+from fleet.lag.snapshot import Snapshot
+from fleet.model import Plan, Step, StepKind
 from fleet.slots import ChangeState
 from fleet.spec import FleetSpec, GroupSpec
 from fleet.text import duration, plural

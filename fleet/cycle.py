@@ -27,7 +27,8 @@ from fleet.decide.refusals import may_act, refusals
 from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
 from fleet.decide.world import GroupWorld
 from fleet.errors import Refused
-from fleet.model import Plan, Snapshot
+from fleet.lag.snapshot import Snapshot
+from fleet.model import Plan
 from fleet.opening import EMBEDDED, OpenFleet
 from fleet.security import kafka_python_config
 from fleet.settings import settings_from

@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Mapping
 
-from fleet.model import GroupSnapshot, LagCase, Snapshot
+from fleet.lag.snapshot import Snapshot
+from fleet.model import GroupSnapshot, LagCase
 from fleet.spec import Cluster, KubernetesRuntimeSpec, Security
 
 _HEAD = """\

@@ -16,9 +16,10 @@ from fleet.closing import Closing
 from fleet.errors import FleetError
 from fleet.exporting_storms import StormFamilies
 from fleet.history.causes import Replay
+from fleet.lag.snapshot import Snapshot
 from fleet.observe.group_log import Unreadable
-from fleet.observe.overview import Overlooker, Overview
 from fleet.observe.tail import Tail
+from fleet.observe.watcher import GroupWatcher
 from fleet.opening import OpenFleet
 from fleet.picturing import picture_of
 from fleet.report.metrics import Ages, Family, rendered
@@ -28,7 +29,7 @@ from fleet.slots import Phase
 from fleet.text import duration
 
 Say = Callable[[str], None]
-More = Callable[[Overview], Iterable[Family]]
+More = Callable[[Snapshot], Iterable[Family]]
 """Further families from the same look, such as storms."""
 _HANGING: Final = 60.0
 """Seconds beyond an interval after which a look hangs, and the exporter is not healthy."""
@@ -47,13 +48,13 @@ class Exporter(Closing):
         *,
         listen: str,
         tail: Tail,
-        overlooker: Overlooker,
+        watcher: GroupWatcher,
         say: Say,
         more: More = lambda _: (),
         holds: Sequence[Closing] = (),
     ) -> None:
         self._fleet = fleet
-        self._tail, self._overlooker = tail, overlooker
+        self._tail, self._watcher = tail, watcher
         self._say, self._more, self._holds = say, more, holds
         self._clock = fleet.clock
         self._every = fleet.spec.exporter.every
@@ -81,19 +82,19 @@ class Exporter(Closing):
             groups=spec.exporter.groups.takes,
             replay=Replay,
         )
-        overlooker = Overlooker(
+        watcher = GroupWatcher(
             cluster=spec.cluster.name,
             config=client,
             clock=fleet.clock,
             tail=tail,
-            samples=fleet.samples,
+            ends=fleet.ends,
         )
         storms = StormFamilies(fleet, tail)
         return cls(
             fleet,
             listen=listen,
             tail=tail,
-            overlooker=overlooker,
+            watcher=watcher,
             say=say,
             more=storms.families,
             holds=(storms,),
@@ -108,7 +109,7 @@ class Exporter(Closing):
         """Listen and read no more."""
         self._server.close()
         self._tail.close()
-        self._overlooker.close()
+        self._watcher.close()
         for held in self._holds:
             held.close()
 
@@ -136,9 +137,9 @@ class Exporter(Closing):
     def look(self) -> Picture:
         """Look once; what was found is what /metrics answers from now on."""
         self._turned = self._clock.monotonic()
-        overview = self._overlooker.overview()
+        seen = self._watcher.look()
         picture = picture_of(
-            overview,
+            seen,
             totals=self._tail.totals(),
             owners={fleet.group: fleet.owner for fleet in self._fleet.spec.fleets},
             slots=tuple(self._slots()),
@@ -146,11 +147,11 @@ class Exporter(Closing):
             records=self._tail.records,
             partitions=self._fleet.spec.exporter.partitions,
         )
-        self._body.show(rendered(picture, self._more(overview)))
+        self._body.show(rendered(picture, self._more(seen)))
         # The age is that of the figures, not of the text.
         self._complete_at = self._turned
         self._complete += 1
-        blind = None if overview.from_log else self._tail.problem
+        blind = None if seen.from_log else self._tail.problem
         self._tell({*picture.problems, *filter(None, (blind,))})
         return picture
 

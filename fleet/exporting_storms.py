@@ -13,8 +13,8 @@ from typing import Final
 
 from fleet.closing import Closing
 from fleet.decide.storm_watch import StormWatch, watch_reach
+from fleet.lag.snapshot import Snapshot
 from fleet.observe.coordinators import Coordinators
-from fleet.observe.overview import Overview
 from fleet.observe.tail import Tail
 from fleet.opening import OpenFleet
 from fleet.report.metrics import Family
@@ -36,16 +36,16 @@ class StormFamilies(Closing):
         """Let go of the connection."""
         self._coordinators.close()
 
-    def families(self, overview: Overview) -> Iterable[Family]:
+    def families(self, seen: Snapshot) -> Iterable[Family]:
         """The families of storms and receipts."""
-        spec, now = self._fleet.spec, overview.at
+        spec, now = self._fleet.spec, seen.at
         managed = [fleet.group for fleet in spec.fleets if fleet.worker is not None]
         changes = {group: self._fleet.changes(group, limit=_CHANGES) for group in managed}
-        owners = dict.fromkeys(overview.groups, "") | {
-            fleet.group: fleet.owner for fleet in spec.fleets if fleet.group in overview.groups
+        owners = dict.fromkeys(seen.groups, "") | {
+            fleet.group: fleet.owner for fleet in spec.fleets if fleet.group in seen.groups
         }
         told = receipt_families(changes.items(), cluster=spec.cluster.name, owners=owners, now=now)
-        if not overview.from_log:
+        if not seen.from_log:
             return tuple(told)
         move = self._coordinators.look()
         self._watch = self._watch.look(

@@ -4,8 +4,7 @@ All are frozen, slotted and keyword-only; a change is `dataclasses.replace`. Off
 Kafka's: a committed offset names the next record to read. Times are wall-clock seconds.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -88,7 +87,6 @@ class GroupSnapshot:
     assignor: str | None
     members: tuple[Member, ...]
     partitions: tuple[PartitionState, ...]
-    rates: Mapping[TopicPartition, "Rate"] = field(default_factory=dict)
 
     @property
     def lag(self) -> int | None:
@@ -101,29 +99,6 @@ class GroupSnapshot:
         """The oldest known age over partitions, seconds."""
         known = [p.lag_seconds for p in self.partitions if p.lag_seconds is not None]
         return max(known) if known else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """Records per second between two snapshots: produced (end offset) and consumed (committed)."""
-
-    produced: float | None
-    consumed: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """The cluster at one moment; nobody re-reads in the middle of a decision."""
-
-    cluster: str
-    at: float
-    took: float
-    """Seconds the snapshot took."""
-    groups: Mapping[str, GroupSnapshot]
-    topics: Mapping[str, int]
-    """Topic name → number of partitions (internal topics left out)."""
-    problems: tuple[str, ...] = ()
-    """What could not be read, in sentences; a part that failed does not spoil the rest."""
 
 
 # --- what a change costs and did cost ------------------------------------------------------

@@ -21,13 +21,15 @@ from fleet.errors import ConfigError, Unreachable
 from fleet.home import fleet_home
 from fleet.kafka_source.bounds import bounds
 from fleet.kafka_source.failures import RangeUnread
+from fleet.lag.end_store import EndStore
+from fleet.lag.ends import EndHistory
+from fleet.lag.measure import Logs
+from fleet.lag.snapshot import Snapshot
 from fleet.load import load
-from fleet.model import Snapshot, TopicPartition
+from fleet.model import TopicPartition
 from fleet.observe.admin import Observer
 from fleet.observe.group_log import GroupLog, Unreadable
-from fleet.observe.lag import Logs
 from fleet.observe.ledger import CoordinatorLedger
-from fleet.observe.samples import EndOffsetSamples
 from fleet.rebalances import Rebalance
 from fleet.runtimes import runtime_kind
 from fleet.security import client_config
@@ -62,16 +64,15 @@ class OpenFleet(Closing):
         home.mkdir(parents=True, exist_ok=True)
         kind: RuntimeKind = runtime_kind(spec.runtime.kind)
         self.runtime: Runtime = kind.open(spec, home=home, environ=environ, clock=clock)
-        self.samples = EndOffsetSamples(home / "samples.db")
+        self.ends = EndHistory(spec.cluster.name, EndStore(home / "samples.db"))
         self._observer = Observer(
             cluster=spec.cluster.name,
             config=client,
             clock=clock,
-            samples=self.samples,
+            ends=self.ends,
         )
         self._log = GroupLog(client, clock=clock)
         self._ledger = CoordinatorLedger(self._log, self._observer)
-        self._previous: Snapshot | None = None
 
     @property
     def history_path(self) -> str:
@@ -140,11 +141,10 @@ class OpenFleet(Closing):
 
     def snapshot(self, groups: Collection[str] | None = None) -> Snapshot:
         """One batched look at all groups of the cluster (or at those named)."""
-        seen = self._observer.snapshot(groups, self._previous)
+        seen = self._observer.snapshot(groups)
         declared = [f for f in self.spec.fleets if groups is None or f.group in groups]
         hidden = self.hidden(declared, seen)
-        self._previous = replace(seen, problems=(*seen.problems, *hidden))
-        return self._previous
+        return replace(seen, problems=(*seen.problems, *hidden))
 
     def hidden(self, fleets: Sequence[GroupSpec], snapshot: Snapshot) -> tuple[str, ...]:
         """Declared groups and topics that are not seen because this login may not describe them.
@@ -242,9 +242,9 @@ class OpenFleet(Closing):
             raise Unreachable(f"the size of {OFFSETS} cannot be asked: {error}") from error
         return {number: (each.first, each.end) for number, each in found.items()}
 
-    def logs(self, committed: Mapping[TopicPartition, int]) -> Logs:
-        """Logs of these partitions now, with what tells the age of these offsets."""
-        return self._observer.logs(committed)
+    def logs(self, tps: Collection[TopicPartition]) -> Logs:
+        """Logs of these partitions now, and before."""
+        return self._observer.logs(tps)
 
     def topic_ids(self) -> dict[str, str]:
         """Topic name by topic id."""

@@ -24,6 +24,7 @@ CONDUCTORS = (
     "fleet.opening",
     "fleet.exporting",  # observe → decide → report, on a schedule
     "fleet.exporting_storms",
+    "fleet.keeping_up",  # observe, history → decide
     "fleet.picturing",
     "fleet.cli",
     "fleet.__main__",
@@ -33,7 +34,7 @@ CONDUCTORS = (
 )
 
 # Values and state that every room uses: they know no room.
-COMMON = ("fleet.slots",)
+COMMON = ("fleet.lag", "fleet.slots")
 
 # What a room may import beside itself and common ground.
 ARROWS: dict[str, tuple[str, ...]] = {
@@ -43,7 +44,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "fleet.history.causes",
     ),
     "fleet.kafka_source": (),
-    "fleet.history": ("fleet.kafka_source", "fleet.observe.lag"),  # one meaning of lag, pure
+    "fleet.history": ("fleet.kafka_source",),
     "fleet.decide": (),
     "fleet.sim": ("fleet.decide",),
     "fleet.act": ("fleet.decide",),

@@ -18,7 +18,7 @@ from fleet.text import duration, plural
 
 if TYPE_CHECKING:
     from fleet.cycle import Fleet
-    from fleet.model import Snapshot
+    from fleet.lag.snapshot import Snapshot
     from fleet.slots import Slot
     from fleet.spec import FleetSpec
 

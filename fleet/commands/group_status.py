@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fleet.commands.invocation import SCHEMA_VERSION
-from fleet.commands.keeping_up import verdicts
 from fleet.commands.recent import Recent, recently
 from fleet.decide.storms import Storm
 from fleet.decide.verdicts import GroupVerdict
-from fleet.model import GroupSnapshot, Member, PartitionState, Snapshot
+from fleet.keeping_up import judged
+from fleet.lag.snapshot import Snapshot
+from fleet.model import GroupSnapshot, Member, PartitionState
 from fleet.rebalances import Rebalance
 from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
 
@@ -91,7 +92,7 @@ def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupSt
     """All groups of the cluster and all declared ones, or those named, in order of name."""
     snapshot = fleet.snapshot(names or None)
     recent = recently(fleet)
-    judged = verdicts(fleet, snapshot, recent, names)
+    verdicts = judged(fleet, snapshot, recent, names)
     pauses = fleet.pauses()
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
@@ -110,7 +111,7 @@ def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupSt
                 per_hour=recent.per_hour(name),
                 last_rebalance=recent.last.get(name),
                 storm=fleet.storm(name) if names else fleet.last_storm(name),
-                verdict=judged.get(name),
+                verdict=verdicts.get(name),
             )
         )
     return snapshot, found, recent

@@ -15,7 +15,7 @@ from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 if TYPE_CHECKING:
     from fleet.act.runtime import RuntimeKind
     from fleet.decide.adopted import Adopted
-    from fleet.model import Snapshot
+    from fleet.lag.snapshot import Snapshot
     from fleet.spec import Cluster, FleetSpec, KubernetesRuntimeSpec
 
 

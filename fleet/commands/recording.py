@@ -19,9 +19,9 @@ from fleet.history.writing import Writer
 from fleet.kafka_source.failures import told_by
 from fleet.kafka_source.login import references
 from fleet.kafka_source.source import cores_of
+from fleet.lag.measure import Logs
 from fleet.model import TopicPartition
 from fleet.observe.group_log import Unreadable
-from fleet.observe.lag import Logs
 from fleet.processes import alive
 from fleet.spec_values import SPARK, without_token
 from fleet.worker.pod import SPARK_TOKEN
@@ -96,9 +96,9 @@ class ClusterLog:
             self._names |= self._fleet.topic_ids()
         return {i: self._names[i] for i in ids if i in self._names}
 
-    def ends(self, committed: Mapping[TopicPartition, int]) -> Logs:
+    def ends(self, tps: Collection[TopicPartition]) -> Logs:
         """By one look."""
-        return self._fleet.logs(committed)
+        return self._fleet.logs(tps)
 
 
 @contextmanager

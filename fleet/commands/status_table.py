@@ -10,7 +10,8 @@ from fleet.commands.answers import table
 from fleet.commands.group_status import GroupStatus, Managed
 from fleet.commands.recent import Recent
 from fleet.decide.verdicts import Level
-from fleet.model import LagCase, PartitionState, Snapshot
+from fleet.lag.snapshot import Snapshot
+from fleet.model import LagCase, PartitionState
 from fleet.rebalances import Rebalance
 from fleet.slots import Change, ChangeState, WorkerReport
 from fleet.text import duration

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fleet.commands.recent import Recent
     from fleet.commands.top_frame import Frame
     from fleet.cycle import Fleet
-    from fleet.model import Snapshot
+    from fleet.lag.snapshot import Snapshot
     from fleet.observe.tail import Tail
 
 _KEYS_EVERY: Final = 0.2
@@ -83,7 +83,7 @@ def top(
 def _once(fleet: "Fleet", frame: "Frame") -> "Frame":
     """Two looks, so that rates are known. Raises Unreachable."""
     with Looks(fleet) as looks:
-        fleet.snapshot()
+        looks.before = fleet.snapshot()
         began = fleet.clock.monotonic()
         looks.wait(_FIRST)
         fleet.clock.sleep(max(0.0, _APART - (fleet.clock.monotonic() - began)))
@@ -125,6 +125,8 @@ class Looks:
         self._tail: Tail | None = None
         self._why = ""
         """Why there is no tail."""
+        self.before: Snapshot | None = None
+        """The last snapshot, for rates."""
         self._lock = threading.Lock()
         self._seen: Frame | None = None
         self._notices: tuple[str, ...] = ()
@@ -185,11 +187,12 @@ class Looks:
                 changes={group: self._fleet.changes(group) for group in declared},
             )
             numbers = {group: number for group, (_, number, _) in tail.summaries().items()}
+        before, self.before = self.before, snapshot
         return replace(
             frame,
             at=snapshot.at,
             now=self._fleet.clock.now(),
-            rows=rows_of(snapshot, recent, generations=numbers, storms=storms),
+            rows=rows_of(snapshot, recent, before=before, generations=numbers, storms=storms),
             notices=_notices(snapshot, recent),
             source=recent.sentence,
         )

@@ -6,7 +6,7 @@ what does not fit is counted. What is not known is `-`, never 0.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from rich.text import Text
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.commands.keys import BACKSPACE, ENTER, ESCAPE
 from fleet.commands.recent import Recent
-from fleet.model import GroupSnapshot, Snapshot
+from fleet.lag.snapshot import Snapshot, rates
+from fleet.model import GroupSnapshot
 from fleet.report.wording import clock_text
 from fleet.text import duration
 
@@ -77,20 +78,28 @@ def rows_of(
     snapshot: Snapshot,
     recent: Recent,
     *,
+    before: Snapshot | None = None,
     generations: Mapping[str, int | None],
     storms: Mapping[str, str],
 ) -> tuple[Row, ...]:
-    """A row for every group that exists."""
+    """A row for every group that exists; rates since a snapshot `before`."""
+    speeds = {} if before is None else rates(before, snapshot)
     return tuple(
-        _row(group, recent, generations.get(group.group), storms.get(group.group))
-        for group in snapshot.groups.values()
+        _row(group, recent, speeds.get(name), generations.get(name), storms.get(name))
+        for name, group in snapshot.groups.items()
         if group.exists
     )
 
 
-def _row(group: GroupSnapshot, recent: Recent, generation: int | None, storm: str | None) -> Row:
+def _row(
+    group: GroupSnapshot,
+    recent: Recent,
+    speed: tuple[float | None, float | None] | None,
+    generation: int | None,
+    storm: str | None,
+) -> Row:
     last = recent.last.get(group.group)
-    rates = group.rates.values()
+    produced, consumed = speed or (None, None)
     return Row(
         group=group.group,
         type=group.type,
@@ -99,18 +108,13 @@ def _row(group: GroupSnapshot, recent: Recent, generation: int | None, storm: st
         generation=generation if generation is not None or last is None else last.number,
         lag=group.lag,
         lag_seconds=group.lag_seconds,
-        in_rate=_sum(rate.produced for rate in rates),
-        out_rate=_sum(rate.consumed for rate in rates),
+        in_rate=produced,
+        out_rate=consumed,
         rebalances=recent.per_hour(group.group),
         last_cause=last.cause.value if last else None,
         last_at=last.ended_at if last else None,
         storm=storm,
     )
-
-
-def _sum(rates: Iterable[float | None]) -> float | None:
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if known else None
 
 
 def arranged(rows: Sequence[Row], *, sort: str, pattern: str) -> list[Row]:

@@ -26,6 +26,7 @@ from fleet.history.records import Record, decode
 from fleet.history.rows import membership_row, rebalance_row
 from fleet.history.standing import DELETED, Commit, Kept, Key, Memory
 from fleet.history.table_columns import TABLES
+from fleet.lag.gap import is_early, usual_gap
 from fleet.model import TopicPartition
 from fleet.rebalances import Rebalance
 
@@ -230,14 +231,14 @@ def _commits(rows: pa.Table, before: Mapping[Key, Commit]) -> Iterator[tuple[Key
         known = seen.get(key) or before.get(key)
         gap = None if known is None else known.gap
         if count >= 3:
-            gap = max(0, previous - first) // (count - 2)
+            gap = round(usual_gap(gap, max(0, previous - first) / (count - 2), times=count - 2))
         elif gap is None and known is not None:
             gap = max(0, first - known.timestamp)
         elif gap is None and previous is not None:
             gap = max(0, at - previous)
         if previous is None and known is not None:
             previous = known.timestamp
-        early = gap is not None and previous is not None and 2 * (at - previous) < gap
+        early = previous is not None and is_early(at - previous, gap)
         seen[key] = Commit(
             committed=DELETED if committed is None else committed,
             timestamp=at,

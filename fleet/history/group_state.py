@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fleet.history.shapes import OffsetCommit
+from fleet.lag.gap import is_early, usual_gap
 from fleet.model import TopicPartition
 from fleet.rebalances import Cause, Membership
 
@@ -24,10 +25,6 @@ STABLE, UNREVOKED = 0, 1
 """KIP-848: states of a member; 2 is unreleased."""
 _NAMES: Final = 1000
 _FEW: Final = 100
-_NEWEST: Final = 0.3
-"""Weight of the newest gap in a partition's usual gap between commits."""
-_EARLY: Final = 0.5
-"""A commit that comes sooner than this share of the usual gap was not made by the rhythm."""
 
 
 @dataclass(slots=True)
@@ -71,8 +68,8 @@ class Committed:
         """One more; only those that advance have a rhythm."""
         if offset > self.offset:
             gap = max(0.0, at - self.at)
-            self.early = self.gap is not None and gap < _EARLY * self.gap
-            self.gap = gap if self.gap is None else self.gap + _NEWEST * (gap - self.gap)
+            self.early = is_early(gap, self.gap)
+            self.gap = usual_gap(self.gap, gap)
         self.offset, self.at = offset, at
 
 

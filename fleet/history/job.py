@@ -20,13 +20,13 @@ from typing import Any, Final, Protocol
 from fleet.errors import FleetError
 from fleet.history.batch import Batch, BatchFiles
 from fleet.history.compaction import compacted
-from fleet.history.lag import lag_rows, waited_for
+from fleet.history.lag import lag_rows
 from fleet.history.manifests import DataFile, Led
 from fleet.history.standing import Memory
 from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
 from fleet.history.writing import Writer, with_files
+from fleet.lag.measure import Logs
 from fleet.model import TopicPartition
-from fleet.observe.lag import Logs
 
 BATCH: Final = 2_000_000
 """Offsets of one batch."""
@@ -57,8 +57,8 @@ class Log(Protocol):
         """Names of topics by id, of those that can be told."""
         ...
 
-    def ends(self, committed: Mapping[TopicPartition, int]) -> Logs:
-        """Logs of these partitions now; samples that tell the age of these offsets."""
+    def ends(self, tps: Collection[TopicPartition]) -> Logs:
+        """Logs of these partitions now, and before."""
         ...
 
 
@@ -240,7 +240,7 @@ class Recorder:
         """The lag of this moment."""
         if not self._memory.commits:
             return Done()
-        ends = self._log.ends(waited_for(self._memory))
+        ends = self._log.ends({TopicPartition(*key[1:]) for key in self._memory.commits})
         rows = list(lag_rows(self._memory, ends, cluster=self._cluster))
         done = Done()
         if rows:

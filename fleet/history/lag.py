@@ -4,81 +4,68 @@ Problem: a row for each partition at each look is thousands of millions a day, n
 saying what the one before said; and a consumer that hangs commits nothing, so lag cannot be told
 from commits alone. Choice: at every look a row is written where the committed offset or the end
 has moved since the last row, where records wait, and once an hour in any case: between two rows
-of a partition nothing changed. Cases and seconds are those of `fleet.observe.lag`: one meaning
+of a partition nothing changed. Cases and seconds are those of `fleet.lag.measure`: one meaning
 of lag in all of Fleet. Cost: only from the first look on; ends of the time before are not known.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from fleet.history.standing import Key, Memory, Told
-from fleet.model import PartitionState, Snapshot, TopicPartition
-from fleet.observe.lag import Logs, partition_state
+from fleet.lag.columns import NONE, Longs
+from fleet.lag.measure import CASES, Lag, Logs, measured
+from fleet.lag.snapshot import Snapshot
+from fleet.model import LagCase, TopicPartition
 from fleet.rebalances import Known
 
 ANYWAY: Final = 3600.0
 """Seconds after which a partition that stands still has its row again."""
 
 
-def waited_for(memory: Memory) -> dict[TopicPartition, int]:
-    """The least committed offset of each partition that any group has committed."""
-    least: dict[tuple[str, int], int] = {}
-    for (_, topic, partition), commit in memory.commits.items():
-        known = least.get((topic, partition))
-        if known is None or commit.committed < known:
-            least[topic, partition] = commit.committed
-    return {TopicPartition(*place): committed for place, committed in least.items()}
-
-
-def lag_rows(memory: Memory, ends: Logs, *, cluster: str) -> Iterable[dict[str, Any]]:
+def lag_rows(memory: Memory, logs: Logs, *, cluster: str) -> Iterable[dict[str, Any]]:
     """The rows that are due, each noted in the memory."""
-    logs: dict[tuple[str, int], tuple[TopicPartition, int | None]] = {}
+    known: dict[tuple[str, int], tuple[int, int | None]] = {}
+    tps: list[TopicPartition] = []
+    due: list[tuple[Key, float]] = []
+    which: list[int] = []
     for key, commit in memory.commits.items():
-        group, topic, partition = key
-        log = logs.get((topic, partition))
+        log = known.get(key[1:])
         if log is None:  # many groups read one partition, and hashing it takes Python's own code
-            tp = TopicPartition(topic, partition)
-            log = logs[topic, partition] = tp, ends.ends.get(tp)
-        tp, end = log
-        if not _due(memory, key, commit.committed, end, ends.at):
-            continue
-        state = partition_state(
-            tp=tp,
-            committed=commit.committed,
-            log_start=ends.starts.get(tp),
-            log_end=end,
-            deleted=topic in ends.deleted,
-            unreadable=end is None and topic not in ends.deleted,
-            owner=None,
-            samples=ends.samples.get(tp, ()),
-            now=ends.at,
-        )
-        yield _row(
-            state,
-            cluster=cluster,
-            group=group,
-            at=ends.at,
-            committed_at=commit.timestamp / 1000,
-            known=Known.COMMITS,
-        )
+            tp = TopicPartition(*key[1:])
+            log = known[key[1:]] = len(tps), logs.ends.get(tp)
+            tps.append(tp)
+        place, end = log
+        if _due(memory, key, commit.committed, end, logs.at):
+            due.append((key, commit.timestamp / 1000))
+            which.append(place)
+    committed = np.array([memory.commits[key].committed for key, _ in due], dtype=np.int64)
+    lag = measured(committed, tps=tps, which=np.array(which, dtype=np.int64), logs=logs)
+    yield from _rows(due, committed, lag, cluster=cluster, at=logs.at, known=Known.COMMITS)
 
 
-def polled_rows(memory: Memory, snapshot: Snapshot) -> Iterable[dict[str, Any]]:
+def polled_rows(memory: Memory, seen: Snapshot) -> Iterable[dict[str, Any]]:
     """The same from a look through the AdminClient: when it was committed is not known."""
-    cluster, at = snapshot.cluster, snapshot.at
-    for group in snapshot.groups.values():
-        for state in group.partitions:
-            key = (group.group, state.tp.topic, state.tp.partition)
-            committed = state.committed
-            if committed is not None and _due(memory, key, committed, state.log_end, at):
-                yield _row(
-                    state,
-                    cluster=cluster,
-                    group=group.group,
-                    at=at,
-                    committed_at=None,
-                    known=Known.POLLED,
-                )
+    commits, due, rows = seen.commits, [], []
+    columns = (commits.group, commits.topic, commits.partition, commits.committed, seen.lag.end)
+    for row, (group, topic, number, committed, end) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        key = (commits.groups[group], commits.topics[topic], number)
+        told = None if end == NONE else end
+        if committed != NONE and _due(memory, key, committed, told, seen.at):
+            due.append((key, None))
+            rows.append(row)
+    yield from _rows(
+        due,
+        commits.committed[np.array(rows, dtype=np.int64)],
+        seen.lag.where(np.array(rows, dtype=np.int64)),
+        cluster=seen.cluster,
+        at=seen.at,
+        known=Known.POLLED,
+    )
 
 
 def _due(memory: Memory, key: Key, committed: int, end: int | None, at: float) -> bool:
@@ -92,27 +79,33 @@ def _due(memory: Memory, key: Key, committed: int, end: int | None, at: float) -
     return True
 
 
-def _row(
-    state: PartitionState,
+def _rows(
+    due: Sequence[tuple[Key, float | None]],
+    committed: Longs,
+    lag: Lag,
     *,
     cluster: str,
-    group: str,
     at: float,
-    committed_at: float | None,
     known: Known,
-) -> dict[str, Any]:
-    return {
-        "cluster": cluster,
-        "at": at,
-        "group": group,
-        "topic": state.tp.topic,
-        "topic_partition": state.tp.partition,
-        "committed": state.committed,
-        "committed_at": committed_at,
-        "log_start": state.log_start,
-        "log_end": state.log_end,
-        "records": state.lag,
-        "seconds": state.lag_seconds,
-        "case": state.case.value,
-        "known": known.value,
-    }
+) -> Iterable[dict[str, Any]]:
+    """Rows of (group, topic, partition) and the time of the commit."""
+    columns = (committed, lag.start, lag.end, lag.records, lag.seconds, lag.case)
+    for ((group, topic, number), committed_at), (offset, start, end, records, seconds, code) in zip(
+        due, zip(*(column.tolist() for column in columns), strict=True), strict=True
+    ):
+        gone = CASES[code] is LagCase.TOPIC_DELETED
+        yield {
+            "cluster": cluster,
+            "at": at,
+            "group": group,
+            "topic": topic,
+            "topic_partition": number,
+            "committed": offset,
+            "committed_at": committed_at,
+            "log_start": None if gone or start == NONE else start,
+            "log_end": None if gone or end == NONE else end,
+            "records": None if records == NONE else records,
+            "seconds": None if math.isnan(seconds) else seconds,
+            "case": CASES[code].value,
+            "known": known.value,
+        }

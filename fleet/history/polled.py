@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleet.history.standing import Kept, Memory
-from fleet.model import GroupSnapshot, GroupState, Member, Snapshot, TopicPartition
+from fleet.lag.snapshot import Snapshot
+from fleet.model import GroupSnapshot, GroupState, Member, TopicPartition
 from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
 
 _SETTLED = frozenset({GroupState.STABLE, GroupState.EMPTY})

@@ -1,7 +1,6 @@
 """The fallback's job: one look at all groups, its differences and lag, one manifest."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from fleet.history.compaction import compacted
 from fleet.history.job import Done, commit
@@ -11,7 +10,7 @@ from fleet.history.rows import membership_row, rebalance_row
 from fleet.history.standing import Memory
 from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
 from fleet.history.writing import Writer
-from fleet.model import Snapshot
+from fleet.lag.snapshot import Snapshot
 from fleet.rebalances import Rebalance
 
 
@@ -30,8 +29,7 @@ class Poller:
         """One look."""
         writer = self._writer
         began = writer.clock.monotonic()
-        seen = self._look()
-        seen = replace(seen, groups={n: g for n, g in seen.groups.items() if self._wanted(n)})
+        seen = self._look().only(self._wanted)
         made = compared(self._memory, seen)
         rebalances = [rebalance_row(each) for each in made if isinstance(each, Rebalance)]
         members = [membership_row(each) for each in made if not isinstance(each, Rebalance)]

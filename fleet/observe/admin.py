@@ -22,11 +22,11 @@ coordinator answered the describe right before, and `state` does without them.
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
@@ -39,12 +39,14 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.model import GroupState, Snapshot, TopicPartition
-from fleet.observe.lag import Logs, Sample
+from fleet.lag.columns import Commits
+from fleet.lag.ends import EndHistory
+from fleet.lag.measure import Logs, measured
+from fleet.lag.snapshot import GroupFacts, Snapshot
+from fleet.model import GroupState, Member, TopicPartition
 from fleet.observe.look import LEAST, Look, reason
 from fleet.observe.permissions import Asked, allowed_operations
-from fleet.observe.samples import EndOffsetSamples
-from fleet.observe.seen import Seen, is_dead, unlisted_group, with_rates
+from fleet.observe.seen import Seen, is_dead, unlisted_group
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _OTHERS_KEPT: Final = 60.0
@@ -70,13 +72,13 @@ class Observer:
         cluster: str,
         config: Mapping[str, Any],
         clock: Clock,
-        samples: EndOffsetSamples | None = None,
+        ends: EndHistory | None = None,
         timeout: float = 10.0,
     ) -> None:
         self._cluster = cluster
         self._address = str(config.get("bootstrap.servers", "?"))
         self._clock = clock
-        self._samples = samples
+        self._ends = ends or EndHistory()
         self._timeout = timeout
         # What matters is raised or told in a sentence; librdkafka's own lines go nowhere. Why no
         # connection comes about only the callback says.
@@ -91,51 +93,73 @@ class Observer:
         self._last: Look | None = None
         self._others: tuple[float, frozenset[str]] | None = None
 
-    def snapshot(
-        self, groups: Collection[str] | None = None, previous: Snapshot | None = None
-    ) -> Snapshot:
+    def snapshot(self, groups: Collection[str] | None = None) -> Snapshot:
         """All groups, or those named (none for an empty collection), at one moment.
 
-        Named groups that do not exist come with `exists` False. Rates need `previous`.
-        Raises Unreachable where the cluster does not answer.
+        Named groups that do not exist come with `exists` False; of the others only those named
+        are described. Raises Unreachable where the cluster does not answer.
         """
         look = self._look()
-        began = self._clock.monotonic()
         listing = self._admin.list_consumer_groups(request_timeout=look.left())
         partitions = self._topics(look)
         listed = self._listed(listing, look)
         wanted = sorted(listed if groups is None else set(groups))
-        complete = groups is not None and listed.keys() >= set(wanted)
-        others = frozenset() if complete else self._other_groups(frozenset(listed), look)
+        others = self._other_groups(frozenset(listed), look, None if groups is None else wanted)
         # A complete listing knows every group; only where a broker was silent, ask by name.
         asked = [group for group in wanted if group in listed or look.partial]
-        descriptions = self._describe(asked, look)
+        described = self._describe(asked, look)
         # Never ask for offsets where the coordinator did not just answer: see the docstring.
-        answered = [g for g in asked if g in descriptions and not is_dead(descriptions[g])]
-        committed = self._committed(answered, look)
+        answered = [g for g in asked if g in described and not is_dead(described[g])]
         seen = Seen(
-            listed=listed,
-            partitions=partitions,
-            descriptions=descriptions,
-            committed=committed,
-            known=frozenset(g for g in asked if not is_dead(descriptions.get(g))),
+            listed=listed, descriptions=described, committed=self._committed(answered, look)
         )
-        self._read_logs(seen, look)
-        at = self._clock.now()
-        made = {
-            group: unlisted_group(group, exists=group in others)
-            if seen.unknown(group)
-            else with_rates(seen.group(group, at, self._history(seen, group)), at, previous)
-            for group in wanted
+        known = frozenset(g for g in asked if not is_dead(described.get(g)))
+        facts = {
+            g: seen.facts(g) if g in known else unlisted_group(exists=g in others) for g in wanted
         }
         if groups is None:
-            made |= {group: unlisted_group(group, exists=True) for group in others - made.keys()}
+            facts |= {g: unlisted_group(exists=True) for g in others - facts.keys()}
+        return self._measured(
+            look,
+            facts,
+            Commits.of(row for group in sorted(known) for row in seen.rows(group)),
+            partitions,
+            members={group: seen.members(group) for group in known},
+            untold=known - seen.committed.keys(),
+        )
+
+    def _measured(
+        self,
+        look: Look,
+        facts: Mapping[str, GroupFacts],
+        commits: Commits,
+        partitions: Mapping[str, int],
+        *,
+        members: Mapping[str, tuple[Member, ...]] | None = None,
+        untold: Collection[str] = (),
+    ) -> Snapshot:
+        """What the groups committed, beside the ends of the logs now; `untold`: unreadable."""
+        tps, which = commits.partitions()
+        logs = self._logs(tps, partitions, look)
+        lag = measured(
+            commits.committed,
+            tps=tps,
+            which=which,
+            logs=logs,
+            unreadable=commits.of_groups(untold),
+        )
+        unknown = np.full(len(commits), np.nan)
         return Snapshot(
             cluster=self._cluster,
-            at=at,
-            took=self._clock.monotonic() - began,
-            groups=made,
+            at=logs.at,
+            took=self._clock.monotonic() - look.began,
+            facts=facts,
             topics={t: n for t, n in partitions.items() if t not in INTERNAL},
+            commits=commits,
+            lag=lag,
+            gained=unknown,
+            over=unknown,
+            members=members or {},
             problems=tuple(look.problems),
         )
 
@@ -153,10 +177,9 @@ class Observer:
             return GroupState.UNKNOWN
         return Seen(descriptions={group: described}).state(group)
 
-    def partitions(self, topics: Collection[str] | None = None) -> dict[str, int]:
-        """Topic name → number of partitions; missing topics are left out."""
-        found = self._topics(self._look())
-        return {t: n for t, n in found.items() if topics is None or t in topics}
+    def partitions(self) -> dict[str, int]:
+        """Topic name → number of partitions."""
+        return self._topics(self._look())
 
     def allowed(
         self, groups: Collection[str], topics: Collection[str]
@@ -166,43 +189,36 @@ class Observer:
             self._admin, groups=groups, topics=topics, timeout=self._look().left()
         )
 
-    def log_starts(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """First offset still there, per partition; those that cannot be read are left out."""
+    def logs(self, tps: Collection[TopicPartition]) -> Logs:
+        """Where the logs of these partitions stand, and stood before."""
         look = self._look()
-        return self._offsets(tps, _EARLIEST, look)()
+        return self._logs(tps, self._topics(look), look)
 
-    def log_ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Offset of the next record, per partition; those that cannot be read are left out."""
-        look = self._look()
-        return self._offsets(tps, _LATEST, look)()
-
-    def logs(self, committed: Mapping[TopicPartition, int]) -> Logs:
-        """Where the logs of these partitions stand; samples around the offsets behind their end."""
-        look = self._look()
-        partitions = self._topics(look)
-        gone = self._gone({tp.topic for tp in committed} - partitions.keys(), look)
-        there = [tp for tp in committed if tp.partition < partitions.get(tp.topic, 0)]
+    def _logs(
+        self, tps: Collection[TopicPartition], partitions: Mapping[str, int], look: Look
+    ) -> Logs:
+        """Starts and ends of all logs, asked for together; topics that are deleted."""
+        there = [tp for tp in tps if tp.partition < partitions.get(tp.topic, 0)]
         starts = self._offsets(there, _EARLIEST, look)
         ends = self._offsets(there, _LATEST, look)
-        found = Logs(at=self._clock.now(), starts=starts(), ends=ends(), deleted=gone)
-        if self._samples is None:
-            return found
-        self._samples.record(self._cluster, found.at, found.ends)
-        waiting = {tp: committed[tp] for tp, end in found.ends.items() if end > committed[tp]}
-        return replace(found, samples=self._samples.around(self._cluster, waiting))
+        found = Logs(
+            starts=starts(),
+            ends=ends(),
+            deleted=self._gone({tp.topic for tp in tps} - partitions.keys(), look),
+            partitions=partitions,
+            at=self._clock.now(),
+            before=self._ends,
+        )
+        self._ends.add(found.at, found.ends)
+        return found
 
     def topic_ids(self) -> dict[str, str]:
         """Topic name by topic id, as 32 hex digits like `fleet.history.records`."""
         look = self._look()
         topics = sorted(self._topics(look))
         futures = self._admin.describe_topics(TopicCollection(topics), request_timeout=look.left())
-        found = look.gather(futures, "topic(s) cannot be described", _id_of)
+        found = look.gather(futures, "topic(s) cannot be described", id_of)
         return {topic_id: topic for topic, topic_id in found.items()}
-
-    def _history(self, seen: Seen, group: str) -> Mapping[TopicPartition, Sequence[Sample]]:
-        if self._samples is None:
-            return {}
-        return self._samples.around(self._cluster, seen.waiting(group))
 
     # --- the requests -----------------------------------------------------------------------
 
@@ -214,7 +230,7 @@ class Observer:
         """
         if self._last is not None and self._last.silent:
             self._admin = AdminClient(self._options)
-        self._last = Look(self._clock.monotonic() + self._timeout, self._clock)
+        self._last = Look(self._clock, self._timeout)
         return self._last
 
     def _topics(self, look: Look) -> dict[str, int]:
@@ -257,25 +273,34 @@ class Observer:
             raise self._unreachable(reason(error)) from error
         return listing.result()
 
-    def _other_groups(self, listed: frozenset[str], look: Look) -> frozenset[str]:
-        """Groups that are no consumer groups: share, streams, Connect.
+    def _other_groups(
+        self, listed: frozenset[str], look: Look, wanted: Collection[str] | None
+    ) -> frozenset[str]:
+        """Groups that are no consumer groups: share, streams, Connect; all, or of those wanted.
 
-        The old listing describes every group once more, so it is asked at most once a minute.
+        The old listing describes every group once more, so that of all is kept for a minute,
+        and where one group is missing only that one is asked for.
         """
+        missing = None if wanted is None else sorted(set(wanted) - listed)
+        if missing == []:
+            return frozenset()
         now = self._clock.monotonic()
-        if self._others is None or now - self._others[0] >= _OTHERS_KEPT:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    found = self._admin.list_groups(timeout=look.left())
-            except KafkaException as error:
-                look.problems.append(
-                    f"share, streams and Connect groups are not listed: {reason(error)}"
-                )
-                return frozenset()
-            names = frozenset(str(group.id) for group in found)
-            self._others = (now, names - listed)
-        return self._others[1] - listed
+        if self._others is not None and now - self._others[0] < _OTHERS_KEPT:
+            return self._others[1] - listed
+        one = missing[0] if missing is not None and len(missing) == 1 else None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                found = self._admin.list_groups(group=one, timeout=look.left())
+        except KafkaException as error:
+            look.problems.append(
+                f"share, streams and Connect groups are not listed: {reason(error)}"
+            )
+            return frozenset()
+        names = frozenset(str(group.id) for group in found) - listed
+        if one is None:
+            self._others = (now, names)
+        return names
 
     def _describe(self, groups: list[str], look: Look) -> dict[str, Any]:
         def ask(portion: list[str]) -> Mapping[str, "Future[Any]"]:
@@ -295,24 +320,6 @@ class Observer:
             return futures
 
         return look.gather_all(groups, ask, "group(s) have unreadable offsets", _offsets_of)
-
-    def _read_logs(self, seen: Seen, look: Look) -> None:
-        """Log starts and ends of all partitions that any group has to do with."""
-        tps = {tp for group in seen.known for tp in seen.of_interest(group)}
-        missing = {tp.topic for tp in tps if tp.topic not in seen.partitions}
-        seen.deleted = self._gone(missing, look)
-        there = [tp for tp in tps if tp.partition < seen.partitions.get(tp.topic, 0)]
-        seen.starts, seen.ends = self._log_offsets(there, look)
-        if self._samples is not None and seen.ends:
-            self._samples.record(self._cluster, self._clock.now(), seen.ends)
-
-    def _log_offsets(
-        self, tps: Collection[TopicPartition], look: Look
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Log starts and ends, asked for together."""
-        starts = self._offsets(tps, _EARLIEST, look)
-        ends = self._offsets(tps, _LATEST, look)
-        return starts(), ends()
 
     def _gone(self, topics: set[str], look: Look) -> frozenset[str]:
         """Which of the topics without metadata are deleted, rather than hidden from us.
@@ -378,8 +385,8 @@ class Observer:
         )
 
 
-def _id_of(described: Any) -> str:
-    """Kafka's UUID as two signed halves."""
+def id_of(described: Any) -> str:
+    """A topic's id as 32 hex digits; Kafka's UUID comes as two signed halves."""
     topic_id = described.topic_id
     halves = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
     return b"".join(half.to_bytes(8, "big", signed=True) for half in halves).hex()

@@ -16,9 +16,10 @@ from typing import Any, Final
 from fleet.clock import Clock
 from fleet.history.causes import Committed, Replay
 from fleet.history.records import OffsetCommit, Record, Undecoded, decode
+from fleet.lag.columns import Commits
 from fleet.model import TopicPartition
 from fleet.observe.live import LiveGroup, Membership, Summary
-from fleet.observe.positions import Commits, Positions, key_of, key_to
+from fleet.observe.positions import Positions, key_of, key_to
 from fleet.rebalances import Cause, Rebalance
 from fleet.rebalances import Membership as MembershipRow
 from fleet.totals import Totals

@@ -29,17 +29,21 @@ _NAMED: Final = 5
 class Look:
     """The deadline of one look and what went wrong during it."""
 
-    deadline: float
     clock: Clock
+    timeout: float
+    began: float = field(init=False)
     problems: list[str] = field(default_factory=list)
     partial: bool = False
     """Some broker did not list its groups."""
     silent: bool = False
     """Some request was not answered in time."""
 
+    def __post_init__(self) -> None:
+        self.began = self.clock.monotonic()
+
     def left(self) -> float:
         """Seconds left, at least a little: what is already there can still be taken."""
-        return max(LEAST, self.deadline - self.clock.monotonic())
+        return max(LEAST, self.began + self.timeout - self.clock.monotonic())
 
     def error_of(self, future: "Future[Any]") -> BaseException | None:
         """Wait for a future; its error, None where it has a result.

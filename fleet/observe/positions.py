@@ -10,64 +10,20 @@ with its key; rows of deleted groups are used again, so the columns stay as long
 """
 
 import struct
-from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fleet.history.records import OffsetCommit
+from fleet.lag.columns import NONE, Commits
+from fleet.lag.gap import is_early, usual_gap
 from fleet.model import TopicPartition
 
-Longs = NDArray[np.int64]
-Ints = NDArray[np.int32]
-Floats = NDArray[np.float64]
-
-NONE: Final = -1
-"""No such offset or time."""
 _NEWEST: Final = 4
 """Value versions of an offset commit that are known (Kafka 4.3)."""
 _LEAST: Final = 10
 """Bytes up to the end of the offset."""
 _FIRST_ROWS: Final = 1024
-_NEWEST_GAP: Final = 0.3
-_EARLY: Final = 0.5
-"""A commit sooner than this share of the usual gap was not made by the rhythm."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commits:
-    """A copy of all rows at one moment; arrays of equal length, in no order. Times in ms.
-
-    `group` and `topic` are places in `groups` and `topics`.
-    """
-
-    groups: tuple[str, ...]
-    topics: tuple[str, ...]
-    group: Ints
-    topic: Ints
-    partition: Ints
-    committed: Longs
-    at: Longs
-    """Of the last commit record."""
-    moved: Longs
-    """Of the last commit that went forward; the first one seen counts as one."""
-    peak: Longs
-    """Where it stood before it went back, until it is there again; NONE otherwise."""
-    fell: Longs
-    """When it went back; NONE otherwise."""
-    gap: Floats
-    """Usual time between commits that go forward, ms; NONE before there were two."""
-    row: Ints
-    """What tells a partition of a group apart from look to look."""
-
-    def __len__(self) -> int:
-        return len(self.group)
-
-    def where(self, rows: NDArray[np.bool_]) -> "Commits":
-        """These rows alone."""
-        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)[2:]}
-        return Commits(self.groups, self.topics, **columns)
 
 
 class Positions:
@@ -190,10 +146,10 @@ class Positions:
             columns[3, row], columns[4, row] = before, ms
 
     def _rhythm(self, row: int, gap: float) -> None:
-        """One more gap between commits that go forward; the newest weighs a third."""
-        usual = self._gap[row]
-        self._early[row] = usual >= 0 and gap < _EARLY * usual
-        self._gap[row] = gap if usual < 0 else usual + _NEWEST_GAP * (gap - usual)
+        """One more gap between commits that go forward."""
+        usual = None if self._gap[row] < 0 else float(self._gap[row])
+        self._early[row] = is_early(gap, usual)
+        self._gap[row] = usual_gap(usual, gap)
 
     def _drop(self, key: bytes, row: int) -> None:
         del self._rows[key]

@@ -1,16 +1,11 @@
 """Verdicts of `fleet status`: what a single look and the past at hand come to."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.commands.keeping_up import (
-    Trace,
-    in_doubt,
-    keeping_up,
-    traces_from_log,
-    traces_from_tables,
-    waited_at_least,
-)
 from fleet.decide.verdicts import LagVerdict
 from fleet.history.job import commit
 from fleet.history.places import Place
@@ -18,17 +13,12 @@ from fleet.history.standing import Memory
 from fleet.history.table_columns import COMMITS, LAG
 from fleet.history.tables import Tables
 from fleet.history.writing import Writer
-from fleet.model import (
-    GroupSnapshot,
-    GroupState,
-    LagCase,
-    PartitionState,
-    Snapshot,
-    TopicPartition,
-)
+from fleet.keeping_up import in_doubt, verdicts, with_past, with_settled, with_tables
+from fleet.lag.columns import NONE, Commits
+from fleet.model import GroupSnapshot, GroupState, LagCase, PartitionState, TopicPartition
 from fleet.observe.positions import Positions, key_to
-from fleet.observe.samples import EndOffsetSamples
 from tests.asking.worlds import START, rebalance
+from tests.support.snapshots import snapshot_of
 
 NOW = START + 10_000
 TP = TopicPartition("orders", 0)
@@ -47,80 +37,92 @@ def look(
         group=group, exists=True, state=state, type="classic", assignor=None, members=(),
         partitions=(part,),
     )  # fmt: skip
-    return Snapshot(cluster="main", at=NOW, took=0.0, groups={group: seen}, topics={"orders": 1})
+    return snapshot_of(seen, at=NOW)
 
 
-def trace(at, moved=None, *, committed=50, until=NOW, **more):
-    """Last committed `at` seconds before now."""
-    since = at if moved is None else moved
-    return {("orders", TP): Trace(until, committed, NOW - at, NOW - since, **more)}
+def past(at, moved=None, *, committed=50, until=NOW, gap=None, peak=None, fell=None):
+    """Last committed `at` seconds before now, as a reader tells it."""
+    known = Commits.of([("strangers", TP, 7), ("orders", TP, committed)])
+
+    def both(value):
+        return np.array([NONE, NONE if value is None else round(value * 1000)], dtype=np.int64)
+
+    known.at[:], known.gap[:] = both(NOW - at), both(gap)
+    columns = {"moved": both(NOW - (at if moved is None else moved)), "fell": both(fell)}
+    peaks = np.array([NONE, NONE if peak is None else peak], dtype=np.int64)
+    return {"past": replace(known, peak=peaks, **columns), "until": until}
 
 
-def verdict(seen, traces, *, last=None, waited=None):
-    (found,) = keeping_up(seen, traces, last=last or {}, waited=waited or {}).values()
+def verdict(seen, told=None, *, last=None):
+    if told is not None:
+        seen = with_past(seen, told["past"], reaches=None, until=told["until"])
+    (found,) = verdicts(with_settled(seen, last or {})).values()
     return found
 
 
+def falling_behind(before):
+    """Ten seconds in each hundred, or less."""
+    seen = look()
+    return replace(seen, gained=300.0 - np.array([before]), over=np.array([200.0]))
+
+
 @pytest.mark.parametrize(
-    ("seen", "traces", "told"),
+    ("seen", "known", "told"),
     [
-        pytest.param(look(lag=1), {}, LagVerdict.OK, id="nothing-waits"),
-        pytest.param(look(waited=5.0), trace(300), LagVerdict.OK, id="has-not-waited"),
-        pytest.param(look(), trace(200), LagVerdict.STOP, id="no-commit"),
-        pytest.param(look(), trace(2, 200), LagVerdict.STALL, id="commits-and-stands"),
-        pytest.param(look(), trace(2), LagVerdict.OK, id="moves"),
-        pytest.param(look(), trace(200, gap=120.0), LagVerdict.OK, id="its-rhythm"),
-        pytest.param(look(), trace(200, committed=40), LagVerdict.OK, id="committed-since-then"),
+        pytest.param(look(lag=1), None, LagVerdict.OK, id="nothing-waits"),
+        pytest.param(look(waited=5.0), past(300), LagVerdict.OK, id="has-not-waited"),
+        pytest.param(look(), past(200), LagVerdict.STOP, id="no-commit"),
+        pytest.param(look(), past(2, 200), LagVerdict.STALL, id="commits-and-stands"),
+        pytest.param(look(), past(2), LagVerdict.OK, id="moves"),
+        pytest.param(look(), past(200, gap=120.0), LagVerdict.OK, id="its-rhythm"),
+        pytest.param(look(), past(200, committed=40), LagVerdict.OK, id="committed-since-then"),
         pytest.param(
-            look(), trace(260, until=NOW - 100), LagVerdict.STOP, id="stopped-as-far-as-is-told"
+            look(), past(260, until=NOW - 100), LagVerdict.STOP, id="stopped-as-far-as-is-told"
         ),
         pytest.param(
-            look(), trace(130, until=NOW - 100), LagVerdict.OK, id="silence-is-not-guessed"
+            look(), past(130, until=NOW - 100), LagVerdict.OK, id="silence-is-not-guessed"
         ),
         pytest.param(
-            look(waited=5.0), trace(2, peak=90, fell=NOW - 20), LagVerdict.REWIND, id="rewound"
+            look(waited=5.0), past(2, peak=90, fell=NOW - 20), LagVerdict.REWIND, id="rewound"
         ),
         pytest.param(
-            look(), trace(2, waited_before=(NOW - 200, 150.0)), LagVerdict.WARN, id="falls-behind"
+            falling_behind(150.0), past(2), LagVerdict.WARN, id="falls-behind"
         ),
         pytest.param(
-            look(), trace(2, waited_before=(NOW - 200, 299.0)), LagVerdict.OK, id="holds-its-own"
+            falling_behind(299.0), past(2), LagVerdict.OK, id="holds-its-own"
         ),
-        pytest.param(look(), {}, LagVerdict.OK, id="nothing-known"),
+        pytest.param(look(), None, LagVerdict.OK, id="nothing-known"),
         pytest.param(
-            look(case=LagCase.BELOW_START), {}, LagVerdict.LOSS, id="records-taken"
+            look(case=LagCase.BELOW_START), None, LagVerdict.LOSS, id="records-taken"
         ),
         pytest.param(
             look(case=LagCase.NEVER_COMMITTED, lag=None, committed=None, waited=None),
-            {}, LagVerdict.UNSCORED, id="never-committed",
+            None, LagVerdict.UNSCORED, id="never-committed",
         ),
         pytest.param(
-            look(state=GroupState.EMPTY), trace(90_000), LagVerdict.ABANDONED, id="abandoned"
+            look(state=GroupState.EMPTY), past(90_000), LagVerdict.ABANDONED, id="abandoned"
         ),
-        pytest.param(look(state=GroupState.PREPARING), trace(200), LagVerdict.OK, id="rebalances"),
+        pytest.param(look(state=GroupState.PREPARING), past(200), LagVerdict.OK, id="rebalances"),
     ],
 )  # fmt: skip
-def test_a_verdict_follows_from_a_look_and_its_past(seen, traces, told):
+def test_a_verdict_follows_from_a_look_and_its_past(seen, known, told):
     """By the same rules as the exporter's."""
-    assert verdict(seen, traces).verdict is told
+    assert verdict(seen, known).verdict is told
 
 
 def test_a_rebalance_a_moment_ago_excuses():
     """Silence counts from its end."""
     last = {"orders": rebalance(3, 10_000 - 20)}
-    assert verdict(look(), trace(200), last=last).verdict is LagVerdict.OK
+    assert verdict(look(), past(200), last=last).verdict is LagVerdict.OK
 
 
 def test_an_age_that_is_not_known_is_at_least_that_of_the_first_look_behind_it():
     """A record that was there at the first look ever has waited since then."""
-    samples = EndOffsetSamples(None)
-    samples.record("main", NOW - 400, {TP: 120})
-    samples.record("main", NOW, {TP: 150})
     seen = look(waited=None)
-    waited = waited_at_least(seen, samples)
-    assert waited == {("orders", TP): 400.0}
-    assert verdict(seen, trace(200), waited=waited).verdict is LagVerdict.STOP
-    assert verdict(seen, trace(200)).verdict is LagVerdict.OK
+    assert in_doubt(seen, ()) == frozenset()
+    seen = replace(seen, lag=replace(seen.lag, waited=np.array([400.0])))
+    assert in_doubt(seen, ()) == {"orders"}
+    assert verdict(seen, past(200)).verdict is LagVerdict.STOP
 
 
 def test_a_group_is_in_doubt_where_something_waits_for_long_or_where_it_was_named():
@@ -135,13 +137,28 @@ def test_the_log_tells_when_and_how_a_partition_was_committed():
     positions = Positions()
     for committed, at in ((40, NOW - 90), (60, NOW - 80), (50, NOW - 70)):
         positions.put(key_to("orders", TP), "orders", TP, committed, int(at * 1000))
-    read = traces_from_log(positions.copy(), look(), reaches=NOW - 500, until=NOW)
-    found = read["orders", TP]
-    assert (found.committed, found.at, found.peak) == (50, NOW - 70, 60)
-    assert (found.moved, found.fell) == (NOW - 80, NOW - 70)
-    other = traces_from_log(positions.copy(), look(group="b"), reaches=NOW - 500, until=NOW)
-    assert other["b", TP].at == NOW - 500
-    assert not traces_from_log(positions.copy(), look(group="b"), reaches=None, until=NOW)
+
+    def told(seen, *, reaches, groups=None):
+        (found,) = zip(
+            *(
+                getattr(
+                    with_past(
+                        seen, positions.copy(), reaches=reaches, until=NOW, groups=groups
+                    ).commits,
+                    name,
+                ).tolist()
+                for name in ("at", "moved", "peak", "fell")
+            ),
+            strict=True,
+        )
+        return found
+
+    read = told(look(), reaches=NOW - 500)
+    assert read == ((NOW - 70) * 1000, (NOW - 80) * 1000, 60, (NOW - 70) * 1000)
+    began = (NOW - 500) * 1000
+    assert told(look(group="b"), reaches=NOW - 500) == (began, began, NONE, NONE)
+    assert told(look(group="b"), reaches=None) == (NONE, NONE, NONE, NONE)
+    assert told(look(), reaches=NOW - 500, groups=frozenset({"b"})) == (NONE,) * 4
 
 
 def commit_row(at, committed, offset):
@@ -180,9 +197,9 @@ def test_the_tables_tell_it_too(tmp_path, commits, looks, told):
         rows = [lag_row(NOW - ago, seconds, NOW - since) for ago, seconds, since in looks]
         files += writer.write(folder, "lag", LAG, rows, "at")
         commit(writer, Memory(), folder, "batch", files)
-    found = traces_from_tables(Tables(tmp_path), look(), frozenset({"orders"}), until=NOW)
-    judged = verdict(look(), found)
+    tables = Tables(tmp_path)
+    judged = verdict(with_tables(look(), tables, frozenset({"orders"}), until=NOW))
     assert judged.verdict is told, judged
     if not commits:
         assert "no commit for 90000 s" in judged.sentence
-    assert not traces_from_tables(Tables(tmp_path), look(), frozenset(), until=NOW)
+    assert verdict(with_tables(look(), tables, frozenset(), until=NOW)).verdict is LagVerdict.OK

@@ -14,10 +14,11 @@ from fleet.commands.keys import BACKSPACE, ENTER, ESCAPE, Keys
 from fleet.commands.recent import Recent, recent_from
 from fleet.commands.stormy_times import Watch, storm_spans
 from fleet.commands.top_frame import SORTS, Frame, Row, after, answer, arranged, drawn, rows_of
-from fleet.model import GroupSnapshot, GroupState, Rate, Snapshot, TopicPartition
+from fleet.model import GroupSnapshot, GroupState, LagCase, PartitionState, TopicPartition
 from fleet.spec import FleetSpec, Storm
 from tests.asking.worlds import START, rebalance
 from tests.support.json_contract import documented, shape
+from tests.support.snapshots import snapshot_of
 
 
 def row(group, **changed):
@@ -128,34 +129,39 @@ def test_keys_change_the_view():
     assert after(shown, "q") is None
 
 
-def snapshot(*groups):
-    return Snapshot(
-        cluster="main", at=START, took=0.1, topics={}, groups={g.group: g for g in groups}
-    )
+def orders(at, end, committed):
+    """Group orders at a moment: where its partitions end, and where it stands in all."""
+    parts = tuple(
+        PartitionState(
+            tp=TopicPartition("orders", number), committed=committed, log_start=0, log_end=last,
+            lag=None, lag_seconds=None, case=LagCase.UNKNOWN,
+        )
+        for number, last in enumerate(end)
+    )  # fmt: skip
+    seen = GroupSnapshot(
+        group="orders", exists=True, state=GroupState.STABLE, type="classic", assignor="range",
+        members=(), partitions=parts,
+    )  # fmt: skip
+    return snapshot_of(seen, GONE, at=at)
+
+
+GONE = GroupSnapshot(
+    group="gone", exists=False, state=GroupState.DEAD, type="unknown", assignor=None, members=(),
+    partitions=(),
+)  # fmt: skip
 
 
 def test_rows_join_snapshot_and_rebalances():
-    """Rates are summed over partitions; a group that does not exist has no row."""
-    seen = GroupSnapshot(
-        group="orders", exists=True, state=GroupState.STABLE, type="classic", assignor="range",
-        members=(), partitions=(),
-        rates={
-            TopicPartition("orders", 0): Rate(produced=5.0, consumed=None),
-            TopicPartition("orders", 1): Rate(produced=7.0, consumed=None),
-        },
-    )  # fmt: skip
-    gone = GroupSnapshot(
-        group="gone", exists=False, state=GroupState.DEAD, type="unknown", assignor=None,
-        members=(), partitions=(),
-    )  # fmt: skip
+    """Rates are summed over partitions that did not go back; what does not exist has no row."""
+    before, seen = orders(START, (10, 10, 5), 10), orders(START + 10, (60, 80, 4), 3)
     recent = recent_from([rebalance(9, 0)], kind="log", sentence="", now=START + 60)
-    (found,) = rows_of(snapshot(seen, gone), recent, generations={}, storms={"orders": "who"})
+    (found,) = rows_of(seen, recent, before=before, generations={}, storms={"orders": "who"})
     assert (found.in_rate, found.out_rate) == (12.0, None)
     assert (found.generation, found.rebalances, found.last_cause) == (9, 1, "join")
     assert found.storm == "who"
-    (known,) = rows_of(snapshot(seen), recent, generations={"orders": 10}, storms={})
-    assert known.generation == 10
-    (dark,) = rows_of(snapshot(seen), Recent(kind="none", sentence=""), generations={}, storms={})
+    (known,) = rows_of(seen, recent, generations={"orders": 10}, storms={})
+    assert (known.generation, known.in_rate) == (10, None)
+    (dark,) = rows_of(seen, Recent(kind="none", sentence=""), generations={}, storms={})
     assert dark.rebalances is None
 
 

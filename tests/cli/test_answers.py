@@ -34,7 +34,6 @@ from fleet.model import (
     Plan,
     Price,
     Receipt,
-    Snapshot,
     Step,
     StepKind,
     TopicPartition,
@@ -52,6 +51,7 @@ from fleet.slots import (
 )
 from tests.asking.worlds import rebalance
 from tests.support.json_contract import documented, shape
+from tests.support.snapshots import snapshot_of
 
 TP = TopicPartition("orders", 0)
 PRICE = Price(rebalances_min=1, rebalances_max=2, moved_min=3, moved_max=6, note="moves [6] of 12")
@@ -121,7 +121,7 @@ FOREIGN = GroupStatus(
     managed=None, pauses=(),
 )  # fmt: skip
 NEW = GroupStatus(group="new", seen=None, managed=None, pauses=())
-SNAPSHOT = Snapshot(cluster="main", at=200.0, took=0.02, groups={}, topics={"orders": 12})
+SNAPSHOT = snapshot_of(at=200.0, topics={"orders": 12})
 
 
 def printed(show, *args, width=100, **kwargs) -> str:

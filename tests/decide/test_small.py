@@ -1,19 +1,15 @@
-"""Names, moves, capacity and verdicts."""
+"""Names, moves and capacity."""
 
 import re
-from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decide.capacity import ownable, subscribed
 from fleet.decide.moves import least_moved, moved, range_owners
 from fleet.decide.names import k8s_slug, slug
-from fleet.decide.verdict import budget_verdict, lag_verdict
-from fleet.model import LagCase, TopicPartition
-from fleet.spec import Storm
-from tests.decide.worlds import group_of, lagging, member, spec
+from fleet.model import TopicPartition
+from tests.decide.worlds import spec
 
 
 def test_names_that_look_alike_do_not_collide() -> None:
@@ -74,43 +70,3 @@ def test_patterns_match_as_the_clients_do() -> None:
     whole = spec(topics=["^orders"], worker={"protocol": "consumer"})
     assert subscribed(topics, whole) == {"orders": 3}
     assert ownable(topics, spec(topics=["^orders", "orders"])) == 7
-
-
-@pytest.mark.parametrize(
-    ("lags", "records", "seconds", "ok", "said"),
-    [
-        pytest.param((5, 6), 11, None, True, "11 records waiting", id="at-the-limit"),
-        pytest.param((5, 7), 11, None, False, "the limit is 11 records", id="above"),
-        pytest.param((None,), 11, None, False, "is unknown", id="unknown"),
-        pytest.param((None,), None, None, True, "is unknown", id="unknown-no-limit"),
-        pytest.param((5,), None, 3.0, False, "the limit is 3 s", id="old"),
-    ],
-)
-def test_lag_verdicts(lags: tuple, records: int, seconds: float, ok: bool, said: str) -> None:
-    """A verdict is a yes or no with its sentence; unknown is not well where a limit is set."""
-    parts = tuple(
-        replace(p, lag_seconds=4.0 if p.lag is not None else None) for p in lagging(*lags)
-    )
-    verdict = lag_verdict(
-        group_of((member("a"),), partitions=parts), limit_records=records, limit_seconds=seconds
-    )
-    assert (verdict.ok, bool(verdict)) == (ok, ok)
-    assert said in verdict.sentence
-
-
-def test_odd_lags_are_named() -> None:
-    """Committed below the log's start, deleted topics, groups that are not there: named."""
-    below = tuple(replace(p, case=LagCase.BELOW_START) for p in lagging(5))
-    assert "below log start" in lag_verdict(group_of((), partitions=below)).sentence
-    never = tuple(replace(p, case=LagCase.NEVER_COMMITTED) for p in lagging(None))
-    assert "never committed" in lag_verdict(group_of((), partitions=never)).sentence
-    assert not lag_verdict(replace(group_of(()), exists=False))
-
-
-def test_budget_verdicts() -> None:
-    """The storm's budget includes its own number; what is not counted is not a storm."""
-    assert budget_verdict(5, Storm()).ok
-    bad = budget_verdict(6, Storm())
-    assert not bad
-    assert bad.sentence == "6 rebalances in the last 600 s, budget 5"
-    assert budget_verdict(None, Storm()).ok

@@ -1,99 +1,22 @@
-"""What is computed for all rows at once equals what is computed one by one."""
+"""Rows that are judged, and sums that are shown: in columns as one by one."""
 
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decide.verdicts import LagVerdict, Patience, partition_verdict
+from fleet.keeping_up import _doubtful, _progress, around, verdicts
+from fleet.lag.columns import NONE, Commits
+from fleet.lag.measure import CASES, Lag
+from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.model import GroupState, LagCase, TopicPartition
-from fleet.observe.ends import EndHistory
-from fleet.observe.lag import lag_of, lag_seconds
-from fleet.observe.overview import CASES, GroupFacts, Overview, _lags
-from fleet.observe.positions import NONE, Commits, Positions
-from fleet.picturing import _doubtful, _progress, around, picture_of, verdicts
-
-TP = TopicPartition("t", 0)
-offsets = st.integers(0, 20)
-maybe = st.one_of(st.none(), offsets)
+from fleet.observe.positions import Positions
+from fleet.picturing import picture_of
 
 
-@given(st.lists(st.tuples(offsets, maybe, maybe, st.booleans()), min_size=1, max_size=20))
-def test_lag_and_case_are_those_of_one_partition(rows):
-    """`_lags` is `lag_of`."""
-    rows = [row for row in rows if row[1] is None or row[2] is None or row[1] <= row[2]] or [
-        (0, 0, 0, False)
-    ]
-    committed, start, end, deleted = zip(*rows, strict=True)
-    lag, case = _lags(
-        np.array(committed),
-        start=np.array([NONE if each is None else each for each in start]),
-        end=np.array([NONE if each is None else each for each in end]),
-        deleted=np.array(deleted),
-    )
-    for index, (one, first, last, gone) in enumerate(rows):
-        expected = lag_of(committed=one, log_start=first, log_end=last, deleted=gone)
-        found = None if lag[index] == NONE else int(lag[index])
-        assert (CASES[case[index]], found) == expected
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 30), offsets), min_size=1, max_size=12),
-    st.lists(st.integers(0, 60), min_size=1, max_size=8),
-)
-def test_ages_are_those_of_one_partition(steps, committed):
-    """`EndHistory.ages` is `lag_seconds`; where that knows nothing, the least is told."""
-    history, samples = EndHistory(), []
-    at, end = 1000.0, 0
-    for seconds, grown in steps:
-        at, end = at + seconds, end + grown
-        samples.append((at, end))
-        history.add(at, {TP: end})
-    now = at + 5.0
-    columns = history.columns([TP] * len(committed))
-    exact, least = history.ages(columns, np.array(committed), now)
-    for index, each in enumerate(committed):
-        expected = lag_seconds(samples, each, now)
-        if expected is None:
-            assert math.isnan(exact[index])
-            assert least[index] == now - samples[0][0]
-        else:
-            assert exact[index] == pytest.approx(expected)
-            assert least[index] == pytest.approx(expected)
-
-
-def test_another_log_under_the_same_name_begins_anew():
-    """Ends that fell are another topic's: no age is told by them."""
-    history = EndHistory()
-    for at, end in ((1000.0, 50), (1010.0, 90), (1020.0, 10), (1030.0, 20)):
-        history.add(at, {TP: end})
-    exact, least = history.ages(history.columns([TP]), np.array([15]), 1030.0)
-    assert exact[0] == pytest.approx(5.0)
-    exact, least = history.ages(history.columns([TP]), np.array([5]), 1030.0)
-    assert math.isnan(exact[0])
-    assert least[0] == pytest.approx(10.0)
-
-
-def test_old_looks_are_thinned_and_stored_ones_loaded():
-    """Two hours of looks stay a few rows, and still tell ages."""
-    history = EndHistory()
-    for second in range(0, 7300, 5):
-        history.add(10_000.0 + second, {TP: second * 10})
-    assert len(history._times) < 150
-    now = 17_299.0
-    exact, _ = history.ages(history.columns([TP]), np.array([69_990]), now)
-    assert exact[0] == pytest.approx(300.0, abs=1.0)
-    other = TopicPartition("u", 3)
-    loaded = EndHistory()
-    loaded.load({TP: ((100.0, 0), (200.0, 1000)), other: ((150.0, 7), (200.0, 7))})
-    loaded.add(210.0, {TP: 1100, other: 9})
-    exact, _ = loaded.ages(loaded.columns([TP, other]), np.array([500, 8]), 210.0)
-    assert exact.tolist() == pytest.approx([60.0, 5.0])
-
-
-def overview(rows, *, state=GroupState.STABLE, now=1_000_000.0) -> Overview:
+def snapshot(rows, *, state=GroupState.STABLE, now=1_000_000.0) -> Snapshot:
     """One group; rows are (lag, case, waited, since commit, since moved, fell by, gained)."""
     count = len(rows)
     lag, case, waited, commit, moved, fell, gained = zip(*rows, strict=True)
@@ -116,21 +39,27 @@ def overview(rows, *, state=GroupState.STABLE, now=1_000_000.0) -> Overview:
         gap=np.full(count, 5000.0),
         row=np.arange(count, dtype=np.int32),
     )
-    return Overview(
+    seconds = np.array([math.nan if each is None else each for each in waited])
+    return Snapshot(
         cluster="c",
         at=now,
         took=0.1,
         from_log=True,
-        log_age=0.0,
-        groups={"g": GroupFacts(state=state, type="classic", members=1, generation=4)},
+        facts={"g": GroupFacts(state=state, type="classic", members=1, generation=4)},
+        topics={"t": count},
         commits=commits,
-        lag=np.array([NONE if c is not LagCase.OK else n for n, c in zip(lag, case, strict=True)]),
-        end=committed + 1000,
-        case=np.array([CASES.index(each) for each in case], dtype=np.int8),
-        seconds=np.array([math.nan if each is None else each for each in waited]),
-        waited=np.array([math.nan if each is None else each for each in waited]),
+        lag=Lag(
+            start=committed,
+            end=committed + 1000,
+            case=np.array([CASES.index(each) for each in case], dtype=np.int8),
+            records=np.array(
+                [NONE if c is not LagCase.OK else n for n, c in zip(lag, case, strict=True)]
+            ),
+            seconds=seconds,
+            waited=seconds,
+        ),
         gained=np.array(gained, dtype=np.float64),
-        over=300.0,
+        over=np.full(count, 300.0),
     )
 
 
@@ -149,9 +78,9 @@ row = st.tuples(
 @given(st.lists(row, min_size=1, max_size=15), st.sampled_from(list(GroupState)))
 def test_rows_left_out_are_ok(rows, state):
     """The condition in columns leaves out no row that a rule objects to."""
-    seen = overview(rows, state=state)
+    seen = snapshot(rows, state=state)
     kept = set(_doubtful(seen, Patience()).tolist())
-    judged = around(seen.groups["g"], seen.at)
+    judged = around(seen.facts["g"], seen.at)
     for index in range(len(rows)):
         if index not in kept:
             found = partition_verdict(_progress(seen, index), judged)
@@ -162,7 +91,7 @@ def test_rows_left_out_are_ok(rows, state):
 def test_a_picture_sums_by_topic_and_leaves_out_what_is_unknown():
     """One topic with a known and an unknown lag; the oldest known age."""
     ok, beyond = LagCase.OK, LagCase.BEYOND_END
-    seen = overview(
+    seen = snapshot(
         [(3, ok, 2.0, 1, 1, 0, 0.0), (4, ok, None, 1, 1, 0, 0.0), (0, beyond, None, 1, 1, 0, 0.0)]
     )
     made = picture_of(

@@ -22,10 +22,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from fleet.clock import SystemClock
 from fleet.cycle import Fleet
 from fleet.exporting import Exporter
+from fleet.keeping_up import verdicts
 from fleet.observe.admin import Observer
-from fleet.observe.overview import Overlooker
 from fleet.observe.tail import Tail
-from fleet.picturing import verdicts
+from fleet.observe.watcher import GroupWatcher
 from tests.support import commits
 from tests.support.needs import repository
 from tests.support.waiting import until
@@ -187,12 +187,12 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
     with Fleet.open(config, home=tmp_path / "home", clock=SystemClock()) as opened:
         name = opened.spec.cluster.name
         tail = Tail(opened.client, cluster=name, clock=opened.clock)
-        looking = Overlooker(
+        looking = GroupWatcher(
             cluster=name, config=opened.client, clock=opened.clock, tail=tail, timeout=2.0
         )
         stop = threading.Event()
         with Exporter(
-            opened, listen="127.0.0.1:0", tail=tail, overlooker=looking, say=said.append
+            opened, listen="127.0.0.1:0", tail=tail, watcher=looking, say=said.append
         ) as exporter:
             thread = threading.Thread(target=exporter.run, args=(stop,))
             thread.start()
@@ -216,7 +216,7 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
 
 
 def test_without_the_log_the_coordinators_tell_the_same(bootstrap, topic, unique):
-    """Both ways to an overview, and the snapshot of one group, agree."""
+    """Both ways of a watcher, and the snapshot of one group, agree."""
     group, config = f"same-{unique}", {"bootstrap.servers": bootstrap}
     commit(bootstrap, group, topic, 3)
     clock = SystemClock()
@@ -225,15 +225,20 @@ def test_without_the_log_the_coordinators_tell_the_same(bootstrap, topic, unique
         assert tail.catch_up(20)
         found = []
         for kept in (tail, None):
-            looking = Overlooker(cluster="t", config=config, clock=clock, tail=kept)
-            seen = looking.overview()
+            looking = GroupWatcher(cluster="t", config=config, clock=clock, tail=kept)
+            seen = looking.look()
             rows = [i for i, g in enumerate(seen.commits.group) if seen.commits.groups[g] == group]
-            facts = seen.groups[group]
+            facts = seen.facts[group]
             assert seen.from_log is (kept is not None)
             assert seen.problems == ()
             assert verdicts(seen)[group].verdict == "OK"
             found.append(
-                (facts.state, facts.type, facts.members, sorted(int(seen.lag[i]) for i in rows))
+                (
+                    facts.state,
+                    facts.type,
+                    facts.members,
+                    sorted(int(seen.lag.records[i]) for i in rows),
+                )
             )
             looking.close()
         assert found[0] == found[1]
@@ -246,9 +251,9 @@ def test_json_of_a_verdict_is_json(bootstrap, topic, unique):
     """What `fleet status -o json` shows of it."""
     group, clock = f"json-{unique}", SystemClock()
     commit(bootstrap, group, topic, 3)
-    looking = Overlooker(
+    looking = GroupWatcher(
         cluster="t", config={"bootstrap.servers": bootstrap}, clock=clock, tail=None
     )
-    answer = verdicts(looking.overview())[group].as_json()
+    answer = verdicts(looking.look())[group].as_json()
     assert json.loads(json.dumps(answer))["verdict"] == "OK"
     looking.close()

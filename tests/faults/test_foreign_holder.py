@@ -123,7 +123,7 @@ def shown(group: Group) -> list[str]:
 
     from fleet.commands.group_status import GroupStatus
     from fleet.commands.status_table import print_status
-    from fleet.model import Snapshot
+    from tests.support.snapshots import snapshot_of
 
     out = io.StringIO()
     status = GroupStatus(
@@ -143,7 +143,7 @@ def shown(group: Group) -> list[str]:
     )
     print_status(
         Console(file=out, width=300),
-        Snapshot(cluster="main", at=0.0, took=0.0, groups={}, topics={}),
+        snapshot_of(),
         [status],
         now=0.0,
         detail=False,

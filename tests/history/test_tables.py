@@ -7,7 +7,7 @@ from fleet.clock import ManualClock
 from fleet.errors import FleetError, LostLease, Refused, SchemaTooNew
 from fleet.history.compaction import MANY, compacted
 from fleet.history.job import commit
-from fleet.history.lag import lag_rows, waited_for
+from fleet.history.lag import lag_rows
 from fleet.history.manifests import latest, name_of, numbers
 from fleet.history.places import Place
 from fleet.history.polled import compared
@@ -16,9 +16,10 @@ from fleet.history.standing import Commit, Kept, Memory
 from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
 from fleet.history.tables import Tables
 from fleet.history.writing import ATTEMPT_SECONDS, KEPT_SECONDS, Writer
-from fleet.model import GroupSnapshot, GroupState, LagCase, Member, Snapshot, TopicPartition
-from fleet.observe.lag import Logs
+from fleet.lag.measure import Logs
+from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
 from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+from tests.support.snapshots import snapshot_of
 
 DAY = 86_400.0
 NOW = 1_790_000_000.0
@@ -221,7 +222,6 @@ def test_lag_has_a_row_where_something_changed_or_waits():
     """And once an hour in any case."""
     memory = Memory()
     memory.commit(("g", "t", 0), Commit(10, 1000, 0, None, 0, 1))
-    assert waited_for(memory) == {T0: 10}
     assert lag_of(memory, NOW, 10) == [("ok", 0)]
     assert lag_of(memory, NOW + 10, 10) == []
     assert lag_of(memory, NOW + 20, 12) == [("ok", 2)]
@@ -271,7 +271,7 @@ def looked(members, at, state=GroupState.STABLE):
         members=made,
         partitions=(),
     )
-    return Snapshot(cluster="main", at=at, took=0.1, groups={"g": group}, topics={"t": 2})
+    return snapshot_of(group, at=at)
 
 
 def test_polling_tells_what_two_looks_differ_in():

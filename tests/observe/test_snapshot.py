@@ -17,9 +17,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
+from fleet.lag.ends import EndHistory
+from fleet.lag.snapshot import rates
 from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.samples import EndOffsetSamples
 from tests.support import commits, kafka_tools
 
 
@@ -45,8 +46,8 @@ def topic_of(config, unique) -> Callable[[str, int, int], str]:
     return make
 
 
-def observer(config: dict[str, str], samples: EndOffsetSamples | None = None) -> Observer:
-    return Observer(cluster="test", config=config, clock=SystemClock(), samples=samples)
+def observer(config: dict[str, str], ends: EndHistory | None = None) -> Observer:
+    return Observer(cluster="test", config=config, clock=SystemClock(), ends=ends)
 
 
 def consumer(config: dict[str, str], group: str, **extra: object) -> Consumer:
@@ -184,24 +185,23 @@ def test_age_and_rates_come_from_looks_before(config, topic_of, unique):
     topic = topic_of("t", 1, 10)
     group = f"g-{unique}"
     commit(config, group, topic, 10)
-    watch = observer(config, EndOffsetSamples(None))
+    watch = observer(config, EndHistory())
     first = watch.snapshot([group])
     assert first.groups[group].lag_seconds == 0.0
-    assert first.groups[group].rates == {}
     producer = Producer(config)
     for _ in range(20):
         producer.produce(topic, b"x", partition=0)
     producer.flush(10)
     time.sleep(1.1)
-    second = watch.snapshot([group], first)
+    second = watch.snapshot([group])
     (state,) = second.groups[group].partitions
     assert state.lag == 20
     assert state.lag_seconds is not None
     assert 0.5 < state.lag_seconds < 30.0
-    speed = second.groups[group].rates[TopicPartition(topic, 0)]
-    assert speed.produced is not None
-    assert 0 < speed.produced < 20
-    assert speed.consumed == 0.0
+    produced, consumed = rates(first, second)[group]
+    assert produced is not None
+    assert 0 < produced < 20
+    assert consumed == 0.0
 
 
 def kip_848_member(config: dict[str, str], group: str, topic: str) -> Consumer | None:
@@ -305,6 +305,33 @@ def test_two_hundred_groups_take_a_handful_of_calls(config, topic_of, unique, mo
     assert calls[first : first + 200] == ["list_consumer_group_offsets"] * 200
 
 
+def test_one_groups_look_asks_for_no_other(config, topic_of, unique, monkeypatch):
+    """However many there are: neither of one that is there, nor of one that is not."""
+    topic = topic_of("t", 1, 5)
+    for number in range(3):
+        commit(config, f"one-{unique}-{number}", topic, 1)
+    asked: list[str] = []
+
+    def spied(name, told):
+        original = getattr(AdminClient, name)
+
+        def spy(self, *args, **more):
+            asked.extend(told(*args, **more))
+            return original(self, *args, **more)
+
+        monkeypatch.setattr(AdminClient, name, spy)
+
+    spied("describe_consumer_groups", lambda groups, **_: groups)
+    spied("list_consumer_group_offsets", lambda groups, **_: [g.group_id for g in groups])
+    spied("list_groups", lambda group=None, **_: [group or "all"])
+    mine, none = f"one-{unique}-1", f"none-{unique}"
+    look = observer(config)
+    assert look.snapshot([mine]).groups[mine].lag == 4
+    assert asked == [mine, mine]
+    assert not look.snapshot([none]).groups[none].exists
+    assert asked == [mine, mine, none]
+
+
 def test_no_groups_asked_for_gives_topics_only(config, topic_of):
     """An empty collection is not "all"."""
     topic = topic_of("t", 2, 1)
@@ -312,15 +339,16 @@ def test_no_groups_asked_for_gives_topics_only(config, topic_of):
     assert (snapshot.groups, snapshot.topics[topic]) == ({}, 2)
 
 
-def test_log_starts_and_ends_of_single_partitions(config, topic_of):
+def test_logs_of_single_partitions(config, topic_of):
     """What cannot be read is left out, the rest is there."""
     topic = topic_of("t", 2, 6)
     there, missing = TopicPartition(topic, 1), TopicPartition(topic, 9)
     look = observer(config)
-    assert look.log_ends([there, missing]) == {there: 6}
-    assert look.log_starts([there]) == {there: 0}
-    assert look.log_ends([]) == {}
-    assert look.partitions([topic, "never"]) == {topic: 2}
+    logs = look.logs([there, missing])
+    assert (logs.starts, logs.ends) == ({there: 0}, {there: 6})
+    assert [logs.is_deleted(tp) for tp in (there, missing)] == [False, True]
+    assert look.logs([]).ends == {}
+    assert look.partitions()[topic] == 2
 
 
 def test_a_cluster_that_does_not_answer_is_said_in_time():

@@ -16,6 +16,7 @@ from assets.judging import lag_judgement, receipt_judgement, storm_judgement
 from assets.resources import told
 from assets.tables import change_metadata, markdown, plan_metadata, plan_sentence
 from fleet.decide.storms import Storm
+from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused
 from fleet.model import (
     GroupSnapshot,
@@ -27,7 +28,7 @@ from fleet.model import (
     Verdict,
 )
 from fleet.slots import ChangeState
-from fleet.spec import LagScaling
+from fleet.spec import LagScaling, PartitionsScaling
 from tests.orchestration.made import change, group, plan, receipt, step
 
 KEY = AssetKey(["main", "rollout", "orders"])
@@ -135,6 +136,8 @@ def test_no_storm_passes(recorded_rebalances, passed, severity):
     """What our own changes were to cost is no storm, and what nobody can count neither."""
     judged = storm_judgement(group(), recorded_rebalances, None)
     assert (judged.passed, judged.severity) == (passed, severity)
+    if recorded_rebalances == 5:
+        assert judged.sentence == f"{group().group}: 5 rebalances in the last 600 s, budget 5."
 
 
 def test_a_storm_fails_its_check():
@@ -207,5 +210,46 @@ def look(*, lag: int | None, members: int = 1, exists: bool = True, case: LagCas
 def test_lag(seen, passed, severity, verdict):
     """The limit is what the largest fleet of the policy is meant for."""
     fleet = group().model_copy(update={"scaling": LagScaling(policy="lag")})
-    judged = lag_judgement(fleet, seen)
+    judged = lag_judgement(fleet, seen, None)
     assert (judged.passed, judged.severity.name, judged.verdict) == (passed, severity, verdict)
+
+
+def keeps_up(verdict: LagVerdict) -> GroupVerdict:
+    """A verdict as `fleet status` gives it."""
+    return GroupVerdict(group="orders-enrichment", verdict=verdict, sentence="no commit for 7200 s")
+
+
+@pytest.mark.parametrize(
+    ("seen", "found", "passed", "severity", "verdict"),
+    [
+        pytest.param(
+            look(lag=5_000_000), LagVerdict.STOP, False, "ERROR", "STOP", id="nobody commits"
+        ),
+        pytest.param(look(lag=9), LagVerdict.STALL, False, "ERROR", "STALL", id="stands still"),
+        pytest.param(look(lag=9), LagVerdict.WARN, False, "WARN", "WARN", id="falls behind"),
+        pytest.param(look(lag=5_000_000), LagVerdict.OK, True, "WARN", "well", id="keeps up"),
+        pytest.param(
+            look(lag=9, members=0), LagVerdict.ABANDONED, False, "WARN", "nobody reads",
+            id="abandoned, and declared",
+        ),
+        pytest.param(
+            look(lag=9, case=LagCase.BELOW_START), LagVerdict.LOSS, False, "WARN",
+            "committed below log start", id="retention took records",
+        ),
+    ],
+)  # fmt: skip
+def test_lag_is_judged_as_by_status(seen, found, passed, severity, verdict):
+    """Without a limit, too: the policy `partitions` knows none."""
+    fleet = group().model_copy(update={"scaling": PartitionsScaling(policy="partitions")})
+    judged = lag_judgement(fleet, seen, keeps_up(found))
+    assert (judged.passed, judged.severity.name, judged.verdict) == (passed, severity, verdict)
+    assert judged.metadata["verdict"] == str(found)
+    assert ("no commit for 7200 s" in judged.sentence) == (verdict == str(found))
+
+
+def test_a_limit_holds_beside_the_verdict():
+    """What a person has set is checked though the group keeps up."""
+    fleet = group().model_copy(update={"scaling": LagScaling(policy="lag")})
+    judged = lag_judgement(fleet, look(lag=120_001), keeps_up(LagVerdict.OK))
+    assert (judged.passed, judged.verdict) == (False, "over the limit")
+    assert judged.sentence.endswith("120,001 records waiting; the limit is 120,000 records.")

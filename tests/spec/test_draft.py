@@ -13,10 +13,10 @@ from fleet.model import (
     GroupState,
     LagCase,
     PartitionState,
-    Snapshot,
     TopicPartition,
 )
 from fleet.spec import Cluster, KubernetesRuntimeSpec
+from tests.support.snapshots import snapshot_of
 
 
 def group(name: str, *topics: str, **changes: Any) -> GroupSnapshot:
@@ -45,13 +45,6 @@ def group(name: str, *topics: str, **changes: Any) -> GroupSnapshot:
     return GroupSnapshot(**{**held, **changes})
 
 
-def snapshot(*groups: GroupSnapshot) -> Snapshot:
-    """A cluster with these groups."""
-    return Snapshot(
-        cluster="main", at=1.0, took=0.1, groups={g.group: g for g in groups}, topics={}
-    )
-
-
 def written(text: str, folder: Path) -> Path:
     """The text as a file."""
     path = folder / "fleet.yaml"
@@ -61,7 +54,7 @@ def written(text: str, folder: Path) -> Path:
 
 def test_what_is_found_is_observed(tmp_path: Path) -> None:
     """Each group with its topics, observed, without a worker; what does not fit is a comment."""
-    seen = snapshot(
+    seen = snapshot_of(
         group("orders", "orders", "returns"),
         group("bare"),
         group("shared", "t", type="share"),
@@ -80,7 +73,7 @@ def test_what_is_found_is_observed(tmp_path: Path) -> None:
 
 def test_deployments_are_named(tmp_path: Path) -> None:
     """A group in one Deployment names it; where it is not sure which, a person has to choose."""
-    seen = snapshot(*(group(name, "t") for name in ("billing", "both", "dots", "none", "twin")))
+    seen = snapshot_of(*(group(name, "t") for name in ("billing", "both", "dots", "none", "twin")))
     runtime = KubernetesRuntimeSpec(kind="kubernetes", namespace="apps", context="${C}")
     found = {
         "billing": {"billing-consumer": 3},
@@ -110,7 +103,7 @@ def test_deployments_are_named(tmp_path: Path) -> None:
 
 def test_an_empty_cluster_has_a_file_too(tmp_path: Path) -> None:
     """No groups: a file that loads and says so."""
-    text = draft(snapshot(), Cluster())
+    text = draft(snapshot_of(), Cluster())
     assert "No consumer group was found" in text
     assert load(written(text, tmp_path), {}).fleets == ()
 
@@ -121,12 +114,12 @@ def test_security_is_kept_by_reference(tmp_path: Path) -> None:
     cluster = Cluster.model_validate(
         {"bootstrap_servers": "k:1", "security": {"protocol": "SASL_SSL", "sasl": login}}
     )
-    assert load(written(draft(snapshot(), cluster), tmp_path), {}).cluster == cluster
+    assert load(written(draft(snapshot_of(), cluster), tmp_path), {}).cluster == cluster
 
 
 @given(name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=249))
 def test_any_group_name_survives(tmp_path_factory: Any, name: str) -> None:
     """Quotes, line ends, ${…}, emoji: what Kafka allows in a group id, the file carries."""
     folder = tmp_path_factory.mktemp("draft")
-    spec = load(written(draft(snapshot(group(name, "t")), Cluster()), folder), {})
+    spec = load(written(draft(snapshot_of(group(name, "t")), Cluster()), folder), {})
     assert [f.group for f in spec.fleets] == [name]

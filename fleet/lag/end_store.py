@@ -1,24 +1,23 @@
-"""End offsets over time, so that lag can be told in seconds. One SQLite file per fleet.
+"""End offsets over time, kept from process to process. One SQLite file per fleet.
 
-Problem: Kafka does not say when an offset was written without reading the record, and asking
-by timestamp is a request per partition and guess. Choice: every snapshot leaves its end
-offsets here; the age of a committed offset is interpolated between the two samples around it
-(`fleet.observe.lag`). Bounded: samples are at least 1 s apart and at most 2 h old, thinned
-to one in 10 s after 5 minutes and one a minute after 30; a partition that stands still keeps
-two rows. Cost: some 260 rows for each partition that moves all the time, and unknown ages
-for what is older than the first look.
+Problem: a command looks once, and an age needs what was before (`fleet.lag.ends`). Choice:
+every snapshot leaves its end offsets here. Bounded: samples are at least 1 s apart and at most
+2 h old, thinned to one in 10 s after 5 minutes and one a minute after 30; a partition that
+stands still keeps two rows. Cost: some 260 rows for each partition that moves all the time, and
+unknown ages for what is older than the first look.
 """
 
 import sqlite3
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from fleet.errors import FleetError, SchemaTooNew
 from fleet.model import TopicPartition
-from fleet.observe.lag import Sample
 
+Sample = tuple[float, int]
+"""(wall time, end offset)."""
 SCHEMA: Final = 1
 KEEP: Final = 7200.0
 """Seconds a sample is kept."""
@@ -41,7 +40,7 @@ CREATE TABLE sample (
 """
 
 
-class EndOffsetSamples:
+class EndStore:
     """Stored samples; path None keeps them in memory. Safe for several threads and processes.
 
     Raises SchemaTooNew where a newer version wrote the file, FleetError where it cannot be
@@ -110,13 +109,13 @@ class EndOffsetSamples:
             return True
 
     def around(
-        self, cluster: str, committed: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, tuple[Sample, ...]]:
-        """The samples that tell the age of each committed offset: its neighbours and the last."""
+        self, cluster: str, positions: Iterable[tuple[TopicPartition, int]]
+    ) -> dict[tuple[TopicPartition, int], tuple[Sample | None, Sample | None]]:
+        """Of each position the last sample at or below it, and the first one beyond it."""
         with self._lock:
             return {
-                tp: self._neighbours(known, offset)
-                for tp, offset in committed.items()
+                (tp, offset): self._neighbours(known, offset)
+                for tp, offset in positions
                 if (known := self._known(cluster, tp)) is not None
             }
 
@@ -145,18 +144,19 @@ class EndOffsetSamples:
             self._ids[key] = int(row[0])
         return self._ids[key]
 
-    def _neighbours(self, partition: int, committed: int) -> tuple[Sample, ...]:
+    def _neighbours(self, partition: int, offset: int) -> tuple[Sample | None, Sample | None]:
         """End offsets never fall within one log, so the last sample at or below is the one."""
-        rows = self._db.execute(
-            "SELECT * FROM (SELECT at, end FROM sample WHERE partition = :p AND end <= :c"
-            " ORDER BY at DESC LIMIT 1) UNION "
-            "SELECT * FROM (SELECT at, end FROM sample WHERE partition = :p AND end > :c"
-            " ORDER BY at LIMIT 1) UNION "
-            "SELECT * FROM (SELECT at, end FROM sample WHERE partition = :p"
-            " ORDER BY at DESC LIMIT 1) ORDER BY 1",
-            {"p": partition, "c": committed},
-        ).fetchall()
-        return tuple((float(at), int(end)) for at, end in rows)
+        return (
+            self._one("end <= ? ORDER BY at DESC", partition, offset),
+            self._one("end > ? ORDER BY at", partition, offset),
+        )
+
+    def _one(self, which: str, partition: int, offset: int) -> Sample | None:
+        row = self._db.execute(
+            f"SELECT at, end FROM sample WHERE partition = ? AND {which} LIMIT 1",  # noqa: S608
+            (partition, offset),
+        ).fetchone()
+        return None if row is None else (float(row[0]), int(row[1]))
 
     def _write(self, cluster: str, at: float, ends: Mapping[TopicPartition, int]) -> None:
         new, moved = [], []

@@ -1,0 +1,125 @@
+"""How old a position is, by the ends of its log: interpolated, never guessed."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.lag.end_store import EndStore
+from fleet.lag.ends import EndHistory
+from fleet.lag.gap import is_early, usual_gap
+from fleet.model import TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+def ages(history, offsets, now, tps=(TP,)):
+    """(exact, least) of each offset; of one partition, or of each its own."""
+    which = np.arange(len(offsets)) if len(tps) > 1 else np.zeros(len(offsets), dtype=np.int64)
+    found = history.ages(list(tps), which, np.array(offsets), now)
+    return [tuple(None if math.isnan(x) else x for x in each) for each in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "committed", "age", "least"),
+    [
+        pytest.param([], 5, None, None, id="no-looks"),
+        pytest.param([(90.0, 10)], 10, 0.0, 0.0, id="one-look-caught-up"),
+        pytest.param([(90.0, 10)], 9, None, 10.0, id="one-look-behind"),
+        pytest.param([(80.0, 0), (90.0, 10)], 5, 15.0, 15.0, id="between"),
+        pytest.param([(80.0, 0), (90.0, 10)], 0, 20.0, 20.0, id="at-a-look"),
+        pytest.param([(80.0, 5), (90.0, 10)], 4, None, 20.0, id="older-than-the-first"),
+        pytest.param([(70.0, 5), (80.0, 5), (90.0, 10)], 5, 20.0, 20.0, id="after-standing-still"),
+        pytest.param([(70.0, 5), (80.0, 9), (90.0, 9)], 9, 0.0, 0.0, id="stands-still"),
+        pytest.param([(60.0, 50), (80.0, 0), (90.0, 10)], 5, 15.0, 15.0, id="recreated"),
+        pytest.param([(60.0, 5), (80.0, 0)], 4, 0.0, 0.0, id="recreated-empty"),
+        pytest.param([(90.0, 10), (110.0, 20)], 19, 0.0, 0.0, id="clock-behind-the-looks"),
+    ],
+)
+def test_age_of_a_position(looks, committed, age, least, tmp_path):
+    """Whoever looked: this process, or others before it that left the ends in the store."""
+    history = EndHistory()
+    for at, end in looks:
+        history.add(at, {TP: end})
+    assert ages(history, [committed], 100.0) == [(age, least)]
+    path = tmp_path / "ends.db"
+    for at, end in looks:
+        store = EndStore(path)
+        last = EndHistory("c", store)
+        last.add(at, {TP: end})
+        if (at, end) != looks[-1]:
+            store.close()
+    if looks:
+        assert ages(last, [committed], 100.0) == [(age, least)]
+
+
+def by_one_and_one(samples, committed, now):
+    """The same for one position, written as one would say it."""
+    if committed >= samples[-1][1]:
+        return 0.0, 0.0
+    for (t0, end0), (t1, end1) in pairwise(samples):
+        if end0 <= committed < end1:
+            age = now - t0 - (t1 - t0) * (committed - end0) / (end1 - end0)
+            return pytest.approx(age), pytest.approx(age)
+    return None, now - samples[0][0]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(0, 20)), min_size=1, max_size=12),
+    st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    st.integers(0, 12),
+)
+def test_all_ages_at_once_are_those_of_one_partition(steps, committed, first):
+    """Also where the first looks were another process's."""
+    store = EndStore(None)
+    here, before, later = EndHistory(), EndHistory("c", store), EndHistory("c", store)
+    at, end, samples = 1000.0, 0, []
+    for index, (seconds, grown) in enumerate(steps):
+        at, end = at + seconds, end + grown
+        samples.append((at, end))
+        here.add(at, {TP: end})
+        (before if index < min(first, len(steps) - 1) else later).add(at, {TP: end})
+    now = at + 5.0
+    expected = [by_one_and_one(samples, each, now) for each in committed]
+    assert ages(here, committed, now) == expected
+    assert ages(later, committed, now) == expected
+
+
+def test_another_log_under_the_same_name_begins_anew():
+    """Ends that fell are another topic's: no age is told by them."""
+    history = EndHistory()
+    for at, end in ((1000.0, 50), (1010.0, 90), (1020.0, 10), (1030.0, 20)):
+        history.add(at, {TP: end})
+    assert ages(history, [15, 5], 1030.0) == [(5.0, 5.0), (None, 10.0)]
+
+
+def test_old_looks_are_thinned_and_stored_ones_loaded():
+    """Two hours of looks stay a few rows, and still tell ages."""
+    history = EndHistory()
+    for second in range(0, 7300, 5):
+        history.add(10_000.0 + second, {TP: second * 10})
+    assert len(history._times) < 150
+    ((exact, _),) = ages(history, [69_990], 17_299.0)
+    assert exact == pytest.approx(300.0, abs=1.0)
+    store, other = EndStore(None), TopicPartition("u", 3)
+    store.record("c", 100.0, {TP: 0})
+    store.record("c", 150.0, {other: 7})
+    store.record("c", 200.0, {TP: 1000, other: 7})
+    loaded = EndHistory("c", store)
+    loaded.load()
+    loaded.add(210.0, {TP: 1100, other: 9})
+    assert ages(loaded, [500, 8], 210.0, (TP, other)) == [(60.0, 60.0), (5.0, 5.0)]
+
+
+def test_the_usual_gap_follows_a_new_rhythm():
+    """A first gap is taken as it is; many at once count as many."""
+    assert usual_gap(None, 8.0) == 8.0
+    assert usual_gap(10.0, 20.0) == pytest.approx(13.0)
+    assert usual_gap(10.0, 20.0, times=2) == pytest.approx(usual_gap(usual_gap(10.0, 20.0), 20.0))
+    assert usual_gap(10.0, 20.0, times=50) == pytest.approx(20.0)
+    assert [is_early(gap, usual) for gap, usual in ((4.0, 10.0), (5.0, 10.0), (1.0, None))] == [
+        True, False, False,
+    ]  # fmt: skip

@@ -1,0 +1,97 @@
+"""Lag in records is never negative and names its case; in seconds it is never guessed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.lag.columns import NONE, Commits
+from fleet.lag.ends import EndHistory
+from fleet.lag.measure import CASES, Logs, measured
+from fleet.model import LagCase, TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+def lag_of(committed, start, end, *, unreadable=False, **logs):
+    """The case and the records of one row."""
+    found = measured(
+        np.array([NONE if committed is None else committed]),
+        tps=[TP],
+        which=np.array([0]),
+        logs=Logs(
+            at=100.0,
+            starts={} if start is None else {TP: start},
+            ends={} if end is None else {TP: end},
+            **logs,
+        ),
+        unreadable=np.array([unreadable]),
+    )
+    records = int(found.records[0])
+    return CASES[found.case[0]], None if records == NONE else records
+
+
+@pytest.mark.parametrize(
+    ("offsets", "told", "case", "lag"),
+    [
+        pytest.param((5, 0, 9), {}, LagCase.OK, 4, id="behind"),
+        pytest.param((9, 0, 9), {}, LagCase.OK, 0, id="caught-up"),
+        pytest.param((9, 9, 9), {}, LagCase.OK, 0, id="all-taken-by-retention"),
+        pytest.param((None, 0, 9), {}, LagCase.NEVER_COMMITTED, None, id="never-committed"),
+        pytest.param((5, 7, 9), {}, LagCase.BELOW_START, 2, id="below-start-counts-the-readable"),
+        pytest.param((50, 0, 9), {}, LagCase.BEYOND_END, None, id="recreated-topic"),
+        pytest.param(
+            (5, 0, 9), {"deleted": frozenset({"t"})}, LagCase.TOPIC_DELETED, None, id="deleted"
+        ),
+        pytest.param(
+            (5, None, None), {"partitions": {"t": 0}}, LagCase.TOPIC_DELETED, None,
+            id="created-anew-with-fewer-partitions",
+        ),
+        pytest.param((5, None, None), {}, LagCase.UNKNOWN, None, id="log-unreadable"),
+        pytest.param(
+            (None, 0, 9), {"unreadable": True}, LagCase.UNKNOWN, None, id="offsets-unreadable"
+        ),
+    ],
+)  # fmt: skip
+def test_every_situation_has_a_case(offsets, told, case, lag):
+    """Only where a number of records means something is there one."""
+    assert lag_of(*offsets, **told) == (case, lag)
+
+
+OFFSETS = st.one_of(st.none(), st.integers(0, 1 << 40))
+
+
+@given(OFFSETS, OFFSETS, OFFSETS, st.booleans())
+def test_lag_is_never_negative(committed, start, end, unreadable):
+    """Whatever the offsets are."""
+    last = None if end is None or start is None else max(start, end)
+    _, lag = lag_of(committed, start, last, unreadable=unreadable)
+    assert lag is None or lag >= 0
+
+
+def test_a_row_is_as_old_as_the_record_at_which_reading_goes_on():
+    """Below the log start that is its first one; beyond the end there is none."""
+    before = EndHistory()
+    for at, end in ((80.0, 0), (90.0, 10)):
+        before.add(at, {TP: end})
+    found = measured(
+        np.array([5, 2, 10, 11, NONE]),
+        tps=[TP],
+        which=np.zeros(5, dtype=np.int64),
+        logs=Logs(at=100.0, starts={TP: 4}, ends={TP: 10}, before=before),
+    )
+    assert found.seconds[:3].tolist() == [15.0, 16.0, 0.0]
+    assert np.isnan(found.seconds[3:]).all()
+
+
+def test_rows_are_found_in_another_readers_columns():
+    """By names, though each numbers them in its own order."""
+    mine = Commits.of(
+        [("a", TP, 1), ("b", TP, 2), ("c", TopicPartition("u", 3), 3), ("a", TP, None)]
+    )
+    other = Commits.of([("x", TP, 0), ("c", TopicPartition("u", 3), 0), ("c", TP, 0), ("a", TP, 0)])
+    assert mine.places_in(other).tolist() == [3, NONE, 1, 3]
+    assert mine.places_in(Commits.of([])).tolist() == [NONE] * 4
+    assert Commits.of([]).places_in(mine).tolist() == []
+    assert mine.of_groups({"a"}).tolist() == [True, False, False, True]
+    assert Commits.of([]).of_groups({"a"}).tolist() == []

@@ -1,0 +1,142 @@
+"""The check on lag says of a group what `fleet status` says of it."""
+
+import time
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
+from dagster import (
+    AssetCheckEvaluation,
+    AssetSelection,
+    build_sensor_context,
+    instance_for_test,
+    materialize,
+)
+
+from assets import names
+from assets.checks import group_checks
+from assets.groups import group_assets
+from assets.sensors import watch
+from fleet.clock import ManualClock
+from fleet.commands.group_status import gather
+from fleet.commands.recent import minutes_of, recently
+from fleet.history.job import commit
+from fleet.history.places import Place
+from fleet.history.standing import Memory
+from fleet.history.table_columns import LAG
+from fleet.history.writing import Writer
+from fleet.keeping_up import with_past
+from fleet.lag.end_store import EndStore
+from fleet.model import TopicPartition
+from tests.orchestration.conftest import PARTITIONS, RECORDS
+from tests.support import commits
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.broker
+SILENT = 7200.0 - 60.0
+
+
+@pytest.fixture
+def instance():
+    """Dagster's storage in a temporary folder."""
+    with instance_for_test() as made:
+        yield made
+
+
+@contextmanager
+def stuck(scene):
+    """A member of the declared group that has all partitions and commits no more."""
+    settings = {"bootstrap.servers": scene.bootstrap, "group.id": scene.plain}
+    client = Consumer({**settings, "enable.auto.commit": False})
+    commits.commit(client, [KafkaPartition(scene.topic, n, 1) for n in range(PARTITIONS)])
+    client.subscribe([scene.topic])
+    until(lambda: client.poll(0.1) is None and client.assignment(), "an assignment")
+    try:
+        yield
+    finally:
+        client.close()
+
+
+def recorded(scene):
+    """The last commit was two hours ago, by the tables and by the ends of the logs then."""
+    home, now = scene.folder / "home", time.time()
+    end = RECORDS // PARTITIONS
+    ends = {TopicPartition(scene.topic, number): end for number in range(PARTITIONS)}
+    for ago in (SILENT + 10, SILENT):
+        samples = EndStore(home / "samples.db")
+        samples.record("main", now - ago, dict.fromkeys(ends, 0) if ago > SILENT else ends)
+        samples.close()
+    with Writer(
+        Place(home / "history"), cluster="main", clock=ManualClock(at=now), retention=1e6
+    ) as writer:
+        rows = [
+            {
+                "cluster": "main", "at": now - 100.0, "group": scene.plain,
+                "topic": scene.topic, "topic_partition": number, "committed": 1,
+                "committed_at": now - SILENT, "seconds": SILENT - 100.0, "case": "ok",
+                "known": "commits",
+            }
+            for number in range(PARTITIONS)
+        ]  # fmt: skip
+        folder = writer.attempt()
+        files = writer.write(folder, "lag", LAG, rows, "at")
+        commit(writer, Memory(), folder, "batch", files, positions={0: 1})
+
+
+def checked(scene, instance):
+    """The check by the sensor's tick, and as a person runs it."""
+    key = names.group_key("main", scene.plain)
+    told = [
+        event
+        for event in watch(build_sensor_context(instance=instance), scene.resource).asset_events
+        if isinstance(event, AssetCheckEvaluation)
+        and (event.asset_key, event.check_name) == (key, names.LAG)
+    ]
+    declared = scene.spec.fleet(scene.plain)
+    assert declared is not None
+    run = materialize(
+        [*group_assets(scene.spec), group_checks(scene.spec, declared)],
+        selection=AssetSelection.checks_for_assets(key),
+        resources={"fleet": scene.resource},
+        instance=instance,
+    )
+    told += [each for each in run.get_asset_check_evaluations() if each.check_name == names.LAG]
+    return told
+
+
+def test_a_group_that_commits_no_more_fails_its_check(scene, instance):
+    """By the policy `partitions` there is no limit in records; two hours of silence are enough."""
+    text = scene.config.read_text()
+    limitless = "storm: {rebalances: 1, window: 10m}\n    scaling: {policy: partitions}"
+    scene.config.write_text(text.replace("storm: {rebalances: 1, window: 10m}", limitless))
+    recorded(scene)
+    with stuck(scene):
+        with scene.resource.open() as cycle:
+            _, (status,), _ = gather(cycle, [scene.plain])
+        told = checked(scene, instance)
+    assert status.verdict is not None
+    assert (status.verdict.verdict, status.verdict.level) == ("STOP", "ERR")
+    assert len(told) == 2
+    for check in told:
+        assert (check.passed, check.severity.name) == (False, "ERROR"), check.description
+        assert check.metadata["verdict"].value == "STOP"
+        assert "no commit for 7" in check.description
+
+
+def test_a_groups_own_partition_tells_what_the_whole_topic_does(scene):
+    """Without tables: who asks for one group does not read what all the others committed."""
+
+    def told(cycle, recent):
+        assert recent.kind == "log", recent.sentence
+        seen = cycle.snapshot([scene.plain])
+        past = with_past(seen, recent.commits, reaches=recent.reaches, until=seen.at).commits
+        columns = (past.partition, past.committed, past.at, past.moved, past.peak, past.gap)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return sorted(rows), recent.last[scene.plain].ended_at
+
+    with scene.member(scene.plain), scene.resource.open() as cycle:
+        mine = told(cycle, minutes_of(cycle, [scene.plain]))
+        assert mine == told(cycle, recently(cycle))
+    assert len(mine[0]) == PARTITIONS
+    assert {committed for _, committed, *_ in mine[0]} == {RECORDS // PARTITIONS}
