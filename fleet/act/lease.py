@@ -9,11 +9,11 @@ delays the actor, and an actor that lost the lease learns of it at its next writ
 
 import contextlib
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from fleet.act.steps.step_memory import Memory, noted, remembered
 from fleet.errors import LostLease, Unreachable
 from fleet.slots import Change, SlotStore
 
@@ -59,10 +59,13 @@ class ChangeLease:
                 raise
             return self._change
 
-    def remember(self, **detail: object) -> None:
-        """Add to what the step in hand must know after a crash of its actor."""
-        merged: Mapping[str, object] = {**self._change.detail, **detail}
-        self.update(detail=merged)
+    def recall(self, kind: type[Memory]) -> Memory:
+        """What the step in hand was made to remember, by this actor or one before it."""
+        return remembered(kind, self._change.detail)
+
+    def remember(self, memory: object) -> None:
+        """Add what a memory knows to what the step in hand must know after a crash of its actor."""
+        self.update(detail=noted(memory, self._change.detail))
 
     def check(self) -> None:
         """Raise LostLease where a renewal found another actor."""

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fleet.act.performer import Performer
-from fleet.decide.receipts import judge
 from fleet.model import Plan, Price, Step, StepKind
 from fleet.slots import Change, Gate, Slot
 from fleet.slots.sqlite import SqliteStore
@@ -83,9 +82,8 @@ class Scene:
             store=self.store,
             runtime=crowd,
             ledger=Ledger(self.crowd),
-            leaver=crowd,
+            leave=crowd.leave,
             window=self.window,  # type: ignore[arg-type]
-            judge=judge,
             clock=self.clock,
             progress=self.told.append,
         )

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from fleet.act.adopting import JOIN_SECONDS, Adopting
 from fleet.act.lease import ChangeLease
+from fleet.act.steps.adopting import JOIN_SECONDS, Adopting
 from fleet.decide.adopted import Adopted
 from fleet.model import GroupSnapshot, GroupState, Member, StepKind
 from tests.acting.conftest import step

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from fleet.act.lease import ChangeLease
+from fleet.act.steps.step_memory import StepStart
 from fleet.errors import LostLease, Unreachable
 from fleet.model import StepKind
 from tests.acting.conftest import step
@@ -39,7 +40,7 @@ def test_a_loss_is_told_at_every_check(scene):
         lease.check()
         assert here.store.adopt(here.store.change("orders"), actor="next")
         with pytest.raises(LostLease):
-            lease.remember(more=1)
+            lease.remember(StepStart(position=1))
         with pytest.raises(LostLease):
             lease.check()
         with pytest.raises(LostLease):
@@ -51,6 +52,6 @@ def test_what_is_remembered_adds_to_what_was(scene):
     """And is there for the next actor."""
     here = scene()
     with ChangeLease(here.store, here.begin(step(StepKind.OPEN, (0,))), lease=1e6) as lease:
-        lease.remember(position=7)
-        lease.remember(members=["m"])
+        lease.remember(StepStart(position=7))
+        lease.remember(StepStart(members=("m",)))
     assert here.store.change("orders").detail == {"position": 7, "members": ["m"]}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act import handovers
 from fleet.act.changing import Changing
+from fleet.act.steps import handover
+from fleet.act.steps.work import StepWork
 from fleet.errors import LostLease, Refused
 from fleet.model import StepKind, Verdict
 from fleet.slots import ChangeState, Handover, Phase
@@ -18,8 +19,8 @@ OPEN, LEAVE, ROLL = StepKind.OPEN, StepKind.LEAVE, StepKind.ROLL
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    monkeypatch.setattr(handovers, "JOIN_LIMIT", 5.0)  # only failures last so long
-    monkeypatch.setattr(handovers, "STOCK_PATIENCE", 2.0)
+    monkeypatch.setattr(StepWork, "join_limit", 5.0)  # only failures last so long
+    monkeypatch.setattr(handover, "STOCK_PATIENCE", 2.0)
     return Stage(tmp_path)
 
 
@@ -222,7 +223,7 @@ def test_the_next_actor_names_the_members_that_were_seen_closed(three: Stage):
         raise Died
 
     first = three.performer()
-    first.leaver = type("Dying", (), {"leave": staticmethod(die)})()
+    first.leave = die
     with pytest.raises(Died):
         first.perform(three.begin(step(LEAVE, 2)))
     left = three.store.change(GROUP)

@@ -8,7 +8,8 @@ import pytest
 
 from fleet.act.crew import Crew
 from fleet.act.lease import ChangeLease
-from fleet.act.steps import StepWork
+from fleet.act.steps import kinds
+from fleet.act.steps.work import StepWork
 from fleet.clock import ManualClock
 from fleet.errors import NoRoom, RolledBack
 from fleet.model import Plan, Price, Step, StepKind
@@ -128,13 +129,13 @@ def test_a_roll_without_room_for_one_pod_has_touched_nothing(store: SqliteStore)
         leave=lambda *_, **__: None,
         lease=ChangeLease(store, change, lease=10.0),
         wait=lambda *_: None,
-        settle=lambda: None,
+        ledger=place,
         clock=clock,
         progress=said.append,
         window=None,
     )
     with pytest.raises(RolledBack, match="exceeded quota; nothing was handed over, old goes on"):
-        work.perform(step)
+        kinds.perform(work, step)
     assert place.names == ["old-1", "old-2", "old-3"]
     assert not store.gate("orders").handover
     assert place.asked == [3, 3]

@@ -15,7 +15,6 @@ from typing import Any
 from fleet.act.performer import Performer
 from fleet.clock import ManualClock
 from fleet.counted import Counted, Generation
-from fleet.decide.receipts import judge
 from fleet.model import GroupState, Plan, Price, Step, StepKind
 from fleet.slots import Change, Phase, Slot, WorkerProcess, WorkerReport
 from fleet.slots.sqlite import SqliteStore
@@ -333,9 +332,8 @@ class Stage:
             store=self.store,
             runtime=self,  # type: ignore[arg-type]  # what a performer asks of one
             ledger=self.coordinator,
-            leaver=self.coordinator,
+            leave=self.coordinator.leave,
             window=_Window(),  # type: ignore[arg-type]
-            judge=judge,
             clock=self.clock,
             progress=self.said.append,
         )

@@ -1,0 +1,50 @@
+"""A step's memory is stored as the release before stored it, and read as it wrote it."""
+
+from typing import Any
+
+import pytest
+
+from fleet.act.steps.adopting import ScaleMemory
+from fleet.act.steps.handover import HandoverMemory
+from fleet.act.steps.leave_slots import LeaveMemory
+from fleet.act.steps.rejoin import RejoinMemory
+from fleet.act.steps.step_memory import StepStart, noted, remembered
+from fleet.act.steps.wave import WaveMemory
+
+BEGUN = {"started_at": 99.5, "position": 42, "members": ["m-1"]}
+FORMS: list[tuple[dict[str, Any], object]] = [
+    (BEGUN, StepStart(started_at=99.5, position=42, members=("m-1",))),
+    ({"started_at": 99.5, "members": []}, StepStart(started_at=99.5, members=())),
+    (
+        {"holders": {"1": "w1", "2": "w2"}, "leaving": {"1": [3, "m-1"], "2": [5, None]}},
+        LeaveMemory(holders={1: "w1", 2: "w2"}, leaving={1: (3, "m-1"), 2: (5, None)}),
+    ),
+    ({"holders": {}}, LeaveMemory(holders={})),
+    (
+        {"tokens": {"0": 2, "1": 1}, "canary": 0, "old_revision": "aaa"},
+        HandoverMemory(tokens={0: 2, 1: 1}, canary=0, old_revision="aaa"),
+    ),
+    ({"old": [0, 1], "failure": "no"}, WaveMemory(old=(0, 1), failure="no")),
+    ({"asked": 0}, RejoinMemory(asked=0)),
+    ({"addresses": ["10.0.0.1"]}, ScaleMemory(addresses=("10.0.0.1",))),
+]
+
+
+@pytest.mark.parametrize(("stored", "memory"), FORMS, ids=lambda each: type(each).__name__)
+def test_the_stored_form(stored: dict[str, Any], memory: object) -> None:
+    """Read and written; what nobody knows yet is not written."""
+    assert remembered(type(memory), stored) == memory
+    assert noted(memory, {}) == stored
+    assert remembered(type(memory), {}) == type(memory)()
+
+
+def test_what_a_step_does_not_know_stays() -> None:
+    """Other kinds' keys, and those of a release that knows more."""
+    stored: dict[str, object] = {**BEGUN, "colour": "green", "tokens": {"0": 2}}
+    assert remembered(HandoverMemory, stored) == HandoverMemory(tokens={0: 2})
+    assert noted(HandoverMemory(canary=0), stored) == {**stored, "canary": 0}
+
+
+def test_a_position_that_could_not_be_read() -> None:
+    """The release before wrote null."""
+    assert remembered(StepStart, {"started_at": 1.0, "position": None}) == StepStart(started_at=1.0)
