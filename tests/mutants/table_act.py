@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _PERFORMING = ("tests/acting/test_performing.py",)
 _ROLLING = ("tests/acting/test_rolling.py",)
-_CHANGING = ("tests/membership/test_liveness.py", "tests/acting/test_changing.py")
+_CHANGING = ("tests/acting/test_liveness.py", "tests/acting/test_changing.py")
 _ADOPTING = ("tests/acting/test_adopting.py",)
 _LEAVE = ("tests/acting/test_batched_leave.py",)
 

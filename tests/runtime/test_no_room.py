@@ -12,10 +12,11 @@ from fleet.act.steps import kinds
 from fleet.act.steps.work import StepWork
 from fleet.clock import ManualClock
 from fleet.errors import NoRoom, RolledBack
-from fleet.model import Plan, Price, Step, StepKind
+from fleet.model import StepKind
 from fleet.slots import Gate, WorkerProcess
 from fleet.slots.sqlite import SqliteStore
 from fleet.spec import GroupSpec
+from tests.support.plans import plan_of, step_of
 
 
 class Place:
@@ -113,13 +114,8 @@ def test_a_roll_without_room_for_one_pod_has_touched_nothing(store: SqliteStore)
     store.write_gate(Gate(group="orders", open=frozenset({0, 1})))
     for slot, worker in zip(store.slots("orders"), place.names, strict=False):
         assert store.take(slot, worker=worker, revision="old", spark_session=None) is not None
-    price = Price(rebalances_min=0, rebalances_max=0)
-    step = Step(kind=StepKind.ROLL, slots=(0, 1), revision="new", price=price, sentence="roll")
-    plan = Plan(
-        id="p", cluster="main", group="orders", created_at=0.0, snapshot_at=0.0, wanted=2,
-        revision="new", steps=(step,),
-    )  # fmt: skip
-    change = store.begin(plan, actor="test", started_at=0.0)
+    step = step_of(StepKind.ROLL, (0, 1))
+    change = store.begin(plan_of(step), actor="test", started_at=0.0)
     assert change is not None
     worker = {"protocol": "classic", "entrypoint": "job:process"}
     work = StepWork(
