@@ -16,7 +16,18 @@ from fleet.clock import Clock
 from fleet.evidence import Writes
 from fleet.model import TopicPartition
 from fleet.slots import Change, Pause, Phase, Quarantine, Slot, WorkerReport
-from fleet.slots.backend import KEPT_CHANGES, Entry, Key, Kind, Moved, Remark, Space, Value, is_next
+from fleet.slots.backend import (
+    KEPT_CHANGES,
+    Entry,
+    Key,
+    Kind,
+    Moved,
+    Remark,
+    Remarks,
+    Space,
+    Value,
+    is_next,
+)
 from fleet.slots.codec import (
     change_as_json,
     change_from_json,
@@ -212,8 +223,10 @@ class SqliteBackend:
             ).fetchall()
         return {" ".join(map(str, row[: len(keys)])): _remark(space, group, row) for row in rows}
 
-    def merge(self, space: Space, group: str | None, values: Mapping[str, Remark | None]) -> int:
+    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
         """Replace these keys, None removes."""
+        if values is None:
+            values = dict.fromkeys(self.entries(space, group or ""))
         table, keys, columns = _REMARKS[space]
         there = 0
         with self._db.write() as db:
