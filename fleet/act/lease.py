@@ -11,11 +11,13 @@ import contextlib
 import threading
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from fleet.act.steps.step_memory import Memory, noted, remembered
 from fleet.errors import LostLease, Unreachable
 from fleet.slots import Change, SlotStore
+from fleet.slots.codec import as_json, from_json
+
+Memory = TypeVar("Memory")
 
 
 class ChangeLease:
@@ -61,11 +63,11 @@ class ChangeLease:
 
     def recall(self, kind: type[Memory]) -> Memory:
         """What the step in hand was made to remember, by this actor or one before it."""
-        return remembered(kind, self._change.detail)
+        return from_json(kind, self._change.detail)
 
     def remember(self, memory: object) -> None:
         """Add what a memory knows to what the step in hand must know after a crash of its actor."""
-        self.update(detail=noted(memory, self._change.detail))
+        self.update(detail={**self._change.detail, **as_json(memory, known=True)})
 
     def check(self) -> None:
         """Raise LostLease where a renewal found another actor."""

@@ -271,8 +271,6 @@ MUTANTS = (
         old="            self._await_warm(1)\n",
         new="            self._await_warm(0)\n",
         tests=_ROLLING,
-        judged="`_hand_over` waits for warm ones again before it asks: what is lost is that the "
-        "roll goes back instead of failing where a revision never gets warm within warm_timeout.",
     ),
     Mutant(
         name="wave-old-ones-leave-first",

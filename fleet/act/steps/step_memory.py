@@ -7,14 +7,7 @@ a record holds beside them, of another kind or another release, is not looked at
 what was once remembered cannot be forgotten before the step ends, which is when all of it goes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
-
-from pydantic import TypeAdapter
-
-Memory = TypeVar("Memory")
-_CODECS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,22 +20,3 @@ class StepStart:
     """In the coordinator's records; None where they cannot be read."""
     members: tuple[str, ...] | None = None
     """Member ids (of an adopted group: instance ids, else member ids) that were there."""
-
-
-def remembered(kind: type[Memory], detail: Mapping[str, object]) -> Memory:
-    """What `detail` says of a kind's memory; raises pydantic.ValidationError for other values."""
-    found: Memory = _codec(kind).validate_python(detail)
-    return found
-
-
-def noted(memory: object, detail: Mapping[str, object]) -> dict[str, object]:
-    """`detail` with what `memory` knows; its other keys as they are."""
-    told = _codec(type(memory)).dump_python(memory, mode="json", exclude_none=True)
-    return {**detail, **told}
-
-
-def _codec(kind: type[Any]) -> TypeAdapter[Any]:
-    made = _CODECS.get(kind)
-    if made is None:
-        made = _CODECS[kind] = TypeAdapter(kind)
-    return made
