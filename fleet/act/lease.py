@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
-from fleet.errors import LostLease, Unreachable
+from fleet.errors import FleetError, LostLease, Unreachable
 from fleet.slots import Change, SlotStore
 from fleet.slots.codec import as_json, from_json
 
@@ -62,8 +62,17 @@ class ChangeLease:
             return self._change
 
     def recall(self, kind: type[Memory]) -> Memory:
-        """What the step in hand was made to remember, by this actor or one before it."""
-        return from_json(kind, self._change.detail)
+        """What the step in hand was made to remember, by this actor or one before it.
+
+        Raises FleetError where a release that stores it otherwise wrote it.
+        """
+        try:
+            return from_json(kind, self._change.detail)
+        except ValueError as error:
+            raise FleetError(
+                f"what step {self._change.step + 1} of plan {self._change.plan.id} remembers "
+                f"cannot be read by this release: {error}; plan again"
+            ) from error
 
     def remember(self, memory: object) -> None:
         """Add what a memory knows to what the step in hand must know after a crash of its actor."""

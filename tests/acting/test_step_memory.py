@@ -13,6 +13,7 @@ from fleet.act.steps.rejoin import RejoinMemory
 from fleet.act.steps.step_memory import StepStart
 from fleet.act.steps.wave import WaveMemory
 from fleet.model import StepKind
+from fleet.slots import ChangeState
 from fleet.slots.codec import as_json, from_json
 from tests.support.plans import step_of
 
@@ -57,3 +58,13 @@ def test_what_a_step_does_not_know_stays(scene) -> None:
 def test_a_position_that_could_not_be_read() -> None:
     """The release before wrote null."""
     assert from_json(StepStart, {"started_at": 1.0, "position": None}) == StepStart(started_at=1.0)
+
+
+def test_a_memory_in_another_form_ends_the_change(scene) -> None:
+    """Of a release that is not the next one: nothing is guessed, and a person is told."""
+    here = scene()
+    change = replace(here.begin(step_of(StepKind.OPEN, (0,))), detail={"members": {"0": "m"}})
+    done = here.performer().perform(here.store.advance(change))
+    assert done.state is ChangeState.FAILED
+    assert "cannot be read by this release" in done.sentence
+    assert here.gate().open == frozenset()
