@@ -11,7 +11,7 @@ from dagster import MetadataValue
 
 from fleet.model import Plan, Price, Receipt, Verdict
 from fleet.slots import Change
-from fleet.slots.codec import plan_as_json
+from fleet.slots.codec import as_json
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -109,7 +109,7 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
         "plan id": plan.id,
         "revision": plan.revision,
         "group": plan.group,
-        "plan json": MetadataValue.json(plan_as_json(plan)),
+        "plan json": MetadataValue.json(as_json(plan)),
     }
 
 

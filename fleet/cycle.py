@@ -10,19 +10,18 @@ the call; workers, their supervisor and the broker do.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fleet.act.adopting import Adopting
 from fleet.act.changing import Changing
 from fleet.act.crew import Crew
 from fleet.act.farewell import leave_for_good
 from fleet.act.join_window import JoinWindow
 from fleet.act.kafka import GroupAdmin
-from fleet.act.performer import BatchedLeave, Performer
+from fleet.act.performer import Performer
 from fleet.act.revisions import Revisions
+from fleet.act.steps.adopting import Adopting
 from fleet.broker import Broker
 from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
 from fleet.decide.capacity import missing_topics
 from fleet.decide.plans import make_drain_plan, make_plan
-from fleet.decide.receipts import judge
 from fleet.decide.refusals import may_act, refusals
 from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
 from fleet.decide.world import GroupWorld
@@ -282,9 +281,8 @@ class Fleet(OpenFleet):
                 store=self.store,
                 runtime=self.runtime,
                 ledger=self._ledger,
-                leaver=BatchedLeave(admin),
+                leave=admin.leave_all,
                 window=JoinWindow(group, self.store, admin, clock=self.clock, say=progress),
-                judge=judge,
                 clock=self.clock,
                 progress=progress,
                 adopting=self._adopting(admin) if change.plan.revision == MEMBERS else None,
@@ -296,7 +294,7 @@ class Fleet(OpenFleet):
             adopted=self.runtime.adopted,
             scale=self.runtime.scale_adopted,
             look=lambda group: self.snapshot([group]).groups.get(group),
-            leave=BatchedLeave(admin).leave,
+            leave=admin.leave_all,
             clock=self.clock,
         )
 

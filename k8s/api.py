@@ -25,6 +25,7 @@ from urllib3.connection import HTTPConnection
 from fleet.clock import Clock
 from fleet.closing import Closing
 from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.slots.backend import Moved
 from k8s.names import MANAGER
 
 Object = dict[str, Any]
@@ -65,7 +66,7 @@ _PLACES: Final = {
 }
 
 
-class Conflict(FleetError):
+class Conflict(FleetError, Moved):
     """Somebody else wrote first (409): look again."""
 
 

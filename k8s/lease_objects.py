@@ -22,16 +22,7 @@ from typing import Any, Final
 from fleet.errors import SchemaTooNew, Unreachable
 from fleet.model import TopicPartition
 from fleet.slots import Change, ChangeState, Gate, Pause, Phase, Quarantine, Slot, WorkerReport
-from fleet.slots.codec import (
-    change_as_json,
-    change_from_json,
-    gate_as_json,
-    gate_from_json,
-    report_as_json,
-    report_from_json,
-    trials_as_json,
-    trials_from_json,
-)
+from fleet.slots.codec import as_json, from_json, gate_as_json, trials_as_json, trials_from_json
 from fleet.slots.gates import GateRecord
 from k8s.calls import VERSIONS
 from k8s.names import PREFIX, Names
@@ -242,7 +233,7 @@ def gate_from(found: Object, group: str) -> GateLease:
         first = json.loads(annotation(found, FIRST) or "null")
         return GateLease(
             record=GateRecord(
-                gate=Gate(group=group) if gate is None else gate_from_json(unpacked(gate)),
+                gate=Gate(group=group) if gate is None else from_json(Gate, unpacked(gate)),
                 opened=frozenset(json.loads(annotation(found, OPENED) or "[]")),
                 trials=trials_from_json(json.loads(annotation(found, TRIALS) or "{}")),
                 going=frozenset(json.loads(annotation(found, GOING) or "[]")),
@@ -286,7 +277,7 @@ def change_from(found: Object) -> Change | None:
     """The running or last change; None before the first."""
     with reading(found):
         stored = annotation(found, CHANGE)
-        return None if stored is None else change_from_json(unpacked(stored))
+        return None if stored is None else from_json(Change, unpacked(stored))
 
 
 def with_change(found: Object, change: Change, *, now: float, lease: float) -> Object:
@@ -299,7 +290,7 @@ def with_change(found: Object, change: Change, *, now: float, lease: float) -> O
         "leaseDurationSeconds": max(1, round(lease)),
         "renewTime": stamp(now),
     }
-    return annotate({**found, "spec": spec}, {CHANGE: packed(change_as_json(change))})
+    return annotate({**found, "spec": spec}, {CHANGE: packed(as_json(change))})
 
 
 def archived_key(change: Change) -> str:
@@ -309,12 +300,12 @@ def archived_key(change: Change) -> str:
 
 def archived_text(change: Change) -> str:
     """An ended change."""
-    return packed(change_as_json(change))
+    return packed(as_json(change))
 
 
 def archived_change(value: str) -> Change:
     """The reverse of archived_text."""
-    return change_from_json(unpacked(value))
+    return from_json(Change, unpacked(value))
 
 
 def archived(data: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -351,7 +342,7 @@ def unused_templates(found: Object, workers: Iterable[str]) -> list[str]:
 def report_text(report: WorkerReport, *, now: float) -> str:
     """A report, and when it was written: the oldest go where room is short."""
     error = None if report.error is None else shortened(report.error)
-    return text({**report_as_json(replace(report, error=error)), "at": round(now, 3)})
+    return text({**as_json(replace(report, error=error)), "at": round(now, 3)})
 
 
 def reports_from(found: Object) -> dict[str, tuple[float, WorkerReport]]:
@@ -363,7 +354,7 @@ def reports_from(found: Object) -> dict[str, tuple[float, WorkerReport]]:
             if not key.startswith(_SINCE)
         }
         return {
-            key: (float(value.get("at", 0.0)), report_from_json(value))
+            key: (float(value.get("at", 0.0)), from_json(WorkerReport, value))
             for key, value in told.items()
         }
 

@@ -16,10 +16,10 @@ from dataclasses import replace
 from fleet.clock import Clock
 from fleet.evidence import Writes
 from fleet.slots import Change, ChangeState, Slot
-from fleet.slots.backend import Entry, Key, Kind, Moved, Remark, Space, Value, is_next
+from fleet.slots.backend import Entry, Key, Kind, Remark, Remarks, Space, Value, is_next
 from fleet.slots.gates import GateRecord
 from k8s import lease_objects as objects
-from k8s.api import Conflict, Object
+from k8s.api import Object
 from k8s.calls import CONFIG_MAP, LEASE, Calls
 from k8s.following import Following
 from k8s.lease_objects import GateLease
@@ -189,31 +189,43 @@ class LeaseBackend:
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
         """Store `value` if nobody wrote since; the objects of a group are a manager's to make."""
-        names = self.names(key.group)
         found = None if seen is None else seen.version
         assert found is None or isinstance(found, dict)
         if isinstance(value, GateRecord):
-            if found is None and not value.gate.version:
-                return value  # of other people's groups there is no gate that anybody writes
-            base = found or objects.blank(LEASE, names.gate, names)
-            lease = objects.gate_from(base, key.group)
-            gate = lease.templates.gate_as_stored(value.gate)
-            wanted = objects.with_gate(base, replace(lease, record=replace(value, gate=gate)))
-            return self._shown_gate(objects.gate_from(self._store(wanted, found), key.group))
+            return self._swap_gate(key.group, value, found)
         if isinstance(value, Slot):
-            base = found or objects.blank(LEASE, names.slot(key.number), names)
-            wanted = base if found is None else self._with_slot(base, value, seen)
-            stored = objects.slot_from(self._store(wanted, found), key.group, key.number)
-            return self._shown(stored, self._templates_for(stored))
-        assert isinstance(value, Change)
-        if seen is not None and seen.value is not None and is_next(seen.value, value):
-            assert isinstance(seen.value, Change)
-            self.maps.archive(names, seen.value)
+            return self._swap_slot(value, seen, found)
+        return self._swap_change(value, seen, found)
+
+    def _swap_gate(self, group: str, record: GateRecord, found: Object | None) -> GateRecord:
+        if found is None and not record.gate.version:
+            return record  # of other people's groups there is no gate that anybody writes
+        names = self.names(group)
+        base = found or objects.blank(LEASE, names.gate, names)
+        lease = objects.gate_from(base, group)
+        gate = lease.templates.gate_as_stored(record.gate)
+        wanted = objects.with_gate(base, replace(lease, record=replace(record, gate=gate)))
+        return self._shown_gate(objects.gate_from(self._store(wanted, found), group))
+
+    def _swap_slot(self, slot: Slot, seen: Entry | None, found: Object | None) -> Slot:
+        names = self.names(slot.group)
+        if found is None:
+            wanted = objects.blank(LEASE, names.slot(slot.number), names)
+        else:
+            wanted = self._with_slot(found, slot, seen)
+        stored = objects.slot_from(self._store(wanted, found), slot.group, slot.number)
+        return self._shown(stored, self._templates_for(stored))
+
+    def _swap_change(self, change: Change, seen: Entry | None, found: Object | None) -> Change:
+        names = self.names(change.group)
+        last = None if seen is None else seen.value
+        if isinstance(last, Change) and is_next(last, change):
+            self.maps.archive(names, last)
         base = found or objects.blank(LEASE, names.change, names)
         now = self._clock.now()
-        self._store(objects.with_change(base, value, now=now, lease=self._lease), found)
-        self._watch_while_running(value)
-        return value
+        self._store(objects.with_change(base, change, now=now, lease=self._lease), found)
+        self._watch_while_running(change)
+        return change
 
     def _with_slot(self, base: Object, slot: Slot, seen: Entry | None) -> Object:
         before = objects.slot_from(base, slot.group, slot.number)
@@ -224,14 +236,12 @@ class LeaseBackend:
         return objects.with_slot(base, slot, now=self._clock.now(), lease=self._lease)
 
     def _store(self, wanted: Object, found: Object | None) -> Object:
-        try:
-            if found is not None:
-                return self.shelf.swap(wanted)
-            if self._own is not None:
-                raise missing(LEASE, wanted["metadata"]["name"])
-            return self.shelf.note(self.calls.create(wanted))
-        except Conflict as error:
-            raise Moved from error
+        """As stored. Raises Conflict, which is a Moved, where somebody else wrote first."""
+        if found is not None:
+            return self.shelf.swap(wanted)
+        if self._own is not None:
+            raise missing(LEASE, wanted["metadata"]["name"])
+        return self.shelf.note(self.calls.create(wanted))
 
     def ended(self, group: str, *, limit: int) -> tuple[Change, ...]:
         """Latest first."""
@@ -251,7 +261,7 @@ class LeaseBackend:
         templates = self.gate_lease(group).templates
         return {worker: templates.report_for_manager(told) for worker, told in reports.items()}
 
-    def merge(self, space: Space, group: str | None, values: Mapping[str, Remark | None]) -> int:
+    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
         """Replace these keys, None removes."""
         return self.maps.merge(space, None if group is None else self.names(group), values)
 

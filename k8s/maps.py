@@ -9,6 +9,7 @@ wins, as in the local store. Cost: every report stores the whole ConfigMap anew 
 40 KB at a hundred workers; the last twenty changes are kept, not two hundred as locally.
 """
 
+import contextlib
 import json
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -16,10 +17,11 @@ from typing import Final
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.slots import Change, Pause, Quarantine, WorkerReport
-from fleet.slots.backend import Remark, Space, mark_key
+from fleet.slots.backend import Remark, Remarks, Space, mark_key
+from fleet.slots.objects import turns
 from k8s import lease_objects as objects
 from k8s.api import Conflict, Object
-from k8s.calls import CONFIG_MAP, PATIENCE, VERSIONS, TooLarge
+from k8s.calls import CONFIG_MAP, VERSIONS, TooLarge
 from k8s.names import CLUSTER_LABEL, MANAGED_LABEL, MANAGER, Names, pauses
 from k8s.shelf import Shelf, missing
 
@@ -90,8 +92,12 @@ class Maps:
 
     # --- writing ----------------------------------------------------------------------------
 
-    def merge(self, space: Space, names: Names | None, values: Mapping[str, Remark | None]) -> int:
+    def merge(self, space: Space, names: Names | None, values: Remarks | None) -> int:
         """Replace these keys, None removes; how many there were, of those that are removed."""
+        if values is None:  # only marks are lifted all at once
+            assert space is Space.MARKS
+            assert names is not None
+            return self._lift(names, None)
         if space is Space.PAUSES:
             return sum(self._pause(group, told) for group, told in values.items())
         if names is None:
@@ -136,26 +142,26 @@ class Maps:
                     gone += 1
         return gone
 
-    def _mark(self, names: Names, values: Mapping[str, Remark | None]) -> int:
-        data: dict[str, str | None] = {}
-        for told in values.values():
-            if isinstance(told, Quarantine):
-                data[objects.mark_key(told.tp)] = objects.mark_text(told)
-        lifted = [key for key, told in values.items() if told is None]
-        if lifted:
-            found = self._shelf.get(CONFIG_MAP, names.marks)
-            there = () if found is None else objects.marks_from(found, names.group)
-            wanted = [mark for mark in there if mark_key(mark.tp) in lifted]
-            data.update(dict.fromkeys(objects.mark_key(mark.tp) for mark in wanted))
-            if not wanted:
-                return 0
+    def _mark(self, names: Names, values: Remarks) -> int:
+        marks = [told for told in values.values() if isinstance(told, Quarantine)]
         try:
-            self._merge(names, names.marks, data)
+            if marks:
+                data = {objects.mark_key(m.tp): objects.mark_text(m) for m in marks}
+                self._merge(names, names.marks, data)
         except TooLarge as error:
             raise Unreachable(
                 f"{names.marks} is full ({error}); lift marks that nobody needs any more"
             ) from error
-        return sum(value is None for value in data.values())
+        return self._lift(names, [key for key, told in values.items() if told is None])
+
+    def _lift(self, names: Names, keys: Collection[str] | None) -> int:
+        """Remove these marks, None: all; how many there were."""
+        found = None if keys == [] else self._shelf.get(CONFIG_MAP, names.marks)
+        there = () if found is None else objects.marks_from(found, names.group)
+        lifted = [mark.tp for mark in there if keys is None or mark_key(mark.tp) in keys]
+        if lifted:
+            self._merge(names, names.marks, dict.fromkeys(map(objects.mark_key, lifted)))
+        return len(lifted)
 
     def _pause(self, group: str, told: Remark | None) -> int:
         name, key = pauses(self._cluster), objects.pause_key(group or None)
@@ -226,8 +232,7 @@ class Maps:
         It tells who is newest [22]; a container that starts again must not become it thereby.
         """
         key = objects.since_key(template_hash)
-        deadline = self._clock.monotonic() + PATIENCE
-        while True:
+        for _ in turns(names.crew, clock=self._clock):
             found = self._shelf.must_get(CONFIG_MAP, names.crew)
             told = (found.get("data") or {}).get(key)
             if told is not None:
@@ -235,13 +240,10 @@ class Maps:
                     return float(told)
             version = found["metadata"]["resourceVersion"]
             patch = {"metadata": {"resourceVersion": version}, "data": {key: repr(now)}}
-            try:
+            with contextlib.suppress(Conflict):  # another report, most likely
                 self._calls.merge(CONFIG_MAP, names.crew, patch)
                 return now
-            except Conflict as error:  # another report, most likely
-                if self._clock.monotonic() > deadline:
-                    raise Unreachable(f"{names.crew} changes too often to be written") from error
-                self._clock.sleep(0.02)
+        return now
 
     # --- parts ------------------------------------------------------------------------------
 

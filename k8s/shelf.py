@@ -8,21 +8,18 @@ of a version that was read from the server in this call. Cost: a refused change 
 """
 
 import copy
-import random
 from collections.abc import Callable
-from typing import Final
 
 from fleet.clock import Clock
-from fleet.errors import Unreachable
+from fleet.slots.objects import edited, turns
 from k8s.api import Conflict, Object
-from k8s.calls import LOOK, PATIENCE, Calls, Missing, Silent
+from k8s.calls import LOOK, Calls, Missing, Silent
 from k8s.lease_objects import same_state
 from k8s.stream import version_of
 from k8s.watching import View
 
 Edit = Callable[[Object], Object | None]
 """The object as it should be, made of a copy of what it is; None: leave it."""
-_PAUSE: Final = 0.02
 
 
 class Shelf:
@@ -87,33 +84,23 @@ class Shelf:
 
         make: the object where there is none yet; without it that is Missing.
         """
-        deadline = self._clock.monotonic() + PATIENCE
-        seen, sure = self.get(kind, name), self._view is None
-        while True:
-            if seen is None and not sure:
-                seen, sure = self.get(kind, name, fresh=True), True
-            if seen is None and make is None:
+
+        def read(fresh: bool) -> Object | None:
+            found = self.get(kind, name, fresh=fresh)
+            if found is None and fresh and make is None:
                 raise missing(kind, name)
-            wanted = edit(copy.deepcopy(seen) if seen is not None else self._made(make))
-            if wanted is None and sure:
-                return None
-            if wanted is not None:
-                try:
-                    if seen is None:
-                        return self.note(self.calls.create(wanted))
-                    return self.swap(wanted)
-                except Conflict:
-                    self._wait(deadline, kind, name)
-            seen, sure = self.get(kind, name, fresh=True), True
+            return found
 
-    def _made(self, make: Callable[[], Object] | None) -> Object:
-        assert make is not None
-        return make()
+        def made_of(found: Object | None) -> Object | None:
+            if found is not None:
+                return edit(copy.deepcopy(found))
+            return None if make is None else edit(make())
 
-    def _wait(self, deadline: float, kind: str, name: str) -> None:
-        if self._clock.monotonic() > deadline:
-            raise Unreachable(f"{kind} {name} changes too often to be written")
-        self._clock.sleep(random.uniform(0, _PAUSE))
+        def swap(wanted: Object, found: Object | None) -> Object:
+            return self.note(self.calls.create(wanted)) if found is None else self.swap(wanted)
+
+        hears, again = self._view is not None, turns(f"{kind} {name}", clock=self._clock)
+        return edited(read, made_of, swap, hears=hears, turns=again)
 
     def _kept(self, found: Object | None) -> Object | None:
         if found is not None and self._view is not None:

@@ -8,6 +8,7 @@ what a folder of COMMON holds.
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,17 @@ def test_imports_go_one_way() -> None:
             if reason is not None:
                 wrong[f"{path.relative_to(ROOT)}:{line}: imports {imported}: {reason}"] = None
     assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_no_circle() -> None:
+    """No module imports itself by way of others, not even for a type: each reads downward."""
+    graph: dict[str, set[str]] = {}
+    for path in modules():
+        module = name_of(path)
+        source = path.read_text(encoding="utf-8")
+        found = imports(source, module, is_package=path.name == "__init__.py")
+        graph[module] = {name for _, name in found if is_ours(name)} - {module}
+    assert tuple(TopologicalSorter(graph).static_order())  # CycleError names the circle
 
 
 def test_every_room_is_in_a_table() -> None:

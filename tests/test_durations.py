@@ -16,7 +16,7 @@ ALLOWED = {
     "assets/checks.py": STAMPS,
     "assets/schedules.py": f"{STAMPS}; a run that ends in the future holds nobody up",
     "assets/storms.py": STAMPS,
-    "fleet/act/steps.py": "`open_at` of the gate: the only moment that machines share",
+    "fleet/act/steps/open_slots.py": "`open_at` of the gate: the only moment that machines share",
     "fleet/bench/worker.py": STAMPS,
     "fleet/commands/history.py": "an age, told to people",
     "fleet/commands/recent.py": STAMPS,

@@ -11,8 +11,9 @@ from fleet.errors import FleetError, NoRoom
 from fleet.settings import settings_from
 from fleet.slots import SlotStore, WorkerProcess
 
-Wait = Callable[[Callable[[], bool], float, str], None]
-"""wait(predicate, seconds, what is awaited): polls and renews; FleetError in the end."""
+Wait = Callable[..., None]
+"""wait(predicate, seconds, what is awaited, poll=seconds between two looks): FleetError in the
+end."""
 _UNUSED_GRACE = 10.0
 """Seconds for a worker to end that has only just been started."""
 

@@ -105,6 +105,18 @@ class GroupAdmin(Closing):
                 failed[member.name] = "no answer" if answer is None else _name(answer)
         return LeaveResult(gone=tuple(gone), superseded=tuple(superseded), failed=failed)
 
+    def leave_all(
+        self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str
+    ) -> str | None:
+        """`leave` for members as (instance id or None, member id): None = all gone, else why not,
+        be it that nobody answered.
+        """
+        leaving = [LeavingMember(instance_id=i, member_id=m) for i, m in members]
+        try:
+            return self.leave(group, leaving, reason=reason).refusal
+        except FleetError as error:
+            return str(error)
+
     def create_topic(self, name: str, partitions: int, replication: int) -> bool:
         """Create a topic and wait until it has leaders; False where it exists already."""
         wanted = {name: {"num_partitions": partitions, "replication_factor": replication}}

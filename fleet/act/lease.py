@@ -9,13 +9,15 @@ delays the actor, and an actor that lost the lease learns of it at its next writ
 
 import contextlib
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from fleet.errors import LostLease, Unreachable
+from fleet.errors import FleetError, LostLease, Unreachable
 from fleet.slots import Change, SlotStore
+from fleet.slots.codec import as_json, from_json
+
+Memory = TypeVar("Memory")
 
 
 class ChangeLease:
@@ -59,10 +61,22 @@ class ChangeLease:
                 raise
             return self._change
 
-    def remember(self, **detail: object) -> None:
-        """Add to what the step in hand must know after a crash of its actor."""
-        merged: Mapping[str, object] = {**self._change.detail, **detail}
-        self.update(detail=merged)
+    def recall(self, kind: type[Memory]) -> Memory:
+        """What the step in hand was made to remember, by this actor or one before it.
+
+        Raises FleetError where a release that stores it otherwise wrote it.
+        """
+        try:
+            return from_json(kind, self._change.detail)
+        except ValueError as error:
+            raise FleetError(
+                f"what step {self._change.step + 1} of plan {self._change.plan.id} remembers "
+                f"cannot be read by this release: {error}; plan again"
+            ) from error
+
+    def remember(self, memory: object) -> None:
+        """Add what a memory knows to what the step in hand must know after a crash of its actor."""
+        self.update(detail={**self._change.detail, **as_json(memory, known=True)})
 
     def check(self) -> None:
         """Raise LostLease where a renewal found another actor."""

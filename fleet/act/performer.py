@@ -1,98 +1,30 @@
 """Carries a plan out under the group's lease, one membership change at a time.
 
 Problem: a step is several writes to several places, and its actor may die between any two.
-Choice: every step is written as "make it so" over observed slots, so that performing it again
-does only what is missing; where counting starts, and who held which slot, is written to the
-change before anything moves. After each step the group must be settled [25] before the
-receipt is read from the coordinator's records; a receipt that differs holds what follows.
-Cost: about heartbeat + 2 s of waiting per step.
+Choice: where counting starts, and who held which slot, is written to the change before anything
+moves; each step does only what is missing (`fleet.act.steps`), and is closed by its receipt; a
+receipt that differs holds what follows. Cost: an actor that takes a change over performs the step
+in hand once more from its beginning, and finds most of it done.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from fleet.act.adopting import Adopting
 from fleet.act.crew import Crew
 from fleet.act.join_window import JoinWindow
-from fleet.act.kafka import GroupAdmin, LeavingMember
 from fleet.act.lease import ChangeLease
 from fleet.act.runtime import Runtime
-from fleet.act.steps import StepWork
+from fleet.act.steps import cost, kinds
+from fleet.act.steps.adopting import Adopting
+from fleet.act.steps.work import Leave, Ledger, StepWork
 from fleet.clock import Clock
-from fleet.counted import Counted
-from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
-from fleet.model import GroupState, Plan, Receipt, Step, StepKind, Verdict
+from fleet.errors import FleetError, LostLease, RolledBack
+from fleet.model import Receipt, Step, Verdict
 from fleet.slots import Change, ChangeState, Gate, SlotStore
-from fleet.spec import CONSUMER_HEARTBEAT, ClassicWorker, ConsumerWorker, GroupSpec
+from fleet.spec import ConsumerWorker, GroupSpec
 
 Progress = Callable[[str], None]
-"""Workers write the gate as well."""
-
-
-class Ledger(Protocol):
-    """What the coordinator recorded, read for receipts."""
-
-    def position(self, group: str) -> int | None:
-        """Where the group's records end now; None where they cannot be read."""
-        ...
-
-    def counted(self, group: str, since: int) -> Counted | None:
-        """What was recorded from `since` to now; None where it cannot be read."""
-        ...
-
-    def state(self, group: str) -> GroupState:
-        """The group's state now."""
-        ...
-
-
-class Judge(Protocol):
-    """Compares what was recorded with what the plan expected (`fleet.decide.receipts.judge`)."""
-
-    def __call__(
-        self,
-        *,
-        plan: Plan,
-        step_index: int,
-        counted: Counted | None,
-        our_instances: frozenset[str],
-        started_at: float,
-        ended_at: float,
-        extra: tuple[str, ...] = (),
-    ) -> Receipt:
-        """The receipt of one step."""
-        ...
-
-
-class Leaver(Protocol):
-    """Sends the batched LeaveGroup."""
-
-    def leave(
-        self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str
-    ) -> str | None:
-        """One request naming (instance id, member id) of all; None = all gone, else why not.
-
-        A dynamic member's instance id is None.
-        """
-        ...
-
-
-class BatchedLeave:
-    """A Leaver by kafka-python's admin client."""
-
-    def __init__(self, admin: GroupAdmin) -> None:
-        self._admin = admin
-
-    def leave(
-        self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str
-    ) -> str | None:
-        """See Leaver.leave."""
-        leaving = [LeavingMember(instance_id=i, member_id=m) for i, m in members]
-        try:
-            return self._admin.leave(group, leaving, reason=reason).refusal
-        except FleetError as error:
-            return str(error)
 
 
 @dataclass(kw_only=True)
@@ -103,9 +35,8 @@ class Performer:
     store: SlotStore
     runtime: Runtime
     ledger: Ledger
-    leaver: Leaver
+    leave: Leave
     window: JoinWindow
-    judge: Judge
     clock: Clock
     progress: Progress
     poll: float = 0.1
@@ -141,7 +72,7 @@ class Performer:
             index = lease.change.step
             step = plan.steps[index]
             self.progress(f"step {index + 1} of {len(plan.steps)}: {step.sentence}")
-            receipt = self._one_step(lease, step, index)
+            receipt = self._one_step(lease, step)
             lease.update(step=index + 1, receipts=(*lease.change.receipts, receipt), detail={})
             held = len(plan.steps) - index - 1
             if receipt.verdict is Verdict.DIFFERS and held:
@@ -156,118 +87,44 @@ class Performer:
         sentence = "done; the receipt differs from the plan" if differs else "done, as planned"
         return self._end(lease, ChangeState.DONE, sentence)
 
-    def _one_step(self, lease: ChangeLease, step: Step, index: int) -> Receipt:
-        if "started_at" not in lease.change.detail:
-            lease.remember(
-                started_at=self.clock.now(),
-                position=self.ledger.position(self.spec.group),
-                members=sorted(self._member_ids(step)),
-            )
-        if self.adopting is not None:
-            return self._receipt(lease, step, index, self.adopting.perform(step, lease))
+    def _one_step(self, lease: ChangeLease, step: Step) -> Receipt:
+        work = self._work(lease)
+        cost.begin(work, step)
+        try:
+            if self.adopting is not None:
+                notes = self.adopting.perform(step, lease)
+            else:
+                notes = kinds.perform(work, step)
+        except RolledBack as error:
+            receipt = cost.receipt(work, step, (str(error),))
+            lease.update(receipts=(*lease.change.receipts, receipt))
+            raise
+        return cost.receipt(work, step, notes)
+
+    def _work(self, lease: ChangeLease) -> StepWork:
         consumer = isinstance(self.spec.worker, ConsumerWorker)
-        work = StepWork(
+        return StepWork(
             spec=self.spec,
             store=self.store,
-            crew=Crew(self.runtime, self.store, self.spec.group, say=self.progress),
-            leave=self.leaver.leave,
+            crew=self._crew(),
+            leave=self.leave,
             lease=lease,
             wait=self._wait,
-            settle=lambda: self._settle(self._since(lease)),
+            ledger=self.ledger,
             clock=self.clock,
             progress=self.progress,
             window=self.window if consumer else None,
         )
-        notes: tuple[str, ...] = ()
-        try:
-            notes = work.perform(step)
-        except RolledBack as error:
-            receipt = self._receipt(lease, step, index, (str(error),))
-            lease.update(receipts=(*lease.change.receipts, receipt))
-            raise
-        return self._receipt(lease, step, index, notes)
 
-    def _receipt(
-        self, lease: ChangeLease, step: Step, index: int, notes: tuple[str, ...]
-    ) -> Receipt:
-        started = float(str(lease.change.detail["started_at"]))
-        since = self._since(lease)
-        ended = self.clock.now()
-        if step.kind is not StepKind.WARM:
-            self._settle(since)
-        counted = None if since is None else self.ledger.counted(self.spec.group, since)
-        receipt = self.judge(
-            plan=lease.change.plan,
-            step_index=index,
-            counted=counted,
-            our_instances=self._ours(lease, step),
-            started_at=started,
-            ended_at=ended,
-            extra=notes,
-        )
-        self.progress(
-            f"  recorded {receipt.ours} rebalance(s) where {step.price} expected, "
-            f"{receipt.moved} partition(s) moved: {receipt.verdict}"
-        )
-        return receipt
-
-    @staticmethod
-    def _since(lease: ChangeLease) -> int | None:
-        """Where counting began for the step in hand; None where the records cannot be read."""
-        position = lease.change.detail.get("position")
-        return int(str(position)) if position is not None else None
-
-    def _ours(self, lease: ChangeLease, step: Step) -> frozenset[str]:
-        """Who of the recorded members is ours: instance ids, and for dynamic members member ids.
-
-        A dynamic member has another id each time, so those from before the step count as well.
-        """
-        names = {f"{self.spec.group}-{n}" for n in step.slots} | self._member_ids(step)
-        before = lease.change.detail.get("members")
-        return frozenset(names | set(before if isinstance(before, list) else ()))
-
-    def _member_ids(self, step: Step) -> set[str]:
-        slots = self.store.slots(self.spec.group)
-        return {s.member_id for s in slots if s.number in step.slots and s.member_id}
-
-    def _settle(self, since: int | None) -> None:
-        """Wait for Stable (or Empty) with no new generation for heartbeat + 2 s [25].
-
-        A KIP-848 group is Stable when its group epoch, its assignment epoch and every member's
-        epoch are one; two heartbeat intervals, since each member hears and answers in its own.
-        """
-        worker = self.spec.worker
-        if isinstance(worker, ClassicWorker):
-            quiet = worker.heartbeat_interval + 2.0
-        else:
-            quiet = 2 * CONSUMER_HEARTBEAT
-        seen: object = None
-        since_when = self.clock.monotonic()
-
-        def settled() -> bool:
-            nonlocal seen, since_when
-            try:
-                counted = None if since is None else self.ledger.counted(self.spec.group, since)
-                state = self.ledger.state(self.spec.group)
-            except Unreachable:  # a broker that is away: look again, within the limit
-                seen, since_when = None, self.clock.monotonic()
-                return False
-            calm = state in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}
-            mark = (state, counted.to_generation if counted else None)
-            if mark != seen or not calm:
-                seen, since_when = mark, self.clock.monotonic()
-            return calm and self.clock.monotonic() - since_when >= quiet
-
-        limit = quiet + self.spec.rollout.drain_timeout + 60.0
-        self._wait(settled, limit, f"group {self.spec.group} to settle", poll=0.5)
+    def _crew(self) -> Crew:
+        return Crew(self.runtime, self.store, self.spec.group, say=self.progress)
 
     def _tidy(self, revision: str) -> None:
         if self.adopting is not None:
             return
-        crew = Crew(self.runtime, self.store, self.spec.group, say=self.progress)
         wanted = self.spec.replicas.standby if self.store.gate(self.spec.group).open else 0
         grace = self.spec.rollout.drain_timeout
-        crew.settle_standbys(revision, wanted, grace=grace, least=0)
+        self._crew().settle_standbys(revision, wanted, grace=grace, least=0)
 
     def _wait(
         self, predicate: Callable[[], bool], timeout: float, what: str, poll: float | None = None

@@ -124,7 +124,7 @@ def excused(changes: Iterable[Change], *, static: bool = True) -> tuple[Excused,
             found.append(
                 Excused(
                     most=steps[change.step].price.rebalances_max,
-                    since=float(str(change.detail.get("started_at", change.started_at))),
+                    since=change.step_began,
                     until=None,
                     numbers=None,
                     instances=_instances(change, change.step, static=static),

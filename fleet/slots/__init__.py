@@ -131,10 +131,15 @@ class Change:
     started_at: float
     ended_at: float | None = None
     detail: Mapping[str, object] = field(default_factory=dict)
-    """What the step in hand has to remember across a crash of its actor (JSON values), for
-    example the offsets-log position where counting starts."""
+    """What the step in hand has to remember across a crash of its actor (JSON values), as the
+    kinds of step have it (`fleet.act.steps`)."""
     receipts: tuple[Receipt, ...] = ()
     sentence: str = ""
+
+    @property
+    def step_began(self) -> float:
+        """Wall time at which the step in hand began; where that is not known, the change did."""
+        return float(str(self.detail.get("started_at", self.started_at)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ Value = Slot | GateRecord | Change
 Note = Mapping[str, object]
 Remark = WorkerReport | Note | Quarantine | Pause
 """What is only replaced: the last writer of a key wins."""
+Remarks = Mapping[str, Remark | None]
+"""By key; None removes."""
 
 
 KEPT_CHANGES: Final = 200
@@ -130,10 +132,10 @@ class Backend(Protocol):
         """A map of small values."""
         ...
 
-    def merge(self, space: Space, group: str | None, values: Mapping[str, Remark | None]) -> int:
+    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
         """Replace these keys, None removes; how many were there before.
 
-        group None: wherever the key is.
+        group None: wherever the key is. values None: all that the group has are removed.
         """
         ...
 

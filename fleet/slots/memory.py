@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from fleet.clock import Clock
 from fleet.evidence import Writes
 from fleet.slots import Change, Slot
-from fleet.slots.backend import KEPT_CHANGES, Entry, Key, Moved, Remark, Space, Value, is_next
+from fleet.slots.backend import (
+    KEPT_CHANGES,
+    Entry,
+    Key,
+    Moved,
+    Remark,
+    Remarks,
+    Space,
+    Value,
+    is_next,
+)
 from fleet.slots.gates import GateRecord
 
 
@@ -95,7 +105,7 @@ class MemoryBackend:
         with self._memory.lock:
             return dict(self._memory.remarks.get((space, group), {}))
 
-    def merge(self, space: Space, group: str | None, values: Mapping[str, Remark | None]) -> int:
+    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
         """Replace these keys, None removes."""
         memory = self._memory
         with memory.lock:
@@ -103,9 +113,10 @@ class MemoryBackend:
             there = 0
             for place in places:
                 found = memory.remarks.setdefault((space, place), {})
-                there += len(values.keys() & found.keys())
-                found.update({k: v for k, v in values.items() if v is not None})
-                for key in [k for k, v in values.items() if v is None]:
+                told: Remarks = dict.fromkeys(found) if values is None else values
+                there += len(told.keys() & found.keys())
+                found.update({k: v for k, v in told.items() if v is not None})
+                for key in [k for k, v in told.items() if v is None]:
                     found.pop(key, None)
             memory.last = next(memory.versions)
             return there

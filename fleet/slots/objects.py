@@ -7,7 +7,7 @@ it stands, asked again on every newer one until it is stored or says no.
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
@@ -18,6 +18,49 @@ from fleet.slots.gates import GateRecord
 PATIENCE: Final = 4.0
 """Seconds for which a write is tried again while others write the same object."""
 _PAUSE: Final = 0.02
+
+Found = TypeVar("Found")
+Made = TypeVar("Made")
+
+
+def turns(
+    what: str, *, clock: Clock, jitter: Callable[[], float] = random.random
+) -> Iterator[None]:
+    """Turns of a write that others may overtake, with short pauses; Unreachable in the end."""
+    deadline = clock.monotonic() + PATIENCE
+    while True:
+        yield
+        if clock.monotonic() > deadline:
+            raise Unreachable(f"{what} changes too often to be written")
+        clock.sleep(jitter() * _PAUSE)
+
+
+def edited(
+    read: Callable[[bool], Found],
+    edit: Callable[[Found], Made | None],
+    swap: Callable[[Made, Found], Made],
+    *,
+    hears: bool,
+    turns: Iterator[None],
+) -> Made | None:
+    """Store what `edit` makes of what is read, asked again on every newer one; None: it says no.
+
+    hears: what was heard of it (`read(False)`) is good enough to begin with, since the swap
+    compares and raises Moved; a no is believed only of what was read for this (`read(True)`).
+    """
+    fresh = not hears
+    for _ in turns:
+        found = read(fresh)
+        wanted = edit(found)
+        if wanted is None and not fresh:
+            fresh, found = True, read(True)
+            wanted = edit(found)
+        if wanted is None:
+            return None
+        with contextlib.suppress(Moved):
+            return swap(wanted, found)
+        fresh = True
+    return None
 
 
 class Objects:
@@ -31,33 +74,18 @@ class Objects:
         self._jitter = jitter
 
     def again(self, what: str) -> Iterator[None]:
-        """Turns of a write that others may overtake, with short pauses between them."""
-        deadline = self.clock.monotonic() + PATIENCE
-        while True:
-            yield
-            if self.clock.monotonic() > deadline:
-                raise Unreachable(f"{what} changes too often to be written")
-            self.clock.sleep(self._jitter() * _PAUSE)
+        """Turns of a write that others may overtake."""
+        return turns(what, clock=self.clock, jitter=self._jitter)
 
     def edit(self, key: Key, edit: Callable[[Value | None], Value | None]) -> Value | None:
-        """Store what `edit` makes of the object, asked again on every newer one; None: it says no.
-
-        What was heard of it is good enough to begin with, since the swap compares; a no is
-        believed only of what was read for this.
-        """
-        fresh = not self.backend.hears
-        for _ in self.again(f"{key.kind.value} {key.number} of group {key.group}"):
-            entry = self.backend.read(key, fresh=fresh)
-            wanted = edit(None if entry is None else entry.value)
-            if wanted is None and not fresh:
-                fresh, entry = True, self.backend.read(key, fresh=True)
-                wanted = edit(None if entry is None else entry.value)
-            if wanted is None:
-                return None
-            with contextlib.suppress(Moved):
-                return self.backend.swap(key, wanted, entry)
-            fresh = True
-        return None
+        """Store what `edit` makes of the object (see `edited`); None: it says no."""
+        return edited(
+            lambda fresh: self.backend.read(key, fresh=fresh),
+            lambda entry: edit(None if entry is None else entry.value),
+            lambda wanted, entry: self.backend.swap(key, wanted, entry),
+            hears=self.backend.hears,
+            turns=self.again(f"{key.kind.value} {key.number} of group {key.group}"),
+        )
 
     def change_record(
         self, group: str, edit: Callable[[GateRecord], GateRecord | None]

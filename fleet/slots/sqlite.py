@@ -16,15 +16,19 @@ from fleet.clock import Clock
 from fleet.evidence import Writes
 from fleet.model import TopicPartition
 from fleet.slots import Change, Pause, Phase, Quarantine, Slot, WorkerReport
-from fleet.slots.backend import KEPT_CHANGES, Entry, Key, Kind, Moved, Remark, Space, Value, is_next
-from fleet.slots.codec import (
-    change_as_json,
-    change_from_json,
-    record_as_json,
-    record_from_json,
-    report_as_json,
-    report_from_json,
+from fleet.slots.backend import (
+    KEPT_CHANGES,
+    Entry,
+    Key,
+    Kind,
+    Moved,
+    Remark,
+    Remarks,
+    Space,
+    Value,
+    is_next,
 )
+from fleet.slots.codec import as_json, from_json, record_as_json, record_from_json
 from fleet.slots.database import Database
 from fleet.slots.gates import GateRecord
 from fleet.slots.store import Store
@@ -144,7 +148,7 @@ class SqliteBackend:
                 " ORDER BY id DESC LIMIT ? OFFSET 1",
                 (self._cluster, group, limit),
             ).fetchall()
-        return tuple(change_from_json(json.loads(row[0])) for row in rows)
+        return tuple(from_json(Change, json.loads(row[0])) for row in rows)
 
     def _read(self, db: sqlite3.Connection, key: Key) -> Entry | None:
         where = (self._cluster, key.group)
@@ -160,7 +164,7 @@ class SqliteBackend:
                 " ORDER BY id DESC LIMIT 1",
                 where,
             ).fetchone()
-            return None if row is None else Entry(change_from_json(json.loads(row[1])), row)
+            return None if row is None else Entry(from_json(Change, json.loads(row[1])), row)
         row = db.execute("SELECT body FROM gates WHERE cluster = ? AND grp = ?", where).fetchone()
         if row is None:
             return None
@@ -176,7 +180,7 @@ class SqliteBackend:
         )
 
     def _write_change(self, db: sqlite3.Connection, change: Change, stored: Entry | None) -> None:
-        body = _text(change_as_json(change))
+        body = _text(as_json(change))
         row = (change.state.value, change.actor, change.token, change.counter, body)
         if stored is not None and not is_next(stored.value, change):
             assert isinstance(stored.version, tuple)
@@ -212,8 +216,10 @@ class SqliteBackend:
             ).fetchall()
         return {" ".join(map(str, row[: len(keys)])): _remark(space, group, row) for row in rows}
 
-    def merge(self, space: Space, group: str | None, values: Mapping[str, Remark | None]) -> int:
+    def merge(self, space: Space, group: str | None, values: Remarks | None) -> int:
         """Replace these keys, None removes."""
+        if values is None:
+            values = dict.fromkeys(self.entries(space, group or ""))
         table, keys, columns = _REMARKS[space]
         there = 0
         with self._db.write() as db:
@@ -253,7 +259,7 @@ def _slot(group: str, number: int, row: tuple[Any, ...]) -> Slot:
 
 def _row(value: Remark) -> tuple[object, ...]:
     if isinstance(value, WorkerReport):
-        return (_text(report_as_json(value)),)
+        return (_text(as_json(value)),)
     if isinstance(value, Quarantine):
         return (value.offset, value.error, value.attempts, value.revision, value.at)
     if isinstance(value, Pause):
@@ -263,7 +269,7 @@ def _row(value: Remark) -> tuple[object, ...]:
 
 def _remark(space: Space, group: str, row: tuple[Any, ...]) -> Remark:
     if space is Space.REPORTS:
-        return report_from_json(json.loads(row[1]))
+        return from_json(WorkerReport, json.loads(row[1]))
     if space is Space.NOTES:
         return dict(json.loads(row[1]))
     if space is Space.PAUSES:

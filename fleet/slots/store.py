@@ -11,7 +11,6 @@ import contextlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
@@ -30,9 +29,6 @@ from fleet.slots.backend import Backend, Key, Kind, Space, Value, mark_key
 from fleet.slots.gates import GateRecord
 from fleet.slots.objects import Objects, change_of
 from fleet.slots.taking import Taking
-
-_GATE_TRIES: Final = 50
-_GATE_PAUSE: Final = 0.02
 
 
 class Store:
@@ -105,15 +101,14 @@ class Store:
 
         None where it says no. Raises LostLease as `write_gate` does.
         """
-        for _ in range(_GATE_TRIES):
+        for _ in self._objects.again(f"the gate of group {group}"):
             wanted = change(self.gate(group))
             if wanted is None:
                 return None
             stored = self.write_gate(wanted, by=by)
             if stored is not None:
                 return stored
-            self._objects.clock.sleep(_GATE_PAUSE)
-        raise Unreachable(f"the gate of group {group} changes too often to be written")
+        return None
 
     # --- slots ------------------------------------------------------------------------------
 
@@ -257,5 +252,5 @@ class Store:
 
     def lift(self, group: str, tp: TopicPartition | None) -> int:
         """Remove marks (all of the group where tp is None); how many."""
-        wanted = [tp] if tp is not None else [mark.tp for mark in self.quarantines(group)]
-        return self._backend.merge(Space.MARKS, group, {mark_key(each): None for each in wanted})
+        wanted = None if tp is None else {mark_key(tp): None}
+        return self._backend.merge(Space.MARKS, group, wanted)

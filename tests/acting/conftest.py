@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 
 from fleet.act.performer import Performer
-from fleet.decide.receipts import judge
-from fleet.model import Plan, Price, Step, StepKind
+from fleet.model import Step, StepKind
 from fleet.slots import Change, Gate, Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.spec import GroupSpec
 from tests.acting.crew import GROUP, Behaviour, Crowd, Turning
-
-FREE = Price(rebalances_min=0, rebalances_max=0)
-ONE = Price(rebalances_min=1, rebalances_max=1)
-PRICES = {StepKind.OPEN: ONE, StepKind.LEAVE: ONE, StepKind.REJOIN: ONE, StepKind.STOP_ALL: ONE}
+from tests.support.plans import plan_of, step_of
 
 
 class Window:
@@ -83,9 +79,8 @@ class Scene:
             store=self.store,
             runtime=crowd,
             ledger=Ledger(self.crowd),
-            leaver=crowd,
+            leave=crowd.leave,
             window=self.window,  # type: ignore[arg-type]
-            judge=judge,
             clock=self.clock,
             progress=self.told.append,
         )
@@ -93,16 +88,7 @@ class Scene:
     def begin(self, *steps: Step, revision: str = "new") -> Change:
         """A change that nobody performs yet."""
         self.actor += 1
-        plan = Plan(
-            id=f"plan-{self.actor}",
-            cluster="main",
-            group=GROUP,
-            created_at=0.0,
-            snapshot_at=0.0,
-            wanted=1,
-            revision=revision,
-            steps=steps,
-        )
+        plan = plan_of(*steps, id=f"plan-{self.actor}", revision=revision)
         begun = self.store.begin(plan, actor=f"a{self.actor}", started_at=self.clock.now())
         assert begun is not None
         return begun
@@ -113,7 +99,7 @@ class Scene:
 
     def running(self, count: int, revision: str = "old") -> None:
         """So many slots held by workers of a revision, and one standby."""
-        self.perform(step(StepKind.OPEN, range(count), revision), revision=revision)
+        self.perform(step_of(StepKind.OPEN, range(count), revision), revision=revision)
         assert {s.revision for s in self.slots()} == {revision}
         self.crowd.left.clear()
         self.crowd.removed.clear()
@@ -135,17 +121,6 @@ class Scene:
     def revisions(self) -> list[str | None]:
         """Of the slots, by number."""
         return [slot.revision for slot in self.slots()]
-
-
-def step(kind: StepKind, slots: Any, revision: str = "new", price: Price | None = None) -> Step:
-    """One step with its usual price."""
-    return Step(
-        kind=kind,
-        slots=tuple(slots),
-        revision=revision,
-        price=price or PRICES.get(kind, FREE),
-        sentence=str(kind),
-    )
 
 
 @pytest.fixture

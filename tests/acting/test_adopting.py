@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from fleet.act.adopting import JOIN_SECONDS, Adopting
 from fleet.act.lease import ChangeLease
+from fleet.act.steps.adopting import JOIN_SECONDS, Adopting
 from fleet.decide.adopted import Adopted
 from fleet.model import GroupSnapshot, GroupState, Member, StepKind
-from tests.acting.conftest import step
+from tests.support.plans import step_of
 
 PODS = {"pod-a": "10.0.0.1", "pod-b": "10.0.0.2", "pod-c": "10.0.0.3"}
 
@@ -60,7 +60,7 @@ class Place:
 
     def perform(self, kind: StepKind) -> tuple[str, ...]:
         """One step, to `wanted` 1 (see Scene.begin)."""
-        made = step(kind, ())
+        made = step_of(kind, ())
         adopting = Adopting(
             adopted=self.adopted, scale=self.scale, look=self.look, leave=self.leave,
             clock=self.here.clock,

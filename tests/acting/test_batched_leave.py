@@ -8,7 +8,6 @@ from kafka import errors
 
 from fleet.act.kafka import GroupAdmin
 from fleet.act.leaving import LeavingMember
-from fleet.act.performer import BatchedLeave
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
 
@@ -38,7 +37,7 @@ def admin(**answers: Any) -> tuple[GroupAdmin, Client]:
 
 def leave(made: GroupAdmin, *members: tuple[str | None, str]) -> str | None:
     """As a step asks."""
-    return BatchedLeave(made).leave("g", members, reason="test")
+    return made.leave_all("g", members, reason="test")
 
 
 def test_gone_now_or_before():

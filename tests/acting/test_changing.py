@@ -8,8 +8,8 @@ from fleet.act.changing import Changing
 from fleet.errors import Refused
 from fleet.model import StepKind
 from fleet.slots import Change, ChangeState, Gate, Handover, Phase
-from tests.acting.conftest import step
 from tests.acting.crew import GROUP
+from tests.support.plans import step_of
 
 LEASE = 10.0
 
@@ -39,7 +39,7 @@ def renewing(here, change: Change) -> None:
 def test_a_living_managers_change_is_its_own(scene, ask):
     """Nobody carries it on, nobody ends it."""
     here = scene()
-    change = here.begin(step(StepKind.OPEN, (0,)))
+    change = here.begin(step_of(StepKind.OPEN, (0,)))
     renewing(here, change)
     made = changing(here)
     asked = {
@@ -55,7 +55,7 @@ def test_a_living_managers_change_is_its_own(scene, ask):
 def test_a_dead_managers_change_is_carried_on(scene):
     """After one lease of silence, not before."""
     here = scene()
-    here.begin(step(StepKind.OPEN, (0,)))
+    here.begin(step_of(StepKind.OPEN, (0,)))
     began = here.clock.monotonic()
     done = changing(here).resume(actor="bob", progress=here.told.append)
     assert done is not None
@@ -75,7 +75,7 @@ def test_what_is_closed_already_goes_on_to_leave(scene):
         assert held is not None
         if number == 1:
             assert here.store.renew(replace(held, phase=Phase.CLOSED))
-    here.begin(step(StepKind.LEAVE, (0, 1)))
+    here.begin(step_of(StepKind.LEAVE, (0, 1)))
     asks = {2: Handover(token=1, revision="new")}
     here.store.write_gate(
         replace(here.gate(), leaving=frozenset({0, 1}), handover=asks, rejoin={2: 1})
@@ -90,7 +90,7 @@ def test_what_is_closed_already_goes_on_to_leave(scene):
 def test_a_plan_with_a_refusal_is_not_begun(scene):
     """Whoever made it may not have read it."""
     here = scene()
-    made = here.begin(step(StepKind.OPEN, (0,)))
+    made = here.begin(step_of(StepKind.OPEN, (0,)))
     here.store.advance(replace(made, state=ChangeState.DONE))
     plan = replace(made.plan, id="next", refusals=("orders is paused by ann",))
     with pytest.raises(Refused, match="paused by ann"):

@@ -7,7 +7,8 @@ import pytest
 from fleet.errors import LostLease, Unreachable
 from fleet.model import GroupState, Price, StepKind, Verdict
 from fleet.slots import ChangeState, Phase
-from tests.acting.conftest import step
+from tests.acting.crew import LEASE
+from tests.support.plans import FREE, TWO, step_of
 
 OPEN, LEAVE, ROLL, REJOIN, WARM, STOP = (
     StepKind.OPEN,
@@ -34,21 +35,33 @@ def test_slots_open_together(scene):
         return write(gate, **by)
 
     here.store.write_gate = seen
-    done = here.perform(step(OPEN, range(3)))
+    done = here.perform(step_of(OPEN, range(3)))
     assert done.state is ChangeState.DONE, done.sentence
     (opened, ahead, warm) = written[0]
     assert opened == [0, 1, 2]
     assert ahead >= 1.0
     assert warm == 4, "three that join, and the standby"
     assert [r.ours for r in done.receipts] == [1]
+    assert "joins were spread over 0.000 s" in done.receipts[0].sentences
     assert {s.phase for s in here.slots()} == {Phase.ACTIVE}
+
+
+def test_a_step_that_is_done_already_changes_nothing(scene):
+    """Performed again it finds everything so."""
+    here = scene()
+    here.running(3)
+    gate = here.gate()
+    done = here.perform(step_of(OPEN, range(3), "old", FREE), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    assert here.gate() == gate
+    assert [r.ours for r in done.receipts] == [0]
 
 
 def test_an_opening_ends_when_all_are_active(scene):
     """Not when they are taken: a member that joins is a rebalance to come."""
     here = scene()
     here.like("new", joins=False)
-    done = here.perform(step(OPEN, (0,)))
+    done = here.perform(step_of(OPEN, (0,)))
     assert done.state is ChangeState.FAILED
     assert "slot(s) 0 to be active, in vain" in done.sentence
     assert here.slots()[0].holder is not None
@@ -58,10 +71,10 @@ def test_the_join_window_is_for_several_of_kip_848(scene):
     """Raised before the gate, put back after; one alone needs none."""
     here = scene(worker={"protocol": "consumer"})
     two = Price(rebalances_min=0, rebalances_max=2)
-    assert here.perform(step(OPEN, (0, 1), price=two)).state is ChangeState.DONE
+    assert here.perform(step_of(OPEN, (0, 1), price=two)).state is ChangeState.DONE
     assert here.window.said == ["widen", "restore"]
     here.window.said.clear()
-    assert here.perform(step(OPEN, (2,), price=two)).state is ChangeState.DONE
+    assert here.perform(step_of(OPEN, (2,), price=two)).state is ChangeState.DONE
     assert here.window.said == ["restore"], "one that a dead manager left raised"
 
 
@@ -73,7 +86,7 @@ def test_members_leave_together(scene):
     here = scene()
     here.running(3)
     holders = {s.number: s.holder for s in here.slots()}
-    done = here.perform(step(LEAVE, (1, 2), "old"), revision="old")
+    done = here.perform(step_of(LEAVE, (1, 2), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     (request,) = here.crowd.left
     assert request == [(f"orders-{n}", f"m-{holders[n]}") for n in (1, 2)]
@@ -106,7 +119,7 @@ def test_no_leave_is_sent_before_all_are_closed(scene):
 
     began = here.clock.now()
     here.crowd.live = slowly
-    done = here.perform(step(LEAVE, (0, 1), "old"), revision="old")
+    done = here.perform(step_of(LEAVE, (0, 1), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     assert asked == [True]
 
@@ -115,10 +128,12 @@ def test_the_dead_are_not_waited_for_longer_than_a_lease(scene):
     """They are named in the same request [13]."""
     here = scene()
     here.running(2)
+    began = here.clock.now()
     here.crowd.people[here.slots()[1].holder].alive = False
-    done = here.perform(step(LEAVE, (0, 1), "old"), revision="old")
+    done = here.perform(step_of(LEAVE, (0, 1), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     assert [len(request) for request in here.crowd.left] == [2]
+    assert here.clock.now() - began >= LEASE
 
 
 def test_a_refused_leave_fails(scene):
@@ -126,7 +141,7 @@ def test_a_refused_leave_fails(scene):
     here = scene()
     here.running(2)
     here.crowd.refusal = "orders-1 now belongs to another process"
-    done = here.perform(step(LEAVE, (1,), "old"), revision="old")
+    done = here.perform(step_of(LEAVE, (1,), "old"), revision="old")
     assert done.state is ChangeState.FAILED
     assert "plan again" in done.sentence
     assert 1 in here.gate().open
@@ -137,7 +152,7 @@ def test_all_stop_before_members_of_another_kind(scene):
     """What ran before goes, and nobody is left."""
     here = scene()
     here.running(2)
-    done = here.perform(step(STOP, (0, 1), "new"), step(OPEN, (0, 1), "new"))
+    done = here.perform(step_of(STOP, (0, 1), "new"), step_of(OPEN, (0, 1), "new"))
     assert done.state is ChangeState.DONE, done.sentence
     assert here.revisions() == ["new", "new"]
     assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "old"]
@@ -154,7 +169,7 @@ def test_a_forced_rebalance_is_asked_for_once(scene):
     asked = []
     write = here.store.write_gate
     here.store.write_gate = lambda gate, **by: asked.append(gate.rejoin) or write(gate, **by)
-    done = here.perform(step(REJOIN, (0,), "old"), revision="old")
+    done = here.perform(step_of(REJOIN, (0,), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     assert asked[0] == {0: token}
     assert here.gate().rejoin == {}
@@ -173,7 +188,7 @@ def test_standbys_are_made_up_for(scene):
     dead.alive, dead.slot, dead.wanted = False, None, False
     assert held is not None
     assert here.store.release(held, clean=False)
-    done = here.perform(step(WARM, (), "old"), revision="old")
+    done = here.perform(step_of(WARM, (), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     assert all(s.holder for s in here.slots())
     standing = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
@@ -187,14 +202,12 @@ def test_a_receipt_that_differs_holds_what_follows(scene):
     """A price is a promise: the next step would be made on a broken one."""
     here = scene()
     here.running(1)
-    dear = step(OPEN, (1,), "old", price=Price(rebalances_min=2, rebalances_max=2))
-    done = here.perform(dear, step(OPEN, (2,), "old"), revision="old")
+    dear = step_of(OPEN, (1,), "old", TWO)
+    done = here.perform(dear, step_of(OPEN, (2,), "old"), revision="old")
     assert done.state is ChangeState.FAILED
     assert "1 more step(s) are held" in done.sentence
     assert here.gate().open == {0, 1}
-    last = here.perform(
-        step(OPEN, (3,), "old", price=Price(rebalances_min=2, rebalances_max=2)), revision="old"
-    )
+    last = here.perform(step_of(OPEN, (3,), "old", TWO), revision="old")
     assert (last.state, last.receipts[0].verdict) == (ChangeState.DONE, Verdict.DIFFERS)
 
 
@@ -214,7 +227,7 @@ def test_a_group_is_settled_before_it_is_counted(scene):
 
     here.clock.turn = second_round
     two = Price(rebalances_min=1, rebalances_max=2)
-    done = here.perform(step(OPEN, (1,), "old", price=two), revision="old")
+    done = here.perform(step_of(OPEN, (1,), "old", price=two), revision="old")
     assert [r.ours for r in done.receipts] == [2]
 
 
@@ -222,7 +235,7 @@ def test_a_group_that_never_settles_fails_the_change(scene):
     """It says for what it waited."""
     here = scene()
     here.crowd.state = GroupState.PREPARING
-    done = here.perform(step(OPEN, (0,)))
+    done = here.perform(step_of(OPEN, (0,)))
     assert done.state is ChangeState.FAILED
     assert "to settle" in done.sentence
 
@@ -240,7 +253,7 @@ def test_a_broker_that_is_away_is_waited_for(scene):
         return counted(group, since)
 
     here.crowd.counted = counts
-    assert here.perform(step(OPEN, (0,))).state is ChangeState.DONE
+    assert here.perform(step_of(OPEN, (0,))).state is ChangeState.DONE
     assert not away[0]
 
 
@@ -251,19 +264,23 @@ def test_a_change_is_carried_on_from_the_step_it_stands_at(scene):
     """And counts from where its first actor began: what that one moved is in the receipt."""
     here = scene()
     here.running(1)
-    begun = here.begin(step(OPEN, (1,), "old"), step(OPEN, (2,), "old"), revision="old")
+    begun = here.begin(step_of(OPEN, (1,), "old"), step_of(OPEN, (2,), "old"), revision="old")
     here.crowd.start("orders", "old", 2)
 
     class Killed(Exception):
         pass
 
-    def dies(**_):
-        raise Killed
+    counted = here.crowd.counted
 
-    performer = here.performer()
-    performer.judge = dies
+    def dies(group, since):
+        if here.gate().open == {0, 1} and here.slots()[1].phase is Phase.ACTIVE:
+            raise Killed
+        return counted(group, since)
+
+    here.crowd.counted = dies
     with pytest.raises(Killed):
-        performer.perform(begun)
+        here.performer().perform(begun)
+    here.crowd.counted = counted
     left = here.store.change("orders")
     assert left is not None
     assert (left.state, left.step) == (ChangeState.RUNNING, 0)
@@ -276,18 +293,23 @@ def test_a_change_is_carried_on_from_the_step_it_stands_at(scene):
     assert here.gate().open == {0, 1, 2}
 
 
-def test_who_lost_the_change_stops(scene):
-    """It ends nothing, writes nothing more, and leaves the rest to its successor."""
+@pytest.mark.parametrize("phase", [Phase.ACTIVE, Phase.CLOSED])
+def test_who_lost_the_change_stops(scene, phase):
+    """However far it was: it ends nothing, writes nothing, leaves the rest to its successor."""
     here = scene()
     here.running(1)
-    begun = here.begin(step(LEAVE, (0,), "old"), revision="old")
+    begun = here.begin(step_of(LEAVE, (0,), "old"), revision="old")
     turn = here.crowd.turn
 
-    def adopted_meanwhile():
-        turn()
+    def adopted_once():
         left = here.store.change("orders")
-        if left.actor != "next" and here.gate().leaving:
+        if left.actor != "next" and here.gate().leaving and here.slots()[0].phase is phase:
             here.store.adopt(left, actor="next")
+
+    def adopted_meanwhile():
+        adopted_once()
+        turn()
+        adopted_once()
 
     here.clock.turn = adopted_meanwhile
     with pytest.raises(LostLease):
@@ -296,13 +318,43 @@ def test_who_lost_the_change_stops(scene):
     assert now is not None
     assert (now.actor, now.state) == ("next", ChangeState.RUNNING)
     assert (here.crowd.left, here.crowd.rested) == ([], 1), "as after `running`"
+    assert here.gate().leaving == {0}
+
+
+def test_who_lost_the_change_opens_nothing(scene):
+    """It finds out in the gate's own transaction, though it has not renewed since."""
+    here = scene()
+    begun = here.begin(step_of(OPEN, range(3)))
+    turn = here.crowd.turn
+
+    def adopted_meanwhile():
+        left = here.store.change("orders")
+        if left.actor != "next" and len(here.crowd.people) >= 3:
+            here.store.adopt(left, actor="next")
+        turn()
+
+    here.clock.turn = adopted_meanwhile
+    with pytest.raises(LostLease):
+        here.performer().perform(begun)
+    assert here.gate().open == frozenset()
+
+
+def test_words_that_cannot_be_told_end_no_change(scene):
+    """The terminal is gone, the disk is full [40]."""
+    here = scene()
+
+    def nobody_listens(sentence):
+        raise BrokenPipeError(sentence)
+
+    performer = replace(here.performer(), progress=nobody_listens)
+    assert performer.perform(here.begin(step_of(OPEN, (0,)))).state is ChangeState.DONE
 
 
 def test_a_change_that_fails_rests(scene):
     """The window is put back, the runtime does to its end what was asked."""
     here = scene(worker={"protocol": "consumer"})
     here.like("new", warm_after=1e9)
-    done = here.perform(step(OPEN, (0, 1)))
+    done = here.perform(step_of(OPEN, (0, 1)))
     assert done.state is ChangeState.FAILED
     assert here.window.said == ["restore"]
     assert here.crowd.rested == 1
@@ -315,10 +367,10 @@ def test_the_standbys_of_the_end(scene):
     here.running(2)
     here.crowd.start("orders", "old", 3)
     here.clock.sleep(2)
-    assert here.perform(step(OPEN, (2,), "old"), revision="old").state is ChangeState.DONE
+    assert here.perform(step_of(OPEN, (2,), "old"), revision="old").state is ChangeState.DONE
     spare = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
     assert len(spare) == 1
-    done = here.perform(step(LEAVE, (0, 1, 2), "old"), revision="old")
+    done = here.perform(step_of(LEAVE, (0, 1, 2), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     assert not [w for w in here.crowd.people.values() if w.wanted]
 
@@ -327,7 +379,7 @@ def test_who_came_after_is_not_named(scene):
     """The one that was seen closed is: between that and the request the slot changed hands [16]."""
     here = scene()
     here.running(2)
-    begun = here.begin(step(LEAVE, (0, 1), "old"), revision="old")
+    begun = here.begin(step_of(LEAVE, (0, 1), "old"), revision="old")
 
     class Killed(Exception):
         pass
@@ -342,6 +394,8 @@ def test_who_came_after_is_not_named(scene):
         here.performer().perform(begun)
     here.crowd.leave = leave
     first = here.slots()[0].member_id
+    seen = {str(s.number): [s.token, s.member_id] for s in here.slots()}
+    assert here.store.change("orders").detail["leaving"] == seen
     asked = here.gate()
     assert here.store.write_gate(replace(asked, leaving=frozenset()))
     taken = here.store.take(here.slots()[1], worker="x", revision="old", spark_session=None)

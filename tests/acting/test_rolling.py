@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.model import Price, StepKind
-from fleet.slots import ChangeState, Handover
-from tests.acting.conftest import step
+from fleet.model import StepKind
+from fleet.slots import ChangeState, Handover, Phase
+from tests.support.plans import TWO, step_of
 
 ROLL = StepKind.ROLL
-WAVE = Price(rebalances_min=2, rebalances_max=2)
 
 
 def pinned(here) -> list[list[int]]:
@@ -31,7 +30,7 @@ def test_a_roll_costs_nothing_and_goes_one_by_one(scene):
     here.running(4)
     old = {s.holder for s in here.slots()}
     asked = pinned(here)
-    done = here.perform(step(ROLL, range(4)))
+    done = here.perform(step_of(ROLL, range(4)))
     assert done.state is ChangeState.DONE, done.sentence
     assert here.revisions() == ["new"] * 4
     assert [r.ours for r in done.receipts] == [0]
@@ -41,6 +40,22 @@ def test_a_roll_costs_nothing_and_goes_one_by_one(scene):
     assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "old"]
     holders = {s.holder for s in here.slots()}
     assert not holders & set(here.crowd.removed)
+
+
+def test_one_slot_at_a_time_is_between_two_holders(scene):
+    """`max_parallel` is 1: two are never away together."""
+    here = scene()
+    here.running(3)
+    away: list[int] = []
+    turn = here.clock.turn
+
+    def watch():
+        turn()
+        away.append(sum(s.phase is not Phase.ACTIVE for s in here.slots()))
+
+    here.clock.turn = watch
+    assert here.perform(step_of(ROLL, range(3))).state is ChangeState.DONE
+    assert max(away) == 1
 
 
 def test_the_canary_has_to_commit(scene):
@@ -56,7 +71,7 @@ def test_the_canary_has_to_commit(scene):
             seen.append(here.slots()[0].batches)
 
     here.clock.turn = watch
-    assert here.perform(step(ROLL, (0, 1))).state is ChangeState.DONE
+    assert here.perform(step_of(ROLL, (0, 1))).state is ChangeState.DONE
     assert max(seen) >= 20
 
 
@@ -66,7 +81,7 @@ def test_a_canary_without_data_passes_after_a_while(scene):
     here.running(1)
     here.like("new", commits=False)
     began = here.clock.now()
-    assert here.perform(step(ROLL, (0,))).state is ChangeState.DONE
+    assert here.perform(step_of(ROLL, (0,))).state is ChangeState.DONE
     assert here.clock.now() - began >= 30
 
 
@@ -75,10 +90,12 @@ def test_a_canary_that_fails_goes_back(scene):
     here = scene()
     here.running(3)
     here.like("new", error="no such column")
-    done = here.perform(step(ROLL, range(3)))
+    before = here.slots()
+    done = here.perform(step_of(ROLL, range(3)))
     assert done.state is ChangeState.ROLLED_BACK
     assert "no such column" in done.sentence
     assert here.revisions() == ["old"] * 3
+    assert [s.token for s in here.slots()[1:]] == [s.token for s in before[1:]]
     assert here.gate().handover == {}
     assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
     spare = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
@@ -99,27 +116,34 @@ def test_a_canary_that_dies_goes_back(scene):
                 worker.alive = False
 
     here.clock.turn = kills
-    done = here.perform(step(ROLL, (0,)))
+    done = here.perform(step_of(ROLL, (0,)))
     assert done.state in {ChangeState.ROLLED_BACK, ChangeState.FAILED}
     assert "died while it was the canary" in " ".join([*here.told, done.sentence])
 
 
-def test_code_that_never_gets_warm_touches_nothing(scene):
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"ends": 5}, "ended 5 times before it was warm"),
+        ({"warm_after": 1e9}, "1 warm standby(s) of revision new, in vain"),
+    ],
+)
+def test_code_that_never_gets_warm_touches_nothing(scene, how, why):
     """Its workers go again; no slot was asked for."""
     here = scene()
     here.running(2)
-    here.like("new", ends=5)
+    here.like("new", **how)
     asked = pinned(here)
-    done = here.perform(step(ROLL, (0, 1)))
+    done = here.perform(step_of(ROLL, (0, 1)))
     assert done.state is ChangeState.ROLLED_BACK
-    assert "ended 5 times before it was warm" in done.sentence
+    assert why in done.sentence
     assert not [pins for pins in asked if pins]
     assert here.revisions() == ["old", "old"]
     assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
 
 
 def test_a_later_slot_that_fails_ends_the_roll_where_it_stands(scene):
-    """Only the canary goes back: what has been proven goes on."""
+    """Only the canary goes back: what has been proven goes on, and nobody's pin is left."""
     here = scene()
     here.running(2)
     holder = here.slots()[1].holder
@@ -132,16 +156,18 @@ def test_a_later_slot_that_fails_ends_the_roll_where_it_stands(scene):
             here.crowd.renew(who)
 
     here.crowd.live = stuck
-    done = here.perform(step(ROLL, (0, 1)))
+    done = here.perform(step_of(ROLL, (0, 1)))
     assert done.state is ChangeState.FAILED
+    assert "slot(s) 1 to pass" in done.sentence
     assert here.revisions() == ["new", "old"]
+    assert here.gate().handover == {}
 
 
 def test_a_roll_is_carried_on(scene):
     """Slots that were handed over since it began are not asked again; nor is there a canary."""
     here = scene()
     here.running(3)
-    begun = here.begin(step(ROLL, range(3)))
+    begun = here.begin(step_of(ROLL, range(3)))
 
     class Killed(Exception):
         pass
@@ -173,7 +199,7 @@ def test_a_slot_that_runs_it_already_is_handed_over_all_the_same(scene):
     here = scene()
     here.running(1, "new")
     before = here.slots()[0]
-    done = here.perform(step(ROLL, (0,)))
+    done = here.perform(step_of(ROLL, (0,)))
     assert done.state is ChangeState.DONE, done.sentence
     assert here.slots()[0].token > before.token
     assert here.slots()[0].holder != before.holder
@@ -185,7 +211,7 @@ def test_others_pins_stay(scene):
     here.running(2)
     foreign = Handover(token=99, revision="x")
     here.store.write_gate(replace(here.gate(), handover={7: foreign}))
-    assert here.perform(step(ROLL, (0, 1))).state is ChangeState.DONE
+    assert here.perform(step_of(ROLL, (0, 1))).state is ChangeState.DONE
     assert here.gate().handover == {7: foreign}
 
 
@@ -197,7 +223,7 @@ def test_a_wave_joins_before_the_old_leave(scene):
     here = scene(worker={"membership": "dynamic"})
     here.running(2)
     old = [s.member_id for s in here.slots()]
-    done = here.perform(step(ROLL, (0, 1, 2, 3), price=WAVE))
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
     assert done.state is ChangeState.DONE, done.sentence
     assert here.crowd.left == [[(None, each) for each in old]]
     assert here.gate().open == {2, 3}
@@ -219,7 +245,7 @@ def test_a_first_wave_has_to_commit_before_the_old_leave(scene):
         return leave(group, members, reason=reason)
 
     here.crowd.leave = seen
-    done = here.perform(step(ROLL, (0, 1), price=WAVE))
+    done = here.perform(step_of(ROLL, (0, 1), price=TWO))
     assert done.state is ChangeState.DONE, done.sentence
     assert batches[0] >= 60
 
@@ -229,7 +255,7 @@ def test_a_first_wave_that_fails_leaves_again(scene):
     here = scene(worker={"membership": "dynamic"})
     here.running(2)
     here.like("new", error="no such column")
-    done = here.perform(step(ROLL, (0, 1, 2, 3), price=WAVE))
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
     assert done.state is ChangeState.ROLLED_BACK
     assert here.gate().open == {0, 1}
     assert here.revisions()[:2] == ["old", "old"]

@@ -20,7 +20,8 @@ from fleet import cli
 from fleet.act.census import marked
 from fleet.clock import SystemClock
 from fleet.cycle import Fleet
-from fleet.model import Plan, Price, Step, StepKind
+from fleet.model import StepKind
+from tests.support.plans import plan_of, step_of
 
 PARTITIONS = 4
 WAITING = 7
@@ -102,17 +103,7 @@ class Live:
 
     def leave_a_change_unfinished(self) -> None:
         """What a manager leaves that was killed right after it began."""
-        step = Step(
-            kind=StepKind.WARM,
-            slots=(),
-            revision="r",
-            price=Price(rebalances_min=0, rebalances_max=0),
-            sentence="nothing",
-        )
-        plan = Plan(
-            id="left", cluster="live", group=self.ours, created_at=1.0, snapshot_at=1.0, wanted=0,
-            revision="r", steps=(step,),
-        )  # fmt: skip
+        plan = plan_of(step_of(StepKind.WARM, ()), id="left", cluster="live", group=self.ours)
         with Fleet.open(Path("fleet.yaml"), clock=SystemClock()) as fleet:
             assert fleet.store.begin(plan, actor="killed@there:1", started_at=1.0)
 

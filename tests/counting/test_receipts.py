@@ -4,20 +4,15 @@ import pytest
 
 from fleet.counted import Counted, Generation
 from fleet.decide.receipts import judge
-from fleet.model import Plan, Price, Receipt, Step, StepKind, TopicPartition, Verdict
+from fleet.model import Plan, Price, Receipt, StepKind, TopicPartition, Verdict
+from tests.support.plans import plan_of, step_of
 
 OURS = frozenset({"g-2", "g-3"})
 
 
 def plan(low: int, high: int) -> Plan:
-    step = Step(
-        kind=StepKind.OPEN, slots=(2, 3), revision="r",
-        price=Price(rebalances_min=low, rebalances_max=high), sentence="Two slots open.",
-    )  # fmt: skip
-    return Plan(
-        id="p", cluster="c", group="g", created_at=0.0, snapshot_at=0.0, wanted=4, revision="r",
-        steps=(step,),
-    )  # fmt: skip
+    price = Price(rebalances_min=low, rebalances_max=high)
+    return plan_of(step_of(StepKind.OPEN, (2, 3), price=price), group="g", wanted=4)
 
 
 def gen(number: int, **changes: object) -> Generation:

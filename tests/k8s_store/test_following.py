@@ -6,22 +6,12 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import Unreachable
-from fleet.model import Plan
 from fleet.slots import ChangeState, Gate, Phase, WorkerReport
 from tests.k8s_store.conftest import requests_of
+from tests.support.plans import plan_of
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
-PLAN = Plan(
-    id="p",
-    cluster="main",
-    group=GROUP,
-    created_at=1.0,
-    snapshot_at=1.0,
-    wanted=2,
-    revision="r1",
-    steps=(),
-)
 
 
 @pytest.fixture
@@ -30,7 +20,7 @@ def changing(place):
     manager = place.manager()
     manager.ensure_objects(GROUP, slots=2)
     assert manager.write_gate(Gate(group=GROUP, open=frozenset({0, 1})))
-    change = manager.begin(PLAN, actor="me", started_at=1.0)
+    change = manager.begin(plan_of(), actor="me", started_at=1.0)
     assert change is not None
     return manager, change
 
@@ -88,7 +78,7 @@ def test_a_server_that_is_silent_is_told(falling):
     manager = falling.manager()
     manager.leases._lease = 4.0
     manager.ensure_objects(GROUP, slots=1)
-    change = manager.begin(PLAN, actor="me", started_at=1.0)
+    change = manager.begin(plan_of(), actor="me", started_at=1.0)
     assert change is not None
     assert manager.change(GROUP) == change
     falling.server.freeze()

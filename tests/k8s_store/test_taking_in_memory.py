@@ -6,7 +6,8 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.model import TopicPartition
+from fleet.slots import Gate, Handover, Phase, Quarantine, Slot
 from fleet.slots.taking import CLAIM_PATIENCE
 from k8s.calls import LEASE, Calls
 from k8s.leases import LeaseBackend
@@ -304,3 +305,20 @@ def test_who_comes_between_a_look_and_a_take_keeps_the_slot(place):
     place.server.before = renews
     assert store.take(seen, worker="w", revision="old", spark_session=None) is None
     assert place.slot(0).holder == "living"
+
+
+def test_all_marks_are_lifted_by_one_reading(place):
+    """And one write; where there is none, nothing is written."""
+    for partition in (0, 1):
+        tp = TopicPartition("t", partition)
+        mark = Quarantine(
+            group=GROUP, tp=tp, offset=7, error="no", attempts=3, revision="r", at=1.0
+        )
+        place.manager.quarantine(mark)
+    place.server.requests.clear()
+    assert place.manager.lift(GROUP, None) == 2
+    assert [method for method, _ in place.server.requests] == ["GET", "PATCH"]
+    assert place.manager.quarantines(GROUP) == ()
+    place.server.requests.clear()
+    assert place.manager.lift(GROUP, None) == 0
+    assert [method for method, _ in place.server.requests] == ["GET"]

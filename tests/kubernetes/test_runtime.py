@@ -12,7 +12,7 @@ from fleet.clock import SystemClock
 from fleet.errors import FleetError, NoRoom, Refused
 from fleet.findings import Level
 from fleet.load import load
-from fleet.model import Plan, Price, Step, StepKind
+from fleet.model import StepKind
 from fleet.settings import WorkerSettings, revision_of
 from k8s import making
 from k8s.api import Api
@@ -21,6 +21,7 @@ from k8s.names import GROUP_LABEL, Names
 from k8s.runtime import KubernetesRuntime
 from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
+from tests.support.plans import plan_of, step_of
 
 pytestmark = pytest.mark.kubernetes
 
@@ -202,12 +203,7 @@ def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:
     (rival,) = [f for f in runtime.examine() if f.check == "autoscaler"]
     assert "KEDA's ScaledObject lag" in rival.found
     assert "delete scaledobject lag" in rival.remedy
-    plan = Plan(
-        id="p", cluster="main", group="orders", created_at=0.0, snapshot_at=0.0, wanted=2,
-        revision=revision,
-        steps=(Step(kind=StepKind.OPEN, slots=(1,), revision=revision,
-                    price=Price(rebalances_min=1, rebalances_max=1), sentence="one joins"),),
-    )  # fmt: skip
+    plan = plan_of(step_of(StepKind.OPEN, (1,), revision), wanted=2)
     (why,) = runtime.concerns(plan).told_in(plan).refusals
     assert "KEDA's ScaledObject lag (its autoscaler keda-hpa-lag) scales Deployment" in why
     runtime.close()

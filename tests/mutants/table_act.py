@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _PERFORMING = ("tests/acting/test_performing.py",)
 _ROLLING = ("tests/acting/test_rolling.py",)
-_CHANGING = ("tests/membership/test_liveness.py", "tests/acting/test_changing.py")
+_CHANGING = ("tests/acting/test_liveness.py", "tests/acting/test_changing.py")
 _ADOPTING = ("tests/acting/test_adopting.py",)
 _LEAVE = ("tests/acting/test_batched_leave.py",)
 
@@ -12,140 +12,134 @@ MUTANTS = (
     # --- opening --------------------------------------------------------------------------------
     Mutant(
         name="open-gate-slot-by-slot",
-        file="fleet/act/steps.py",
-        old="""            self.write_gate(
-                lambda gate: replace(
-                    gate,
-                    open=gate.open | missing,
-                    open_at=self.clock.now() + OPEN_AHEAD,
-                    leaving=gate.leaving - missing,
-                    handover={**gate.handover, **pins},
+        file="fleet/act/steps/open_slots.py",
+        old="        work.write_gate(lambda gate: opened(gate, missing, pins, "
+        "at=work.clock.now() + OPEN_AHEAD))\n",
+        new="""        for number in sorted(missing):
+            work.write_gate(
+                lambda gate, one=number: opened(
+                    gate, frozenset({one}), pins, at=work.clock.now() + OPEN_AHEAD
                 )
             )
-""",
-        new="""            for number in sorted(missing):
-                self.write_gate(
-                    lambda gate, one=number: replace(
-                        gate,
-                        open=gate.open | {one},
-                        open_at=self.clock.now() + OPEN_AHEAD,
-                        leaving=gate.leaving - missing,
-                        handover={**gate.handover, **pins},
-                    )
-                )
 """,
         tests=_PERFORMING,
     ),
     Mutant(
         name="open-without-warm-standbys",
-        file="fleet/act/steps.py",
-        old="            self.crew.await_warm(revision, count, timeout=limit, wait=self.wait)\n",
-        new="            self.crew.await_warm(revision, 0, timeout=limit, wait=self.wait)\n",
+        file="fleet/act/steps/open_slots.py",
+        old="work.crew.await_warm(revision, count, timeout",
+        new="work.crew.await_warm(revision, 0, timeout",
         tests=_PERFORMING,
     ),
     Mutant(
         name="open-at-once-instead-of-ahead",
-        file="fleet/act/steps.py",
-        old="                    open_at=self.clock.now() + OPEN_AHEAD,\n",
-        new="                    open_at=self.clock.now(),\n",
+        file="fleet/act/steps/open_slots.py",
+        old="at=work.clock.now() + OPEN_AHEAD",
+        new="at=work.clock.now()",
         tests=_PERFORMING,
     ),
     Mutant(
         name="open-done-when-taken",
-        file="fleet/act/steps.py",
+        file="fleet/act/steps/open_slots.py",
         old="return all(n in slots and slots[n].phase is Phase.ACTIVE for n in numbers)",
         new="return all(n in slots and slots[n].holder for n in numbers)",
         tests=_PERFORMING,
     ),
     Mutant(
         name="open-window-widened-for-one",
-        file="fleet/act/steps.py",
-        old="if self.window is not None and len(missing) > 1:",
-        new="if self.window is not None:",
+        file="fleet/act/steps/open_slots.py",
+        old="if work.window is not None and len(missing) > 1:",
+        new="if work.window is not None:",
         tests=_PERFORMING,
     ),
     Mutant(
         name="open-window-left-raised",
-        file="fleet/act/steps.py",
-        old="        if self.window is not None:  # also one that a dead manager left raised\n"
-        "            self.window.restore()\n",
+        file="fleet/act/steps/open_slots.py",
+        old="""    if work.window is not None:  # also one that a dead manager left raised
+        work.window.restore()
+""",
         new="",
         tests=_PERFORMING,
     ),
     Mutant(
         name="open-wave-not-pinned",
-        file="fleet/act/waves.py",
-        old="work.open_together(fresh, step.revision, pinned=True, on_trial=is_first)",
-        new="work.open_together(fresh, step.revision, on_trial=is_first)",
+        file="fleet/act/steps/wave.py",
+        old="open_together(work, fresh, step.revision, pinned=True, on_trial=is_first)",
+        new="open_together(work, fresh, step.revision, on_trial=is_first)",
         tests=_ROLLING,
     ),
     # --- leaving --------------------------------------------------------------------------------
     Mutant(
         name="leave-sent-before-all-are-closed",
-        file="fleet/act/steps.py",
-        old="            self.is_dead(s) or s.phase is Phase.CLOSED or s.holder is None for s in slots\n",
-        new="            self.is_dead(s) or s.phase in {Phase.DRAINING, Phase.DRAINED, Phase.CLOSED}"
-        " for s in slots\n",
+        file="fleet/act/steps/leave_slots.py",
+        old="if not (is_dead(s) or s.phase is Phase.CLOSED or s.holder is None)\n",
+        new="if not (is_dead(s) or s.phase in {Phase.DRAINING, Phase.DRAINED, Phase.CLOSED})\n",
         tests=_PERFORMING,
     ),
     Mutant(
         name="leave-waits-for-the-dead",
-        file="fleet/act/steps.py",
-        old="            self.is_dead(s) or s.phase is Phase.CLOSED or s.holder is None for s in slots\n",
-        new="            s.phase is Phase.CLOSED or s.holder is None for s in slots\n",
+        file="fleet/act/steps/leave_slots.py",
+        old="if not (is_dead(s) or s.phase is Phase.CLOSED or s.holder is None)\n",
+        new="if not (s.phase is Phase.CLOSED or s.holder is None)\n",
         tests=_PERFORMING,
     ),
     Mutant(
         name="leave-by-instance-id-alone",
-        file="fleet/act/steps.py",
-        old="members = [(self._instance_of(s), s.member_id) for s in going if s.member_id]",
-        new='members = [(self._instance_of(s), "") for s in going if s.member_id]',
+        file="fleet/act/steps/leave_slots.py",
+        old="members = [(_instance_of(work, s), s.member_id) for s in going if s.member_id]",
+        new='members = [(_instance_of(work, s), "") for s in going if s.member_id]',
         tests=_PERFORMING,
     ),
     Mutant(
         name="leave-one-request-each",
-        file="fleet/act/steps.py",
-        old="            why = self.leave(self.spec.group, members, "
-        'reason=f"fleet {self.lease.change.plan.id}")\n',
-        new="            why = None\n            for each in members:\n                why = why or "
-        "self.leave(self.spec.group, [each], "
-        'reason=f"fleet {self.lease.change.plan.id}")\n',
+        file="fleet/act/steps/leave_slots.py",
+        old='        why = work.leave(work.spec.group, members, reason=f"fleet {work.lease.change.plan.id}")\n',
+        new="""        why = None
+        for each in members:
+            reason = f"fleet {work.lease.change.plan.id}"
+            why = why or work.leave(work.spec.group, [each], reason=reason)
+""",
         tests=_PERFORMING,
     ),
     Mutant(
         name="leave-refused-and-gone-on",
-        file="fleet/act/steps.py",
-        old="            if why is not None:\n"
-        '                raise FleetError(f"the batched leave was refused: {why}; plan again")\n',
-        new="            if why is not None:\n                self.progress(why)\n",
+        file="fleet/act/steps/leave_slots.py",
+        old="""        if why is not None:
+            raise FleetError(f"the batched leave was refused: {why}; plan again")
+""",
+        new="""        if why is not None:
+            work.progress(why)
+""",
         tests=_PERFORMING,
     ),
     Mutant(
         name="leave-slots-stay-open",
-        file="fleet/act/steps.py",
+        file="fleet/act/steps/leave_slots.py",
         old="replace(gate, open=gate.open - numbers, leaving=gate.leaving - numbers)",
         new="replace(gate, leaving=gate.leaving - numbers)",
         tests=_PERFORMING,
     ),
     Mutant(
         name="leave-members-not-forgotten",
-        file="fleet/act/steps.py",
-        old="        for slot in left:\n            self.store.clear(slot)\n",
+        file="fleet/act/steps/leave_slots.py",
+        old="""    for slot in left:
+        work.store.clear(slot)
+""",
         new="",
         tests=_PERFORMING,
     ),
     Mutant(
         name="leave-holders-stay-as-standbys",
-        file="fleet/act/steps.py",
-        old="        names = {str(name) for name in held.values()} if isinstance(held, dict) else set()\n",
-        new="        names: set[str] = set()\n",
+        file="fleet/act/steps/leave_slots.py",
+        old="    held = set((work.lease.recall(LeaveMemory).holders or {}).values())\n",
+        new="    held: set[str] = set()\n",
         tests=_PERFORMING,
     ),
     Mutant(
         name="leave-names-who-came-after",
-        file="fleet/act/steps.py",
-        old="if str(n) in ids and ids[str(n)][0] == slot.token",
-        new="if str(n) in ids",
+        file="fleet/act/steps/leave_slots.py",
+        old="if n in told and told[n][0] == slot.token",
+        new="if n in told",
         tests=_PERFORMING,
     ),
     Mutant(
@@ -174,116 +168,123 @@ MUTANTS = (
     # --- rolling --------------------------------------------------------------------------------
     Mutant(
         name="roll-without-a-canary",
-        file="fleet/act/handovers.py",
+        file="fleet/act/steps/handover.py",
         old="turn = todo[:1] if canary_due else todo[: min(width, stock)]",
         new="turn = todo[: min(width, stock)]",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-canary-not-proven",
-        file="fleet/act/handovers.py",
-        old="            if canary:\n                self._work.prove(numbers[:1], step.revision)\n",
+        file="fleet/act/steps/handover.py",
+        old="""            if canary:
+                prove(work, numbers[:1], self._new)
+""",
         new="",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-canary-error-ignored",
-        file="fleet/act/steps.py",
-        old="        if slot.revision == revision and slot.error:\n            raise FleetError(slot.error)\n",
+        file="fleet/act/steps/canary.py",
+        old="""    if slot.revision == revision and slot.error:
+        raise FleetError(slot.error)
+""",
         new="",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-canary-one-batch-short",
-        file="fleet/act/steps.py",
+        file="fleet/act/steps/canary.py",
         old="if any(slot.batches >= rollout.canary_batches for slot in slots):",
         new="if any(slot.batches >= 1 for slot in slots):",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-dead-canary-waited-for",
-        file="fleet/act/steps.py",
-        old="if slot.revision == revision and slot.holder and self.is_dead(slot):",
-        new="if slot.revision == revision and not slot.holder and self.is_dead(slot):",
+        file="fleet/act/steps/canary.py",
+        old="if slot.revision == revision and slot.holder and work.is_dead(slot):",
+        new="if slot.revision == revision and not slot.holder and work.is_dead(slot):",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-pins-left-behind",
-        file="fleet/act/handovers.py",
-        old="        self._work.write_gate(lambda gate: replace(gate, handover=without(gate.handover, numbers)))\n",
+        file="fleet/act/steps/handover.py",
+        old="        work.unpin(numbers)\n",
         new="",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-takes-back-others-pins",
-        file="fleet/act/handovers.py",
-        old="return {n: h for n, h in asks.items() if n not in set(numbers)}",
-        new="return {n: h for n, h in asks.items() if n not in set(numbers) and not numbers}",
+        file="fleet/act/steps/work.py",
+        old="for n, h in gate.handover.items() if n not in set(instead_of)}",
+        new="for n, h in gate.handover.items() if not instead_of}",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-removes-the-successors",
-        file="fleet/act/handovers.py",
-        old="s.holder for n, s in before.items() if s.holder and s.token <= self._token_before(n)",
-        new="s.holder for n, s in self._work.slots().items() if s.holder and n in before",
+        file="fleet/act/steps/handover.py",
+        old="work.remove(sorted(holders_before(before, memory)))",
+        new="work.remove([s.holder for n, s in work.slots().items() if s.holder and n in before])",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-back-keeps-the-failing",
-        file="fleet/act/handovers.py",
-        old="failed = [w.name for w in self._work.crew.wanted() if w.revision == step.revision != old]",
-        new="failed = [w.name for w in self._work.crew.wanted() if w.revision == old != step.revision]",
+        file="fleet/act/steps/handover.py",
+        old="if w.revision == self._new != old]",
+        new="if w.revision == old != self._new]",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-back-without-waiting",
-        file="fleet/act/handovers.py",
-        old="            return now.revision == old and now.phase is Phase.ACTIVE\n",
-        new="            return now.revision == old or now.phase is Phase.ACTIVE\n",
+        file="fleet/act/steps/handover.py",
+        old="work.wait(lambda: runs(work.slots()[number], old), work.pass_limit, what)",
+        new="work.wait(lambda: True, work.pass_limit, what)",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-whoever-runs-it-is-done",
-        file="fleet/act/handovers.py",
-        old="            and slot.token > self._token_before(number)\n            and slot.revision",
-        new="            and slot.token >= self._token_before(number)\n            and slot.revision",
+        file="fleet/act/steps/handover.py",
+        old="""        and memory.since(slot)
+        and runs(slot, revision)
+""",
+        new="        and runs(slot, revision)\n",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-begun-again-from-the-first",
-        file="fleet/act/handovers.py",
-        old='        if "tokens" not in self._work.lease.change.detail:\n',
-        new="        if True:\n",
+        file="fleet/act/steps/handover.py",
+        old="    if work.lease.recall(HandoverMemory).tokens is None:\n",
+        new="    if True:\n",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-later-slot-rolls-everything-back",
-        file="fleet/act/handovers.py",
-        old="            if not canary:\n                raise\n            self._roll_back",
+        file="fleet/act/steps/handover.py",
+        old="""            if not canary:
+                raise
+            self._roll_back""",
         new="            self._roll_back",
         tests=_ROLLING,
     ),
     Mutant(
         name="roll-asks-before-anybody-is-warm",
-        file="fleet/act/handovers.py",
-        old="            work.crew.await_warm(step.revision, 1, timeout=limit, wait=work.wait)\n",
-        new="            work.crew.await_warm(step.revision, 0, timeout=limit, wait=work.wait)\n",
+        file="fleet/act/steps/handover.py",
+        old="            self._await_warm(1)\n",
+        new="            self._await_warm(0)\n",
         tests=_ROLLING,
-        judged="`_hand_over` waits for warm ones again before it asks: what is lost is that the "
-        "roll goes back instead of failing where a revision never gets warm within warm_timeout.",
     ),
     Mutant(
         name="wave-old-ones-leave-first",
-        file="fleet/act/waves.py",
-        old='    if "old" not in change.detail:\n',
-        new="    work.leave_together(tuple(n for n in step.slots if n in "
-        'work.store.gate(work.spec.group).open))\n    if "old" not in change.detail:\n',
+        file="fleet/act/steps/wave.py",
+        old="    old, fresh = _old_and_fresh(work, step)\n",
+        new="""    old, fresh = _old_and_fresh(work, step)
+    leave_together(work, old)
+""",
         tests=_ROLLING,
     ),
     Mutant(
         name="wave-first-not-proven",
-        file="fleet/act/waves.py",
-        old="            work.prove(fresh, step.revision)\n",
+        file="fleet/act/steps/wave.py",
+        old="            prove(work, fresh, step.revision)\n",
         new="            work.progress(step.revision)\n",
         tests=_ROLLING,
     ),
@@ -297,9 +298,9 @@ MUTANTS = (
     ),
     Mutant(
         name="perform-counts-from-adoption",
-        file="fleet/act/performer.py",
-        old='        if "started_at" not in lease.change.detail:\n',
-        new="        if True:\n",
+        file="fleet/act/steps/cost.py",
+        old="    if work.lease.recall(StepStart).started_at is None:\n",
+        new="    if True:\n",
         tests=_PERFORMING,
     ),
     Mutant(
@@ -311,32 +312,32 @@ MUTANTS = (
     ),
     Mutant(
         name="perform-counts-before-it-is-settled",
-        file="fleet/act/performer.py",
-        old="        if step.kind is not StepKind.WARM:\n            self._settle(since)\n",
+        file="fleet/act/steps/cost.py",
+        old="    if step.kind is not StepKind.WARM:\n        settle(work)\n",
         new="",
         tests=_PERFORMING,
     ),
     Mutant(
         name="perform-settled-at-once",
-        file="fleet/act/performer.py",
-        old="return calm and self.clock.monotonic() - since_when >= quiet",
+        file="fleet/act/steps/cost.py",
+        old="return calm and work.clock.monotonic() - since_when >= quiet",
         new="return calm",
         tests=_PERFORMING,
     ),
     Mutant(
         name="perform-preparing-is-settled",
-        file="fleet/act/performer.py",
+        file="fleet/act/steps/cost.py",
         old="calm = state in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}",
         new="calm = state is not GroupState.UNKNOWN",
         tests=_PERFORMING,
     ),
     Mutant(
         name="perform-fails-where-a-broker-is-away",
-        file="fleet/act/performer.py",
-        old="            except Unreachable:  # a broker that is away: look again, within the limit\n"
-        "                seen, since_when = None, self.clock.monotonic()\n"
-        "                return False\n",
-        new="            except Unreachable:\n                raise\n",
+        file="fleet/act/steps/cost.py",
+        old="        except Unreachable:  # a broker that is away: look again, within the limit\n"
+        "            seen, since_when = None, work.clock.monotonic()\n"
+        "            return False\n",
+        new="        except Unreachable:\n            raise\n",
         tests=_PERFORMING,
     ),
     Mutant(
@@ -466,28 +467,28 @@ MUTANTS = (
     # --- other people's Deployments -----------------------------------------------------------------
     Mutant(
         name="adopting-living-members-named",
-        file="fleet/act/adopting.py",
+        file="fleet/act/steps/adopting.py",
         old="gone = set(before) - set(after.addresses.values())",
         new="gone = set(before) | set(after.addresses.values())",
         tests=_ADOPTING,
     ),
     Mutant(
         name="adopting-dynamic-members-named",
-        file="fleet/act/adopting.py",
+        file="fleet/act/steps/adopting.py",
         old="named = [m for m in left if m.instance_id is not None]",
         new="named = list(left)",
         tests=_ADOPTING,
     ),
     Mutant(
         name="adopting-looked-at-after-the-stop",
-        file="fleet/act/adopting.py",
-        old='        if "addresses" not in lease.change.detail:\n',
+        file="fleet/act/steps/adopting.py",
+        old="        if lease.recall(ScaleMemory).addresses is None:\n",
         new="        if True:\n",
         tests=_ADOPTING,
     ),
     Mutant(
         name="adopting-joins-not-waited-for",
-        file="fleet/act/adopting.py",
+        file="fleet/act/steps/adopting.py",
         old="if not missing or self.clock.monotonic() > deadline:",
         new="if joined or self.clock.monotonic() > deadline:",
         tests=_ADOPTING,

@@ -9,7 +9,7 @@ _ELIGIBLE = (
     "tests/worker/test_trial.py",
     "tests/worker/test_first_right.py",
 )
-_HOLDING = ("tests/worker/test_keeping.py",)
+_HOLDING = ("tests/worker/test_holding.py",)
 _TAKEOVER = ("tests/worker/test_takeover.py",)
 _TENURE = ("tests/worker/test_taking_over.py",)
 

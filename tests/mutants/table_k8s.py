@@ -34,8 +34,9 @@ MUTANTS = (
     Mutant(
         name="k8s-conflict-taken-for-stored",
         file="k8s/leases.py",
-        old="            raise Moved from error\n",
-        new="            del error\n            return wanted\n",
+        old="            return self.shelf.swap(wanted)\n",
+        new="            try:\n                return self.shelf.swap(wanted)\n"
+        "            except Exception:\n                return wanted\n",
         tests=_TAKING,
     ),
     Mutant(
@@ -69,11 +70,9 @@ MUTANTS = (
     ),
     Mutant(
         name="k8s-change-decided-on-an-old-version",
-        file="k8s/shelf.py",
-        old="                    self._wait(deadline, kind, name)\n"
-        "            seen, sure = self.get(kind, name, fresh=True), True",
-        new="                    self._wait(deadline, kind, name)\n                    continue\n"
-        "            seen, sure = self.get(kind, name, fresh=True), True",
+        file="fleet/slots/objects.py",
+        old="    for _ in turns:\n        found = read(fresh)\n",
+        new="    found = read(fresh)\n    for _ in turns:\n",
         tests=_SHELF,
     ),
     Mutant(

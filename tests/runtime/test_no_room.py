@@ -8,13 +8,15 @@ import pytest
 
 from fleet.act.crew import Crew
 from fleet.act.lease import ChangeLease
-from fleet.act.steps import StepWork
+from fleet.act.steps import kinds
+from fleet.act.steps.work import StepWork
 from fleet.clock import ManualClock
 from fleet.errors import NoRoom, RolledBack
-from fleet.model import Plan, Price, Step, StepKind
+from fleet.model import StepKind
 from fleet.slots import Gate, WorkerProcess
 from fleet.slots.sqlite import SqliteStore
 from fleet.spec import GroupSpec
+from tests.support.plans import plan_of, step_of
 
 
 class Place:
@@ -112,13 +114,8 @@ def test_a_roll_without_room_for_one_pod_has_touched_nothing(store: SqliteStore)
     store.write_gate(Gate(group="orders", open=frozenset({0, 1})))
     for slot, worker in zip(store.slots("orders"), place.names, strict=False):
         assert store.take(slot, worker=worker, revision="old", spark_session=None) is not None
-    price = Price(rebalances_min=0, rebalances_max=0)
-    step = Step(kind=StepKind.ROLL, slots=(0, 1), revision="new", price=price, sentence="roll")
-    plan = Plan(
-        id="p", cluster="main", group="orders", created_at=0.0, snapshot_at=0.0, wanted=2,
-        revision="new", steps=(step,),
-    )  # fmt: skip
-    change = store.begin(plan, actor="test", started_at=0.0)
+    step = step_of(StepKind.ROLL, (0, 1))
+    change = store.begin(plan_of(step), actor="test", started_at=0.0)
     assert change is not None
     worker = {"protocol": "classic", "entrypoint": "job:process"}
     work = StepWork(
@@ -128,13 +125,13 @@ def test_a_roll_without_room_for_one_pod_has_touched_nothing(store: SqliteStore)
         leave=lambda *_, **__: None,
         lease=ChangeLease(store, change, lease=10.0),
         wait=lambda *_: None,
-        settle=lambda: None,
+        ledger=place,
         clock=clock,
         progress=said.append,
         window=None,
     )
     with pytest.raises(RolledBack, match="exceeded quota; nothing was handed over, old goes on"):
-        work.perform(step)
+        kinds.perform(work, step)
     assert place.names == ["old-1", "old-2", "old-3"]
     assert not store.gate("orders").handover
     assert place.asked == [3, 3]

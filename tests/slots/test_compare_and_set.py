@@ -7,7 +7,7 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.errors import LostLease
 from fleet.evidence import Watch
-from fleet.model import Plan, TopicPartition
+from fleet.model import TopicPartition
 from fleet.slots import (
     ChangeState,
     Gate,
@@ -19,6 +19,7 @@ from fleet.slots import (
     SlotStore,
     WorkerReport,
 )
+from tests.support.plans import plan_of
 
 GROUP = "orders"
 
@@ -32,19 +33,6 @@ def open_slots(store: SlotStore, *numbers: int, **fields: object) -> Gate:
 
 def take(store: SlotStore, seen: Slot, worker: str = "w1", revision: str = "r1") -> Slot | None:
     return store.take(seen, worker=worker, revision=revision, spark_session=f"session-{worker}")
-
-
-def plan(plan_id: str, group: str = GROUP) -> Plan:
-    return Plan(
-        id=plan_id,
-        cluster="main",
-        group=group,
-        created_at=1.0,
-        snapshot_at=1.0,
-        wanted=1,
-        revision="r1",
-        steps=(),
-    )
 
 
 def test_a_gate_that_was_never_written_is_version_0_and_shut(store):
@@ -211,15 +199,15 @@ def test_a_release_keeps_the_member_id_until_the_leave(store, phase, after):
 
 def test_one_change_at_a_time_and_a_token_that_grows(store):
     """A second one is refused while a change runs; the next one has a higher token."""
-    first = store.begin(plan("p1"), actor="a", started_at=5.0)
+    first = store.begin(plan_of(id="p1"), actor="a", started_at=5.0)
     assert first is not None
-    assert store.begin(plan("p2"), actor="b", started_at=6.0) is None
-    assert store.begin(plan("p2", "other"), actor="b", started_at=6.0) is not None
+    assert store.begin(plan_of(id="p2"), actor="b", started_at=6.0) is None
+    assert store.begin(plan_of(id="p2", group="other"), actor="b", started_at=6.0) is not None
     done = store.advance(
         replace(first, state=ChangeState.DONE, step=0, ended_at=7.0, sentence="done")
     )
     assert done.counter == 1
-    second = store.begin(plan("p2"), actor="b", started_at=8.0)
+    second = store.begin(plan_of(id="p2"), actor="b", started_at=8.0)
     assert second is not None
     assert second.token > first.token
     assert [c.plan.id for c in store.changes(GROUP)] == ["p2", "p1"]
@@ -228,7 +216,7 @@ def test_one_change_at_a_time_and_a_token_that_grows(store):
 
 def test_a_change_is_adopted_only_as_seen_and_its_former_actor_is_told(store):
     """After adopt the old actor gets LostLease; a stale adopter gets None."""
-    change = store.begin(plan("p1"), actor="a", started_at=5.0)
+    change = store.begin(plan_of(id="p1"), actor="a", started_at=5.0)
     assert change is not None
     renewed = store.advance(replace(change, detail={"position": 42}))
     assert store.adopt(change, actor="b") is None
@@ -246,7 +234,7 @@ def test_a_change_is_adopted_only_as_seen_and_its_former_actor_is_told(store):
 def test_old_changes_go(store, stores):
     """A group keeps its last changes only."""
     for number in range(stores.kept_changes + 3):
-        change = store.begin(plan(f"p{number}"), actor="a", started_at=0.0)
+        change = store.begin(plan_of(id=f"p{number}"), actor="a", started_at=0.0)
         assert change is not None
         store.advance(replace(change, state=ChangeState.DONE))
     kept = store.changes(GROUP, limit=10_000)
@@ -300,7 +288,7 @@ def test_clusters_do_not_see_each_other(store, stores):
     """The cluster's name is part of every key."""
     other = stores.open(cluster="other")
     open_slots(store, 0)
-    assert store.begin(plan("p1"), actor="a", started_at=0.0)
+    assert store.begin(plan_of(id="p1"), actor="a", started_at=0.0)
     store.put_note(GROUP, "k", {})
     assert other.gate(GROUP).version == 0
     assert (other.slots(GROUP), other.change(GROUP), other.note(GROUP, "k")) == ((), None, None)
@@ -309,7 +297,7 @@ def test_clusters_do_not_see_each_other(store, stores):
 def test_an_actor_that_lost_its_change_writes_no_gate(store):
     """Whatever it has read: the gate itself knows who has the change now."""
     open_slots(store, 0)
-    first = store.begin(plan("p1"), actor="ann", started_at=0.0)
+    first = store.begin(plan_of(id="p1"), actor="ann", started_at=0.0)
     seen = store.write_gate(replace(store.gate(GROUP), open_at=1.0), by=first)
     assert seen is not None
     second = store.adopt(first, actor="bob")
@@ -326,7 +314,7 @@ def test_an_actor_that_lost_its_change_writes_no_gate(store):
 def test_a_beat_changes_nothing_that_anybody_reads(store):
     """It proves that a renewal would have been stored [38]."""
     open_slots(store, 0)
-    assert store.begin(plan("p1"), actor="ann", started_at=0.0)
+    assert store.begin(plan_of(id="p1"), actor="ann", started_at=0.0)
     before = (store.gate(GROUP), store.slots(GROUP), store.change(GROUP))
     store.beat(GROUP)
     assert (store.gate(GROUP), store.slots(GROUP), store.change(GROUP)) == before

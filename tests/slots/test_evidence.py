@@ -12,13 +12,13 @@ from fleet.act.changing import Changing
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.evidence import Evidence, Watch
-from fleet.model import Plan
 from fleet.slots import Gate, Slot, database
 from fleet.slots.database import DATABASE
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
 from fleet.worker.holding import Looker
 from fleet.worker.leaving import Completer
+from tests.support.plans import plan_of
 
 GROUP = "g"
 LEASE = 9.0
@@ -164,17 +164,7 @@ def test_an_old_look_says_nothing(scene: Scene):
 
 
 def change_of(scene: Scene):
-    plan = Plan(
-        id="p",
-        cluster="main",
-        group=GROUP,
-        created_at=0.0,
-        snapshot_at=0.0,
-        wanted=1,
-        revision="r",
-        steps=(),
-    )
-    change = scene.holder.begin(plan, actor="ann", started_at=0.0)
+    change = scene.holder.begin(plan_of(group=GROUP), actor="ann", started_at=0.0)
     assert change is not None
     return change
 

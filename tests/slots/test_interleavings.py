@@ -1,4 +1,5 @@
 """The take protocol in thousands of orders: takers, gates, a store that goes away, deaths.
+from tests.support.plans import plan_of
 
 What must hold, whoever comes between whose requests: of an unproven revision one slot at most is
 taken from another revision; a slot that was seen free after its gate shut is nobody's; what is
@@ -11,10 +12,10 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import LostLease, Unreachable
-from fleet.model import Plan
 from fleet.slots import Change, Gate, Handover, Phase, Slot
 from fleet.slots.store import Store
 from tests.slots.interleaving import Stopped, World
+from tests.support.plans import plan_of
 
 GROUP = "orders"
 SLOTS = 3
@@ -172,7 +173,7 @@ def test_a_former_actor_writes_no_gate(rounds):
     for seed in range(rounds):
         world = World(seed)
         prepared(world)
-        first = world.quiet().begin(_plan(), actor="ann", started_at=0.0)
+        first = world.quiet().begin(plan_of(group=GROUP), actor="ann", started_at=0.0)
         assert first is not None
 
         def slept(world: World = world, first: Change = first) -> None:
@@ -195,16 +196,3 @@ def test_a_former_actor_writes_no_gate(rounds):
         fenced += not world.quiet().gate(GROUP).open_at
         assert world.quiet().gate(GROUP).open == {0}
     assert 0 < fenced < rounds
-
-
-def _plan() -> Plan:
-    return Plan(
-        id="p",
-        cluster="main",
-        group=GROUP,
-        created_at=0.0,
-        snapshot_at=0.0,
-        wanted=1,
-        revision="r",
-        steps=(),
-    )

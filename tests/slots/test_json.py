@@ -1,7 +1,7 @@
 """What the store writes reads back as the same values."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,30 +15,20 @@ _json = st.dictionaries(
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        pytest.param(Price, "price", id="price"),
-        pytest.param(Step, "step", id="step"),
-        pytest.param(Plan, "plan", id="plan"),
-        pytest.param(Receipt, "receipt", id="receipt"),
-        pytest.param(Change, "change", id="change"),
-        pytest.param(Gate, "gate", id="gate"),
-        pytest.param(WorkerReport, "report", id="report"),
-    ],
-)
-def test_round_trip(kind, name):
+@pytest.mark.parametrize("kind", [Price, Step, Plan, Receipt, Change, Gate, WorkerReport])
+def test_round_trip(kind):
     """Every field survives, through text."""
-    as_json = getattr(codec, f"{name}_as_json")
-    from_json = getattr(codec, f"{name}_from_json")
+    as_json = codec.gate_as_json if kind is Gate else codec.as_json
     st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
     st.register_type_strategy(object, _json)
 
     @settings(max_examples=40, deadline=None)
     @given(st.from_type(kind))
     def round_trip(value):
+        if isinstance(value, Change):  # a record's own detail is always one object of JSON
+            value = replace(value, detail=dict(value.detail))
         stored = as_json(value)
-        assert set(stored) == {field.name for field in fields(kind)}
-        assert from_json(json.loads(json.dumps(stored))) == value
+        assert list(stored) == [field.name for field in fields(kind)]
+        assert codec.from_json(kind, json.loads(json.dumps(stored))) == value
 
     round_trip()

@@ -1,6 +1,6 @@
 """What a holder does when it takes a slot, is asked for something, loses it, or is fenced."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,27 +11,15 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member
-from fleet.settings import WorkerSettings
-from fleet.slots import Gate, Handover, Slot
-from fleet.slots.sqlite import SqliteStore
-from fleet.spec import Cluster, GroupSpec
+from fleet.slots import Handover, Slot
 from fleet.worker.building import membership_of
-from fleet.worker.entrypoint import Entrypoint
-from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner, Identity
-from fleet.worker.holding import Looker
-from fleet.worker.leaving import Completer
 from fleet.worker.membership import Membership
-from fleet.worker.protocols import protocol_of
 from fleet.worker.reporting import Reporter
 from fleet.worker.spark_link import SparkLink
 from fleet.worker.standing import End, Ended
-from fleet.worker.takeover import Takeover
-from fleet.worker.tenure import Tenure, Tools
-from fleet.worker.trial import Trial
+from fleet.worker.tenure import Tenure
+from tests.worker.holder import CLASSIC, CONSUMER, Parts
 
-CLASSIC = {"protocol": "classic", "session_timeout": 180}
-CONSUMER = {"protocol": "consumer"}
 FENCED = Ended(how=End.FENCED, sentence="82", clean=True)
 REFUSED = Ended(how=End.UNRELEASED, sentence="111", clean=True)
 
@@ -50,88 +38,16 @@ class Link(SparkLink):
         return None
 
 
-class Stopped:
-    """Whether a signal has asked the worker to end."""
-
-    asked = False
-
-    def is_set(self) -> bool:
-        """As threading.Event."""
-        return self.asked
-
-
-class Scene:
+class Scene(Parts):
     """Slot 0 of a group, left by `dead` as a test says; worker `w` looks at it."""
 
+    clock: ManualClock
+    link: Link
+
     def __init__(self, folder: Path, worker: Mapping[str, Any]) -> None:
-        self.clock = ManualClock()
-        self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=self.clock)
-        self.store.write_gate(Gate(group="g", open=frozenset({0})))
-        self.left: list[tuple[str | None, str]] = []
-        self.refusal: str | None = None
-        self.member: Member | None = None
-        self.stop = Stopped()
-        events = Events(worker="w", clock=self.clock, environ={})
-        settings = WorkerSettings(
-            cluster=Cluster(),
-            bootstrap_servers="127.0.0.1:1",
-            group=GroupSpec.model_validate(
-                {
-                    "group": "g",
-                    "topics": ["t"],
-                    "worker": {"entrypoint": "app.job:process", **worker},
-                }
-            ),
-            revision="r",
-        )
-        self.link = Link(self.clock)
-        self.runner = BatchRunner(
-            link=self.link,
-            entrypoint=Entrypoint(
-                name="app.job:process", function=lambda df, _: None, setup=None,
-                takes_batch_id=False,
-            ),
-            identity=Identity(cluster="main", group="g", worker="w", revision="r"),
-            batch_timeout=60.0,
-            still_ours=lambda: True,
-            ending=lambda: False,
-            clock=self.clock,
-            events=events,
-        )  # fmt: skip
-        self.looker = Looker(self.store, group="g", lease=10.0, clock=self.clock)
-        self.reporter = Reporter(settings, name="w", clock=self.clock, events=events)
-        self.tools = Tools(
-            settings=settings,
-            name="w",
-            store=self.store,
-            looker=self.looker,
-            completer=Completer(
-                self.store, group="g", static=True, lease=10.0, leave=self.leave,
-                clock=self.clock, events=events,
-            ),
-            leave=self.leave,
-            takeover=Takeover(
-                group="g", leave=self.leave, holder_of=lambda _: self.member, events=events
-            ),
-            protocol=protocol_of(settings),
-            runner=self.runner,
-            reporter=self.reporter,
-            trial=Trial(None),
-            stop=self.stop,  # type: ignore[arg-type]
-            clock=self.clock,
-            events=events,
-        )  # fmt: skip
-        self.events = events
+        clock = ManualClock()
+        super().__init__(folder, clock=clock, link=Link(clock), worker=worker)
         self.tenures: list[Tenure] = []
-
-    def leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
-        """What a taker sends."""
-        self.left += members
-        return self.refusal
-
-    def slot(self) -> Slot:
-        """As stored."""
-        return self.store.slots("g")[0]
 
     def held(self, **fields: Any) -> Slot:
         """By `dead`, with these fields."""
@@ -274,7 +190,7 @@ def test_what_is_asked_of_the_holder(new):
     assert tenure._ask() == ("slot closed", None)
     scene.ask(open=frozenset({0}), leaving=frozenset({0}))
     assert tenure._ask() == ("leave", None)
-    scene.stop.asked = True
+    scene.stop.set()
     assert tenure._ask() == ("end", None)
 
 

@@ -9,23 +9,29 @@ coordinator by another address than their own (NAT, host network), nobody is nam
 members stay until their session ends; the receipt says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from fleet.act.lease import ChangeLease
+from fleet.act.steps.step_memory import StepStart
 from fleet.clock import Clock
 from fleet.decide.adopted import Adopted, address_of, members_of
 from fleet.errors import FleetError
 from fleet.model import GroupSnapshot, Member, Step, StepKind
-
-if TYPE_CHECKING:
-    from fleet.act.lease import ChangeLease
 
 JOIN_SECONDS: Final = 60.0
 """For a ready pod to be a member, which other people's readiness probe may not tell."""
 
 Scale = Callable[[str, int], Adopted]
 """(group, pods) → the Deployment, once its pods are gone or ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleMemory:
+    """Where the group's pods were before one of them was stopped."""
+
+    addresses: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +45,12 @@ class Adopting:
     leave: Callable[..., str | None]
     clock: Clock
 
-    def perform(self, step: Step, lease: "ChangeLease") -> tuple[str, ...]:
+    def perform(self, step: Step, lease: ChangeLease) -> tuple[str, ...]:
         """Do what is missing of the step; sentences for its receipt."""
         plan = lease.change.plan
-        if "addresses" not in lease.change.detail:
+        if lease.recall(ScaleMemory).addresses is None:
             self._remember(plan.group, lease)
-        before = _texts(lease.change.detail.get("addresses"))
+        before = lease.recall(ScaleMemory).addresses or ()
         after = self.scale(plan.group, plan.wanted)
         if step.kind is StepKind.OPEN:
             return self._await_members(after, lease)
@@ -54,7 +60,7 @@ class Adopting:
         left = [m for m in found if address_of(m) in gone]
         return self._leave(plan.id, plan.group, left)
 
-    def _await_members(self, after: Adopted, lease: "ChangeLease") -> tuple[str, ...]:
+    def _await_members(self, after: Adopted, lease: ChangeLease) -> tuple[str, ...]:
         """A pod may be ready before it has joined: what it costs to join is the step's."""
         deadline = self.clock.monotonic() + JOIN_SECONDS
         while True:
@@ -64,21 +70,19 @@ class Adopting:
             if not missing or self.clock.monotonic() > deadline:
                 break
             self.clock.sleep(1.0)
-        ours = {m.instance_id or m.member_id for m in joined}
-        lease.remember(members=sorted(ours | set(_texts(lease.change.detail.get("members")))))
+        known = lease.recall(StepStart).members or ()
+        lease.remember(StepStart(members=_names(joined, known)))
         if missing:
             return (f"{len(missing)} pod(s) have not joined within {JOIN_SECONDS:.0f} s",)
         return ()
 
-    def _remember(self, group: str, lease: "ChangeLease") -> None:
+    def _remember(self, group: str, lease: ChangeLease) -> None:
         adopted = self.adopted(group)
         if adopted is None:
             raise FleetError(f"the Deployment of group {group} is gone")
         members = members_of(self.look(group), adopted)
-        lease.remember(
-            addresses=sorted(adopted.addresses.values()),
-            members=sorted({m.instance_id or m.member_id for m in members}),
-        )
+        lease.remember(StepStart(members=_names(members)))
+        lease.remember(ScaleMemory(addresses=tuple(sorted(adopted.addresses.values()))))
 
     def _leave(self, plan_id: str, group: str, left: list[Member]) -> tuple[str, ...]:
         named = [m for m in left if m.instance_id is not None]
@@ -91,5 +95,6 @@ class Adopting:
         return (f"{len(named)} static member(s) of pods that are gone left in one request",)
 
 
-def _texts(value: object) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else []
+def _names(members: Iterable[Member], known: Iterable[str] = ()) -> tuple[str, ...]:
+    """As records have them, in order; those known before stay."""
+    return tuple(sorted({m.instance_id or m.member_id for m in members} | set(known)))

@@ -9,22 +9,13 @@ import pytest
 from fleet.act.changing import Changing
 from fleet.act.liveness import sign, works_on
 from fleet.clock import ManualClock
-from fleet.model import Plan
 from fleet.processes import identify
 from fleet.slots import Change, ChangeState, Gate, Handover, Slot
 from fleet.slots.sqlite import SqliteStore
+from tests.support.plans import plan_of
 
 LEASE = 10.0
-PLAN = Plan(
-    id="p",
-    cluster="main",
-    group="g",
-    created_at=0.0,
-    snapshot_at=0.0,
-    wanted=1,
-    revision="r",
-    steps=(),
-)
+PLAN = plan_of(group="g")
 
 
 @pytest.fixture

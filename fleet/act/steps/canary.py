@@ -1,0 +1,51 @@
+"""The proof of new code: the first that run it have to commit before any other does [22]."""
+
+from collections.abc import Sequence
+
+from fleet.act.steps.work import StepWork, numbers_of
+from fleet.errors import FleetError
+from fleet.slots import Phase, Slot
+
+
+def prove(work: StepWork, numbers: Sequence[int], revision: str) -> None:
+    """Wait for `canary_batches` commits, or for `bake` without data and without error.
+
+    Of several slots one has to commit, none may fail. Raises FleetError with the first error.
+    """
+    rollout = work.spec.rollout
+    since = work.clock.monotonic()
+
+    def proven() -> bool:
+        found = work.slots()
+        slots = [found[n] for n in numbers]
+        raise_on_trial(work, slots, revision)
+        for slot in slots:
+            if slot.revision != revision or slot.phase is not Phase.ACTIVE:
+                raise FleetError(
+                    f"slot {slot.number} is {slot.phase} and no longer runs {revision}"
+                )
+        if any(slot.batches >= rollout.canary_batches for slot in slots):
+            return True
+        return work.clock.monotonic() - since >= rollout.bake
+
+    work.progress(
+        f"  canary: slot(s) {numbers_of(numbers)} have to commit {rollout.canary_batches} batches"
+    )
+    work.wait(proven, rollout.bake + 30.0, "the canary")
+
+
+def raise_on_trial(work: StepWork, slots: Sequence[Slot], revision: str) -> None:
+    """The first error of a revision: a slot that is taken again keeps none, its report does."""
+    for slot in slots:
+        raise_on_error(work, slot, revision)
+    for report in work.store.reports(work.spec.group):
+        if report.revision == revision and report.phase == "failed" and report.error:
+            raise FleetError(report.error)
+
+
+def raise_on_error(work: StepWork, slot: Slot, revision: str) -> None:
+    """FleetError where a slot on trial tells an error, or its holder died."""
+    if slot.revision == revision and slot.error:
+        raise FleetError(slot.error)
+    if slot.revision == revision and slot.holder and work.is_dead(slot):
+        raise FleetError(f"worker {slot.holder} died while it was the canary")

@@ -1,0 +1,94 @@
+"""What a step cost: from where counting starts to its receipt.
+
+Problem: rebalances that a step causes are recorded after it has done its work, and its actor may
+die in between. Choice: where the coordinator's records stand is written to the change before
+anything moves; the receipt is read once the group is settled [25]. Cost: about heartbeat + 2 s
+of waiting per step.
+"""
+
+from fleet.act.steps.step_memory import StepStart
+from fleet.act.steps.work import StepWork, member_ids
+from fleet.counted import Counted
+from fleet.decide.receipts import judge
+from fleet.errors import Unreachable
+from fleet.model import GroupState, Receipt, Step, StepKind
+from fleet.spec import CONSUMER_HEARTBEAT, ClassicWorker
+
+
+def begin(work: StepWork, step: Step) -> None:
+    """Write down where counting starts, and whose members are ours; once for a step."""
+    if work.lease.recall(StepStart).started_at is None:
+        start = StepStart(
+            started_at=work.clock.now(),
+            position=work.ledger.position(work.spec.group),
+            members=tuple(sorted(member_ids(work.slots().values(), step.slots))),
+        )
+        work.lease.remember(start)
+
+
+def settle(work: StepWork) -> None:
+    """Wait for Stable (or Empty) with no new generation for heartbeat + 2 s [25].
+
+    A KIP-848 group is Stable when its group epoch, its assignment epoch and every member's
+    epoch are one; two heartbeat intervals, since each member hears and answers in its own.
+    """
+    worker = work.spec.worker
+    if isinstance(worker, ClassicWorker):
+        quiet = worker.heartbeat_interval + 2.0
+    else:
+        quiet = 2 * CONSUMER_HEARTBEAT
+    seen: object = None
+    since_when = work.clock.monotonic()
+
+    def settled() -> bool:
+        nonlocal seen, since_when
+        try:
+            counted = _counted(work)
+            state = work.ledger.state(work.spec.group)
+        except Unreachable:  # a broker that is away: look again, within the limit
+            seen, since_when = None, work.clock.monotonic()
+            return False
+        calm = state in {GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD}
+        mark = (state, counted.to_generation if counted else None)
+        if mark != seen or not calm:
+            seen, since_when = mark, work.clock.monotonic()
+        return calm and work.clock.monotonic() - since_when >= quiet
+
+    limit = quiet + work.spec.rollout.drain_timeout + 60.0
+    work.wait(settled, limit, f"group {work.spec.group} to settle", poll=0.5)
+
+
+def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
+    """What the step in hand cost, once the group is settled; notes: what it says itself."""
+    change, ended = work.lease.change, work.clock.now()
+    if step.kind is not StepKind.WARM:
+        settle(work)
+    made = judge(
+        plan=change.plan,
+        step_index=change.step,
+        counted=_counted(work),
+        our_instances=_ours(work, step),
+        started_at=change.step_began,
+        ended_at=ended,
+        extra=notes,
+    )
+    work.progress(
+        f"  recorded {made.ours} rebalance(s) where {step.price} expected, "
+        f"{made.moved} partition(s) moved: {made.verdict}"
+    )
+    return made
+
+
+def _counted(work: StepWork) -> Counted | None:
+    since = work.lease.recall(StepStart).position
+    return None if since is None else work.ledger.counted(work.spec.group, since)
+
+
+def _ours(work: StepWork, step: Step) -> frozenset[str]:
+    """Who of the recorded members is ours: instance ids, and for dynamic members member ids.
+
+    A dynamic member has another id each time, so those from before the step count as well.
+    """
+    names = {f"{work.spec.group}-{n}" for n in step.slots}
+    now = member_ids(work.slots().values(), step.slots)
+    return frozenset(names | now).union(work.lease.recall(StepStart).members or ())

@@ -1,0 +1,239 @@
+"""Rolling static members: slot after slot passes from its holder to a warm worker of new code.
+
+Problem: a successor reads on within milliseconds only where it is warm, and bad code must not
+get past the first slot. Choice: the holder is asked to drain once enough workers of the new
+revision are warm; the first slot is the canary, and goes back where it fails [22]; a few
+standbys are kept ahead, started between two handovers and not beside them, because a start
+takes the cores that a successor's first batch needs. Cost: a start's seconds per slot.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from fleet.act.steps.canary import prove, raise_on_error
+from fleet.act.steps.work import StepWork, asking, numbers_of
+from fleet.errors import FleetError, LostLease, NoRoom, RolledBack, Unreachable
+from fleet.model import Step
+from fleet.slots import Gate, Handover, Phase, Slot
+
+STOCK_PATIENCE: Final = 20.0
+"""Seconds that a handover waits for standbys it does not need itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverMemory:
+    """Of one roll: what stood before it, and how far it came."""
+
+    tokens: Mapping[int, int] | None = None
+    """Slot → its token when the roll began: a higher one was taken since."""
+    canary: int | None = None
+    """The slot that was asked first."""
+    old_revision: str | None = None
+    """What the canary ran, where it goes back to; empty where nothing is known of it."""
+
+    def since(self, slot: Slot) -> bool:
+        """Whether the slot was taken since the roll began."""
+        return slot.token > (self.tokens or {}).get(slot.number, 0)
+
+
+def perform(work: StepWork, step: Step) -> tuple[str, ...]:
+    """Hand over what is not handed over yet."""
+    if work.lease.recall(HandoverMemory).tokens is None:
+        slots = work.slots()
+        tokens = {n: slots[n].token for n in step.slots}
+        work.lease.remember(HandoverMemory(tokens=tokens))
+    _Roll(work, step).all_slots()
+    work.retire_all(step.revision)
+    return ()
+
+
+class _Roll:
+    """One roll, carried on from where it stands."""
+
+    def __init__(self, work: StepWork, step: Step) -> None:
+        self._work = work
+        self._step = step
+        self._new = step.revision
+
+    def _memory(self) -> HandoverMemory:
+        return self._work.lease.recall(HandoverMemory)
+
+    def _canary_asked(self) -> bool:
+        return self._memory().canary is not None
+
+    def all_slots(self) -> None:
+        """The canary alone, then as many at once as are allowed and have a successor."""
+        slots, gate, memory = self._work.slots(), self._work.gate(), self._memory()
+        todo = [n for n in self._step.slots if not rolled(slots.get(n), gate, self._new, memory)]
+        canary_due = len(todo) == len(self._step.slots) or self._canary_asked()
+        width = self._work.spec.rollout.max_parallel
+        stock = self._first_stock(len(todo)) if canary_due else self._stock(len(todo))
+        while todo:
+            turn = todo[:1] if canary_due else todo[: min(width, stock)]
+            if canary_due:
+                self._await_first(stock)
+            else:
+                self._await_stock(stock)
+            self._hand_over(turn, canary=canary_due)
+            todo = todo[len(turn) :]
+            canary_due = False
+            stock = self._stock(len(todo))
+
+    # --- standbys ahead ---------------------------------------------------------------------
+
+    def _stock(self, left: int) -> int:
+        """Keep new standbys ahead of the roll, never more than are still needed; how many.
+
+        Where there is no room for them, one will do: slot after slot.
+        """
+        spec = self._work.spec
+        ahead = min(left, spec.rollout.max_parallel + 1)
+        return self._work.crew.ensure(self._new, ahead + spec.replicas.standby, least=min(left, 1))
+
+    def _first_stock(self, left: int) -> int:
+        """The same before the canary: without room for a single one, nothing was touched yet."""
+        try:
+            return self._stock(left)
+        except NoRoom as error:
+            if self._canary_asked():
+                raise
+            self._give_up(error)
+
+    def _await_stock(self, stock: int) -> None:
+        """Let those that were just started become warm, for a while.
+
+        A start takes the cores that the next handover's first batch needs: its pause doubled.
+        """
+        work = self._work
+        deadline = work.clock.monotonic() + STOCK_PATIENCE
+
+        def warm() -> bool:
+            work.crew.raise_if_ill(self._new)
+            waited = work.clock.monotonic() > deadline
+            return waited or len(work.crew.warm(self._new)) >= stock
+
+        limit = STOCK_PATIENCE + work.join_limit
+        work.wait(warm, limit, f"{stock} warm standby(s) of revision {self._new}")
+
+    def _await_first(self, stock: int) -> None:
+        """The same before the canary: a revision that never gets warm has touched nothing yet."""
+        try:
+            self._await_stock(stock)
+            self._await_warm(1)
+        except (LostLease, Unreachable):
+            raise
+        except FleetError as error:
+            if self._canary_asked():
+                raise
+            self._give_up(error)
+
+    def _await_warm(self, count: int) -> None:
+        limit = self._work.spec.rollout.warm_timeout
+        self._work.crew.await_warm(self._new, count, timeout=limit, wait=self._work.wait)
+
+    def _give_up(self, error: FleetError) -> NoReturn:
+        """Its workers go; those of the old revision never stopped."""
+        work, new = self._work, self._new
+        slots = work.slots()
+        running = {revision for n in self._step.slots if (revision := slots[n].revision)}
+        old = min(running - {new}, default=new)
+        warm = set(work.crew.warm(new)) if old == new else set()
+        work.progress(f"  no worker of {new} gets warm ({error}); they go again")
+        work.remove(sorted(set(work.crew.free(new)) - warm))
+        work.keep_standbys(old)
+        raise RolledBack(
+            f"no worker of revision {new} got warm: {error}; nothing was handed over, {old} goes on"
+        ) from error
+
+    # --- one handover -----------------------------------------------------------------------
+
+    def _hand_over(self, numbers: Sequence[int], *, canary: bool) -> None:
+        work, memory = self._work, self._memory()
+        self._await_warm(len(numbers))
+        before = {n: s for n, s in work.slots().items() if n in numbers}
+        if canary and memory.canary is None:
+            was = before[numbers[0]].revision or ""
+            work.lease.remember(HandoverMemory(canary=numbers[0], old_revision=was))
+        asks = asks_of(before, self._new, memory)
+        work.write_gate(lambda gate: asking(gate, asks))
+        started = work.clock.monotonic()
+        try:
+            what = f"slot(s) {numbers_of(numbers)} to pass to revision {self._new}"
+            work.wait(lambda: self._taken(numbers, canary=canary), work.pass_limit, what)
+            if canary:
+                prove(work, numbers[:1], self._new)
+        except LostLease:
+            raise
+        except FleetError as error:
+            if not canary:
+                raise
+            self._roll_back(numbers[0], error)
+        took = work.clock.monotonic() - started
+        work.unpin(numbers)
+        work.remove(sorted(holders_before(before, memory)))
+        kind = "canary slot" if canary else "slot"
+        work.progress(f"  {kind} {numbers_of(numbers)} runs {self._new} after {took:.1f} s")
+
+    def _taken(self, numbers: Sequence[int], *, canary: bool) -> bool:
+        found, memory = self._work.slots(), self._memory()
+        slots = [found[n] for n in numbers]
+        if canary:
+            self._work.crew.raise_if_ill(self._new)
+            for slot in slots:
+                raise_on_error(self._work, slot, self._new)
+        return all(runs(slot, self._new) and memory.since(slot) for slot in slots)
+
+    def _roll_back(self, number: int, error: FleetError) -> NoReturn:
+        """The slot goes back to a standby of what it ran, which was kept for that."""
+        work, old = self._work, self._memory().old_revision or ""
+        work.progress(f"  the canary failed ({error}); slot {number} goes back to {old}")
+        back = way_back(work.slots()[number], old)
+        work.write_gate(lambda gate: asking(gate, back, instead_of=(number,)))
+        failed = [w.name for w in work.crew.wanted() if w.revision == self._new != old]
+        work.remove(failed)
+        what = f"slot {number} to run revision {old} again"
+        work.wait(lambda: runs(work.slots()[number], old), work.pass_limit, what)
+        work.unpin((number,))
+        work.keep_standbys(old)
+        raise RolledBack(
+            f"the canary on slot {number} failed: {error}; it runs {old} again"
+        ) from error
+
+
+def runs(slot: Slot, revision: str) -> bool:
+    """Whether the slot has a ready member of the revision."""
+    return slot.revision == revision and slot.phase is Phase.ACTIVE
+
+
+def rolled(slot: Slot | None, gate: Gate, revision: str, memory: HandoverMemory) -> bool:
+    """Taken since the roll began by a worker of the revision, and confirmed."""
+    return (
+        slot is not None
+        and memory.since(slot)
+        and runs(slot, revision)
+        and slot.number not in gate.handover
+    )
+
+
+def asks_of(
+    slots: Mapping[int, Slot], revision: str, memory: HandoverMemory
+) -> dict[int, Handover]:
+    """What is asked of the slots: their holders to go, unless they are the new ones already."""
+    return {
+        n: Handover(token=slot.token, revision=revision)
+        for n, slot in slots.items()
+        if not memory.since(slot) or slot.revision != revision
+    }
+
+
+def holders_before(slots: Mapping[int, Slot], memory: HandoverMemory) -> set[str]:
+    """The workers that held the slots when the roll began."""
+    return {s.holder for s in slots.values() if s.holder and not memory.since(s)}
+
+
+def way_back(slot: Slot, revision: str) -> dict[int, Handover]:
+    """What makes a slot run `revision` again; nothing where its old holder has it still."""
+    if slot.revision == revision:
+        return {}
+    return {slot.number: Handover(token=slot.token, revision=revision)}

@@ -1,0 +1,24 @@
+"""Which module performs which kind of step."""
+
+from collections.abc import Callable
+
+from fleet.act.steps import handover, leave_slots, open_slots, rejoin, standbys, wave
+from fleet.act.steps.work import StepWork
+from fleet.model import Step, StepKind
+
+Perform = Callable[[StepWork, Step], tuple[str, ...]]
+
+
+def perform(work: StepWork, step: Step) -> tuple[str, ...]:
+    """Do what is missing of the step; sentences for its receipt."""
+    worker = work.spec.worker
+    dynamic = worker is not None and worker.membership == "dynamic"
+    kinds: dict[StepKind, Perform] = {
+        StepKind.OPEN: open_slots.perform,
+        StepKind.LEAVE: leave_slots.perform,
+        StepKind.STOP_ALL: leave_slots.perform,
+        StepKind.ROLL: wave.perform if dynamic else handover.perform,
+        StepKind.REJOIN: rejoin.perform,
+        StepKind.WARM: standbys.perform,
+    }
+    return kinds[step.kind](work, step)

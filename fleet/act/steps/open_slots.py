@@ -1,0 +1,97 @@
+"""Opening slots: one gate write for all, so that their members join in one rebalance [19]."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from fleet.act.steps.canary import raise_on_trial
+from fleet.act.steps.work import StepWork, asking, numbers_of
+from fleet.model import Step
+from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
+
+OPEN_AHEAD: Final = 1.5
+"""Seconds between the gate write and the joint subscribe: time to take, build, connect [19]."""
+
+
+def perform(work: StepWork, step: Step) -> tuple[str, ...]:
+    """Open the step's slots."""
+    return open_together(work, step.slots, step.revision)
+
+
+def open_together(
+    work: StepWork,
+    numbers: Sequence[int],
+    revision: str,
+    *,
+    pinned: bool = False,
+    on_trial: bool = False,
+) -> tuple[str, ...]:
+    """Open slots in one write and wait until all are active; the spread of their joins.
+
+    pinned: standbys of other revisions, which are kept for a rollback, may not take them
+    until `StepWork.unpin`.
+    on_trial: the first error of a taker ends the wait, with that error.
+    """
+    missing = frozenset(numbers) - work.gate().open
+    apart: str | None = None
+    if missing:
+        _warm(work, revision, len(missing))
+        pins = pins_of(work.slots(), missing, revision) if pinned else {}
+        if work.window is not None and len(missing) > 1:
+            apart = work.window.widen()
+        work.write_gate(lambda gate: opened(gate, missing, pins, at=work.clock.now() + OPEN_AHEAD))
+        work.progress(f"  opened slot(s) {numbers_of(numbers)} together")
+
+    def active() -> bool:
+        ready = all_active(work, numbers)
+        if on_trial:
+            raise_on_trial(work, [s for n, s in work.slots().items() if n in numbers], revision)
+        return ready
+
+    limit = work.join_limit + work.spec.rollout.drain_timeout
+    work.wait(active, limit, f"slot(s) {numbers_of(numbers)} to be active")
+    if work.window is not None:  # also one that a dead manager left raised
+        work.window.restore()
+    told = spread(work.store.reports(work.spec.group), numbers)
+    return (*told, *([apart] if apart else ()))
+
+
+def _warm(work: StepWork, revision: str, slots: int) -> None:
+    """Have workers for the slots, and the standbys beside them as far as there is room."""
+    count = work.crew.ensure(revision, slots + work.spec.replicas.standby, least=slots)
+    work.progress(f"  warming {count} standby(s) of revision {revision}")
+    work.crew.await_warm(revision, count, timeout=work.spec.rollout.warm_timeout, wait=work.wait)
+
+
+def all_active(work: StepWork, numbers: Sequence[int]) -> bool:
+    """Whether all slots have a ready member; FleetError where a worker of the plan cannot start."""
+    work.crew.raise_if_ill(work.lease.change.plan.revision)
+    slots = work.slots()
+    return all(n in slots and slots[n].phase is Phase.ACTIVE for n in numbers)
+
+
+def opened(gate: Gate, missing: frozenset[int], pins: dict[int, Handover], *, at: float) -> Gate:
+    """The gate with the missing slots open, their holders to subscribe at one wall time."""
+    return replace(
+        asking(gate, pins),
+        open=gate.open | missing,
+        open_at=at,
+        leaving=gate.leaving - missing,
+    )
+
+
+def pins_of(
+    slots: Mapping[int, Slot], numbers: Collection[int], revision: str
+) -> dict[int, Handover]:
+    """Asks that only the revision may take these, which ask nobody to go."""
+    return {
+        n: Handover(token=slots[n].token if n in slots else 0, revision=revision) for n in numbers
+    }
+
+
+def spread(reports: Sequence[WorkerReport], numbers: Sequence[int]) -> tuple[str, ...]:
+    """Between the first and the last subscribe of several."""
+    joined = [r.joined_at for r in reports if r.slot in set(numbers) and r.joined_at]
+    if len(joined) < 2:
+        return ()
+    return (f"joins were spread over {max(joined) - min(joined):.3f} s",)

@@ -1,0 +1,22 @@
+"""Making up for workers: a warm standby for each open slot without a holder, and those wanted."""
+
+from fleet.act.steps.work import StepWork
+from fleet.model import Step
+
+
+def perform(work: StepWork, step: Step) -> tuple[str, ...]:
+    """Wait until every open slot is held and as many standbys as are wanted are warm."""
+    standby = work.spec.replicas.standby
+    gate = work.gate()
+    unheld = gate.open - work.crew.holders().keys()
+    grace = work.spec.rollout.drain_timeout
+    work.crew.settle_standbys(step.revision, standby + len(unheld), grace=grace)
+
+    def manned() -> bool:
+        work.crew.raise_if_ill(step.revision)
+        held = gate.open <= work.crew.holders().keys()
+        return held and len(work.crew.warm(step.revision)) >= standby
+
+    limit = work.spec.rollout.warm_timeout + work.spec.runtime.lease
+    work.wait(manned, limit, f"every open slot held and {standby} warm standby(s)")
+    return ()

@@ -1,0 +1,123 @@
+"""What every kind of step works with: its change, the group's slots and gate, workers, a wait."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol
+
+from fleet.act.crew import Crew, Wait
+from fleet.act.join_window import JoinWindow
+from fleet.act.lease import ChangeLease
+from fleet.clock import Clock
+from fleet.counted import Counted
+from fleet.evidence import Watch
+from fleet.model import GroupState
+from fleet.slots import Gate, Handover, Slot, SlotStore
+from fleet.spec import GroupSpec
+
+Leave = Callable[..., str | None]
+"""leave(group, [(instance id or None, member id), …], reason=…) in one request: None = all are
+gone, else why not (`fleet.act.kafka.GroupAdmin.leave_all`)."""
+
+
+class Ledger(Protocol):
+    """What the coordinator recorded, read for receipts."""
+
+    def position(self, group: str) -> int | None:
+        """Where the group's records end now; None where they cannot be read."""
+        ...
+
+    def counted(self, group: str, since: int) -> Counted | None:
+        """What was recorded from `since` to now; None where it cannot be read."""
+        ...
+
+    def state(self, group: str) -> GroupState:
+        """The group's state now."""
+        ...
+
+
+@dataclass(kw_only=True)
+class StepWork:
+    """One step of a change of one group."""
+
+    join_limit: ClassVar[float] = 90.0
+    """Seconds for a member to get or give up its slot, beyond drain and lease."""
+    spec: GroupSpec
+    store: SlotStore
+    crew: Crew
+    leave: Leave
+    lease: ChangeLease
+    wait: Wait
+    ledger: Ledger
+    clock: Clock
+    progress: Callable[[str], None]
+    window: JoinWindow | None
+    """Of a KIP-848 group: raised while several slots open, so that their joins are one."""
+    _watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        lease = self.spec.runtime.lease
+        self._watch = Watch.over(self.store, group=self.spec.group, lease=lease, clock=self.clock)
+
+    @property
+    def pass_limit(self) -> float:
+        """Seconds for a slot to pass from its holder, dead or alive, to the next."""
+        return self.spec.rollout.drain_timeout + self.spec.runtime.lease + self.join_limit
+
+    def slots(self) -> dict[int, Slot]:
+        """The group's slots as they stand now, by number."""
+        return {slot.number: slot for slot in self.store.slots(self.spec.group)}
+
+    def gate(self) -> Gate:
+        """The group's gate as it stands now."""
+        return self.store.gate(self.spec.group)
+
+    def write_gate(self, change: Callable[[Gate], Gate]) -> None:
+        """Change the gate by compare-and-set, in the change's name; nothing where it is so."""
+        self.lease.check()
+        ours = self.lease.change
+
+        def signed(gate: Gate) -> Gate | None:
+            wanted = change(gate)
+            return None if wanted == gate else replace(wanted, plan_id=ours.plan.id)
+
+        self.store.change_gate(self.spec.group, signed, by=ours)
+
+    def unpin(self, numbers: Sequence[int]) -> None:
+        """Let anybody take these again."""
+        self.write_gate(lambda gate: asking(gate, {}, instead_of=numbers))
+
+    def is_dead(self, slot: Slot) -> bool:
+        """Its holder's lease has expired [13]; looks on from one call to the next."""
+        mark, now = (slot.holder, slot.token, slot.counter), self.clock.monotonic()
+        return slot.holder is not None and self._watch.expired(str(slot.number), mark, now)
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Ask for the end of these workers, in the time that a drain may take."""
+        self.crew.remove(names, grace=self.spec.rollout.drain_timeout)
+
+    def retire_all(self, revision: str) -> None:
+        """Remove the standbys of other revisions."""
+        free = set(self.crew.free())
+        old = [w.name for w in self.crew.wanted() if w.revision != revision and w.name in free]
+        self.remove(sorted(old))
+
+    def keep_standbys(self, revision: str) -> None:
+        """As many of the revision as are wanted and there is room for, and none of another."""
+        wanted, grace = self.spec.replicas.standby, self.spec.rollout.drain_timeout
+        self.crew.settle_standbys(revision, wanted, grace=grace, least=0)
+
+
+def asking(gate: Gate, asks: dict[int, Handover], *, instead_of: Sequence[int] = ()) -> Gate:
+    """The gate with these asks for handover, and without those of some slots; others' stay."""
+    kept = {n: h for n, h in gate.handover.items() if n not in set(instead_of)}
+    return replace(gate, handover={**kept, **asks})
+
+
+def member_ids(slots: Iterable[Slot], numbers: Collection[int]) -> set[str]:
+    """Kafka's, of those slots that have had a member."""
+    return {s.member_id for s in slots if s.number in numbers and s.member_id}
+
+
+def numbers_of(numbers: Sequence[int]) -> str:
+    """`1, 2, 3`."""
+    return ", ".join(str(n) for n in numbers)

@@ -1,0 +1,109 @@
+"""What a worker has in its hands when it takes slot 0: all of it real but Spark and Kafka."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fleet.clock import Clock
+from fleet.model import Member
+from fleet.settings import WorkerSettings
+from fleet.slots import Gate, Slot
+from fleet.slots.sqlite import SqliteStore
+from fleet.spec import Cluster, GroupSpec
+from fleet.worker.entrypoint import Entrypoint
+from fleet.worker.events import Events
+from fleet.worker.executor import BatchRunner, Identity
+from fleet.worker.holding import Looker
+from fleet.worker.leaving import Completer
+from fleet.worker.protocols import protocol_of
+from fleet.worker.reporting import Reporter
+from fleet.worker.spark_link import SparkLink
+from fleet.worker.takeover import Takeover
+from fleet.worker.tenure import Tools
+from fleet.worker.trial import Trial
+
+GROUP = "g"
+CLASSIC = {"protocol": "classic", "session_timeout": 180}
+CONSUMER = {"protocol": "consumer"}
+
+
+class Parts:
+    """Of worker `w`, revision `r`. The gate has slot 0 open; nobody holds it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clock: Clock,
+        link: SparkLink,
+        worker: Mapping[str, Any] = CLASSIC,
+        bootstrap: str = "127.0.0.1:1",
+        lease: float = 10.0,
+    ) -> None:
+        self.clock = clock
+        self.link = link
+        self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=clock)
+        self.store.write_gate(Gate(group=GROUP, open=frozenset({0})))
+        self.left: list[tuple[str | None, str]] = []
+        self.refusal: str | None = None
+        self.member: Member | None = None
+        """Who has the instance id, as the coordinator tells."""
+        self.stop = threading.Event()
+        self.events = Events(worker="w", clock=clock, environ={})
+        spec = {
+            "group": GROUP,
+            "topics": ["t"],
+            "worker": {"entrypoint": "app.job:process", **worker},
+            "runtime": {"kind": "local", "lease": lease},
+        }
+        self.settings = WorkerSettings(
+            cluster=Cluster(bootstrap_servers=bootstrap),
+            bootstrap_servers=bootstrap,
+            group=GroupSpec.model_validate(spec),
+            revision="r",
+        )
+        self.runner = BatchRunner(
+            link=link,
+            entrypoint=Entrypoint(
+                name="app.job:process", function=lambda *_: None, setup=None, takes_batch_id=False
+            ),
+            identity=Identity(cluster="main", group=GROUP, worker="w", revision="r"),
+            batch_timeout=60.0,
+            still_ours=lambda: True,
+            ending=lambda: False,
+            clock=clock,
+            events=self.events,
+        )
+        self.looker = Looker(self.store, group=GROUP, lease=lease, clock=clock)
+        self.reporter = Reporter(self.settings, name="w", clock=clock, events=self.events)
+        self.tools = Tools(
+            settings=self.settings,
+            name="w",
+            store=self.store,
+            looker=self.looker,
+            completer=Completer(
+                self.store, group=GROUP, static=True, lease=lease, leave=self.leave,
+                clock=clock, events=self.events,
+            ),
+            leave=self.leave,
+            takeover=Takeover(
+                group=GROUP, leave=self.leave, holder_of=lambda _: self.member, events=self.events
+            ),
+            protocol=protocol_of(self.settings),
+            runner=self.runner,
+            reporter=self.reporter,
+            trial=Trial(None),
+            stop=self.stop,
+            clock=clock,
+            events=self.events,
+        )  # fmt: skip
+
+    def leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
+        """What a taker sends."""
+        self.left += members
+        return self.refusal
+
+    def slot(self) -> Slot:
+        """As stored."""
+        return self.store.slots(GROUP)[0]
