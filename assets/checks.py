@@ -16,7 +16,7 @@ from dagster import (
 
 from assets import names
 from assets.judging import lag_judgement
-from assets.looking import budget_of, missing
+from assets.looking import budget_of
 from assets.recorded import from_tables
 from assets.resources import FleetResource, told
 from fleet.commands.recent import minutes_of
@@ -53,7 +53,7 @@ def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
             declared = cycle.group(group)
             if names.LAG in wanted:
                 snapshot = cycle.snapshot([group])
-                seen = snapshot.groups.get(group) or missing(group)
+                seen = snapshot.groups[group]
                 keeps_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group]).get(group)
                 yield lag_judgement(declared, seen, keeps_up).result(names.LAG, key)
             if names.STORM in wanted:

@@ -18,7 +18,6 @@ from fleet.history.causes import Replay
 from fleet.history.records import OffsetCommit, Record, Tombstone
 from fleet.keeping_up import WINDOW
 from fleet.model import TopicPartition
-from fleet.observe.group_log import GroupLog
 from fleet.observe.positions import Positions, key_to
 from fleet.rebalances import Rebalance
 
@@ -110,6 +109,8 @@ def minutes_of(fleet: "Fleet", groups: Collection[str]) -> Recent:
     """What the verdicts on these groups need, and no more; raises nothing."""
     if len(groups) > FEW or tables_of(fleet) is not None:
         return recently(fleet)
+    from fleet.observe.group_log import GroupLog  # a Kafka client, only where it is used
+
     now = fleet.clock.now()
     positions, rebalances = Positions(), list[Rebalance]()
     try:

@@ -66,7 +66,8 @@ class Snapshot:
     """One group as values."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", _Groups(self))
+        made = _Groups(self.facts, self.members, self.commits, self.lag)
+        object.__setattr__(self, "groups", made)
 
     def where(self, rows: Rows) -> "Snapshot":
         """These rows alone."""
@@ -85,26 +86,35 @@ class Snapshot:
 
 
 class _Groups(Mapping[str, GroupSnapshot]):
-    """Groups as values, each made when it is asked for."""
+    """Groups as values, each made when it is asked for.
 
-    def __init__(self, seen: Snapshot) -> None:
-        self._seen = seen
+    It holds columns and no snapshot: a circle would keep every look until garbage is collected.
+    """
+
+    def __init__(
+        self,
+        facts: Mapping[str, GroupFacts],
+        members: Mapping[str, tuple[Member, ...]],
+        commits: Commits,
+        lag: Lag,
+    ) -> None:
+        self._facts, self._members, self._commits, self._lag = facts, members, commits, lag
         self._made: dict[str, GroupSnapshot] = {}
         self._rows: dict[str, Longs] | None = None
 
     def __getitem__(self, group: str) -> GroupSnapshot:
         if group not in self._made:
-            self._made[group] = self._group(group, self._seen.facts[group])
+            self._made[group] = self._group(group, self._facts[group])
         return self._made[group]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._seen.facts)
+        return iter(self._facts)
 
     def __len__(self) -> int:
-        return len(self._seen.facts)
+        return len(self._facts)
 
     def _group(self, group: str, facts: GroupFacts) -> GroupSnapshot:
-        members = self._seen.members.get(group, ())
+        members = self._members.get(group, ())
         owners = {tp: member.member_id for member in members for tp in member.partitions}
         return GroupSnapshot(
             group=group,
@@ -120,7 +130,7 @@ class _Groups(Mapping[str, GroupSnapshot]):
         self, group: str, owners: Mapping[TopicPartition, str]
     ) -> Iterator[PartitionState]:
         rows = self._rows_of(group)
-        commits, lag = self._seen.commits, self._seen.lag
+        commits, lag = self._commits, self._lag
         columns = (
             commits.topic, commits.partition, commits.committed, lag.start, lag.end, lag.records,
             lag.seconds, lag.case,
@@ -143,7 +153,7 @@ class _Groups(Mapping[str, GroupSnapshot]):
 
     def _rows_of(self, group: str) -> Longs:
         if self._rows is None:
-            commits = self._seen.commits
+            commits = self._commits
             order = np.argsort(commits.group, kind="stable")
             ends = np.searchsorted(commits.group[order], np.arange(1, len(commits.groups) + 1))
             self._rows = dict(zip(commits.groups, np.split(order, ends)[:-1], strict=True))
