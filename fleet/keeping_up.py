@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from fleet.decide.verdicts import Around, GroupVerdict, Patience, Progress, group_verdict
+from fleet.decide.verdicts import HORIZON, Around, GroupVerdict, Patience, Progress, group_verdict
 from fleet.lag.columns import NONE, Commits, Longs, Rows
 from fleet.lag.measure import CASES
 from fleet.lag.snapshot import GroupFacts, Snapshot
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fleet.history.tables import Tables
     from fleet.opening import OpenFleet
 
-WINDOW: Final = 1200.0
-"""Seconds of commits that are read from the tables: more than the longest patience."""
 GROWTH: Final = 300.0
 """Seconds over which a lag is held against what it was."""
 _SAFE: Final = 30.0
@@ -196,7 +194,7 @@ def with_tables(
         return seen
     import pyarrow.dataset as ds  # noqa: PLC0415
 
-    since, mine = until - WINDOW, ds.field("group").isin(sorted(groups))
+    since, mine = until - HORIZON, ds.field("group").isin(sorted(groups))
     rows = tables.read(
         "commits",
         mine & (ds.field("timestamp") >= int(since * 1000)),

@@ -10,6 +10,7 @@ from fleet.act.runtime import Runtime
 from fleet.errors import FleetError, NoRoom
 from fleet.settings import settings_from
 from fleet.slots import SlotStore, WorkerProcess
+from fleet.text import plural
 
 Wait = Callable[..., None]
 """wait(predicate, seconds, what is awaited, poll=seconds between two looks): FleetError in the
@@ -88,7 +89,9 @@ class Crew:
             if have < enough:
                 self.remove(error.made, grace=_UNUSED_GRACE)
                 raise
-            self._say(f"  {have} worker(s) without a slot where {count} were wanted: {error}")
+            self._say(
+                f"  {plural(have, 'worker')} without a slot where {count} were wanted: {error}"
+            )
             self._room = have
             return have
         return count
@@ -100,7 +103,7 @@ class Crew:
             self.raise_if_ill(revision)
             return len(self.warm(revision)) >= count
 
-        wait(ready, timeout, f"{count} warm standby(s) of revision {revision}")
+        wait(ready, timeout, f"{plural(count, 'warm standby')} of revision {revision}")
 
     def raise_if_ill(self, revision: str) -> None:
         """FleetError where workers of the revision cannot start, or end before they are warm."""

@@ -13,6 +13,7 @@ from fleet.act.kafka import GroupAdmin
 from fleet.act.leaving import LeavingMember
 from fleet.errors import FleetError
 from fleet.slots import Gate, Slot, SlotStore
+from fleet.text import plural
 
 
 def leave_for_good(
@@ -44,7 +45,7 @@ def leave_for_good(
     for slot in slots:
         store.clear(slot)
     if members:
-        say(f"{len(members)} member(s) of {group} left in one request")
+        say(f"{plural(len(members), 'member')} of {group} left in one request")
     return True
 
 

@@ -23,6 +23,7 @@ from fleet.errors import FleetError, LostLease, RolledBack
 from fleet.model import Receipt, Step, Verdict
 from fleet.slots import Change, ChangeState, Gate, SlotStore
 from fleet.spec import ConsumerWorker, GroupSpec
+from fleet.text import plural
 
 Progress = Callable[[str], None]
 
@@ -79,7 +80,7 @@ class Performer:
                 why = " ".join(receipt.sentences)
                 raise FleetError(
                     f"step {index + 1} cost {receipt.ours} rebalances where {step.price} was "
-                    f"expected, so {held} more step(s) are held. {why}".strip()
+                    f"expected: {plural(held, 'step')} not carried out. {why}".strip()
                 )
         self._tidy(plan.revision)
         self.runtime.rest(self.spec.group)
@@ -136,7 +137,7 @@ class Performer:
             if self._lease is not None:
                 self._lease.check()
             if now > end:
-                raise FleetError(f"waited {timeout:.0f} s for {what}, in vain")
+                raise FleetError(f"timed out after {timeout:.0f} s waiting for {what}")
             if now - looked > 2.0:
                 looked = now
                 self.runtime.ensure()

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from fleet.commands.past import by_group, tables_of, tail_of
+from fleet.decide.verdicts import HORIZON
 from fleet.errors import FleetError
 from fleet.history.causes import Replay
 from fleet.history.records import OffsetCommit, Record, Tombstone
-from fleet.keeping_up import WINDOW
 from fleet.model import TopicPartition
 from fleet.observe.positions import Positions, key_to
 from fleet.rebalances import Rebalance
@@ -116,7 +116,7 @@ def minutes_of(fleet: "Fleet", groups: Collection[str]) -> Recent:
     try:
         with GroupLog(fleet.client, clock=fleet.clock, timeout=PATIENCE) as log:
             for group in groups:
-                first = log.position_at(group, now - WINDOW)
+                first = log.position_at(group, now - HORIZON)
                 replay = Replay(fleet.spec.cluster.name, group)
                 for record in (*log.last_state(group, first), *log.read(group, first)):
                     _note(positions, record)
@@ -127,7 +127,7 @@ def minutes_of(fleet: "Fleet", groups: Collection[str]) -> Recent:
         return Recent(kind="none", sentence=f"commits are not known: {error}")
     told = "from __consumer_offsets, read just now"
     found = recent_from(rebalances, kind="log", sentence=told, now=now)
-    return replace(found, commits=positions.copy(), reaches=now - WINDOW)
+    return replace(found, commits=positions.copy(), reaches=now - HORIZON)
 
 
 def _note(positions: Positions, record: Record) -> None:

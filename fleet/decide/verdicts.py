@@ -57,6 +57,8 @@ class Level(StrEnum):
     ERR = "ERR"
 
 
+HORIZON: Final = 1200.0
+"""Seconds of commits that a verdict looks back on: more than the longest patience."""
 WORST: Final = (
     LagVerdict.STOP,
     LagVerdict.STALL,

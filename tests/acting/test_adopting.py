@@ -77,7 +77,7 @@ def test_static_members_of_pods_that_are_gone_leave(scene):
     place = Place(scene())
     told = place.perform(StepKind.LEAVE)
     assert place.left == [("pod-b", "m-pod-b"), ("pod-c", "m-pod-c")]
-    assert told == ("2 static member(s) of pods that are gone left in one request",)
+    assert told == ("2 static members of pods that are gone left in one request",)
 
 
 def test_dynamic_members_leave_by_themselves(scene):
@@ -138,5 +138,5 @@ def test_two_pods_are_awaited_both(scene):
     place.scale = lambda group, count: place.adopted(group)
     place.members = place.members[:1]
     began = place.here.clock.now()
-    assert place.perform(StepKind.OPEN) == ("2 pod(s) have not joined within 60 s",)
+    assert place.perform(StepKind.OPEN) == ("2 pods did not join within 60 s",)
     assert place.here.clock.now() - began >= JOIN_SECONDS

@@ -125,7 +125,7 @@ def test_a_canary_that_dies_goes_back(scene):
     ("how", "why"),
     [
         ({"ends": 5}, "ended 5 times before it was warm"),
-        ({"warm_after": 1e9}, "1 warm standby(s) of revision new, in vain"),
+        ({"warm_after": 1e9}, "waiting for 1 warm standby of revision new"),
     ],
 )
 def test_code_that_never_gets_warm_touches_nothing(scene, how, why):
@@ -158,7 +158,7 @@ def test_a_later_slot_that_fails_ends_the_roll_where_it_stands(scene):
     here.crowd.live = stuck
     done = here.perform(step_of(ROLL, (0, 1)))
     assert done.state is ChangeState.FAILED
-    assert "slot(s) 1 to pass" in done.sentence
+    assert "slot 1 to pass" in done.sentence
     assert here.revisions() == ["new", "old"]
     assert here.gate().handover == {}
 

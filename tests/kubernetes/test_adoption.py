@@ -134,7 +134,7 @@ def test_three_become_one_and_two(
         assert members() == 1
         if static:
             said = " ".join(receipt.sentences)
-            assert "2 static member(s) of pods that are gone left in one request" in said
+            assert "2 static members of pods that are gone left in one request" in said
         assert fleet.plan(group).empty, "no policy is written for it"
 
     declare(scaling={"policy": "fixed", "workers": 2})

@@ -19,6 +19,7 @@ from fleet.clock import Clock
 from fleet.decide.adopted import Adopted, address_of, members_of
 from fleet.errors import FleetError
 from fleet.model import GroupSnapshot, Member, Step, StepKind
+from fleet.text import plural
 
 JOIN_SECONDS: Final = 60.0
 """For a ready pod to be a member, which other people's readiness probe may not tell."""
@@ -73,7 +74,7 @@ class Adopting:
         known = lease.recall(StepStart).members or ()
         lease.remember(StepStart(members=_names(joined, known)))
         if missing:
-            return (f"{len(missing)} pod(s) have not joined within {JOIN_SECONDS:.0f} s",)
+            return (f"{plural(len(missing), 'pod')} did not join within {JOIN_SECONDS:.0f} s",)
         return ()
 
     def _remember(self, group: str, lease: ChangeLease) -> None:
@@ -92,7 +93,7 @@ class Adopting:
         why = self.leave(group, members, reason=f"fleet {plan_id}")
         if why is not None:
             return (f"static members stay until their session ends: {why}",)
-        return (f"{len(named)} static member(s) of pods that are gone left in one request",)
+        return (f"{plural(len(named), 'static member')} of pods that are gone left in one request",)
 
 
 def _names(members: Iterable[Member], known: Iterable[str] = ()) -> tuple[str, ...]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from fleet.act.steps.work import StepWork, numbers_of
+from fleet.act.steps.work import StepWork
 from fleet.errors import FleetError
 from fleet.slots import Phase, Slot
+from fleet.text import slots_of
 
 
 def prove(work: StepWork, numbers: Sequence[int], revision: str) -> None:
@@ -28,9 +29,8 @@ def prove(work: StepWork, numbers: Sequence[int], revision: str) -> None:
             return True
         return work.clock.monotonic() - since >= rollout.bake
 
-    work.progress(
-        f"  canary: slot(s) {numbers_of(numbers)} have to commit {rollout.canary_batches} batches"
-    )
+    wanted = f"{rollout.canary_batches} batch{'' if rollout.canary_batches == 1 else 'es'}"
+    work.progress(f"  canary: {slots_of(numbers)} must commit {wanted}")
     work.wait(proven, rollout.bake + 30.0, "the canary")
 
 

@@ -13,6 +13,7 @@ from fleet.decide.receipts import judge
 from fleet.errors import Unreachable
 from fleet.model import GroupState, Receipt, Step, StepKind
 from fleet.spec import CONSUMER_HEARTBEAT, ClassicWorker
+from fleet.text import plural
 
 
 def begin(work: StepWork, step: Step) -> None:
@@ -73,8 +74,8 @@ def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:
         extra=notes,
     )
     work.progress(
-        f"  recorded {made.ours} rebalance(s) where {step.price} expected, "
-        f"{made.moved} partition(s) moved: {made.verdict}"
+        f"  recorded {plural(made.ours, 'rebalance')} where {step.price} expected, "
+        f"{plural(made.moved, 'partition')} moved: {made.verdict}"
     )
     return made
 

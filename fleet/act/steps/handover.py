@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from fleet.act.steps.canary import prove, raise_on_error
-from fleet.act.steps.work import StepWork, asking, numbers_of
+from fleet.act.steps.work import StepWork, asking
 from fleet.errors import FleetError, LostLease, NoRoom, RolledBack, Unreachable
 from fleet.model import Step
 from fleet.slots import Gate, Handover, Phase, Slot
+from fleet.text import numbers_of, plural, slots_of
 
 STOCK_PATIENCE: Final = 20.0
 """Seconds that a handover waits for standbys it does not need itself."""
@@ -114,7 +115,7 @@ class _Roll:
             return waited or len(work.crew.warm(self._new)) >= stock
 
         limit = STOCK_PATIENCE + work.join_limit
-        work.wait(warm, limit, f"{stock} warm standby(s) of revision {self._new}")
+        work.wait(warm, limit, f"{plural(stock, 'warm standby')} of revision {self._new}")
 
     def _await_first(self, stock: int) -> None:
         """The same before the canary: a revision that never gets warm has touched nothing yet."""
@@ -159,7 +160,7 @@ class _Roll:
         work.write_gate(lambda gate: asking(gate, asks))
         started = work.clock.monotonic()
         try:
-            what = f"slot(s) {numbers_of(numbers)} to pass to revision {self._new}"
+            what = f"{slots_of(numbers)} to pass to revision {self._new}"
             work.wait(lambda: self._taken(numbers, canary=canary), work.pass_limit, what)
             if canary:
                 prove(work, numbers[:1], self._new)

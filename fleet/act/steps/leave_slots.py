@@ -10,10 +10,11 @@ Cost: all wait for the slowest drain, and for a lease where a holder died.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fleet.act.steps.work import StepWork, numbers_of
+from fleet.act.steps.work import StepWork
 from fleet.errors import FleetError
 from fleet.model import Step, StepKind
 from fleet.slots import Gate, Phase, Slot
+from fleet.text import slots_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ def leave_together(work: StepWork, slots: Sequence[int]) -> tuple[str, ...]:
         held = {n: worker for n, worker in work.crew.holders().items() if n in numbers}
         work.lease.remember(LeaveMemory(holders=held))
     work.write_gate(lambda gate: asked_to_leave(gate, numbers))
-    work.progress(f"  draining slot(s) {numbers_of(slots)}, then one leave for all")
+    work.progress(f"  draining {slots_of(slots)}, then one leave for all")
     seen = _await_closed(work, numbers)
     if work.lease.recall(LeaveMemory).leaving is None:  # and finds out whether it is still ours
         told = {slot.number: (slot.token, slot.member_id) for slot in seen}
@@ -64,7 +65,7 @@ def _await_closed(work: StepWork, numbers: frozenset[int]) -> list[Slot]:
         return gone(closed, is_dead=work.is_dead)
 
     limit = work.spec.rollout.drain_timeout + work.spec.runtime.lease + 30.0
-    work.wait(all_closed, limit, f"slot(s) {numbers_of(sorted(numbers))} to close")
+    work.wait(all_closed, limit, f"{slots_of(sorted(numbers))} to close")
     return closed
 
 

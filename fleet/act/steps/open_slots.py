@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Final
 
 from fleet.act.steps.canary import raise_on_trial
-from fleet.act.steps.work import StepWork, asking, numbers_of
+from fleet.act.steps.work import StepWork, asking
 from fleet.model import Step
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
+from fleet.text import plural, slots_of
 
 OPEN_AHEAD: Final = 1.5
 """Seconds between the gate write and the joint subscribe: time to take, build, connect [19]."""
@@ -40,7 +41,7 @@ def open_together(
         if work.window is not None and len(missing) > 1:
             apart = work.window.widen()
         work.write_gate(lambda gate: opened(gate, missing, pins, at=work.clock.now() + OPEN_AHEAD))
-        work.progress(f"  opened slot(s) {numbers_of(numbers)} together")
+        work.progress(f"  opened {slots_of(numbers)} together")
 
     def active() -> bool:
         ready = all_active(work, numbers)
@@ -49,7 +50,7 @@ def open_together(
         return ready
 
     limit = work.join_limit + work.spec.rollout.drain_timeout
-    work.wait(active, limit, f"slot(s) {numbers_of(numbers)} to be active")
+    work.wait(active, limit, f"{slots_of(numbers)} to become active")
     if work.window is not None:  # also one that a dead manager left raised
         work.window.restore()
     told = spread(work.store.reports(work.spec.group), numbers)
@@ -59,7 +60,7 @@ def open_together(
 def _warm(work: StepWork, revision: str, slots: int) -> None:
     """Have workers for the slots, and the standbys beside them as far as there is room."""
     count = work.crew.ensure(revision, slots + work.spec.replicas.standby, least=slots)
-    work.progress(f"  warming {count} standby(s) of revision {revision}")
+    work.progress(f"  warming {plural(count, 'standby')} of revision {revision}")
     work.crew.await_warm(revision, count, timeout=work.spec.rollout.warm_timeout, wait=work.wait)
 
 

@@ -2,6 +2,7 @@
 
 from fleet.act.steps.work import StepWork
 from fleet.model import Step
+from fleet.text import plural
 
 
 def perform(work: StepWork, step: Step) -> tuple[str, ...]:
@@ -18,5 +19,5 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
         return held and len(work.crew.warm(step.revision)) >= standby
 
     limit = work.spec.rollout.warm_timeout + work.spec.runtime.lease
-    work.wait(manned, limit, f"every open slot held and {standby} warm standby(s)")
+    work.wait(manned, limit, f"every open slot to be held and {plural(standby, 'warm standby')}")
     return ()

@@ -17,9 +17,10 @@ from fleet.act.steps.cost import settle
 from fleet.act.steps.leave_slots import drop_holders, leave_together
 from fleet.act.steps.open_slots import open_together
 from fleet.act.steps.step_memory import StepStart
-from fleet.act.steps.work import StepWork, member_ids, numbers_of
+from fleet.act.steps.work import StepWork, member_ids
 from fleet.errors import FleetError, LostLease, RolledBack
 from fleet.model import Plan, Step, StepKind
+from fleet.text import slots_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
         work.lease.remember(WaveMemory(failure=str(error)))
         _remember_members(work, step)
         _roll_back(work, step, fresh, str(error))
-    work.progress(f"  slot(s) {numbers_of(fresh)} run {step.revision}")
+    work.progress(f"  {slots_of(fresh)} run {step.revision}")
     notes = leave_together(work, old)
     drop_holders(work)
     if is_last:

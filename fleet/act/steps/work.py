@@ -116,8 +116,3 @@ def asking(gate: Gate, asks: dict[int, Handover], *, instead_of: Sequence[int] =
 def member_ids(slots: Iterable[Slot], numbers: Collection[int]) -> set[str]:
     """Kafka's, of those slots that have had a member."""
     return {s.member_id for s in slots if s.number in numbers and s.member_id}
-
-
-def numbers_of(numbers: Sequence[int]) -> str:
-    """`1, 2, 3`."""
-    return ", ".join(str(n) for n in numbers)
