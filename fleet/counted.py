@@ -1,6 +1,6 @@
 """What the coordinator recorded over a stretch of its log, as values for every room.
 
-`fleet.observe.counting` makes them from records, `fleet.decide.receipts` compares them with a
+`fleet.log.replay.counting` makes them from records, `fleet.decide.receipts` compares them with a
 plan. A member is named by its instance id where it has one (KIP-345), else by its member id.
 Times are wall-clock seconds, by the records' own timestamps.
 """

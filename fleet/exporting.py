@@ -15,10 +15,10 @@ from typing import Final
 from fleet.closing import Closing
 from fleet.errors import FleetError
 from fleet.exporting_storms import StormFamilies
-from fleet.history.causes import Replay
-from fleet.observe.group_log import Unreadable
+from fleet.log.readers.group_log import Unreadable
+from fleet.log.readers.tail import Tail
+from fleet.log.replay.causes import Replay
 from fleet.observe.overview import Overlooker, Overview
-from fleet.observe.tail import Tail
 from fleet.opening import OpenFleet
 from fleet.picturing import picture_of
 from fleet.report.metrics import Ages, Family, rendered

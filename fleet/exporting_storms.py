@@ -13,9 +13,9 @@ from typing import Final
 
 from fleet.closing import Closing
 from fleet.decide.storm_watch import StormWatch, watch_reach
-from fleet.observe.coordinators import Coordinators
+from fleet.log.readers.coordinators import Coordinators
+from fleet.log.readers.tail import Tail
 from fleet.observe.overview import Overview
-from fleet.observe.tail import Tail
 from fleet.opening import OpenFleet
 from fleet.report.metrics import Family
 from fleet.report.storm_metrics import receipt_families, storm_families

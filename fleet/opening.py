@@ -22,9 +22,9 @@ from fleet.home import fleet_home
 from fleet.kafka_source.bounds import bounds
 from fleet.kafka_source.failures import RangeUnread
 from fleet.load import load
+from fleet.log.readers.group_log import GroupLog, Unreadable
 from fleet.model import Snapshot, TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import GroupLog, Unreadable
 from fleet.observe.lag import Logs
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.observe.samples import EndOffsetSamples

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from fleet.decide.verdicts import Around, GroupVerdict, Patience, Progress, group_verdict
+from fleet.log.readers.positions import NONE, Longs
 from fleet.model import TopicPartition
 from fleet.observe.overview import CASES, GroupFacts, Overview
-from fleet.observe.positions import NONE, Longs
 from fleet.report.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
 from fleet.totals import Totals
 

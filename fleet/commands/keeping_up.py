@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fleet.commands.recent import Recent
     from fleet.cycle import Fleet
     from fleet.history.tables import Tables
-    from fleet.observe.positions import Commits
+    from fleet.log.readers.positions import Commits
     from fleet.observe.samples import EndOffsetSamples
 
 WINDOW: Final = 1200.0
@@ -235,7 +235,7 @@ def traces_from_tables(
         return {}
     import pyarrow.dataset as ds
 
-    from fleet.observe.positions import Positions, key_to
+    from fleet.log.readers.positions import Positions, key_to
 
     since, mine = until - WINDOW, ds.field("group").isin(sorted(groups))
     rows = tables.read(

@@ -21,7 +21,7 @@ from fleet.report.wording import clock_text, span_text
 
 if TYPE_CHECKING:
     from fleet.cycle import Fleet
-    from fleet.observe.tail import Tail
+    from fleet.log.readers.tail import Tail
 
 STALE: Final = 120.0
 """Seconds after which tables are said to be old."""
@@ -171,8 +171,8 @@ def tables_of(fleet: "Fleet") -> Past | None:
 
 def _of_one(fleet: "Fleet", group: str, patience: float) -> Past:
     """From the one partition that holds the group."""
-    from fleet.history.causes import Replay
-    from fleet.observe.group_log import GroupLog
+    from fleet.log.readers.group_log import GroupLog
+    from fleet.log.replay.causes import Replay
 
     with GroupLog(fleet.client, clock=fleet.clock, timeout=patience) as log:
         partition = log.partition_of(group)
@@ -204,8 +204,8 @@ def tail_of(
     names: Mapping[str, str] | None = None,
 ) -> "Tail":
     """A live view of all groups, started; close it. `names` of topics by id, for what moved."""
-    from fleet.history.causes import Replay
-    from fleet.observe.tail import Tail
+    from fleet.log.readers.tail import Tail
+    from fleet.log.replay.causes import Replay
 
     tail = Tail(
         fleet.client,

@@ -18,7 +18,7 @@ from fleet.rebalances import Rebalance
 if TYPE_CHECKING:
     from fleet.commands.past import Past
     from fleet.cycle import Fleet
-    from fleet.observe.positions import Commits
+    from fleet.log.readers.positions import Commits
 
 HOUR: Final = 3600.0
 DAY: Final = 86400.0

@@ -19,8 +19,8 @@ from fleet.history.writing import Writer
 from fleet.kafka_source.failures import told_by
 from fleet.kafka_source.login import references
 from fleet.kafka_source.source import cores_of
+from fleet.log.readers.group_log import Unreadable
 from fleet.model import TopicPartition
-from fleet.observe.group_log import Unreadable
 from fleet.observe.lag import Logs
 from fleet.processes import alive
 from fleet.spec_values import SPARK, without_token

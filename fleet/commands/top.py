@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fleet.commands.recent import Recent
     from fleet.commands.top_frame import Frame
     from fleet.cycle import Fleet
+    from fleet.log.readers.tail import Tail
     from fleet.model import Snapshot
-    from fleet.observe.tail import Tail
 
 _KEYS_EVERY: Final = 0.2
 _FIRST: Final = 10.0

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from fleet.log.readers.positions import NONE, Floats, Ints, Longs
 from fleet.model import TopicPartition
-from fleet.observe.positions import NONE, Floats, Ints, Longs
 
 _THINNED: Final = ((300.0, 60.0), (1800.0, 300.0))
 """(older than, one look in), seconds."""

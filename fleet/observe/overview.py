@@ -20,14 +20,14 @@ from confluent_kafka import TopicCollection
 from numpy.typing import NDArray
 
 from fleet.clock import Clock
+from fleet.log.readers.group_log import Unreadable
+from fleet.log.readers.positions import NONE, Commits, Floats, Longs, Positions
+from fleet.log.readers.tail import Tail
 from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.observe.admin import Observer
 from fleet.observe.ends import EndHistory
-from fleet.observe.group_log import Unreadable
-from fleet.observe.positions import NONE, Commits, Floats, Longs, Positions
 from fleet.observe.samples import EndOffsetSamples
 from fleet.observe.seen import Seen, is_dead
-from fleet.observe.tail import Tail
 
 CASES: Final = tuple(LagCase)
 """What the numbers in `Overview.case` mean."""

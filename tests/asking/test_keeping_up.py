@@ -18,6 +18,7 @@ from fleet.history.standing import Memory
 from fleet.history.table_columns import COMMITS, LAG
 from fleet.history.tables import Tables
 from fleet.history.writing import Writer
+from fleet.log.readers.positions import Positions, key_to
 from fleet.model import (
     GroupSnapshot,
     GroupState,
@@ -26,7 +27,6 @@ from fleet.model import (
     Snapshot,
     TopicPartition,
 )
-from fleet.observe.positions import Positions, key_to
 from fleet.observe.samples import EndOffsetSamples
 from tests.asking.worlds import START, rebalance
 

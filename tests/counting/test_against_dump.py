@@ -18,8 +18,8 @@ from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from fleet.clock import SystemClock
 from fleet.counted import Counted
-from fleet.observe.counting import count
-from fleet.observe.group_log import GroupLog, partition_for
+from fleet.log.readers.group_log import GroupLog, partition_for
+from fleet.log.replay.counting import count
 from tests.support import kafka_tools
 from tests.support.commits import commit
 from tests.support.waiting import until

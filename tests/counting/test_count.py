@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.history.records import (
+from fleet.log.records import (
     AssignmentEpoch,
     ClassicMember,
     ConsumerGroupEpoch,
@@ -20,8 +20,8 @@ from fleet.history.records import (
     Tombstone,
     Undecoded,
 )
+from fleet.log.replay.counting import count
 from fleet.model import TopicPartition
-from fleet.observe.counting import count
 
 _OFFSETS = counter()
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decide.verdicts import LagVerdict, Patience, partition_verdict
+from fleet.log.readers.positions import NONE, Commits, Positions
 from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.observe.ends import EndHistory
 from fleet.observe.lag import lag_of, lag_seconds
 from fleet.observe.overview import CASES, GroupFacts, Overview, _lags
-from fleet.observe.positions import NONE, Commits, Positions
 from fleet.picturing import _doubtful, _progress, around, picture_of, verdicts
 
 TP = TopicPartition("t", 0)

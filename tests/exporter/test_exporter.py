@@ -22,9 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from fleet.clock import SystemClock
 from fleet.cycle import Fleet
 from fleet.exporting import Exporter
+from fleet.log.readers.tail import Tail
 from fleet.observe.admin import Observer
 from fleet.observe.overview import Overlooker
-from fleet.observe.tail import Tail
 from fleet.picturing import verdicts
 from tests.support import commits
 from tests.support.needs import repository

@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from fleet.history.causes import Replay
-from fleet.history.records import (
+from fleet.log.records import (
     AssignmentEpoch,
     ClassicMember,
     ConsumerGroupEpoch,
@@ -15,6 +14,7 @@ from fleet.history.records import (
     Record,
     Tombstone,
 )
+from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
 from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
 

@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.history.causes import Replay
-from fleet.history.records import Undecoded
-from fleet.observe.group_log import GroupLog
-from fleet.observe.live import Membership
+from fleet.log.readers.group_log import GroupLog
+from fleet.log.readers.live import Membership
+from fleet.log.records import Undecoded
+from fleet.log.replay.causes import Replay
 from fleet.rebalances import Cause, Known, Rebalance
 from tests.support import kafka_tools
 from tests.support.offsets_topic import offsets_partitions

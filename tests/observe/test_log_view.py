@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import ManualClock
-from fleet.history.causes import Replay
+from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
+from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
-from fleet.observe.log_view import KEEP, MOST, LogView, everything
 
 
 def view(**options) -> LogView:

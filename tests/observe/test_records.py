@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.history.records import (
+from fleet.log.records import (
     KEYS,
     VALUES,
     AssignmentEpoch,

@@ -11,11 +11,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.history.causes import Replay
+from fleet.log.readers.group_log import GroupLog, partition_for
+from fleet.log.readers.tail import Tail
+from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import GroupLog, partition_for
-from fleet.observe.tail import Tail
 from fleet.rebalances import Cause, Rebalance
 from tests.support import commits
 from tests.support.waiting import until

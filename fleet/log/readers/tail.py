@@ -4,7 +4,7 @@ Problem: asking the coordinators about 1,000 groups takes a second and says noth
 rebalances; the log that they write says all of it, but a group's state is spread over it.
 Choice: one Consumer, assigned by hand to every partition of the topic, on a thread of its own;
 it never subscribes and never commits. It reads from the log's start (or from a time on) and
-goes on; what the records come to is the view's business (fleet.observe.log_view). Reads are
+goes on; what the records come to is the view's business (fleet.log.readers.log_view). Reads are
 committed ones, so that offsets equal what the coordinator answers. Whether it is current is
 known, not assumed: once a second, and whenever somebody waits, the ends of all partitions are
 asked for in one request, and `age` counts from the last such moment that the reading has reached.
@@ -31,9 +31,9 @@ from confluent_kafka import (
 
 from fleet.clock import Clock
 from fleet.closing import Closing
-from fleet.history.causes import Replay
-from fleet.observe.group_log import DENIED, READS_ONLY, TOPIC, Unreadable
-from fleet.observe.log_view import KEEP, MOST, LogView, everything
+from fleet.log.readers.group_log import DENIED, READS_ONLY, TOPIC, Unreadable
+from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
+from fleet.log.replay.causes import Replay
 
 _CONFIG: Final[Mapping[str, Any]] = {
     **READS_ONLY,

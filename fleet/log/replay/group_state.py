@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fleet.history.shapes import OffsetCommit
+from fleet.log.shapes import OffsetCommit
 from fleet.model import TopicPartition
 from fleet.rebalances import Cause, Membership
 

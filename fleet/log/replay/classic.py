@@ -14,9 +14,9 @@ all joined at the record's `currentStateTimestamp`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fleet.history.group_state import GroupState, Member
-from fleet.history.reasons import Change, Silence, Verdict, of_generation
-from fleet.history.shapes import ClassicMember, GroupMetadata
+from fleet.log.replay.group_state import GroupState, Member
+from fleet.log.replay.reasons import Change, Silence, Verdict, of_generation
+from fleet.log.shapes import ClassicMember, GroupMetadata
 from fleet.model import TopicPartition
 from fleet.rebalances import Cause, Known, Membership, Rebalance
 

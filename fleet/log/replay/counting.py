@@ -25,7 +25,7 @@ from itertools import pairwise
 from statistics import median
 
 from fleet.counted import Counted, Generation
-from fleet.history.records import (
+from fleet.log.records import (
     AssignmentEpoch,
     ConsumerGroupEpoch,
     ConsumerGroupMember,

@@ -2,8 +2,8 @@
 
 Problem: one thread reads, several ask, and the records are commits by the thousand with a rare
 membership record between them. Choice: one lock; commits go into columns by their key's bytes
-(fleet.observe.positions); everything else is decoded one by one into who is there now
-(fleet.observe.live) and into rebalances with causes (fleet.history.causes), for which the
+(fleet.log.readers.positions); everything else is decoded one by one into who is there now
+(fleet.log.readers.live) and into rebalances with causes (fleet.log.replay.causes), for which the
 columns answer what was last committed. Cost: a reader of many records holds the lock for some
 10 ms at a time.
 """
@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fleet.clock import Clock
-from fleet.history.causes import Committed, Replay
-from fleet.history.records import OffsetCommit, Record, Undecoded, decode
+from fleet.log.readers.live import LiveGroup, Membership, Summary
+from fleet.log.readers.positions import Commits, Positions, key_of, key_to
+from fleet.log.records import OffsetCommit, Record, Undecoded, decode
+from fleet.log.replay.causes import Committed, Replay
 from fleet.model import TopicPartition
-from fleet.observe.live import LiveGroup, Membership, Summary
-from fleet.observe.positions import Commits, Positions, key_of, key_to
 from fleet.rebalances import Cause, Rebalance
 from fleet.rebalances import Membership as MembershipRow
 from fleet.totals import Totals

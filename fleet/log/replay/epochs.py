@@ -16,9 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fleet.history.group_state import AWAY, STABLE, UNREVOKED, GroupState, Member
-from fleet.history.reasons import BEATS, SESSION_S, Silence, Step, Verdict, of_assignment, of_epoch
-from fleet.history.shapes import (
+from fleet.log.replay.group_state import AWAY, STABLE, UNREVOKED, GroupState, Member
+from fleet.log.replay.reasons import (
+    BEATS,
+    SESSION_S,
+    Silence,
+    Step,
+    Verdict,
+    of_assignment,
+    of_epoch,
+)
+from fleet.log.shapes import (
     AssignmentEpoch,
     ConsumerGroupEpoch,
     ConsumerGroupMember,

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.history.records import OffsetCommit
+from fleet.log.records import OffsetCommit
 from fleet.model import TopicPartition
 
 Longs = NDArray[np.int64]

@@ -16,9 +16,9 @@ All times are milliseconds since the epoch, as Kafka writes them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fleet.history.schemas import SCHEMAS
-from fleet.history.schemas import read as read_fields
-from fleet.history.shapes import (
+from fleet.log.schemas import SCHEMAS
+from fleet.log.schemas import read as read_fields
+from fleet.log.shapes import (
     AssignmentEpoch,
     ClassicMember,
     ConsumerGroupEpoch,
@@ -33,7 +33,7 @@ from fleet.history.shapes import (
     Tombstone,
     Undecoded,
 )
-from fleet.history.wire import Cursor, Malformed, i64_of
+from fleet.log.wire import Cursor, Malformed, i64_of
 from fleet.model import TopicPartition
 
 __all__ = [

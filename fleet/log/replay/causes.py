@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fleet.errors import SchemaTooNew
-from fleet.history.classic import Classic
-from fleet.history.epochs import Epochs
-from fleet.history.group_state import AskedCommits, Committed, GroupState, Member
-from fleet.history.raw_epochs import typed
-from fleet.history.shapes import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
+from fleet.log.replay.classic import Classic
+from fleet.log.replay.epochs import Epochs
+from fleet.log.replay.group_state import AskedCommits, Committed, GroupState, Member
+from fleet.log.replay.raw_epochs import typed
+from fleet.log.shapes import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
 from fleet.model import TopicPartition
 from fleet.rebalances import Known, Membership, Rebalance
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from fleet.history.records import (
+from fleet.log.records import (
     AssignmentEpoch,
     ConsumerGroupEpoch,
     ConsumerGroupMember,
