@@ -7,21 +7,23 @@ not ours is played: the coordinator counts a generation for each set of members 
 at one moment, and keeps whom it was asked to remove.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fleet.act.performer import Performer
 from fleet.clock import ManualClock
-from fleet.counted import Counted, Generation
+from fleet.counted import Counted
 from fleet.decide.receipts import judge
 from fleet.model import GroupState, Plan, Price, Step, StepKind
+from fleet.rebalances import Rebalance
 from fleet.slots import Change, Phase, Slot, WorkerProcess, WorkerReport
 from fleet.slots.sqlite import SqliteStore
 from fleet.spec import GroupSpec
 from fleet.worker.holding import Looker
 from fleet.worker.leaving import all_drained
+from tests.support.rebalances import rebalance
 
 GROUP = "g"
 LEASE = 10.0
@@ -58,7 +60,7 @@ class Coordinator:
     clock: ManualClock
     members: dict[str, str] = field(default_factory=dict)
     """Instance id → member id."""
-    log: list[Generation] = field(default_factory=list)
+    log: list[Rebalance] = field(default_factory=list)
     leaves: list[list[tuple[str | None, str]]] = field(default_factory=list)
     refusal: str | None = None
 
@@ -67,7 +69,7 @@ class Coordinator:
         known = instance in self.members
         self.members[instance] = member_id
         if not known:
-            self._changed(joined=frozenset({instance}))
+            self._changed(joined={instance})
 
     def leave(
         self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str
@@ -82,26 +84,14 @@ class Coordinator:
         for instance in gone:
             del self.members[instance]
         if gone:
-            self._changed(left=frozenset(gone))
+            self._changed(left=gone)
         return f"{', '.join(sorted(other))} belongs to another process (82)" if other else None
 
-    def _changed(
-        self, joined: frozenset[str] = frozenset(), left: frozenset[str] = frozenset()
-    ) -> None:
-        last = self.log[-1] if self.log else None
-        if last is not None and last.at == self.clock.at:
-            made = replace(last, joined=last.joined | joined, left=last.left | left)
-            self.log[-1] = replace(made, members=frozenset(self.members))
-            return
-        self.log.append(
-            Generation(
-                number=len(self.log) + 1,
-                at=self.clock.at,
-                members=frozenset(self.members),
-                joined=joined,
-                left=left,
-            )
-        )
+    def _changed(self, joined: Iterable[str] = (), left: Iterable[str] = ()) -> None:
+        if self.log and self.log[-1].ended_at == self.clock.at:
+            last = self.log.pop()
+            joined, left = {*last.joined, *joined}, {*last.left, *left}
+        self.log.append(rebalance(len(self.log) + 1, self.clock.at, joined=joined, left=left))
 
     # --- the ledger ---------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class Replay:
         if record.offset <= self._offset:
             return []
         self._offset = record.offset
+        self._state.moved = []
         if isinstance(record, OffsetCommit):
             self._state.commit(record)
             return []
@@ -148,8 +149,22 @@ class Replay:
 
     @property
     def number(self) -> int | None:
-        """Last generation or assignment epoch."""
-        return self._state.number
+        """Last generation or assignment epoch; None where there was none, or the group is gone."""
+        return None if self._state.closed_at is not None else self._state.number
+
+    @property
+    def exists(self) -> bool:
+        """Its membership was told of, and not deleted since."""
+        return self._state.protocol is not None and self._state.closed_at is None
+
+    @property
+    def moved(self) -> tuple[TopicPartition, ...]:
+        """What got another owner with the last record."""
+        return tuple(self._state.moved)
+
+    def had(self, member: str) -> list[TopicPartition]:
+        """What a member has, or had last and nobody has got since."""
+        return [tp for tp, who in self._state.last_owner.items() if who == member]
 
     @property
     def incarnation(self) -> int:
