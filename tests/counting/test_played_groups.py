@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from fleet.counted import Counted
 from fleet.log.replay.counting import count
 from fleet.model import TopicPartition
-from tests.counting import former
 from tests.support.played_group import TOPIC, TOPIC_ID, PlayedGroup, compacted, played_groups
 
 NAMES = {TOPIC_ID: TOPIC}
@@ -71,23 +70,3 @@ def test_a_state_that_compaction_left_is_as_good_as_the_whole_log(
     found = count(group.records[cut:], before=compacted(group.records[:cut]), topics=NAMES)
     assert told(found) == done(group, cut)
     assert found.replacements == replaced(group, cut)
-
-
-@settings(max_examples=100)
-@given(played_groups(), st.floats(0, 1))
-def test_the_former_replay_counted_the_same(group: PlayedGroup, share: float) -> None:
-    """Numbers, pauses and owners; it named as added what a first assignment spread over targets."""
-    cut = int(share * len(group.records))
-    records, before = group.records[cut:], group.records[:cut]
-    then = former.count(records, before=before, topics=NAMES)
-    now = count(records, before=before, topics=NAMES)
-    assert [(g.number, len(set(g.moved)), g.aborted) for g in then.generations] == [
-        (g.number, len(g.moved), g.aborted) for g in now.generations
-    ]
-    for name in ("joined", "left", "replaced", "resubscribed"):
-        assert [getattr(g, name) for g in then.generations] == [
-            set(getattr(g, name)) for g in now.generations
-        ]
-    told = (then.pauses, then.every_pause, then.owners, then.replacements)
-    assert told == (now.pauses, now.every_pause, now.owners, now.replacements)
-    assert (then.from_generation, then.to_generation) == (now.from_generation, now.to_generation)
