@@ -17,7 +17,6 @@ from fleet.errors import FleetError
 from fleet.exporting_storms import StormFamilies
 from fleet.log.readers.group_log import Unreadable
 from fleet.log.readers.tail import Tail
-from fleet.log.replay.causes import Replay
 from fleet.observe.overview import Overlooker, Overview
 from fleet.opening import OpenFleet
 from fleet.picturing import picture_of
@@ -78,7 +77,6 @@ class Exporter(Closing):
             cluster=spec.cluster.name,
             clock=fleet.clock,
             groups=spec.exporter.groups.takes,
-            replay=Replay,
         )
         overlooker = Overlooker(
             cluster=spec.cluster.name,

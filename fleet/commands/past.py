@@ -205,7 +205,6 @@ def tail_of(
 ) -> "Tail":
     """A live view of all groups, started; close it. `names` of topics by id, for what moved."""
     from fleet.log.readers.tail import Tail
-    from fleet.log.replay.causes import Replay
 
     tail = Tail(
         fleet.client,
@@ -213,7 +212,6 @@ def tail_of(
         clock=fleet.clock,
         since=since,
         keep=keep or fleet.spec.history.retention,
-        replay=Replay,
     )
     tail.name_topics(names or {})
     return tail.start()

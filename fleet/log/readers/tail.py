@@ -33,7 +33,6 @@ from fleet.clock import Clock
 from fleet.closing import Closing
 from fleet.log.readers.group_log import DENIED, READS_ONLY, TOPIC, Unreadable
 from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
-from fleet.log.replay.causes import Replay
 
 _CONFIG: Final[Mapping[str, Any]] = {
     **READS_ONLY,
@@ -55,8 +54,8 @@ class Tail(LogView, Closing):
     """A live view of all groups. Methods are safe for several threads.
 
     `config` is librdkafka's, with bootstrap.servers and security; `groups` chooses by group id;
-    `since` is the wall time to read from (None: the log's start), `replay` makes what a group's
-    records are fed to. Nothing is raised by the reading itself: see `problem` and `age`.
+    `since` is the wall time to read from (None: the log's start). Nothing is raised by the reading
+    itself: see `problem` and `age`.
     """
 
     def __init__(
@@ -69,11 +68,8 @@ class Tail(LogView, Closing):
         since: float | None = None,
         keep: float = KEEP,
         most: int = MOST,
-        replay: Callable[[str, str], Replay] | None = None,
     ) -> None:
-        super().__init__(
-            cluster=cluster, clock=clock, groups=groups, keep=keep, most=most, replay=replay
-        )
+        super().__init__(cluster=cluster, clock=clock, groups=groups, keep=keep, most=most)
         self._config = {**config, **_CONFIG, "error_cb": lambda _: None}
         self._address = str(config.get("bootstrap.servers", "?"))
         self._since = since

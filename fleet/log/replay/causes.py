@@ -171,6 +171,11 @@ class Replay:
         """How often the group was made anew."""
         return self._state.incarnation
 
+    @property
+    def size(self) -> int:
+        """How many members it has."""
+        return len(self._state.members)
+
     def members(self) -> tuple[Member, ...]:
         """Who is in the group after the last record, by name; for reading only."""
         return tuple(self._state.members[who] for who in sorted(self._state.members))
