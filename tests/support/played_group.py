@@ -73,7 +73,11 @@ class PlayedGroup:
         self.rebalances: list[Happened] = []
         self.replacements: list[int] = []
         self.whole: list[int] = []
-        """Places at which every partition has an owner and nobody waits."""
+        """Places at which all is owned, by those who were there at the last rebalance.
+
+        Of others compaction leaves too little: that a static member came back, or whose a
+        partition was that nobody has.
+        """
         self.members: dict[str, Member] = {}
         self.partitions = 4
         self.number: int | None = None
@@ -310,7 +314,8 @@ class PlayedGroup:
 
     def _settled(self) -> None:
         owned = {number for each in self.members.values() for number in each.owns}
-        if owned == set(range(self.partitions)):
+        ids = {each.name: each.id for each in self.members.values()}
+        if owned == set(range(self.partitions)) and ids == self._then.ids:
             self.whole.append(len(self.records))
 
     def _happened(self, aborted: int) -> None:
