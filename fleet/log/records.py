@@ -54,7 +54,6 @@ __all__ = [
     "Undecoded",
     "assignment",
     "decode",
-    "group_of",
     "subscription",
 ]
 
@@ -358,12 +357,3 @@ def decode(key: bytes | None, value: bytes | None, *, offset: int, timestamp: in
             key=key,
             value=value,
         )
-
-
-def group_of(key: bytes) -> str | None:
-    """The group that a key belongs to, without reading its value; None for unknown keys."""
-    try:
-        data = Cursor(key)
-        return data.text() if data.i16() in KEYS else None
-    except Malformed:
-        return None
