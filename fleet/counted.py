@@ -1,6 +1,6 @@
 """What the coordinator recorded over a stretch of its log, as values for every room.
 
-`fleet.observe.counting` makes them from records, `fleet.decide.receipts` compares them with a
+`fleet.log.replay.counting` makes them from records, `fleet.decide.receipts` compares them with a
 plan. A member is named by its instance id where it has one (KIP-345), else by its member id.
 Times are wall-clock seconds, by the records' own timestamps.
 """
@@ -9,31 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet.model import TopicPartition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """One completed generation (classic) or assignment epoch (KIP-848), compared with the last.
-
-    `joined`, `left` and `replaced` name members; a replaced one kept its instance id under a
-    new member id. `aborted` are rounds between the last completed one and this one that
-    never completed (a gap in generation numbers).
-    """
-
-    number: int
-    at: float
-    members: frozenset[str]
-    joined: frozenset[str] = frozenset()
-    left: frozenset[str] = frozenset()
-    replaced: frozenset[str] = frozenset()
-    resubscribed: frozenset[str] = frozenset()
-    """Members whose subscribed topics differ from before."""
-    added_partitions: tuple[TopicPartition, ...] = ()
-    """Partitions never assigned before, of topics that were: the topic grew."""
-    moved: tuple[TopicPartition, ...] = ()
-    """Partitions whose owner differs from the last one they had."""
-    aborted: int = 0
-    protocol: str | None = None
+from fleet.rebalances import Rebalance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +17,8 @@ class Counted:
     """Rebalances, moves and pauses of one group between two positions of the offsets log."""
 
     group: str
-    generations: tuple[Generation, ...]
+    generations: tuple[Rebalance, ...]
+    """Completed generations (classic) or assignment epochs (KIP-848), compared with the last."""
     replacements: int
     """Static members that came back under their instance id; no rebalance in itself."""
     pauses: Mapping[TopicPartition, float] = field(default_factory=dict)

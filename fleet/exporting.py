@@ -15,10 +15,9 @@ from typing import Final
 from fleet.closing import Closing
 from fleet.errors import FleetError
 from fleet.exporting_storms import StormFamilies
-from fleet.history.causes import Replay
 from fleet.lag.snapshot import Snapshot
-from fleet.observe.group_log import Unreadable
-from fleet.observe.tail import Tail
+from fleet.log.readers.group_log import Unreadable
+from fleet.log.readers.tail import Tail
 from fleet.observe.watcher import GroupWatcher
 from fleet.opening import OpenFleet
 from fleet.picturing import picture_of
@@ -80,7 +79,6 @@ class Exporter(Closing):
             cluster=spec.cluster.name,
             clock=fleet.clock,
             groups=spec.exporter.groups.takes,
-            replay=Replay,
         )
         watcher = GroupWatcher(
             cluster=spec.cluster.name,

@@ -14,8 +14,8 @@ from typing import Final
 from fleet.closing import Closing
 from fleet.decide.storm_watch import StormWatch, watch_reach
 from fleet.lag.snapshot import Snapshot
-from fleet.observe.coordinators import Coordinators
-from fleet.observe.tail import Tail
+from fleet.log.readers.coordinators import Coordinators
+from fleet.log.readers.tail import Tail
 from fleet.opening import OpenFleet
 from fleet.report.metrics import Family
 from fleet.report.storm_metrics import receipt_families, storm_families

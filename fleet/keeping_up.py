@@ -22,8 +22,8 @@ from fleet.decide.verdicts import HORIZON, Around, GroupVerdict, Patience, Progr
 from fleet.lag.columns import NONE, Commits, Longs, Rows
 from fleet.lag.measure import CASES
 from fleet.lag.snapshot import GroupFacts, Snapshot
+from fleet.log.readers.positions import Positions, key_to
 from fleet.model import TopicPartition
-from fleet.observe.positions import Positions, key_to
 from fleet.rebalances import Rebalance
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from fleet.lag.ends import EndHistory
 from fleet.lag.measure import Logs
 from fleet.lag.snapshot import Snapshot
 from fleet.load import load
+from fleet.log.readers.group_log import GroupLog, Unreadable
 from fleet.model import TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import GroupLog, Unreadable
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.rebalances import Rebalance
 from fleet.runtimes import runtime_kind

@@ -11,7 +11,7 @@ id where they have one (KIP-345), else by member id. Times are wall-clock second
 coordinator's own timestamps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fleet.model import TopicPartition
@@ -103,6 +103,11 @@ class Rebalance:
     assignor: str | None = None
     log_partition: int
     log_offset: int
+    resubscribed: tuple[str, ...] = field(default=(), compare=False)
+    """Members that stayed, with other topics than before. Of this and `added` the history keeps
+    nothing: they are told to who reads on without a stop."""
+    added: tuple[TopicPartition, ...] = field(default=(), compare=False)
+    """Partitions never assigned before, of topics that were: the topic grew."""
 
     @property
     def seconds(self) -> float | None:

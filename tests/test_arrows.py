@@ -40,12 +40,10 @@ COMMON = ("fleet.lag", "fleet.slots")
 # What a room may import beside itself and common ground.
 ARROWS: dict[str, tuple[str, ...]] = {
     "fleet.broker": (),
-    "fleet.observe": (  # one decoder of records and one replay of them, both pure
-        "fleet.history.records",
-        "fleet.history.causes",
-    ),
+    "fleet.log": (),
+    "fleet.observe": ("fleet.log",),
     "fleet.kafka_source": (),
-    "fleet.history": ("fleet.kafka_source",),
+    "fleet.history": ("fleet.kafka_source", "fleet.log"),
     "fleet.decide": (),
     "fleet.sim": ("fleet.decide",),
     "fleet.act": ("fleet.decide",),
@@ -97,6 +95,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
     "dagster": ("assets",),
     "kubernetes": ("k8s",),
     "confluent_kafka": (
+        "fleet.log.readers",
         "fleet.observe",
         "fleet.kafka_source",
         "fleet.worker",
@@ -238,6 +237,9 @@ def test_files_stay_short() -> None:
         pytest.param("fleet.observe.admin", "confluent_kafka", True, id="client-in-its-room"),
         pytest.param("fleet.decide.plans", "confluent_kafka", False, id="client-elsewhere"),
         pytest.param("fleet.act.kafka", "kafka.admin", True, id="kafka-python-in-act-kafka"),
+        pytest.param("fleet.log.replay.causes", "confluent_kafka", False, id="replay-is-pure"),
+        pytest.param("fleet.observe.ledger", "fleet.history.rows", False, id="look-and-past"),
+        pytest.param("fleet.history.lag", "fleet.observe.admin", False, id="past-and-look"),
         pytest.param("fleet.act.performer", "kafka", False, id="kafka-python-elsewhere"),
         pytest.param("fleet.decide.plans", "fleet.model", True, id="values"),
         pytest.param("fleet.decide.plans", "fleet.clock", False, id="decide-reads-no-clock"),

@@ -24,7 +24,7 @@ ALLOWED = {
     "fleet/history/compaction.py": STAMPS,
     "fleet/history/job.py": STAMPS,
     "fleet/history/writing.py": f"{STAMPS}; an object store has no other lease of its writer",
-    "fleet/observe/log_view.py": STAMPS,
+    "fleet/log/readers/log_view.py": STAMPS,
     "fleet/opening.py": STAMPS,
     "fleet/worker/membership.py": "`open_at`, once; the wait itself is monotonic",
     "fleet/worker/sinks.py": STAMPS,

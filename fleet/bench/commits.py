@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.observe.group_log import TOPIC, partition_for
+from fleet.log.readers.group_log import TOPIC, partition_for
 
 GROUPS: Final = 2_000
 PARTITIONS: Final = 12

@@ -35,8 +35,8 @@ from fleet.demo.ordinary import begin_at_the_end
 from fleet.demo.stream import OrderStream
 from fleet.errors import FleetError, Unreachable
 from fleet.home import write_whole
+from fleet.log.readers.group_log import GroupLog
 from fleet.model import TopicPartition
-from fleet.observe.group_log import GroupLog
 from fleet.security import client_config
 from fleet.slots import Change, ChangeState
 from fleet.worker.events import VARIABLE as EVENTS_VARIABLE

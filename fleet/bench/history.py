@@ -23,9 +23,9 @@ from fleet.bench.spent import Spent
 from fleet.broker import Broker
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.history.columns import columns
 from fleet.kafka_source.tasks import options_of
-from fleet.observe.group_log import TOPIC
+from fleet.log.columns import columns
+from fleet.log.readers.group_log import TOPIC
 
 GOAL_DECODER: Final = 2_000_000
 AS_THEY_COME: Final = "as they come"

@@ -22,7 +22,7 @@ from fleet.text import duration
 
 if TYPE_CHECKING:
     from fleet.cycle import Fleet
-    from fleet.observe.tail import Tail
+    from fleet.log.readers.tail import Tail
 
 STALE: Final = 120.0
 """Seconds after which tables are said to be old."""
@@ -172,8 +172,8 @@ def tables_of(fleet: "Fleet") -> Past | None:
 
 def _of_one(fleet: "Fleet", group: str, patience: float) -> Past:
     """From the one partition that holds the group."""
-    from fleet.history.causes import Replay
-    from fleet.observe.group_log import GroupLog
+    from fleet.log.readers.group_log import GroupLog
+    from fleet.log.replay.causes import Replay
 
     with GroupLog(fleet.client, clock=fleet.clock, timeout=patience) as log:
         partition = log.partition_of(group)
@@ -205,8 +205,7 @@ def tail_of(
     names: Mapping[str, str] | None = None,
 ) -> "Tail":
     """A live view of all groups, started; close it. `names` of topics by id, for what moved."""
-    from fleet.history.causes import Replay
-    from fleet.observe.tail import Tail
+    from fleet.log.readers.tail import Tail
 
     tail = Tail(
         fleet.client,
@@ -214,7 +213,6 @@ def tail_of(
         clock=fleet.clock,
         since=since,
         keep=keep or fleet.spec.history.retention,
-        replay=Replay,
     )
     tail.name_topics(names or {})
     return tail.start()

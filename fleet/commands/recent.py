@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 from fleet.commands.past import by_group, tables_of, tail_of
 from fleet.decide.verdicts import HORIZON
 from fleet.errors import FleetError
-from fleet.history.causes import Replay
-from fleet.history.records import OffsetCommit, Record, Tombstone
+from fleet.log.readers.positions import Positions, key_to
+from fleet.log.records import OffsetCommit, Record, Tombstone
+from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
-from fleet.observe.positions import Positions, key_to
 from fleet.rebalances import Rebalance
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def minutes_of(fleet: "Fleet", groups: Collection[str]) -> Recent:
     """What the verdicts on these groups need, and no more; raises nothing."""
     if len(groups) > FEW or tables_of(fleet) is not None:
         return recently(fleet)
-    from fleet.observe.group_log import GroupLog  # a Kafka client, only where it is used
+    from fleet.log.readers.group_log import GroupLog  # a Kafka client, only where it is used
 
     now = fleet.clock.now()
     positions, rebalances = Positions(), list[Rebalance]()

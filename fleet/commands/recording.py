@@ -20,8 +20,8 @@ from fleet.kafka_source.failures import told_by
 from fleet.kafka_source.login import references
 from fleet.kafka_source.source import cores_of
 from fleet.lag.measure import Logs
+from fleet.log.readers.group_log import Unreadable
 from fleet.model import TopicPartition
-from fleet.observe.group_log import Unreadable
 from fleet.processes import alive
 from fleet.spec_values import SPARK, without_token
 from fleet.worker.pod import SPARK_TOKEN

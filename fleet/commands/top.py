@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fleet.commands.top_frame import Frame
     from fleet.cycle import Fleet
     from fleet.lag.snapshot import Snapshot
-    from fleet.observe.tail import Tail
+    from fleet.log.readers.tail import Tail
 
 _KEYS_EVERY: Final = 0.2
 _FIRST: Final = 10.0

@@ -12,8 +12,10 @@ session expired cannot be told from these records, so the sentences say "left or
 
 from collections.abc import Iterable
 
-from fleet.counted import Counted, Generation
+from fleet.counted import Counted
 from fleet.model import Plan, Receipt, Verdict
+from fleet.rebalances import Rebalance
+from fleet.text import plural
 
 _NAMED = 5
 
@@ -36,8 +38,8 @@ def judge(
     step = plan.steps[step_index]
     price = step.price
     if counted is None:
-        ours: list[Generation] = []
-        others: list[Generation] = []
+        ours: list[Rebalance] = []
+        others: list[Rebalance] = []
         verdict = Verdict.UNVERIFIED
         sentences = ["The coordinator's records cannot be read here, so nothing was counted."]
     else:
@@ -68,30 +70,31 @@ def judge(
 
 
 def _split(
-    generations: Iterable[Generation], our_instances: frozenset[str]
-) -> tuple[list[Generation], list[Generation]]:
-    ours: list[Generation] = []
-    others: list[Generation] = []
+    generations: Iterable[Rebalance], our_instances: frozenset[str]
+) -> tuple[list[Rebalance], list[Rebalance]]:
+    ours: list[Rebalance] = []
+    others: list[Rebalance] = []
     last = ours
     for generation in generations:
         changed = _changed(generation)
         if changed & our_instances:
             last = ours
-        elif changed or generation.added_partitions:
+        elif changed or generation.added:
             last = others
         # else: it names nobody, so it belongs with the one before
         last.append(generation)
     return ours, others
 
 
-def _changed(generation: Generation) -> frozenset[str]:
-    return generation.joined | generation.left | generation.replaced | generation.resubscribed
+def _changed(generation: Rebalance) -> frozenset[str]:
+    told = (generation.joined, generation.left, generation.replaced, generation.resubscribed)
+    return frozenset().union(*told)
 
 
 def _sentences(
     counted: Counted,
-    ours: list[Generation],
-    others: list[Generation],
+    ours: list[Rebalance],
+    others: list[Rebalance],
     our_instances: frozenset[str],
 ) -> list[str]:
     said = [f"Not ours: generation {each.number}, {_cause(each)}." for each in others]
@@ -101,19 +104,19 @@ def _sentences(
             said.append(
                 f"Generation {generation.number} also holds a change of others: {_names(foreign)}."
             )
-        elif generation.added_partitions:
+        elif generation.added:
             said.append(f"Generation {generation.number} also found {_added(generation)}.")
     if counted.aborted:
         before = [str(each.number) for each in counted.generations if each.aborted]
         said.append(
-            f"{counted.aborted} round(s) never completed, before generation {', '.join(before)}."
+            f"{plural(counted.aborted, 'round')} never completed, before generation {', '.join(before)}."
         )
     if counted.undecoded:
-        said.append(f"{counted.undecoded} record(s) of the group could not be decoded.")
+        said.append(f"{plural(counted.undecoded, 'record')} of the group could not be decoded.")
     return said
 
 
-def _cause(generation: Generation) -> str:
+def _cause(generation: Rebalance) -> str:
     parts = []
     if generation.joined:
         parts.append(f"{_names(generation.joined)} joined")
@@ -123,15 +126,15 @@ def _cause(generation: Generation) -> str:
         parts.append(f"{_names(generation.replaced)} came back as a new member")
     if generation.resubscribed:
         parts.append(f"{_names(generation.resubscribed)} changed its topics")
-    if generation.added_partitions:
+    if generation.added:
         parts.append(_added(generation))
     return " and ".join(parts) or "a further round of the same change"
 
 
-def _added(generation: Generation) -> str:
-    number = len(generation.added_partitions)
-    topics = sorted({tp.topic for tp in generation.added_partitions})
-    return f"{number} partition(s) added to {', '.join(topics)}"
+def _added(generation: Rebalance) -> str:
+    number = len(generation.added)
+    topics = sorted({tp.topic for tp in generation.added})
+    return f"{plural(number, 'partition')} added to {', '.join(topics)}"
 
 
 def _names(members: Iterable[str]) -> str:

@@ -16,12 +16,12 @@ from fleet.demo.coverage import Due, coverage, records_between
 from fleet.demo.held import Held
 from fleet.demo.journal import Entry
 from fleet.demo.report import StepResult
-from fleet.history.records import Record
-from fleet.observe.counting import count
+from fleet.log.records import Record
+from fleet.log.replay.counting import count
 
 
 class Log(Protocol):
-    """The part of fleet.observe.group_log.GroupLog that is used."""
+    """The part of fleet.log.readers.group_log.GroupLog that is used."""
 
     def position(self, group: str) -> int:
         """Where the group's records end now."""

@@ -48,7 +48,7 @@ from fleet.demo.stream import OrderStream
 from fleet.demo.view import Show
 from fleet.errors import ConfigError, FleetError
 from fleet.home import write_whole
-from fleet.observe.group_log import GroupLog
+from fleet.log.readers.group_log import GroupLog
 from fleet.security import client_config
 from fleet.slots import Change, ChangeState
 

@@ -17,16 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from fleet.history.causes import Replay
-from fleet.history.columns import LED
 from fleet.history.digest import codes, runs
 from fleet.history.manifests import DataFile, Led
 from fleet.history.places import Place
-from fleet.history.records import Record, decode
 from fleet.history.rows import membership_row, rebalance_row
 from fleet.history.standing import DELETED, Commit, Kept, Key, Memory
 from fleet.history.table_columns import TABLES
 from fleet.lag.gap import is_early, usual_gap
+from fleet.log.columns import LED
+from fleet.log.records import Record, decode
+from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
 from fleet.rebalances import Rebalance
 

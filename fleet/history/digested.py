@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fleet.history.columns import columns
 from fleet.history.digest import Digest
 from fleet.history.early import decoded_last
 from fleet.history.options import wish_of
@@ -33,6 +32,7 @@ from fleet.history.source import read_share
 from fleet.history.table_columns import DIGEST, TABLES, spark_ddl
 from fleet.kafka_source.pieces import OffsetRange, shares
 from fleet.kafka_source.source import by_value
+from fleet.log.columns import columns
 
 ROWS: Final = 100_000
 """Rows that a task holds at most before it writes them: a file for each table and day."""

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fleet.history.columns import columns, only_commits
 from fleet.history.digest import STANDS_FOR, runs
+from fleet.log.columns import columns, only_commits
 
 
 def decoded_last(

@@ -19,7 +19,7 @@ with type -1 says in `problem` which offsets are gone, and reading goes on.
     register(spark)
     spark.read.format("consumer_offsets").option("bootstrap.servers", "localhost:9092").load()
 
-Options: `fleet.history.options`, docs/history-source.md. Columns: `fleet.history.columns`.
+Options: `fleet.history.options`, docs/history-source.md. Columns: `fleet.log.columns`.
 """
 
 import os
@@ -46,7 +46,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from fleet.history.columns import COLUMNS, LED, columns
 from fleet.history.options import EARLIEST, LATEST, Wish, wish_of
 from fleet.kafka_source.bounds import Bounds, bounds
 from fleet.kafka_source.columns import Part
@@ -55,23 +54,13 @@ from fleet.kafka_source.login import resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
 from fleet.kafka_source.source import SENT, Share, by_value
 from fleet.kafka_source.tasks import options_of, read_ranges, reading
+from fleet.log.columns import COLUMNS, LED, columns
 
 FORMAT: Final = "consumer_offsets"
 _SENT: Final = (
     *SENT,
-    *(
-        f"fleet.history.{name}"
-        for name in (
-            "columns",
-            "layout",
-            "options",
-            "records",
-            "schemas",
-            "shapes",
-            "source",
-            "wire",
-        )
-    ),
+    *(f"fleet.history.{name}" for name in ("options", "source")),
+    *(f"fleet.log.{n}" for n in ("columns", "layout", "records", "schemas", "shapes", "wire")),
     "fleet.model",
 )
 _SPARK_TYPES: Final = {

@@ -1,1 +1,1 @@
-"""What Kafka says now (AdminClient) and what its coordinator recorded (`__consumer_offsets`)."""
+"""What Kafka says now (AdminClient), and what its coordinator's log says of now."""

@@ -213,7 +213,7 @@ class Observer:
         return found
 
     def topic_ids(self) -> dict[str, str]:
-        """Topic name by topic id, as 32 hex digits like `fleet.history.records`."""
+        """Topic name by topic id, as 32 hex digits like `fleet.log.records`."""
         look = self._look()
         topics = sorted(self._topics(look))
         futures = self._admin.describe_topics(TopicCollection(topics), request_timeout=look.left())

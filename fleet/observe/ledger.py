@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from fleet.counted import Counted
-from fleet.history.causes import Replay
-from fleet.history.records import Record
+from fleet.log.readers.group_log import GroupLog, Unreadable
+from fleet.log.records import Record
+from fleet.log.replay.causes import Replay
+from fleet.log.replay.counting import count
 from fleet.model import GroupState
 from fleet.observe.admin import Observer
-from fleet.observe.counting import count
-from fleet.observe.group_log import GroupLog, Unreadable
 from fleet.rebalances import Rebalance
 
 

@@ -22,13 +22,13 @@ from fleet.clock import Clock
 from fleet.lag.columns import Commits, Floats
 from fleet.lag.ends import EndHistory
 from fleet.lag.snapshot import GroupFacts, Snapshot
+from fleet.log.readers.group_log import Unreadable
+from fleet.log.readers.positions import Positions, key_to
+from fleet.log.readers.tail import Tail
 from fleet.model import GroupState
 from fleet.observe.admin import Observer, id_of
-from fleet.observe.group_log import Unreadable
 from fleet.observe.look import Look
-from fleet.observe.positions import Positions, key_to
 from fleet.observe.seen import Seen, is_dead
-from fleet.observe.tail import Tail
 
 _WAIT: Final = 0.25
 """Seconds that a look waits for the tail to hold what was written before it."""

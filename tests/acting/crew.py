@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.clock import ManualClock
-from fleet.counted import Counted, Generation
+from fleet.counted import Counted
 from fleet.model import GroupState
+from fleet.rebalances import Rebalance
 from fleet.slots import Phase, Slot, WorkerProcess, WorkerReport
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.eligibility import candidates
 from fleet.worker.holding import Looker
 from fleet.worker.leaving import all_drained
+from tests.support.rebalances import rebalance
 
 GROUP = "orders"
 LEASE = 10.0
@@ -73,7 +75,7 @@ class Crowd:
     static: bool = True
     people: dict[str, Worker] = field(default_factory=dict)
     like: dict[str, Behaviour] = field(default_factory=dict)
-    generations: list[Generation] = field(default_factory=list)
+    generations: list[Rebalance] = field(default_factory=list)
     left: list[list[tuple[str | None, str]]] = field(default_factory=list)
     """Each LeaveGroup request."""
     removed: list[str] = field(default_factory=list)
@@ -164,13 +166,7 @@ class Crowd:
     def generation(self, *, joined: set[str] | None = None, left: set[str] | None = None) -> None:
         """One more is recorded."""
         self.generations.append(
-            Generation(
-                number=len(self.generations) + 1,
-                at=self.clock.now(),
-                members=frozenset(),
-                joined=frozenset(joined or ()),
-                left=frozenset(left or ()),
-            )
+            rebalance(len(self.generations) + 1, self.clock.now(), joined=joined, left=left)
         )
 
     # --- living -------------------------------------------------------------------------------

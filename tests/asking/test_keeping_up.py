@@ -15,8 +15,8 @@ from fleet.history.tables import Tables
 from fleet.history.writing import Writer
 from fleet.keeping_up import in_doubt, verdicts, with_past, with_settled, with_tables
 from fleet.lag.columns import NONE, Commits
+from fleet.log.readers.positions import Positions, key_to
 from fleet.model import GroupSnapshot, GroupState, LagCase, PartitionState, TopicPartition
-from fleet.observe.positions import Positions, key_to
 from tests.asking.worlds import START, rebalance
 from tests.support.snapshots import snapshot_of
 

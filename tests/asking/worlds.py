@@ -1,7 +1,10 @@
 """Values of rebalances and memberships for pure tests, as short to write as to read."""
 
+from typing import Any
+
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+from fleet.rebalances import Cause, Known, Membership, Rebalance
+from tests.support.rebalances import rebalance as plain
 
 START = 1_795_000_000.0
 """2026-11-18 11:06:40 UTC."""
@@ -9,13 +12,7 @@ START = 1_795_000_000.0
 
 def rebalance(number: int, at: float, **changed) -> Rebalance:
     """Generation `number` of group orders, completed `at` seconds after START."""
-    known = {
-        "cluster": "main", "group": "orders", "protocol": "classic", "number": number,
-        "before": number - 1 or None, "incarnation": 0, "started_at": None,
-        "start_known": Known.NOT, "ended_at": START + at, "end_known": Known.RECORD,
-        "cause": Cause.JOIN, "confidence": Confidence.CERTAIN, "members": 2,
-        "log_partition": 7, "log_offset": number,
-    }  # fmt: skip
+    known: dict[str, Any] = {"group": "orders", "cause": Cause.JOIN, "members": 2}
     if "took" in changed:
         known |= {
             "started_at": START + at - changed.pop("took"),
@@ -23,7 +20,7 @@ def rebalance(number: int, at: float, **changed) -> Rebalance:
         }
     if isinstance(changed.get("moved"), int):
         changed["moved"] = partitions(changed["moved"])
-    return Rebalance(**{**known, **changed})
+    return plain(number, START + at, **{**known, **changed})
 
 
 def membership(event: str, member: str, at: float, owned=0, **changed) -> Membership:

@@ -9,7 +9,7 @@ from fleet.bench.commits import GROUPS, arrays
 from fleet.bench.history import Result, Wish, ways
 from fleet.bench.recording import Recorded
 from fleet.commands.bench_history import _as_json
-from fleet.history.columns import columns
+from fleet.log.columns import columns
 from tests.bench.test_commands import bench
 from tests.support.json_contract import documented, shape
 

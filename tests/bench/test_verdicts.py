@@ -8,15 +8,14 @@ import pytest
 from fleet.bench import gate, roll
 from fleet.bench.figures import spread
 from fleet.commands.bench import answer
-from fleet.counted import Counted, Generation
+from fleet.counted import Counted
 from tests.support.json_contract import documented, shape
+from tests.support.rebalances import rebalance
 
 
 def recorded(*pauses, rebalances=0):
     """A stretch of the coordinator's records."""
-    generations = tuple(
-        Generation(number=n, at=float(n), members=frozenset()) for n in range(rebalances)
-    )
+    generations = tuple(rebalance(n, float(n)) for n in range(rebalances))
     return Counted(group="g", generations=generations, replacements=2, every_pause=pauses)
 
 

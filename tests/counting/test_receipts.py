@@ -2,10 +2,12 @@
 
 import pytest
 
-from fleet.counted import Counted, Generation
+from fleet.counted import Counted
 from fleet.decide.receipts import judge
 from fleet.model import Plan, Price, Receipt, StepKind, TopicPartition, Verdict
+from fleet.rebalances import Rebalance
 from tests.support.plans import plan_of, step_of
+from tests.support.rebalances import rebalance as gen
 
 OURS = frozenset({"g-2", "g-3"})
 
@@ -15,12 +17,7 @@ def plan(low: int, high: int) -> Plan:
     return plan_of(step_of(StepKind.OPEN, (2, 3), price=price), group="g", wanted=4)
 
 
-def gen(number: int, **changes: object) -> Generation:
-    sets = {k: frozenset(v) if isinstance(v, set) else v for k, v in changes.items()}
-    return Generation(number=number, at=1.0, members=frozenset(), **sets)  # type: ignore[arg-type]
-
-
-def receipt(*generations: Generation, low: int = 1, high: int = 1, **more: object) -> Receipt:
+def receipt(*generations: Rebalance, low: int = 1, high: int = 1, **more: object) -> Receipt:
     counted = Counted(
         group="g", generations=generations, replacements=0, pauses={TopicPartition("t", 0): 0.4},
         from_generation=4, to_generation=9, undecoded=int(str(more.get("undecoded", 0))),
@@ -46,7 +43,11 @@ def test_as_planned_is_equal():
         pytest.param([], 1, 1, Verdict.DIFFERS, id="fewer"),
         pytest.param([gen(5, joined={"g-2"}), gen(6)], 1, 2, Verdict.EQUAL, id="within"),
         pytest.param(
-            [gen(5, joined={"g-2"}), gen(6, joined={"g-3"})], 1, 1, Verdict.DIFFERS, id="more"
+            [gen(5, joined={"g-2"}), gen(6, joined={"g-3"})],
+            1,
+            1,
+            Verdict.DIFFERS,
+            id="more",
         ),
         pytest.param([gen(5)], 0, 0, Verdict.DIFFERS, id="named-by-nobody-is-ours"),
     ],
@@ -67,8 +68,8 @@ def test_the_verdict_is_whether_ours_lie_within_the_price(generations, low, high
         pytest.param(gen(6, left={"g-0"}), "g-0 left or expired", id="a-slot-outside-the-step"),
         pytest.param(gen(6, resubscribed={"x"}), "changed its topics", id="subscription"),
         pytest.param(
-            gen(6, added_partitions=(TopicPartition("t", 9),)),
-            "1 partition(s) added to t",
+            gen(6, added=(TopicPartition("t", 9),)),
+            "1 partition added to t",
             id="topic-grew",
         ),
     ],
@@ -92,7 +93,7 @@ def test_aborted_rounds_are_shown_beside():
     """Gaps are counted, not charged."""
     found = receipt(gen(7, joined={"g-2", "g-3"}, aborted=2))
     assert (found.verdict, found.aborted) == (Verdict.EQUAL, 2)
-    assert "2 round(s) never completed, before generation 7." in found.sentences
+    assert "2 rounds never completed, before generation 7." in found.sentences
 
 
 def test_undecoded_records_are_said():

@@ -19,11 +19,12 @@ from fleet.decide.storms import (
     reach,
 )
 from fleet.model import Price, Receipt, StepKind, TopicPartition, Verdict
-from fleet.rebalances import Cause, Confidence, CoordinatorMove, Known, Rebalance
+from fleet.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
 from fleet.spec import FleetSpec
 from fleet.spec import Storm as Budget
 from tests.decide.worlds import GROUP, world
+from tests.support.rebalances import rebalance as plain
 
 BUDGET = Budget(rebalances=5, window=600, calm=120)
 UUID = "0b6c2f0e-8f0c-4b3e-9d2c-1a2b3c4d5e6f"
@@ -31,25 +32,7 @@ UUID = "0b6c2f0e-8f0c-4b3e-9d2c-1a2b3c4d5e6f"
 
 def rebalance(at: float, number: int = 0, **changes: Any) -> Rebalance:
     """One rebalance that ended at a time; its place in the log is its time."""
-    return Rebalance(
-        **{
-            "cluster": "main",
-            "group": GROUP,
-            "protocol": "classic",
-            "number": number,
-            "before": number - 1,
-            "incarnation": 0,
-            "started_at": None,
-            "start_known": Known.NOT,
-            "ended_at": at,
-            "end_known": Known.RECORD,
-            "cause": Cause.UNKNOWN,
-            "confidence": Confidence.CERTAIN,
-            "log_partition": 7,
-            "log_offset": int(at * 1000),
-            **changes,
-        }
-    )
+    return plain(number, at, **{"group": GROUP, "log_offset": int(at * 1000), **changes})
 
 
 def came(at: float, name: str, **changes: Any) -> Rebalance:

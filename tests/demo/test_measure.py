@@ -6,7 +6,7 @@ from fleet.clock import ManualClock
 from fleet.demo.held import Held
 from fleet.demo.journal import Entry, runs
 from fleet.demo.measure import Meter, results
-from fleet.history.records import Record
+from fleet.log.records import Record
 from fleet.model import TopicPartition
 
 TP = TopicPartition("orders", 0)

@@ -11,8 +11,8 @@ from fleet.keeping_up import _doubtful, _progress, around, verdicts
 from fleet.lag.columns import NONE, Commits
 from fleet.lag.measure import CASES, Lag
 from fleet.lag.snapshot import GroupFacts, Snapshot
+from fleet.log.readers.positions import Positions
 from fleet.model import GroupState, LagCase, TopicPartition
-from fleet.observe.positions import Positions
 from fleet.picturing import picture_of
 
 

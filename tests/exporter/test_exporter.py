@@ -23,8 +23,8 @@ from fleet.clock import SystemClock
 from fleet.cycle import Fleet
 from fleet.exporting import Exporter
 from fleet.keeping_up import verdicts
+from fleet.log.readers.tail import Tail
 from fleet.observe.admin import Observer
-from fleet.observe.tail import Tail
 from fleet.observe.watcher import GroupWatcher
 from tests.support import commits
 from tests.support.needs import repository
@@ -221,7 +221,10 @@ def test_without_the_log_the_coordinators_tell_the_same(bootstrap, topic, unique
     commit(bootstrap, group, topic, 3)
     clock = SystemClock()
     with polling(bootstrap, group, topic), Tail(config, cluster="t", clock=clock).start() as tail:
-        until(lambda: (live := tail.group(group)) is not None and bool(live.members), "a member")
+        until(
+            lambda: (seen := tail.summaries().get(group)) is not None and seen.members > 0,
+            "a member",
+        )
         assert tail.catch_up(20)
         found = []
         for kept in (tail, None):

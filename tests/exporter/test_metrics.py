@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.decide.storm_watch import StormWatch
 from fleet.errors import ConfigError
-from fleet.rebalances import Cause, Confidence, CoordinatorMove, Known, Rebalance
+from fleet.rebalances import Cause, CoordinatorMove, Known, Rebalance
 from fleet.report.metrics import Ages, families, rendered
 from fleet.report.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
 from fleet.report.serving import Body, Server
@@ -22,28 +22,16 @@ from fleet.report.storm_metrics import receipt_families, storm_families
 from fleet.spec import FleetSpec
 from fleet.totals import Totals
 from tests.support.needs import repository
+from tests.support.rebalances import rebalance as plain
 
 DOC = repository() / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(fleet_\w+)` \| (\w+) \| ([\w, ]+) \|", re.MULTILINE)
 
 
 def rebalance(cause: Cause, seconds: float | None) -> Rebalance:
-    return Rebalance(
-        cluster="main",
-        group="g",
-        protocol="classic",
-        number=3,
-        before=2,
-        incarnation=0,
-        started_at=None if seconds is None else 100.0 - seconds,
-        start_known=Known.COMMITS if seconds is not None else Known.NOT,
-        ended_at=100.0,
-        end_known=Known.RECORD,
-        cause=cause,
-        confidence=Confidence.CERTAIN,
-        log_partition=1,
-        log_offset=2,
-    )
+    if seconds is None:
+        return plain(3, 100.0, cause=cause)
+    return plain(3, 100.0, cause=cause, started_at=100.0 - seconds, start_known=Known.COMMITS)
 
 
 def picture(**changes) -> Picture:

@@ -7,9 +7,9 @@ import pytest
 from fleet.broker import Broker
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
+from fleet.log.readers.group_log import GroupLog
 from fleet.model import GroupState
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import GroupLog
 from fleet.slots import Phase
 from tests.support.brokers import running_broker
 from tests.support.kafka_tools import dump_group_records, generations

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from fleet.history.records import GROUP, GROUP_TOPIC_PARTITION, KEYS
-from fleet.history.schemas import SCHEMAS, Items, Kind, Struct
+from fleet.log.records import GROUP, GROUP_TOPIC_PARTITION, KEYS
+from fleet.log.schemas import SCHEMAS, Items, Kind, Struct
 
 
 def examples(most: int) -> settings:

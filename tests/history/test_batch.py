@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fleet.history.batch import Batch, BatchFiles
-from fleet.history.columns import columns
 from fleet.history.digest import Digest
 from fleet.history.early import decoded_last
 from fleet.history.manifests import DataFile
 from fleet.history.places import Place
 from fleet.history.standing import Memory
 from fleet.history.table_columns import DIGEST, TABLES
+from fleet.log.columns import columns
 from tests.history.records_made import group_metadata, offset_commit
 
 INTERVAL = 1000

@@ -16,10 +16,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
 from fleet.clock import SystemClock
-from fleet.history.records import OffsetCommit
+from fleet.log.readers.group_log import GroupLog
+from fleet.log.records import OffsetCommit
 from fleet.model import TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import GroupLog
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.rebalances import Cause, Confidence, Known, Rebalance
 from tests.support import kafka_tools, lane_scripts

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.history.columns import COLUMNS, columns
-from fleet.history.records import (
+from fleet.log.columns import COLUMNS, columns
+from fleet.log.records import (
     GROUP_MEMBER,
     KEYS,
     VALUES,
@@ -17,7 +17,7 @@ from fleet.history.records import (
     Undecoded,
     decode,
 )
-from fleet.history.schemas import SCHEMAS
+from fleet.log.schemas import SCHEMAS
 from tests.history import making
 from tests.observe.test_records import ASSIGNED, COMMIT, CREATED, CURRENT, EPOCH, JOINED, TARGET
 

@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fleet.bench.commits import key, value
-from fleet.history.columns import LED, columns
 from fleet.history.digest import Digest
 from fleet.history.early import decoded_last
 from fleet.history.table_columns import DIGEST
+from fleet.log.columns import LED, columns
 from tests.history.records_made import commit, contract, event
 
 

@@ -9,13 +9,13 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.history.columns import LED
 from fleet.history.digested import Task
 from fleet.history.manifests import DataFile
 from fleet.history.places import Place
 from fleet.history.tables import Tables
 from fleet.history.writing import KEPT_SECONDS, Writer
 from fleet.kafka_source.pieces import OffsetRange
+from fleet.log.columns import LED
 from tests.history.test_exactly_once import TOPIC, fill, scan
 from tests.support.offsets_topic import offsets_partitions
 

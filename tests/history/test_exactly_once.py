@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from fleet.act import spark_server
-from fleet.history.columns import LED
-from fleet.history.records import OffsetCommit, Tombstone, decode
 from fleet.history.tables import Tables
-from fleet.observe.group_log import partition_for
+from fleet.log.columns import LED
+from fleet.log.readers.group_log import partition_for
+from fleet.log.records import OffsetCommit, Tombstone, decode
 from tests.history.records_made import group_metadata, offset_commit
 from tests.support.brokers import running_broker
 from tests.support.json_contract import documented, shape

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fleet.history.reasons import (
+from fleet.log.replay.reasons import (
     Change,
     Silence,
     Step,

@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from fleet.history.causes import Replay
-from fleet.history.records import (
+from fleet.log.records import (
     AssignmentEpoch,
     ClassicMember,
     ConsumerGroupEpoch,
@@ -15,6 +14,7 @@ from fleet.history.records import (
     Record,
     Tombstone,
 )
+from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
 from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
 
@@ -307,3 +307,25 @@ def test_the_state_does_not_grow_with_members_that_come_and_go() -> None:
         return len(json.dumps(story.replay.as_json()))
 
     assert churn(range(1000, 1300)) <= churn(range(1300, 1320)) + 20
+
+
+def test_a_member_whose_own_record_compaction_put_behind_is_no_newcomer() -> None:
+    """Its assignment comes first; state that a release without this kept is read too."""
+    story = Story()
+    story.epoch(4)
+    story.owns("m1", 4, 0, 1)
+    kept = json.loads(json.dumps(story.replay.as_json()))
+    story.joins("m1", "i1")  # its address changed after its assignment
+    assert [(row.event, row.owned) for row in story.rows if isinstance(row, Membership)] == [
+        ("owns", (TopicPartition("id-of-t", 0), TopicPartition("id-of-t", 1)))
+    ]
+    story.joins("m2")
+    story.epoch(5)
+    story.owns("m1", 5, 0)
+    story.owns("m2", 5, 1)
+    (found,) = [r for r in story.rows if isinstance(r, Rebalance) and r.number == 5]
+    assert (found.cause, found.joined) == (Cause.JOIN, ("m2",))
+    assert found.moved == (TopicPartition("id-of-t", 1),)
+    assert [m.owned for m in Replay.from_json(kept)._state.early.values()]
+    del kept["group"]["early"]
+    assert Replay.from_json(kept).number == 4

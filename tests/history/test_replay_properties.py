@@ -5,8 +5,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.history.causes import Replay
-from fleet.history.records import Record
+from fleet.log.records import Record
+from fleet.log.replay.causes import Replay
 from fleet.rebalances import Membership, Rebalance
 from tests.support.group_streams import GROUP, TOPIC_IDS, streams
 

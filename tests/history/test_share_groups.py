@@ -1,7 +1,7 @@
 """Share groups are counted: records as a share consumer of Kafka 4.3 left them."""
 
-from fleet.history.causes import Replay
-from fleet.history.records import decode
+from fleet.log.records import decode
+from fleet.log.replay.causes import Replay
 from fleet.rebalances import Cause, Rebalance
 
 KEY = b"\x00\x08sh-17202"

@@ -15,9 +15,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.history import source
-from fleet.history.columns import LED
 from fleet.history.options import wish_of
-from fleet.history.records import (
+from fleet.history.source import OffsetsReader, OffsetsStream, register
+from fleet.kafka_source.bounds import bounds
+from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread
+from fleet.log.columns import LED
+from fleet.log.records import (
     ConsumerGroupMember,
     CurrentAssignment,
     GroupMetadata,
@@ -25,9 +28,6 @@ from fleet.history.records import (
     Tombstone,
     decode,
 )
-from fleet.history.source import OffsetsReader, OffsetsStream, register
-from fleet.kafka_source.bounds import bounds
-from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread
 from fleet.worker.spark_link import SparkLink
 from tests.conftest import RunningBroker
 from tests.history import making

@@ -6,10 +6,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.history.causes import Replay
-from fleet.history.records import Undecoded
-from fleet.observe.group_log import GroupLog
-from fleet.observe.live import Membership
+from fleet.log.readers.group_log import GroupLog
+from fleet.log.records import Undecoded
+from fleet.log.replay.causes import Replay
 from fleet.rebalances import Cause, Known, Rebalance
 from tests.support import kafka_tools
 from tests.support.offsets_topic import offsets_partitions
@@ -42,11 +41,10 @@ def test_a_streams_group_rebalances_when_members_come_and_go(broker, unique) -> 
     kinds = Counter(each.type for each in records)
     assert {17, 19, 20, 21, 22, 23} <= kinds.keys(), kinds
 
-    replay, live, rows, most = Replay("main", group), Membership(group), [], 0
+    replay, rows, most = Replay("main", group), [], 0
     for record in records:
         rows += replay.feed(0, record)
-        live.feed(record)
-        most = max(most, len(live.now({}).members))
+        most = max(most, replay.size)
     told = {row.number: row for row in rows if isinstance(row, Rebalance)}
     dumped = kafka_tools.dump_group_records(broker.broker, group)
     epochs = [
@@ -68,8 +66,7 @@ def test_a_streams_group_rebalances_when_members_come_and_go(broker, unique) -> 
         ("left", second.member_id),
         ("left", first.member_id),
     ]
-    assert replay.members() == ()
-    assert (live.now({}).type, most, len(live.now({}).members)) == ("streams", 2, 0)
+    assert (replay.protocol, most, replay.size) == ("streams", 2, 0)
 
 
 def _settled_at(dumped: list[kafka_tools.Record], row: Rebalance) -> float:

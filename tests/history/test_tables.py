@@ -19,6 +19,7 @@ from fleet.history.writing import ATTEMPT_SECONDS, KEPT_SECONDS, Writer
 from fleet.lag.measure import Logs
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
 from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+from tests.support.rebalances import rebalance as plain
 from tests.support.snapshots import snapshot_of
 
 DAY = 86_400.0
@@ -27,25 +28,10 @@ T0 = TopicPartition("t", 0)
 
 
 def rebalance(number, at=NOW, *, group="g", cause=Cause.JOIN):
-    return Rebalance(
-        cluster="main",
-        group=group,
-        protocol="classic",
-        number=number,
-        before=number - 1 or None,
-        incarnation=0,
-        started_at=None,
-        start_known=Known.NOT,
-        ended_at=at,
-        end_known=Known.RECORD,
-        cause=cause,
-        confidence=Confidence.CERTAIN,
-        also=(Cause.LEAVE,),
-        joined=("a",),
-        moved=(T0, TopicPartition("t", 1)),
-        members=2,
-        log_partition=3,
-        log_offset=number,
+    moved = (T0, TopicPartition("t", 1))
+    also = (Cause.LEAVE,)
+    return plain(
+        number, at, group=group, cause=cause, also=also, joined="a", moved=moved, members=2
     )
 
 

@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant(
         name="receipts-others-charged-to-us",
         file="fleet/decide/receipts.py",
-        old="        elif changed or generation.added_partitions:\n            last = others\n",
+        old="        elif changed or generation.added:\n            last = others\n",
         new="        elif changed:\n            last = others\n",
         tests=_RECEIPTS,
     ),

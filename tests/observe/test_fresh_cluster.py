@@ -8,9 +8,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.broker import Broker
 from fleet.clock import SystemClock
+from fleet.log.readers.group_log import GroupLog
 from fleet.model import GroupState
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import GroupLog
 
 
 @pytest.mark.broker

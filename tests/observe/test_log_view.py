@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import ManualClock
-from fleet.history.causes import Replay
+from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
 from fleet.model import TopicPartition
-from fleet.observe.log_view import KEEP, MOST, LogView, everything
+from tests.support.played_group import GROUP, TOPIC, TOPIC_ID, played_groups
 
 
 def view(**options) -> LogView:
-    known = {"groups": everything, "keep": KEEP, "most": MOST, "replay": Replay}
+    known = {"groups": everything, "keep": KEEP, "most": MOST}
     return LogView(cluster="test", clock=ManualClock(), **{**known, **options})
 
 
@@ -91,3 +91,22 @@ def test_random_values_of_known_types_never_raise(kind, value, version):
     key = struct.pack(">h", kind) + text("g") + text("m") + struct.pack(">i", 0)
     feed(seen, (key, struct.pack(">h", version) + value), (key, None), commit_of("g", 0, 1))
     assert "g" in seen.groups()
+
+
+@given(played_groups(converts=True))
+def test_the_view_has_who_is_there(group):
+    """Whatever happened, and under whatever protocol the group ended."""
+    seen = view()
+    told = [record for record in group.records if record.type > 1]
+    for record in told:
+        seen._membership(3, GROUP, record)
+    if group.number is None:
+        assert seen.summaries() == {}
+        return
+    kind = "consumer" if group.protocol == "consumer" else "classic"
+    assert seen.summaries() == {GROUP: (kind, group.number, len(group.members))}
+    owned = any(member.owns for member in group.members.values())
+    assert seen.unnamed_topics() == ({TOPIC_ID} if owned and kind == "consumer" else set())
+    seen.name_topics({TOPIC_ID: TOPIC})
+    assert seen.unnamed_topics() == set()
+    assert seen.changed() == {GROUP: told[-1].timestamp_ms / 1000}

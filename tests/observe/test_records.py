@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.history.records import (
+from fleet.log.records import (
     KEYS,
     VALUES,
     AssignmentEpoch,
@@ -22,7 +22,6 @@ from fleet.history.records import (
     Tombstone,
     Undecoded,
     decode,
-    group_of,
 )
 from fleet.model import TopicPartition
 
@@ -281,7 +280,6 @@ def test_what_cannot_be_read_is_named_with_its_reason(key, value, reason):
 def test_random_bytes_never_raise(key, value):
     """Whatever stands in the log, the reader goes on."""
     decode(key, value, offset=0, timestamp=0)
-    group_of(key)
 
 
 @given(
@@ -294,9 +292,3 @@ def test_bytes_behind_a_true_key_never_raise(kind, version, body, cut):
     decode(struct.pack(">h", 2) + text("g"), classic_value(version)[:cut], offset=0, timestamp=0)
     for vector in (COMMIT, JOINED, TARGET, CURRENT):
         decode(bytes.fromhex(vector[0]), bytes.fromhex(vector[1])[:cut], offset=0, timestamp=0)
-
-
-def test_the_group_is_told_by_the_key_alone():
-    """What filters a group's records reads no value."""
-    assert group_of(bytes.fromhex(JOINED[0])) == "g-consumer"
-    assert group_of(b"\x03\xe7" + text("g")) is None

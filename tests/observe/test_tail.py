@@ -11,11 +11,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.history.causes import Replay
-from fleet.model import TopicPartition
+from fleet.log.readers.group_log import GroupLog, partition_for
+from fleet.log.readers.tail import Tail
+from fleet.log.replay.causes import Replay
+from fleet.model import Member, TopicPartition
 from fleet.observe.admin import Observer
-from fleet.observe.group_log import GroupLog, partition_for
-from fleet.observe.tail import Tail
 from fleet.rebalances import Cause, Rebalance
 from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS
@@ -69,6 +69,22 @@ def members(config, topic, group, count, **extra) -> Iterator[list[Consumer]]:
             each.close()
 
 
+def present(tail: Tail, group: str) -> list[Member]:
+    """Who is in the group, by the rows of its membership."""
+    found = {row.member: row for row in tail.memberships(group=group)}
+    return [
+        Member(
+            member_id=row.member_id,
+            instance_id=row.instance_id,
+            client_id=row.client_id,
+            host=row.host,
+            partitions=frozenset(row.owned),
+        )
+        for row in found.values()
+        if row.event != "left"
+    ]
+
+
 def test_view_equals_the_coordinators_answers(config, topic, unique):
     """Members, assignments and offsets of a classic and a KIP-848 group, and their end."""
     classic, consumer = f"classic-{unique}", f"consumer-{unique}"
@@ -85,19 +101,18 @@ def test_view_equals_the_coordinators_answers(config, topic, unique):
         )
         assert tail.catch_up(10)
         for group, kind in ((classic, "classic"), (consumer, "consumer")):
-            live, told = tail.group(group), seen.groups[group]
-            assert live is not None
-            assert live.type == kind
-            assert sorted(live.members, key=str) == sorted(told.members, key=str)
+            told = seen.groups[group]
+            assert tail.summaries()[group][::2] == (kind, len(told.members))
+            assert sorted(present(tail, group), key=str) == sorted(told.members, key=str)
             positions = {tp: offset for tp, (offset, _) in tail.committed(group).items()}
             assert positions == {p.tp: p.committed for p in told.partitions}
-        assert tail.group(classic).generation >= 1
-        assert tail.group(classic).assignor == "range"
+        last = tail.rebalances(group=classic)[-1]
+        assert (last.number, last.assignor) == (tail.summaries()[classic].generation, "range")
         assert tail.age() < 10
         assert tail.problem is None
     with tailing(config) as again:
-        assert again.group(classic).members == ()
-        assert again.group(consumer).members == ()
+        assert [again.summaries()[group].members for group in (classic, consumer)] == [0, 0]
+        assert present(again, classic) == present(again, consumer) == []
 
 
 def test_deleted_groups_and_offsets_go(config, topic, unique):
@@ -111,7 +126,7 @@ def test_deleted_groups_and_offsets_go(config, topic, unique):
         admin.delete_consumer_groups([group])[group].result(20)
         until(lambda: tail.catch_up(10) and group not in tail.groups(), "the group to be gone")
         assert tail.committed(group) == {}
-        assert tail.group(group) is None
+        assert group not in tail.summaries()
 
 
 def text(value: str) -> bytes:
@@ -180,7 +195,7 @@ def test_no_broker_is_a_sentence_and_an_age(config):
 def test_rebalances_have_causes_and_are_counted(config, topic, unique):
     """As the replay tells them, with what the columns hold; counters begin with the reader."""
     group = f"turns-{unique}"
-    with tailing(config, replay=Replay) as tail:
+    with tailing(config) as tail:
         with members(config, topic, group, 1) as (one,):
             commits.commit(one, [KafkaPartition(topic, number, 1) for number in range(4)])
         assert tail.catch_up(10)
@@ -196,6 +211,6 @@ def test_rebalances_have_causes_and_are_counted(config, topic, unique):
             replay, number = Replay("test", group), log.partition_of(group)
             made = [each for record in log.read(group, 0) for each in replay.feed(number, record)]
         assert told == [each for each in made if isinstance(each, Rebalance)], "commits were fed"
-    with tailing(config, replay=Replay) as again:
+    with tailing(config) as again:
         assert again.rebalances(group=group) == told, "whoever reads it, and when"
         assert group not in again.totals(), "counters begin with the reader"

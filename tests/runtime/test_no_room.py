@@ -77,7 +77,7 @@ def test_fewer_will_do_and_it_is_said_once(store: SqliteStore) -> None:
     place.start("orders", "old", 2)
     crew = crew_of(place, store, said)
     assert crew.ensure("new", 3, least=1) == 1
-    assert said == ["  1 worker(s) without a slot where 3 were wanted: exceeded quota"]
+    assert said == ["  1 worker without a slot where 3 were wanted: exceeded quota"]
     assert place.asked == [2, 3]
     assert crew.ensure("new", 3, least=1) == 1
     place.names.remove("new-3")  # it took a slot, say
@@ -104,7 +104,7 @@ def test_a_standby_is_worth_no_failure(store: SqliteStore) -> None:
     """At the end of a change that went well: it is said, and that is all."""
     place, said = Place(0), list[str]()
     crew_of(place, store, said).settle_standbys("new", 1, grace=1.0, least=0)
-    assert said == ["  0 worker(s) without a slot where 1 were wanted: exceeded quota"]
+    assert said == ["  0 workers without a slot where 1 were wanted: exceeded quota"]
 
 
 def test_a_roll_without_room_for_one_pod_has_touched_nothing(store: SqliteStore) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fleet.history.records import (
+from fleet.log.records import (
     AssignmentEpoch,
     ClassicMember,
     ConsumerGroupEpoch,

@@ -29,9 +29,9 @@ from confluent_kafka.admin import (
 from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from fleet.clock import SystemClock
-from fleet.history.causes import Replay
-from fleet.history.records import Record
-from fleet.observe.group_log import GroupLog
+from fleet.log.readers.group_log import GroupLog
+from fleet.log.records import Record
+from fleet.log.replay.causes import Replay
 from fleet.rebalances import Membership, Rebalance
 
 CLASSIC = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300, "max.poll.interval.ms": 10_000}

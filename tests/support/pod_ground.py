@@ -22,8 +22,8 @@ from fleet.broker import Broker
 from fleet.clock import SystemClock
 from fleet.demo.coverage import coverage
 from fleet.demo.measure import Meter
+from fleet.log.readers.group_log import GroupLog
 from fleet.model import GroupState
-from fleet.observe.group_log import GroupLog
 from fleet.slots import Change, ChangeState, Phase, Slot
 from k8s.names import Names
 from tests.support.kafka_tools import dump_group_records

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer
 
 from fleet.broker import Broker
 from fleet.clock import SystemClock
-from fleet.history.records import OffsetCommit
-from fleet.observe.counting import count
-from fleet.observe.group_log import GroupLog
+from fleet.log.readers.group_log import GroupLog
+from fleet.log.records import OffsetCommit
+from fleet.log.replay.counting import count
 from fleet.slots import Phase
 from fleet.worker.consumer_protocol import ConsumerGroup
 from tests.conftest import RunningBroker

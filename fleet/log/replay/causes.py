@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fleet.errors import SchemaTooNew
-from fleet.history.classic import Classic
-from fleet.history.epochs import Epochs
-from fleet.history.group_state import AskedCommits, Committed, GroupState, Member
-from fleet.history.raw_epochs import typed
-from fleet.history.shapes import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
+from fleet.log.replay.classic import Classic
+from fleet.log.replay.epochs import Epochs
+from fleet.log.replay.group_state import AskedCommits, Committed, GroupState, Member
+from fleet.log.replay.raw_epochs import typed
+from fleet.log.shapes import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
 from fleet.model import TopicPartition
 from fleet.rebalances import Known, Membership, Rebalance
 
@@ -54,6 +54,7 @@ class Replay:
         if record.offset <= self._offset:
             return []
         self._offset = record.offset
+        self._state.moved = []
         if isinstance(record, OffsetCommit):
             self._state.commit(record)
             return []
@@ -148,13 +149,32 @@ class Replay:
 
     @property
     def number(self) -> int | None:
-        """Last generation or assignment epoch."""
-        return self._state.number
+        """Last generation or assignment epoch; None where there was none, or the group is gone."""
+        return None if self._state.closed_at is not None else self._state.number
+
+    @property
+    def exists(self) -> bool:
+        """Its membership was told of, and not deleted since."""
+        return self._state.protocol is not None and self._state.closed_at is None
+
+    @property
+    def moved(self) -> tuple[TopicPartition, ...]:
+        """What got another owner with the last record."""
+        return tuple(self._state.moved)
+
+    def had(self, member: str) -> list[TopicPartition]:
+        """What a member has, or had last and nobody has got since."""
+        return [tp for tp, who in self._state.last_owner.items() if who == member]
 
     @property
     def incarnation(self) -> int:
         """How often the group was made anew."""
         return self._state.incarnation
+
+    @property
+    def size(self) -> int:
+        """How many members it has."""
+        return len(self._state.members)
 
     def members(self) -> tuple[Member, ...]:
         """Who is in the group after the last record, by name; for reading only."""

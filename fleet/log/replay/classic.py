@@ -14,9 +14,9 @@ all joined at the record's `currentStateTimestamp`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fleet.history.group_state import GroupState, Member
-from fleet.history.reasons import Change, Silence, Verdict, of_generation
-from fleet.history.shapes import ClassicMember, GroupMetadata
+from fleet.log.replay.group_state import GroupState, Member
+from fleet.log.replay.reasons import Change, Silence, Verdict, of_generation
+from fleet.log.shapes import ClassicMember, GroupMetadata
 from fleet.model import TopicPartition
 from fleet.rebalances import Cause, Known, Membership, Rebalance
 
@@ -94,7 +94,19 @@ class Classic:
         known = group.number is not None or group.origin is not None
         aborted = 0 if group.number is None else record.generation - group.number - 1
         started_at, start_known = self._start(group, record, before, now, aborted)
-        verdict = self._verdict(group, record, before, now, aborted=aborted, started_at=started_at)
+        stay = sorted(before.keys() & now.keys())
+        resubscribed = tuple(who for who in stay if before[who].topics != now[who].topics)
+        added = group.grown(tp for each in now.values() for tp in each.owned)
+        verdict = self._verdict(
+            group,
+            record,
+            before,
+            now,
+            aborted=aborted,
+            started_at=started_at,
+            resubscribed=bool(resubscribed),
+            grown=bool(added),
+        )
         self.grew = verdict.cause is Cause.PARTITIONS
         moved = [tp for who in sorted(now) for tp in group.owns(who, now[who].owned)]
         return Rebalance(
@@ -120,6 +132,8 @@ class Classic:
             assignor=record.protocol,
             log_partition=group.log_partition,
             log_offset=record.offset,
+            resubscribed=resubscribed,
+            added=tuple(sorted(added)),
         )
 
     def _verdict(
@@ -131,6 +145,8 @@ class Classic:
         *,
         aborted: int,
         started_at: float | None,
+        resubscribed: bool,
+        grown: bool,
     ) -> Verdict:
         """What is different, put to the rules."""
         gone = [before[who] for who in sorted(before.keys() - now.keys())]
@@ -144,10 +160,8 @@ class Classic:
                 replaced=bool(_replaced(before, now)),
                 assignor=None not in {self.assignor, record.protocol}
                 and self.assignor != record.protocol,
-                resubscribed=any(
-                    before[who].topics != now[who].topics for who in before.keys() & now.keys()
-                ),
-                grown=group.grown(tp for each in now.values() for tp in each.owned),
+                resubscribed=resubscribed,
+                grown=grown,
                 withheld=bool(self.withheld),
                 noticed=self.grew and _is_cooperative(record),
                 cooperative=_is_cooperative(record),

@@ -2,26 +2,24 @@
 
 Problem: one thread reads, several ask, and the records are commits by the thousand with a rare
 membership record between them. Choice: one lock; commits go into columns by their key's bytes
-(fleet.observe.positions); everything else is decoded one by one into who is there now
-(fleet.observe.live) and into rebalances with causes (fleet.history.causes), for which the
-columns answer what was last committed. Cost: a reader of many records holds the lock for some
-10 ms at a time.
+(fleet.log.readers.positions); everything else is decoded one by one into the group's replay
+(fleet.log.replay.causes), which says who is there now and what rebalanced why, and asks the
+columns what was last committed. Cost: a reader of many records holds the lock for some 10 ms at a
+time; states between records (a join phase) are not there, ListGroups tells them.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fleet.clock import Clock
-from fleet.history.causes import Committed, Replay
-from fleet.history.records import OffsetCommit, Record, Undecoded, decode
 from fleet.lag.columns import Commits
+from fleet.log.readers.positions import Positions, key_of, key_to
+from fleet.log.records import OffsetCommit, Record, Undecoded, decode
+from fleet.log.replay.causes import Committed, Replay
 from fleet.model import TopicPartition
-from fleet.observe.live import LiveGroup, Membership, Summary
-from fleet.observe.positions import Positions, key_of, key_to
-from fleet.rebalances import Cause, Rebalance
-from fleet.rebalances import Membership as MembershipRow
+from fleet.rebalances import Cause, Membership, Rebalance
 from fleet.totals import Totals
 
 KEEP: Final = 86_400.0
@@ -37,11 +35,21 @@ def everything(_: str) -> bool:
     return True
 
 
+class Summary(NamedTuple):
+    """A group without its members' names."""
+
+    type: str
+    """classic | consumer | share | streams."""
+    generation: int | None
+    """Generation, or assignment epoch; None where no record tells."""
+    members: int
+
+
 class LogView:
     """The state of all groups as the records so far leave it. Reading is safe for several threads.
 
     `groups` chooses by group id; rebalances are kept for `keep` seconds and at most `most` a
-    group, groups are forgotten with their last record. `replay` None: no rebalances.
+    group, groups are forgotten with their last record.
     """
 
     def __init__(
@@ -52,22 +60,20 @@ class LogView:
         groups: Callable[[str], bool],
         keep: float,
         most: int,
-        replay: Callable[[str, str], Replay] | None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self.chosen = groups
         """Whether a group is one of those looked at."""
         self._keep, self._most = keep, most
-        self._replay = replay
         self._lock = threading.Lock()
         # Under the lock from here.
         self._positions = Positions()
-        self._live: dict[str, Membership] = {}
         self._replays: dict[str, Replay] = {}
+        self._changed: dict[str, int] = {}
         self._epochs: dict[int, int] = {}
         self._rebalances: dict[str, deque[Rebalance]] = {}
-        self._memberships: dict[str, deque[MembershipRow]] = {}
+        self._memberships: dict[str, deque[Membership]] = {}
         self._totals: dict[str, Totals] = {}
         self._names: dict[str, str] = {}
         self._errors: dict[tuple[int, int], int] = {}
@@ -83,26 +89,22 @@ class LogView:
     def groups(self) -> frozenset[str]:
         """Groups of which a member, an epoch or a commit is known."""
         with self._lock:
-            living = {name for name, group in self._live.items() if not group.empty}
+            living = {name for name, replay in self._replays.items() if replay.exists}
             return self._positions.groups() | living
-
-    def group(self, name: str) -> LiveGroup | None:
-        """Who is in a group now; None where no membership record told of it."""
-        with self._lock:
-            found = self._live.get(name)
-            return None if found is None or found.empty else found.now(self._names)
 
     def summaries(self) -> dict[str, Summary]:
         """Type, generation and number of members of every group with membership records."""
         with self._lock:
-            return {n: group.summary() for n, group in self._live.items() if not group.empty}
+            return {
+                name: Summary(replay.protocol or "unknown", replay.number, replay.size)
+                for name, replay in self._replays.items()
+                if replay.exists
+            }
 
     def changed(self) -> dict[str, float]:
         """Wall time of each group's last membership record."""
         with self._lock:
-            return {
-                n: group.changed_ms / 1000 for n, group in self._live.items() if group.changed_ms
-            }
+            return {name: ms / 1000 for name, ms in self._changed.items()}
 
     def commits(self) -> Commits:
         """The last commit of every partition of every group, as columns."""
@@ -130,7 +132,7 @@ class LogView:
 
     def memberships(
         self, *, group: str, since: float | None = None, until: float | None = None
-    ) -> list[MembershipRow]:
+    ) -> list[Membership]:
         """Who joined, left, was replaced or got other partitions, oldest first."""
         with self._lock:
             kept = list(_of(self._memberships, group))
@@ -149,8 +151,14 @@ class LogView:
     def unnamed_topics(self) -> frozenset[str]:
         """Topic ids in assignments that no commit has named: see `name_topics`."""
         with self._lock:
-            ids = {each for group in self._live.values() for each in group.topic_ids()}
-            return frozenset(ids - self._names.keys())
+            owned = {
+                tp.topic
+                for replay in self._replays.values()
+                if replay.protocol == "consumer"
+                for member in replay.members()
+                for tp in member.owned
+            }
+            return frozenset(owned - self._names.keys() - set(self._names.values()))
 
     def name_topics(self, names: Mapping[str, str]) -> None:
         """Tell the names of topic ids (32 hex digits)."""
@@ -207,15 +215,11 @@ class LogView:
             self._membership(number, group, record)
 
     def _membership(self, number: int, group: str, record: Record) -> None:
-        live = self._live.get(group)
-        if live is None:
-            live = self._live[group] = Membership(group)
-        live.feed(record)
-        if self._replay is None:
-            return
+        if record.timestamp_ms > 0:
+            self._changed[group] = record.timestamp_ms
         replay = self._replays.get(group)
         if replay is None:
-            replay = self._replays[group] = self._replay(self._cluster, group)
+            replay = self._replays[group] = Replay(self._cluster, group)
             replay.name_topics(self._names)
             replay.ask_commits(lambda tp: self._committed(group, tp))
         for made in replay.feed(number, record):
@@ -243,11 +247,10 @@ class LogView:
         with self._lock:
             _drop_before(self._rebalances, oldest, lambda r: r.ended_at)
             _drop_before(self._memberships, oldest, lambda m: m.at)
-            for group in [n for n, live in self._live.items() if live.empty]:
-                if (self._live[group].changed_ms or 0) / 1000 < oldest:
-                    del self._live[group]
-                    self._replays.pop(group, None)
-                    self._totals.pop(group, None)
+            for group in [name for name, replay in self._replays.items() if not replay.exists]:
+                if self._changed.get(group, 0) / 1000 < oldest:
+                    for known in (self._replays, self._changed, self._totals):
+                        known.pop(group, None)
 
 
 def _of(kept: "Mapping[str, deque[Any]]", group: str | None) -> list[Any]:

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fleet.history.layout import Bools, Bytes, CommitKeys, CommitValues, Ints
-from fleet.history.records import GROUP_MEMBER, KEYS, decode
-from fleet.history.shapes import OffsetCommit, Record, Tombstone, Undecoded
+from fleet.log.layout import Bools, Bytes, CommitKeys, CommitValues, Ints
+from fleet.log.records import GROUP_MEMBER, KEYS, decode
+from fleet.log.shapes import OffsetCommit, Record, Tombstone, Undecoded
 
 COLUMNS: Final = pa.schema(
     [

@@ -7,7 +7,7 @@ KIP-848's; they are read here, and what follows is left. A streams member's stat
 assignments, so nothing is said to move.
 """
 
-from fleet.history.shapes import (
+from fleet.log.shapes import (
     AssignmentEpoch,
     ConsumerGroupEpoch,
     ConsumerGroupMember,
@@ -15,7 +15,7 @@ from fleet.history.shapes import (
     Raw,
     Record,
 )
-from fleet.history.wire import Cursor, Malformed
+from fleet.log.wire import Cursor, Malformed
 
 
 def typed(record: Record) -> Record | None:

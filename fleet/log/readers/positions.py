@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from fleet.history.records import OffsetCommit
 from fleet.lag.columns import NONE, Commits
 from fleet.lag.gap import is_early, usual_gap
+from fleet.log.records import OffsetCommit
 from fleet.model import TopicPartition
 
 _NEWEST: Final = 4

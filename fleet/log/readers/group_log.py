@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from fleet.clock import Clock
 from fleet.closing import Closing
 from fleet.errors import FleetError, Unreachable
-from fleet.history.records import (
+from fleet.log.records import (
     AssignmentEpoch,
     ConsumerGroupMember,
     CurrentAssignment,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fleet.history.shapes import OffsetCommit
 from fleet.lag.gap import is_early, usual_gap
+from fleet.log.shapes import OffsetCommit
 from fleet.model import TopicPartition
 from fleet.rebalances import Cause, Membership
 
@@ -116,6 +116,10 @@ class GroupState:
     last_owner: dict[TopicPartition, str] = field(default_factory=dict)
     width: dict[str, int] = field(default_factory=dict)
     """Highest partition count ever assigned, by topic."""
+    early: dict[str, Member] = field(default_factory=dict)
+    """KIP-848: what members own whose own record compaction has put behind, by member id."""
+    moved: list[TopicPartition] = field(default_factory=list)
+    """What got another owner with the last record; not kept."""
     commits: dict[TopicPartition, Committed] = field(default_factory=dict)
     learnt: dict[str, str] = field(default_factory=dict)
     """Topic names by id, from the group's commits."""
@@ -148,7 +152,7 @@ class GroupState:
             self.last_owner[TopicPartition(topic, tp.partition)] = self.last_owner.pop(tp)
         if topic_id in self.width:
             self.width[topic] = max(self.width.pop(topic_id), self.width.get(topic, 0))
-        for member in (*self.members.values(), *self.gone.values()):
+        for member in (*self.members.values(), *self.gone.values(), *self.early.values()):
             member.owned = tuple(
                 sorted(
                     TopicPartition(topic, tp.partition) if tp.topic == topic_id else tp
@@ -194,14 +198,17 @@ class GroupState:
             if last is not None and last != identity:
                 moved.append(tp)
             self.last_owner[tp] = identity
+        self.moved += moved
         return moved
 
-    def grown(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether a known topic has partitions beyond those ever assigned; notes the widths."""
+    def grown(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Partitions of known topics beyond those ever assigned; notes the widths."""
         width: dict[str, int] = {}
+        more = []
         for tp in partitions:
+            if tp.partition >= self.width.get(tp.topic, tp.partition + 1):
+                more.append(tp)
             width[tp.topic] = max(width.get(tp.topic, 0), tp.partition + 1)
-        more = any(topic in self.width and n > self.width[topic] for topic, n in width.items())
         for topic, n in width.items():
             self.width[topic] = max(n, self.width.get(topic, 0))
         return more
@@ -213,7 +220,7 @@ class GroupState:
         self.incarnation += 1
         self.number = None
         self.origin, self.origin_at = Cause.REBORN, None
-        self.members, self.gone = {}, {}
+        self.members, self.gone, self.early = {}, {}, {}
         self.last_owner, self.width = {}, {}
 
     def row(self, event: str, member: Member, *, at: float, number: int, offset: int) -> Membership:
@@ -250,6 +257,7 @@ class GroupState:
             "session_s": self.session_s,
             "members": [_member(each) for each in self.members.values()],
             "gone": [_member(each) for each in self.gone.values()],
+            "early": [_member(each) for each in self.early.values()],
             "last_owner": by_topic(self.last_owner),
             "width": self.width,
             "commits": by_topic(
@@ -263,6 +271,7 @@ class GroupState:
         """What `as_json` gave."""
         members = [_from_member(each) for each in kept["members"]]
         gone = [_from_member(each) for each in kept["gone"]]
+        early = [_from_member(each) for each in kept.get("early", ())]  # absent from older state
         return cls(
             cluster=kept["cluster"],
             group=kept["group"],
@@ -277,6 +286,7 @@ class GroupState:
             session_s=kept["session_s"],
             members={each.identity: each for each in members},
             gone={each.identity: each for each in gone},
+            early={each.member_id: each for each in early},
             last_owner=from_topic(kept["last_owner"]),
             width=dict(kept["width"]),
             commits={tp: Committed(*each) for tp, each in from_topic(kept["commits"]).items()},

@@ -12,13 +12,23 @@ Share and streams groups have the same shape under other types (10-14, 17-22). T
 share partitions or own tasks, so nothing is said to move.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fleet.history.group_state import AWAY, STABLE, UNREVOKED, GroupState, Member
-from fleet.history.reasons import BEATS, SESSION_S, Silence, Step, Verdict, of_assignment, of_epoch
-from fleet.history.shapes import (
+from fleet.log.replay.group_state import AWAY, STABLE, UNREVOKED, GroupState, Member
+from fleet.log.replay.pending import Open
+from fleet.log.replay.reasons import (
+    BEATS,
+    SESSION_S,
+    Silence,
+    Step,
+    Verdict,
+    of_assignment,
+    of_epoch,
+)
+from fleet.log.shapes import (
     AssignmentEpoch,
     ConsumerGroupEpoch,
     ConsumerGroupMember,
@@ -45,21 +55,6 @@ Rows = list[Rebalance | Membership]
 
 
 @dataclass(slots=True)
-class Open:
-    """A rebalance whose end is not known yet."""
-
-    rebalance: Rebalance
-    waiting: set[str]
-    moved: set[TopicPartition] = field(default_factory=set)
-
-    def ended(self, at: float, known: Known = Known.RECORD) -> Rebalance:
-        """As a value, ended then."""
-        return replace(
-            self.rebalance, ended_at=at, end_known=known, moved=tuple(sorted(self.moved))
-        )
-
-
-@dataclass(slots=True)
 class Epochs:
     """What has happened since the last assignment, and which rebalances are open."""
 
@@ -75,6 +70,12 @@ class Epochs:
     assignor: bool = False
     initialised: bool = False
     """A share group may be given partitions that it could not be given before (type 15)."""
+    subscribed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Topics by member at the last assignment; not kept, nor is what follows."""
+    width: dict[str, int] = field(default_factory=dict)
+    """Partition counts assigned until then: one growth is spread over the members' targets."""
+    added: set[TopicPartition] = field(default_factory=set)
+    """Partitions beyond those."""
     open: list[Open] = field(default_factory=list)
     last_at: float = 0.0
     last_assignor: str | None = None
@@ -95,7 +96,7 @@ class Epochs:
         if isinstance(record, CurrentAssignment):
             return self._current(group, record)
         if isinstance(record, TargetAssignment):
-            group.grown(group.named(record.partitions))
+            self._targeted(group, group.named(record.partitions))
         elif isinstance(record, Raw):
             self.initialised = True
         return []
@@ -110,7 +111,7 @@ class Epochs:
             if at == record.timestamp_ms / 1000 and group.protocol == "classic":
                 self._reset()
                 group.origin, group.origin_at = Cause.MIGRATION, at
-                self.roster = {who: m.member_id for who, m in group.members.items()}
+                self._called(group)
             else:
                 self._forget(group)
         if group.protocol not in {None, protocol, "classic"}:
@@ -125,7 +126,20 @@ class Epochs:
     def _reset(self) -> None:
         self.epoch, self.hash = None, 0
         self.roster, self.steps = {}, []
+        self.subscribed, self.width, self.added = {}, {}, set()
         self.joined = self.resubscribed = self.assignor = self.initialised = False
+
+    def _called(self, group: GroupState) -> None:
+        """Note who is there, for the next assignment to be compared with."""
+        self.roster = {who: member.member_id for who, member in group.members.items()}
+        self.subscribed = {who: member.topics for who, member in group.members.items()}
+        self.width, self.added = dict(group.width), set()
+
+    def _targeted(self, group: GroupState, partitions: tuple[TopicPartition, ...]) -> None:
+        """Note what a member shall own."""
+        more = {tp for tp in partitions if tp.partition >= self.width.get(tp.topic, math.inf)}
+        self.added |= more
+        group.grown(partitions)
 
     # --- members ----------------------------------------------------------------------------
 
@@ -145,11 +159,19 @@ class Epochs:
         was = group.members.get(who) or group.gone.pop(who, None)
         group.members[who] = now
         self.last_assignor = record.server_assignor or self.last_assignor
-        if was is None:
+        early = group.early.pop(record.member_id, None)
+        if was is None and early is None:
             self.joined = True
             return [self._row(group, "joined", now, record)]
-        now.owned, now.epoch = was.owned, was.epoch
-        now.state, now.state_since = was.state, was.state_since
+        known = was or early
+        assert known is not None
+        now.owned, now.epoch = known.owned, known.epoch
+        now.state, now.state_since = known.state, known.state_since
+        if was is None:  # nobody new: it was there when its partitions were given to it
+            if group.protocol == "consumer":
+                group.owns(who, now.owned)
+            self.roster[who], self.subscribed[who] = now.member_id, topics
+            return [self._row(group, "owns", now, record)]
         self.resubscribed |= was.topics != now.topics
         self.assignor |= was.assignor != now.assignor and group.origin is not Cause.MIGRATION
         if was.member_id != now.member_id:
@@ -158,17 +180,12 @@ class Epochs:
 
     def _current(self, group: GroupState, record: CurrentAssignment) -> Rows:
         member = _by_id(group, record.member_id)
-        if member is None:
+        if member is None:  # its own record may come yet: compaction keeps the later one
+            _hold(group, group.early.setdefault(record.member_id, Member(record.member_id)), record)
             return []
         at = record.timestamp_ms / 1000
+        changed = _hold(group, member, record)
         held = group.named(record.assigned)
-        owned = tuple(sorted({*held, *group.named(record.revoking)}))
-        changed, member.owned = owned != member.owned, owned
-        if record.epoch != AWAY:
-            member.alive_at = at
-        if record.state != member.state or record.epoch == AWAY != member.epoch:
-            member.state_since = at
-        member.epoch, member.state = record.epoch, record.state
         moved = group.owns(member.identity, held) if group.protocol == "consumer" else []
         if moved and self.open:
             self.open[-1].moved.update(moved)
@@ -238,6 +255,7 @@ class Epochs:
         told = self.epoch == record.epoch
         now = {who: member.member_id for who, member in group.members.items()}
         then = now if first else self.roster
+        topics = {who: member.topics for who, member in group.members.items()}
         verdict = (
             Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
             if first
@@ -258,6 +276,10 @@ class Epochs:
             confidence=verdict.confidence,
             also=verdict.also,
             joined=tuple(sorted(now.keys() - then.keys())),
+            resubscribed=tuple(
+                sorted(w for w in now if self.subscribed.get(w, topics[w]) != topics[w])
+            ),
+            added=tuple(sorted(self.added)),
             left=tuple(sorted(then.keys() - now.keys())),
             replaced=tuple(sorted(w for w in now.keys() & then if now[w] != then[w])),
             members=len(now),
@@ -269,7 +291,8 @@ class Epochs:
         self.open.append(Open(rebalance, waiting))
         if len(self.open) > _OPEN:
             rows.append(self.open.pop(0).ended(at, Known.NOT))
-        self.roster, self.steps = now, []
+        self._called(group)
+        self.steps = []
         group.number, group.origin, group.origin_at = record.epoch, None, None
         if not waiting:  # its members' records are older than the log: whom to wait for?
             rows.append(self.open.pop().ended(at, Known.NOT))
@@ -280,6 +303,7 @@ class Epochs:
     def _deleted(self, group: GroupState, record: Tombstone) -> Rows:
         if record.type in _MEMBER:
             member = _by_id(group, str(record.key[0])) if record.key else None
+            group.early.pop(str(record.key[0]) if record.key else "", None)
             if member is not None:
                 group.gone[member.identity] = group.members.pop(member.identity)
         elif record.type in _GROUP and group.protocol == PROTOCOLS[record.type]:
@@ -309,7 +333,7 @@ class Epochs:
             "initialised": self.initialised,
             "last_at": self.last_at,
             "last_assignor": self.last_assignor,
-            "open": [_open_json(each) for each in self.open],
+            "open": [each.as_json() for each in self.open],
         }
 
     @classmethod
@@ -319,7 +343,7 @@ class Epochs:
             Verdict(Cause(cause), Confidence(sure), tuple(Cause(each) for each in also))
             for cause, sure, also in kept["steps"]
         ]
-        found = [_from_open(each, group) for each in kept["open"]]
+        found = [Open.from_json(each, group) for each in kept["open"]]
         return cls(**{**kept, "steps": steps, "open": found, "roster": dict(kept["roster"])})
 
 
@@ -328,6 +352,19 @@ def _by_id(group: GroupState, member_id: str) -> Member | None:
     if found is not None and found.member_id == member_id:
         return found
     return next((m for m in group.members.values() if m.member_id == member_id), None)
+
+
+def _hold(group: GroupState, member: Member, record: CurrentAssignment) -> bool:
+    """Note what a member has and how it stands; whether what it has is something else now."""
+    at = record.timestamp_ms / 1000
+    owned = tuple(sorted({*group.named(record.assigned), *group.named(record.revoking)}))
+    changed, member.owned = owned != member.owned, owned
+    if record.epoch != AWAY:
+        member.alive_at = at
+    if record.state != member.state or record.epoch == AWAY != member.epoch:
+        member.state_since = at
+    member.epoch, member.state = record.epoch, record.state
+    return changed
 
 
 def _silence(group: GroupState, member: Member, at: float) -> Silence:
@@ -346,48 +383,3 @@ def _silence(group: GroupState, member: Member, at: float) -> Silence:
         overdue=revoking and at - member.state_since >= (member.rebalance_s or 0.0),
         away=member.epoch == AWAY,
     )
-
-
-def _open_json(each: Open) -> dict[str, Any]:
-    r = each.rebalance
-    return {
-        "protocol": r.protocol,
-        "number": r.number,
-        "before": r.before,
-        "incarnation": r.incarnation,
-        "started_at": r.started_at,
-        "start_known": r.start_known,
-        "ended_at": r.ended_at,
-        "end_known": r.end_known,
-        "cause": r.cause,
-        "confidence": r.confidence,
-        "also": list(r.also),
-        "joined": list(r.joined),
-        "left": list(r.left),
-        "replaced": list(r.replaced),
-        "members": r.members,
-        "assignor": r.assignor,
-        "log_partition": r.log_partition,
-        "log_offset": r.log_offset,
-        "waiting": sorted(each.waiting),
-        "moved": [[tp.topic, tp.partition] for tp in sorted(each.moved)],
-    }
-
-
-def _from_open(kept: Mapping[str, Any], group: GroupState) -> Open:
-    values = {key: value for key, value in kept.items() if key not in {"waiting", "moved"}}
-    rebalance = Rebalance(
-        cluster=group.cluster,
-        group=group.group,
-        **{
-            **values,
-            "start_known": Known(values["start_known"]),
-            "end_known": Known(values["end_known"]),
-            "cause": Cause(values["cause"]),
-            "confidence": Confidence(values["confidence"]),
-            "also": tuple(Cause(each) for each in values["also"]),
-            **{name: tuple(values[name]) for name in ("joined", "left", "replaced")},
-        },
-    )
-    moved = {TopicPartition(topic, number) for topic, number in kept["moved"]}
-    return Open(rebalance, set(kept["waiting"]), moved)

@@ -4,7 +4,7 @@ Problem: asking the coordinators about 1,000 groups takes a second and says noth
 rebalances; the log that they write says all of it, but a group's state is spread over it.
 Choice: one Consumer, assigned by hand to every partition of the topic, on a thread of its own;
 it never subscribes and never commits. It reads from the log's start (or from a time on) and
-goes on; what the records come to is the view's business (fleet.observe.log_view). Reads are
+goes on; what the records come to is the view's business (fleet.log.readers.log_view). Reads are
 committed ones, so that offsets equal what the coordinator answers. Whether it is current is
 known, not assumed: once a second, and whenever somebody waits, the ends of all partitions are
 asked for in one request, and `age` counts from the last such moment that the reading has reached.
@@ -31,9 +31,8 @@ from confluent_kafka import (
 
 from fleet.clock import Clock
 from fleet.closing import Closing
-from fleet.history.causes import Replay
-from fleet.observe.group_log import DENIED, READS_ONLY, TOPIC, Unreadable
-from fleet.observe.log_view import KEEP, MOST, LogView, everything
+from fleet.log.readers.group_log import DENIED, READS_ONLY, TOPIC, Unreadable
+from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
 
 _CONFIG: Final[Mapping[str, Any]] = {
     **READS_ONLY,
@@ -55,8 +54,8 @@ class Tail(LogView, Closing):
     """A live view of all groups. Methods are safe for several threads.
 
     `config` is librdkafka's, with bootstrap.servers and security; `groups` chooses by group id;
-    `since` is the wall time to read from (None: the log's start), `replay` makes what a group's
-    records are fed to. Nothing is raised by the reading itself: see `problem` and `age`.
+    `since` is the wall time to read from (None: the log's start). Nothing is raised by the reading
+    itself: see `problem` and `age`.
     """
 
     def __init__(
@@ -69,11 +68,8 @@ class Tail(LogView, Closing):
         since: float | None = None,
         keep: float = KEEP,
         most: int = MOST,
-        replay: Callable[[str, str], Replay] | None = None,
     ) -> None:
-        super().__init__(
-            cluster=cluster, clock=clock, groups=groups, keep=keep, most=most, replay=replay
-        )
+        super().__init__(cluster=cluster, clock=clock, groups=groups, keep=keep, most=most)
         self._config = {**config, **_CONFIG, "error_cb": lambda _: None}
         self._address = str(config.get("bootstrap.servers", "?"))
         self._since = since

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from fleet.history.wire import Cursor, Malformed
+from fleet.log.wire import Cursor, Malformed
 
 Kind: TypeAlias = (
     "Literal['i8', 'i16', 'u16', 'i32', 'i64', 'text', 'text?', 'id'] | Items | Struct"

@@ -1,6 +1,6 @@
 """What a record of `__consumer_offsets` says, as a value per record type.
 
-`fleet.history.records` makes these and exports them. All times are milliseconds since the
+`fleet.log.records` makes these and exports them. All times are milliseconds since the
 epoch, as Kafka writes them.
 """
 
@@ -138,7 +138,7 @@ class CurrentAssignment(Record):
 class Raw(Record):
     """A type without a class of its own: share and streams groups, regexes, old metadata.
 
-    `fields` are Kafka's own, by name in snake_case (`fleet.history.schemas`); topic ids are 32
+    `fields` are Kafka's own, by name in snake_case (`fleet.log.schemas`); topic ids are 32
     hex digits. `member_id` is the key's, None where the type is one per group.
     """
 

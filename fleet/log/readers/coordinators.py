@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from fleet.clock import Clock
 from fleet.closing import Closing
-from fleet.observe.group_log import TOPIC
+from fleet.log.readers.group_log import TOPIC
 from fleet.rebalances import CoordinatorMove
 
 

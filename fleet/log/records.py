@@ -16,9 +16,9 @@ All times are milliseconds since the epoch, as Kafka writes them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fleet.history.schemas import SCHEMAS
-from fleet.history.schemas import read as read_fields
-from fleet.history.shapes import (
+from fleet.log.schemas import SCHEMAS
+from fleet.log.schemas import read as read_fields
+from fleet.log.shapes import (
     AssignmentEpoch,
     ClassicMember,
     ConsumerGroupEpoch,
@@ -33,7 +33,7 @@ from fleet.history.shapes import (
     Tombstone,
     Undecoded,
 )
-from fleet.history.wire import Cursor, Malformed, i64_of
+from fleet.log.wire import Cursor, Malformed, i64_of
 from fleet.model import TopicPartition
 
 __all__ = [
@@ -54,7 +54,6 @@ __all__ = [
     "Undecoded",
     "assignment",
     "decode",
-    "group_of",
     "subscription",
 ]
 
@@ -358,12 +357,3 @@ def decode(key: bytes | None, value: bytes | None, *, offset: int, timestamp: in
             key=key,
             value=value,
         )
-
-
-def group_of(key: bytes) -> str | None:
-    """The group that a key belongs to, without reading its value; None for unknown keys."""
-    try:
-        data = Cursor(key)
-        return data.text() if data.i16() in KEYS else None
-    except Malformed:
-        return None

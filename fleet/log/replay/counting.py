@@ -1,0 +1,175 @@
+"""What a stretch of one group's records cost: the replay's rebalances, and the pauses. Pure.
+
+Problem: no metric says how often a group rebalanced or what a change cost; the log does.
+Choice: the replay that the history is made by (`causes`) is fed the state before the stretch, then
+the stretch, and what begins within it counts, whether its end is told yet or not. A partition
+moves with the rebalance that began last, however late its new owner comes for it: one that was
+away takes its partitions after all others have settled. Members are named by instance id where
+they have one, so a static restart is no change of owner; a partition that a cooperative round
+withholds (KIP-429) keeps its last owner until somebody else gets it, so that it moves once.
+Cost: the state before has to be read first (`GroupLog.last_state`).
+
+A pause [27] runs from the last commit of a partition before its hand-over to the first one
+after, by record time, less the median gap between up to 20 commits before; only commits that
+advance the offset count. Where fewer than two came before, nothing can be said.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import median
+
+from fleet.counted import Counted
+from fleet.log.replay.causes import Replay
+from fleet.log.shapes import OffsetCommit, Record, Tombstone, Undecoded
+from fleet.model import TopicPartition
+from fleet.rebalances import Rebalance
+
+_GAPS = 20
+_COMMITS = (0, 1)
+_PLACE = -1
+"""Which partition of the log it is makes no difference here."""
+
+
+def count(
+    records: Sequence[Record],
+    *,
+    before: Record | Sequence[Record] | None = None,
+    topics: Mapping[str, str] | None = None,
+) -> Counted:
+    """What `records` of one group (in order of the log) cost.
+
+    `before` is the state at their start (`GroupLog.last_state`, or a single record); `topics`
+    names topic ids that no commit in the records names.
+    """
+    earlier = (before,) if isinstance(before, Record) else tuple(before or ())
+    both = (*earlier, *records)
+    names = dict(topics or {})
+    for record in both:
+        if isinstance(record, OffsetCommit) and record.topic_id is not None:
+            names[record.topic_id] = record.tp.topic
+    group = next((str(name) for each in both if (name := getattr(each, "group", None))), "")
+    stretch = _Stretch(group, names)
+    for record in earlier:
+        stretch.feed(record)
+    stretch.begin()
+    for record in records:
+        stretch.feed(record)
+    return stretch.result()
+
+
+class _Stretch:
+    """The replay of one group, and what it told since `begin`."""
+
+    def __init__(self, group: str, names: Mapping[str, str]) -> None:
+        self._group = group
+        self._replay = Replay("", group)
+        self._replay.name_topics(names)
+        self._pauses = _Pauses()
+        self.begin()
+
+    def begin(self) -> None:
+        """What was fed so far only made the state."""
+        self._first = self._replay.number
+        self._found: dict[int, Rebalance] = {}
+        self._moved: dict[int, set[TopicPartition]] = {}
+        self._replacements = self._undecoded = 0
+        self._pauses.begin()
+
+    def feed(self, record: Record) -> None:
+        """The next one of the log."""
+        if isinstance(record, OffsetCommit):
+            self._replay.feed(_PLACE, record)
+            self._pauses.commit(record)
+            return
+        if isinstance(record, Undecoded):
+            self._undecoded += 1
+        elif isinstance(record, Tombstone) and record.type in _COMMITS:
+            topic, partition = record.key
+            self._pauses.forget(TopicPartition(str(topic), int(partition)))
+        passed_on: list[TopicPartition] = []
+        for row in self._replay.feed(_PLACE, record):
+            if isinstance(row, Rebalance):
+                self._take(row, record)
+            elif row.event == "replaced":
+                self._replacements += 1
+                passed_on += self._replay.had(row.member)
+        for begun in self._replay.pending():
+            self._take(begun, record)
+        if self._found:
+            self._moved[max(self._found)].update(self._replay.moved)
+        self._pauses.passed_on((*passed_on, *self._replay.moved))
+
+    def _take(self, row: Rebalance, record: Record) -> None:
+        """One that this record began, or that is known from where it began."""
+        if row.log_offset == record.offset or row.log_offset in self._found:
+            self._found[row.log_offset] = row
+            self._moved.setdefault(row.log_offset, set())
+
+    def result(self) -> Counted:
+        """All of it."""
+        return Counted(
+            group=self._group,
+            generations=tuple(
+                replace(row, moved=tuple(sorted(self._moved[offset])))
+                for offset, row in self._found.items()
+            ),
+            replacements=self._replacements,
+            pauses=dict(self._pauses.longest),
+            every_pause=tuple(self._pauses.every),
+            from_generation=self._first,
+            to_generation=self._replay.number,
+            owners={tp: m.identity for m in self._replay.members() for tp in m.owned},
+            undecoded=self._undecoded,
+        )
+
+
+@dataclass(slots=True)
+class _Commits:
+    """The advancing commits of one partition."""
+
+    committed: int = -1
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=_GAPS + 1))
+
+    def usual_gap(self) -> float | None:
+        gaps = [b - a for a, b in pairwise(self.times)]
+        return median(gaps) if gaps else None
+
+
+class _Pauses:
+    """Hand-overs that wait for the new owner's first commit, and how long each took."""
+
+    def __init__(self) -> None:
+        self._commits: dict[TopicPartition, _Commits] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        self._waiting: dict[TopicPartition, tuple[float, float] | None] = {}
+        self.longest: dict[TopicPartition, float] = {}
+        self.every: list[float] = []
+
+    def commit(self, record: OffsetCommit) -> None:
+        known = self._commits.setdefault(record.tp, _Commits())
+        advances = record.committed > known.committed
+        known.committed = record.committed
+        if not advances:
+            return
+        at = record.timestamp_ms / 1000
+        start = self._waiting.pop(record.tp, None)
+        if start is not None:
+            pause = max(0.0, at - start[0] - start[1])
+            self.longest[record.tp] = max(pause, self.longest.get(record.tp, 0.0))
+            self.every.append(pause)
+        known.times.append(at)
+
+    def passed_on(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            if tp in self._waiting:
+                continue  # passed on before its owner committed anything: one pause
+            known = self._commits.get(tp)
+            gap = known.usual_gap() if known else None
+            self._waiting[tp] = None if known is None or gap is None else (known.times[-1], gap)
+
+    def forget(self, tp: TopicPartition) -> None:
+        self._commits.pop(tp, None)
