@@ -109,7 +109,8 @@ def _sentences(
     if counted.aborted:
         before = [str(each.number) for each in counted.generations if each.aborted]
         said.append(
-            f"{plural(counted.aborted, 'round')} never completed, before generation {', '.join(before)}."
+            f"{plural(counted.aborted, 'round')} never completed, before generation "
+            f"{', '.join(before)}."
         )
     if counted.undecoded:
         said.append(f"{plural(counted.undecoded, 'record')} of the group could not be decoded.")
