@@ -14,13 +14,13 @@ from dagster import (
     multi_asset_check,
 )
 
-from assets import names
-from assets.judging import lag_judgement
-from assets.looking import budget_of
-from assets.recorded import from_tables
+from assets import asset_keys
+from assets.cluster_tick import budget_of
+from assets.judgements import lag_judgement
+from assets.recent_rebalances import from_tables
 from assets.resources import FleetResource, told
 from fleet.commands.recent import minutes_of
-from fleet.decide.names import slug
+from fleet.decide.slugs import slug
 from fleet.decide.storm_watch import watch_reach
 from fleet.keeping_up import judged
 from fleet.spec import FleetSpec, GroupSpec
@@ -29,16 +29,16 @@ from fleet.spec import FleetSpec, GroupSpec
 def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
     """The two checks of one group; they share a look at it."""
     cluster, group = spec.cluster.name, fleet.group
-    key = names.group_key(cluster, group)
+    key = asset_keys.group_key(cluster, group)
     minutes = f"{fleet.storm.window / 60:g} min"
 
     @multi_asset_check(
         name=f"check_{slug(cluster, group)}".replace("-", "_"),
         can_subset=True,
         specs=[
-            AssetCheckSpec(names.LAG, asset=key, description="The group keeps up."),
+            AssetCheckSpec(asset_keys.LAG, asset=key, description="The group keeps up."),
             AssetCheckSpec(
-                names.STORM,
+                asset_keys.STORM,
                 asset=key,
                 description=f"At most {fleet.storm.rebalances} rebalances in {minutes}, "
                 "without what changes of ours were to cost.",
@@ -51,15 +51,15 @@ def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
         wanted = {key.name for key in context.selected_asset_check_keys}
         with told(), fleet.open() as cycle:
             declared = cycle.group(group)
-            if names.LAG in wanted:
+            if asset_keys.LAG in wanted:
                 snapshot = cycle.snapshot([group])
                 seen = snapshot.groups[group]
                 keeps_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group]).get(group)
-                yield lag_judgement(declared, seen, keeps_up).result(names.LAG, key)
-            if names.STORM in wanted:
+                yield lag_judgement(declared, seen, keeps_up).result(asset_keys.LAG, key)
+            if asset_keys.STORM in wanted:
                 now = cycle.clock.now()
                 history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)
                 known = None if history is None else history.of(group)
-                yield budget_of(cycle, declared, known, now=now).result(names.STORM, key)
+                yield budget_of(cycle, declared, known, now=now).result(asset_keys.STORM, key)
 
     return check

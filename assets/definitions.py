@@ -8,14 +8,14 @@ location; groups that are new in the file need the same.
 
 from dagster import AssetSelection, Definitions, define_asset_job, in_process_executor
 
-from assets import names
+from assets import asset_keys
 from assets.checks import group_checks
-from assets.groups import group_assets
+from assets.group_assets import group_assets
 from assets.history import history_assets, history_job, history_schedule, pipes_client
+from assets.reconcile_schedule import reconcile_schedule
 from assets.resources import FleetResource, declared
-from assets.schedules import reconcile_schedule
-from assets.sensors import watch_sensor
-from assets.storms import storm_sensor
+from assets.storm_sensor import storm_sensor
+from assets.watch_sensor import watch_sensor
 from fleet.spec import FleetSpec
 
 
@@ -23,8 +23,8 @@ def build(spec: FleetSpec) -> Definitions:
     """The definitions of one cluster."""
     cluster = spec.cluster.name
     managed = [fleet.group for fleet in spec.fleets if fleet.worker is not None]
-    acting = [names.plan_key(cluster, group) for group in managed]
-    acting += [names.rollout_key(cluster, group) for group in managed]
+    acting = [asset_keys.plan_key(cluster, group) for group in managed]
+    acting += [asset_keys.rollout_key(cluster, group) for group in managed]
     # One job for all groups: a run selects its own group's two assets.
     job = define_asset_job(
         "change_group",

@@ -30,7 +30,7 @@ from dagster import (
 )
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets import names
+from assets import asset_keys
 from assets.resources import FleetResource
 from fleet.spec import FleetSpec
 
@@ -55,8 +55,8 @@ def history_specs(spec: FleetSpec) -> list[AssetSpec]:
     cluster = spec.cluster.name
     return [
         AssetSpec(
-            key=names.history_key(cluster, table),
-            deps=[names.history_key(cluster, other) for other in needs],
+            key=asset_keys.history_key(cluster, table),
+            deps=[asset_keys.history_key(cluster, other) for other in needs],
             group_name="history",
             kinds={"parquet", "pyspark"},
             description=what,
@@ -91,12 +91,12 @@ def pipes_client() -> PipesSubprocessClient:
 
 def history_job(spec: FleetSpec) -> UnresolvedAssetJobDefinition:
     """One run for all tables."""
-    keys = [names.history_key(spec.cluster.name, table) for table in TABLES]
+    keys = [asset_keys.history_key(spec.cluster.name, table) for table in TABLES]
     return define_asset_job(
         "record_history",
         selection=AssetSelection.assets(*keys),
         executor_def=in_process_executor,
-        tags={names.MAX_RUNTIME_TAG: str(MAX_SECONDS)},
+        tags={asset_keys.MAX_RUNTIME_TAG: str(MAX_SECONDS)},
         description="Bring the tables of the history up to date.",
     )
 

@@ -10,13 +10,13 @@ the call; workers, their supervisor and the broker do.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fleet.act.changing import Changing
-from fleet.act.crew import Crew
-from fleet.act.farewell import leave_for_good
+from fleet.act.changes import GroupChanges
 from fleet.act.join_window import JoinWindow
 from fleet.act.kafka import GroupAdmin
+from fleet.act.leave_on_shutdown import leave_for_good
 from fleet.act.performer import Performer
 from fleet.act.revisions import Revisions
+from fleet.act.standby_pool import StandbyPool
 from fleet.act.steps.adopting import Adopting
 from fleet.broker import Broker
 from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
@@ -140,7 +140,7 @@ class Fleet(OpenFleet):
             force_roll=roll,
             why=sentence,
         )
-        return self.runtime.concerns(plan).told_in(plan)
+        return self.runtime.vetoes(plan).told_in(plan)
 
     def _adopted_plan(
         self, spec: GroupSpec, seen: Snapshot, *, wanted: int | None, roll: bool
@@ -173,7 +173,7 @@ class Fleet(OpenFleet):
         if plan.steps:
             against = refusals(self.world(spec.group, seen), now, steps=plan.steps)
             plan = replace(plan, refusals=against)
-        return self.runtime.concerns(plan).told_in(plan)
+        return self.runtime.vetoes(plan).told_in(plan)
 
     # --- act --------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Fleet(OpenFleet):
             raise Refused(f"group {group} declares no worker: it has no slots to drain")
         seen = self.snapshot([group])
         plan = make_drain_plan(self.world(group, seen), slots=tuple(slots), now=self.clock.now())
-        return self.runtime.concerns(plan).told_in(plan)
+        return self.runtime.vetoes(plan).told_in(plan)
 
     def _may_act(self, group: str) -> None:
         spec = self.group(group)
@@ -256,8 +256,8 @@ class Fleet(OpenFleet):
                 self._revisions().publish(self.group(group), plan.revision)
         return self._changing(group).begin(plan, actor=actor, progress=progress)
 
-    def _changing(self, group: str) -> Changing:
-        return Changing(
+    def _changing(self, group: str) -> GroupChanges:
+        return GroupChanges(
             group=group,
             store=self.store,
             clock=self.clock,
@@ -332,7 +332,7 @@ class Fleet(OpenFleet):
         aborted = self._changing(group).abort(actor=actor)
         if aborted is not None:
             self._close_window(group, silent)
-            self.runtime.rest(group, given_up=True)
+            self.runtime.finish_removals(group, given_up=True)
         return aborted
 
     def let_go(self, group: str) -> str | None:
@@ -344,7 +344,7 @@ class Fleet(OpenFleet):
             raise Refused(f"a change of group {group} is not finished: its actor has to end first")
         held = self.runtime.held(group)
         if held is not None:
-            self.runtime.rest(group, given_up=True)
+            self.runtime.finish_removals(group, given_up=True)
         return held
 
     def pause(self, group: str | None, *, reason: str, by: str) -> None:
@@ -366,16 +366,16 @@ class Fleet(OpenFleet):
                 f"a change of group {group} is not finished; end it first with "
                 f"`fleet apply {group} --resume` or `--abort`"
             )
-        self.runtime.rest(group)
+        self.runtime.finish_removals(group)
         self.runtime.release(group)
         self.pause(group, reason="released: not managed any more", by=by)
         return sum(worker.wanted for worker in self.runtime.workers(group))
 
     def _is_static(self, fleet: GroupSpec) -> Callable[[Slot], bool]:
         """Whether a slot's last member had an instance id: by what it ran, else by the file."""
-        crew = Crew(self.runtime, self.store, fleet.group)
+        pool = StandbyPool(self.runtime, self.store, fleet.group)
         wanted = fleet.worker is not None and fleet.worker.membership == "static"
-        return lambda slot: crew.is_static(slot.revision, otherwise=wanted)
+        return lambda slot: pool.is_static(slot.revision, otherwise=wanted)
 
     # --- life -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from fleet.lag.snapshot import Snapshot
 from fleet.model import GroupSnapshot, LagCase
-from fleet.spec import Cluster, KubernetesRuntimeSpec, Security
+from fleet.spec import ClusterSpec, KubernetesRuntimeSpec, Security
 
 _HEAD = """\
 # The fleets of cluster {name}, written by `fleet init` from the groups it found.
@@ -55,7 +55,7 @@ Deployed = Mapping[str, Mapping[str, int]]
 
 def draft(
     snapshot: Snapshot,
-    cluster: Cluster,
+    cluster: ClusterSpec,
     *,
     runtime: KubernetesRuntimeSpec | None = None,
     deployed: Deployed | None = None,
@@ -87,7 +87,7 @@ def draft(
     return "\n".join(lines) + "\n" + _EXAMPLE
 
 
-def _cluster(cluster: Cluster) -> list[str]:
+def _cluster(cluster: ClusterSpec) -> list[str]:
     lines = [
         "cluster:",
         f"  name: {_text(cluster.name)}",

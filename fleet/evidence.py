@@ -137,7 +137,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class Watch:
+class LeaseWatch:
     """An observer's memory of leases: dead when unchanged for `duration` monotonic seconds.
 
     evidence: None where nothing but what people read depends on it.
@@ -148,7 +148,7 @@ class Watch:
     _seen: dict[str, _Seen] = field(default_factory=dict)
 
     @classmethod
-    def over(cls, store: Written, *, group: str, lease: float, clock: Clock) -> "Watch":
+    def over(cls, store: Written, *, group: str, lease: float, clock: Clock) -> "LeaseWatch":
         """Over a group's leases of `lease` seconds, by what this store's own writes prove."""
         return cls(lease, Evidence(store=store, group=group, lease=lease, clock=clock))
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """How bad a finding is; only FAIL changes the exit code."""
 
     OK = "OK"
@@ -17,7 +17,7 @@ class Finding:
     """One line of the doctor's answer."""
 
     check: str
-    level: Level
+    level: Severity
     found: str
     remedy: str = ""
     """What to do; empty where nothing is to be done."""
@@ -25,14 +25,14 @@ class Finding:
 
 def ok(check: str, found: str) -> Finding:
     """All is well."""
-    return Finding(check, Level.OK, found)
+    return Finding(check, Severity.OK, found)
 
 
 def warn(check: str, found: str, remedy: str) -> Finding:
     """Something works less well, or not yet."""
-    return Finding(check, Level.WARN, found, remedy)
+    return Finding(check, Severity.WARN, found, remedy)
 
 
 def fail(check: str, found: str, remedy: str = "") -> Finding:
     """Something does not work."""
-    return Finding(check, Level.FAIL, found, remedy)
+    return Finding(check, Severity.FAIL, found, remedy)

@@ -18,9 +18,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from fleet.decide.verdicts import HORIZON, Around, GroupVerdict, Patience, Progress, group_verdict
-from fleet.lag.columns import NONE, Commits, Longs, Rows
-from fleet.lag.measure import CASES
+from fleet.decide.verdicts import (
+    HORIZON,
+    Around,
+    GroupVerdict,
+    PartitionProgress,
+    Patience,
+    group_verdict,
+)
+from fleet.lag.lag_columns import NONE, Commits, Longs, Rows
+from fleet.lag.partition_lag import CASES
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.log.readers.positions import Positions, key_to
 from fleet.model import TopicPartition
@@ -43,7 +50,7 @@ def verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[str, G
     patience = patience or Patience()
     commits = seen.commits
     total = np.bincount(commits.group, minlength=len(commits.groups))
-    watched: dict[int, list[Progress]] = {}
+    watched: dict[int, list[PartitionProgress]] = {}
     for row in _doubtful(seen, patience):
         watched.setdefault(int(commits.group[row]), []).append(_progress(seen, int(row)))
     place = {group: index for index, group in enumerate(commits.groups)}
@@ -81,7 +88,7 @@ def _doubtful(seen: Snapshot, patience: Patience) -> Longs:
     return np.flatnonzero((seen.lag.case != _OK) | _late(seen, patience) | back)
 
 
-def _progress(seen: Snapshot, row: int) -> Progress:
+def _progress(seen: Snapshot, row: int) -> PartitionProgress:
     commits, now = seen.commits, seen.at
     lag, committed, peak = (
         int(column[row]) for column in (seen.lag.records, commits.committed, commits.peak)
@@ -93,7 +100,7 @@ def _progress(seen: Snapshot, row: int) -> Progress:
     def known(value: float) -> float | None:
         return None if np.isnan(value) else float(value)
 
-    return Progress(
+    return PartitionProgress(
         tp=TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row])),
         case=CASES[seen.lag.case[row]],
         lag=None if lag == NONE else lag,

@@ -22,7 +22,7 @@ from fleet.errors import ConfigError
 from fleet.references import only_reference
 from fleet.spec import FleetSpec, GroupSpec
 from fleet.spec_problems import is_secret_key, nearest, never_inline, problems_of
-from fleet.yaml_tree import Node, Problem, join, read_tree
+from fleet.yaml_tree import Problem, YamlNode, join, read_tree
 
 MAX_PROBLEMS = 20
 """Listed at once; the rest is counted."""
@@ -93,8 +93,8 @@ def _error(path: Path, problems: list[Problem]) -> ConfigError:
     return ConfigError("\n".join(lines))
 
 
-def _resolve_files(root: Node, folder: Path) -> None:
-    def resolve(node: Node) -> None:
+def _resolve_files(root: YamlNode, folder: Path) -> None:
+    def resolve(node: YamlNode) -> None:
         if isinstance(node.value, str) and node.value:
             node.value = str((folder / Path(node.value).expanduser()).resolve())
 
@@ -113,9 +113,9 @@ def _resolve_files(root: Node, folder: Path) -> None:
 # --- defaults ------------------------------------------------------------------------------
 
 
-def _merged(root: Node, problems: list[Problem]) -> Node:
+def _merged(root: YamlNode, problems: list[Problem]) -> YamlNode:
     """The tree without `defaults`, which now lie under every fleet."""
-    top: dict[str, Node] = dict(root.value)
+    top: dict[str, YamlNode] = dict(root.value)
     defaults = top.pop("defaults", None)
     for key in [key for key in top if key not in _TOP]:
         node = top.pop(key)
@@ -134,7 +134,7 @@ def _merged(root: Node, problems: list[Problem]) -> Node:
     return replace(root, value=top)
 
 
-def _check_defaults(defaults: Node, problems: list[Problem]) -> None:
+def _check_defaults(defaults: YamlNode, problems: list[Problem]) -> None:
     allowed = [key for key in GroupSpec.model_fields if key != "group"]
     if not isinstance(defaults.value, dict):
         text = f"is no mapping of {', '.join(allowed)}"
@@ -146,8 +146,8 @@ def _check_defaults(defaults: Node, problems: list[Problem]) -> None:
         problems.append(Problem(line=node.line, path=join("defaults", key), text=text))
 
 
-def _check_groups(fleets: list[Node], problems: list[Problem]) -> None:
-    first: dict[str, Node] = {}
+def _check_groups(fleets: list[YamlNode], problems: list[Problem]) -> None:
+    first: dict[str, YamlNode] = {}
     for fleet in fleets:
         group = fleet.value.get("group") if isinstance(fleet.value, dict) else None
         if group is None or not isinstance(group.value, str):
@@ -161,7 +161,7 @@ def _check_groups(fleets: list[Node], problems: list[Problem]) -> None:
         first.setdefault(group.value, group)
 
 
-def _under(shared: dict[str, Node], fleet: Node) -> Node:
+def _under(shared: dict[str, YamlNode], fleet: YamlNode) -> YamlNode:
     if not isinstance(fleet.value, dict):
         return fleet
     held = dict(fleet.value)
@@ -174,7 +174,7 @@ def _under(shared: dict[str, Node], fleet: Node) -> Node:
     return replace(fleet, value=held)
 
 
-def _merge(key: str, below: Node, own: Node) -> Node:
+def _merge(key: str, below: YamlNode, own: YamlNode) -> YamlNode:
     """`own` over `below`; a mapping with another tag replaces it whole."""
     if not isinstance(below.value, dict) or not isinstance(own.value, dict):
         return own
@@ -190,7 +190,7 @@ def _merge(key: str, below: Node, own: Node) -> Node:
     return replace(own, value=held)
 
 
-def _with_tags(fleet: Node) -> Node:
+def _with_tags(fleet: YamlNode) -> YamlNode:
     """The default tag of a tagged mapping that names none."""
     if not isinstance(fleet.value, dict):
         return fleet
@@ -198,7 +198,7 @@ def _with_tags(fleet: Node) -> Node:
     for key, (name, default) in _TAGS.items():
         node = held.get(key)
         if node is not None and isinstance(node.value, dict) and name not in node.value:
-            tag = Node(value=default, line=node.line, path=join(node.path, name))
+            tag = YamlNode(value=default, line=node.line, path=join(node.path, name))
             held[key] = replace(node, value={**node.value, name: tag})
     return replace(fleet, value=held)
 
@@ -206,7 +206,7 @@ def _with_tags(fleet: Node) -> Node:
 # --- judging -------------------------------------------------------------------------------
 
 
-def _judged(root: Node, problems: list[Problem]) -> FleetSpec | None:
+def _judged(root: YamlNode, problems: list[Problem]) -> FleetSpec | None:
     _refer(root)
     secrets = _inline_secrets(root)
     problems.extend(secrets)
@@ -226,7 +226,7 @@ def _judged(root: Node, problems: list[Problem]) -> FleetSpec | None:
         return None
 
 
-def _refer(root: Node) -> None:
+def _refer(root: YamlNode) -> None:
     """`password: ${NAME}` is another way to write `password_env: NAME`; username likewise."""
     sasl, rest = root.at(("cluster", "security", "sasl"))
     if rest or not isinstance(sasl.value, dict):
@@ -239,7 +239,7 @@ def _refer(root: Node) -> None:
             sasl.value[f"{part}_env"] = replace(node, value=name)
 
 
-def _inline_secrets(root: Node) -> list[Problem]:
+def _inline_secrets(root: YamlNode) -> list[Problem]:
     """Secrets written under cluster.security, at any depth: refused before anything else reads."""
     security, rest = root.at(("cluster", "security"))
     if rest:

@@ -23,7 +23,7 @@ from fleet.kafka_source.bounds import bounds
 from fleet.kafka_source.failures import RangeUnread
 from fleet.lag.end_store import EndStore
 from fleet.lag.ends import EndHistory
-from fleet.lag.measure import Logs
+from fleet.lag.partition_lag import Logs
 from fleet.lag.snapshot import Snapshot
 from fleet.load import load
 from fleet.log.readers.group_log import GroupLog, Unreadable

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fleet.keeping_up import verdicts
-from fleet.lag.columns import NONE
-from fleet.lag.measure import CASES
+from fleet.lag.lag_columns import NONE
+from fleet.lag.partition_lag import CASES
 from fleet.lag.snapshot import Snapshot
 from fleet.report.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
 from fleet.totals import Totals

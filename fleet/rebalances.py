@@ -6,7 +6,7 @@ identity, and beside every time how it is known; what the log cannot tell is Non
 never guessed. Cost: callers must handle None.
 
 A rebalance is one completed generation (classic) or one new assignment epoch (KIP-848); a static
-member that is replaced is none, and comes as a `Membership` row. Members are named by instance
+member that is replaced is none, and comes as a `MembershipSpan` row. Members are named by instance
 id where they have one (KIP-345), else by member id. Times are wall-clock seconds by the
 coordinator's own timestamps.
 """
@@ -116,7 +116,7 @@ class Rebalance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
+class MembershipSpan:
     """One member of one group from one event on, or gone with it."""
 
     cluster: str

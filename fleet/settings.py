@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fleet.errors import SchemaTooNew
-from fleet.spec import ClassicWorker, Cluster, GroupSpec
+from fleet.spec import ClassicWorker, ClusterSpec, GroupSpec
 
 SCHEMA = 1
 LEFT_OUT = "settings of another release, left out what this one does not know"
@@ -33,7 +33,7 @@ class WorkerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: int = SCHEMA
-    cluster: Cluster
+    cluster: ClusterSpec
     bootstrap_servers: str
     """Resolved address; not part of the revision."""
     group: GroupSpec

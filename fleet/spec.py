@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fleet.spec_cluster import Cluster, Sasl, Security, Strict, Tls
+from fleet.spec_cluster import ClusterSpec, Sasl, Security, Strict, Tls
 from fleet.spec_runtime import KubernetesRuntimeSpec, LocalRuntimeSpec, RuntimeSpec
 from fleet.spec_values import Duration, Pattern, SparkPlace, seconds
 
 __all__ = [
-    "Cluster",
+    "ClusterSpec",
     "KubernetesRuntimeSpec",
     "LocalRuntimeSpec",
     "RuntimeSpec",
@@ -58,7 +58,7 @@ def topic_entry(value: Any) -> Any:
     return value
 
 
-class Batch(Strict):
+class BatchSpec(Strict):
     """Bounds of one batch [8]: records inline, records by ranges, waiting, running."""
 
     inline: Annotated[int, Field(ge=1, le=500_000)] = 50_000
@@ -76,7 +76,7 @@ class _WorkerBase(Strict):
     """Environment of the worker; part of the revision as written. `${NAME}` is looked up by the
     worker in its own environment, so that no secret is frozen into a revision."""
     membership: Literal["static", "dynamic"] = "static"
-    batch: Batch = Batch()
+    batch: BatchSpec = BatchSpec()
     reading: Literal["auto", "inline", "ranges"] = "auto"
     """How records reach Spark [8]: auto names ranges from three times batch.inline on."""
     max_poll_interval: Annotated[Duration, Field(ge=10.0, le=86400.0)] = 300.0
@@ -168,7 +168,7 @@ class Rollout(Strict):
     """How long new standbys may take to become warm."""
 
 
-class Storm(Strict):
+class StormSpec(Strict):
     """More rebalances, or more moved partitions, than this in the window is a storm."""
 
     rebalances: Annotated[int, Field(ge=1, le=100_000)] = 5
@@ -209,7 +209,7 @@ class History(Strict):
     groups: Selection = Selection()
 
 
-class Exporter(Strict):
+class ExporterSpec(Strict):
     """Prometheus metrics of every group."""
 
     listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9308"
@@ -260,7 +260,7 @@ class GroupSpec(Strict):
     replicas: Replicas = Replicas()
     scaling: Scaling = PartitionsScaling()
     rollout: Rollout = Rollout()
-    storm: Storm = Storm()
+    storm: StormSpec = StormSpec()
     max_lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] | None = None
     """How old its oldest waiting record may be; None: alerts.lag."""
     runtime: RuntimeSpec = LocalRuntimeSpec()
@@ -328,13 +328,13 @@ class GroupSpec(Strict):
 class FleetSpec(Strict):
     """The whole file: one cluster and its fleets."""
 
-    cluster: Cluster = Cluster()
+    cluster: ClusterSpec = ClusterSpec()
     mode: Literal["observe", "plan", "act"] | None = None
     """None: plan, but act for the embedded cluster."""
-    storm: Storm = Storm()
+    storm: StormSpec = StormSpec()
     """Of groups that declare none, and of those that no fleet declares."""
     history: History = History()
-    exporter: Exporter = Exporter()
+    exporter: ExporterSpec = ExporterSpec()
     alerts: Alerts = Alerts()
     fleets: tuple[GroupSpec, ...] = ()
 

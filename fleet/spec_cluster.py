@@ -75,7 +75,7 @@ class Security(Strict):
         return self
 
 
-class Cluster(Strict):
+class ClusterSpec(Strict):
     """One Kafka cluster; its name is part of every key Fleet stores."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "main"

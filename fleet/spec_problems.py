@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from fleet.spec import FleetSpec, seconds
-from fleet.yaml_tree import Node, Problem, join
+from fleet.yaml_tree import Problem, YamlNode, join
 
 _TAGS = {"worker": "protocol", "scaling": "policy", "runtime": "kind"}
 _SECRET = re.compile(r"password|secret|token|jaas|passphrase", re.IGNORECASE)
@@ -28,7 +28,7 @@ _HINTS = {
 _KINDS = {"int": "whole number", "float": "number", "bool": "true or false", "string": "text"}
 
 
-def problems_of(error: ValidationError, root: Node) -> list[Problem]:
+def problems_of(error: ValidationError, root: YamlNode) -> list[Problem]:
     """Every finding of one validation, in the file's order, without repetitions."""
     given: list[dict[str, Any]] = [dict(each) for each in error.errors(include_url=False)]
     # A list whose entries are wrong counts as too short as well: only the entries are told.
@@ -63,7 +63,7 @@ def never_inline(key: str) -> str:
     )
 
 
-def _problem(each: dict[str, Any], root: Node) -> Problem:
+def _problem(each: dict[str, Any], root: YamlNode) -> Problem:
     place = _Place.of(each["loc"])
     node, rest = root.at(place.steps)
     path = node.path
@@ -81,7 +81,7 @@ def _problem(each: dict[str, Any], root: Node) -> Problem:
     return Problem(line=_line_named(text, node), path=path, text=text)
 
 
-def _line_named(text: str, node: Node) -> int:
+def _line_named(text: str, node: YamlNode) -> int:
     """What two keys cause together is on the line of the first one named that was written."""
     for key in re.findall(r"\b[a-z_]+(?:\.[a-z_]+)+\b", text):
         found, rest = node.at(tuple(key.split(".")))
@@ -188,7 +188,7 @@ def _number(number: float) -> str:
     return str(int(number)) if number == int(number) else f"{number:g}"
 
 
-def _shown(node: Node, given: Any) -> str:
+def _shown(node: YamlNode, given: Any) -> str:
     """The value in quotes; as written where it came from the environment."""
     if node.shown is not None:
         return f"the value of {node.shown!r}"
@@ -197,7 +197,7 @@ def _shown(node: Node, given: Any) -> str:
     return "nothing" if given is None else repr(given) if isinstance(given, str) else f"{given}"
 
 
-def _not_allowed(node: Node, word: str, allowed: list[str]) -> str:
+def _not_allowed(node: YamlNode, word: str, allowed: list[str]) -> str:
     shown = f"the value of {node.shown!r}" if node.shown is not None else repr(word)
     return f"{shown} is not allowed{nearest(word, allowed)}"
 
@@ -218,7 +218,7 @@ def _unknown_key(place: _Place) -> str:
     return f"unknown key{nearest(key, allowed)}"
 
 
-def _text(each: dict[str, Any], place: _Place, node: Node) -> str:
+def _text(each: dict[str, Any], place: _Place, node: YamlNode) -> str:
     kind, given = str(each["type"]), each.get("input")
     last = str(place.steps[-1]) if place.steps else ""
     shown = _shown(node, given)

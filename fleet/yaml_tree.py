@@ -1,7 +1,7 @@
 """YAML text as a tree that remembers where each value was written.
 
 Problem: an error in a file of a thousand fleets is of use only with its line, also where the
-value was inherited from `defaults:`. Choice: PyYAML's composed nodes become our own `Node`s
+value was inherited from `defaults:`. Choice: PyYAML's composed nodes become our own `YamlNode`s
 with line and path, so that merging moves a value together with its origin. Cost: anchors are
 expanded (bounded), merge keys (`<<`) are refused in favour of `defaults:`.
 """
@@ -33,7 +33,7 @@ class Problem:
 
 
 @dataclass(slots=True, kw_only=True)
-class Node:
+class YamlNode:
     """A mapping, a list or a scalar, with the line (from 1) and the path it was written at."""
 
     value: Any
@@ -50,7 +50,7 @@ class Node:
             return [child.plain() for child in self.value]
         return self.value
 
-    def at(self, steps: tuple[str | int, ...]) -> tuple["Node", tuple[str | int, ...]]:
+    def at(self, steps: tuple[str | int, ...]) -> tuple["YamlNode", tuple[str | int, ...]]:
         """The deepest node on that way, and the steps that lead on from it."""
         node = self
         for index, step in enumerate(steps):
@@ -70,7 +70,7 @@ def join(path: str, step: str | int) -> str:
 
 
 @dataclass(slots=True)
-class Reading:
+class YamlReading:
     """Turns composed YAML into Nodes, expands `${NAME}`, collects what is wrong on the way."""
 
     environ: Mapping[str, str]
@@ -81,7 +81,7 @@ class Reading:
         default_factory=yaml.constructor.SafeConstructor
     )
 
-    def node(self, source: yaml.Node, path: str = "", line: int | None = None) -> Node:
+    def node(self, source: yaml.Node, path: str = "", line: int | None = None) -> YamlNode:
         """One composed node and all below it; `line` is that of its key where it has one."""
         at = source.start_mark.line + 1 if line is None else line
         self._count += 1
@@ -93,7 +93,7 @@ class Reading:
             )
             if self._count <= MAX_NODES + 1:
                 self.problems.append(Problem(line=at, path=path, text=text))
-            return Node(value=None, line=at, path=path)
+            return YamlNode(value=None, line=at, path=path)
         self._open.add(id(source))
         try:
             if isinstance(source, yaml.MappingNode):
@@ -102,13 +102,13 @@ class Reading:
                 items = [
                     self.node(item, join(path, index)) for index, item in enumerate(source.value)
                 ]
-                return Node(value=items, line=at, path=path)
+                return YamlNode(value=items, line=at, path=path)
             return self._scalar(source, path, at)
         finally:
             self._open.discard(id(source))
 
-    def _mapping(self, source: yaml.MappingNode, path: str, line: int) -> Node:
-        held: dict[str, Node] = {}
+    def _mapping(self, source: yaml.MappingNode, path: str, line: int) -> YamlNode:
+        held: dict[str, YamlNode] = {}
         for key_node, value_node in source.value:
             at = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
@@ -125,37 +125,37 @@ class Reading:
                 self.problems.append(Problem(line=at, path=join(path, key), text=text))
                 continue
             held[key] = self.node(value_node, join(path, key), at)
-        return Node(value=held, line=line, path=path)
+        return YamlNode(value=held, line=line, path=path)
 
-    def _scalar(self, source: yaml.Node, path: str, line: int) -> Node:
+    def _scalar(self, source: yaml.Node, path: str, line: int) -> YamlNode:
         try:
             value = self._constructor.construct_object(source)
         except (yaml.YAMLError, ValueError) as error:
             text = f"{source.value!r} cannot be read ({_problem_of(error)}); write it in quotes"
             self.problems.append(Problem(line=line, path=path, text=text))
-            return Node(value=None, line=line, path=path)
+            return YamlNode(value=None, line=line, path=path)
         # YAML 1.1 reads on, yes and 2026-11-21 as other than text; YAML 1.2 and people do not.
         word = isinstance(value, bool) and source.value.lower() not in {"true", "false"}
         if word or not (value is None or isinstance(value, bool | int | float | str)):
             value = source.value
         if not isinstance(value, str):
-            return Node(value=value, line=line, path=path)
+            return YamlNode(value=value, line=line, path=path)
         return self._expanded(value, path, line)
 
-    def _expanded(self, text: str, path: str, line: int) -> Node:
+    def _expanded(self, text: str, path: str, line: int) -> YamlNode:
         if looked_up_late(path, text):
             value, missing = text, malformed(text)
         else:
             value, missing = expand(text, self.environ)
         self.problems.extend(Problem(line=line, path=path, text=each) for each in missing)
-        return Node(value=value, line=line, path=path, shown=text if value != text else None)
+        return YamlNode(value=value, line=line, path=path, shown=text if value != text else None)
 
 
 def _problem_of(error: Exception) -> str:
     return str(getattr(error, "problem", None) or error)
 
 
-def read_tree(text: str, environ: Mapping[str, str]) -> tuple[Node | None, list[Problem]]:
+def read_tree(text: str, environ: Mapping[str, str]) -> tuple[YamlNode | None, list[Problem]]:
     """The file's tree (None where it is empty or no YAML) and what is wrong with it."""
     try:
         source = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -173,5 +173,5 @@ def read_tree(text: str, environ: Mapping[str, str]) -> tuple[Node | None, list[
         return None, [Problem(line=1, path="", text=f"is no YAML: {_problem_of(error)}")]
     if source is None:
         return None, []
-    reading = Reading(environ=environ)
+    reading = YamlReading(environ=environ)
     return reading.node(source), reading.problems

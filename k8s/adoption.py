@@ -13,9 +13,9 @@ from fleet.clock import Clock
 from fleet.decide.adopted import Adopted
 from fleet.errors import FleetError
 from k8s.api import Api, Object, again_on_conflict
-from k8s.mirror import Mirror
-from k8s.names import MANAGED_LABEL, MANAGER
-from k8s.pods import exit_reason, is_gone, is_ready
+from k8s.informer import Informer
+from k8s.object_names import MANAGED_LABEL, MANAGER
+from k8s.pod_status import exit_reason, is_gone, is_ready
 
 _SLACK: Final = 120.0
 """Seconds beyond a pod's own grace for it to end, or to get ready."""
@@ -52,7 +52,7 @@ class Adoption:
         found = again_on_conflict(self._clock, write)
         template = found["spec"]["template"]["spec"]
         limit = float(template.get("terminationGracePeriodSeconds") or 30) + _SLACK
-        pods = Mirror(self._api, "Pod", _selector(found), clock=self._clock)
+        pods = Informer(self._api, "Pod", _selector(found), clock=self._clock)
         try:
 
             def there(items: tuple[Object, ...]) -> bool:

@@ -4,8 +4,8 @@ Problem: an API server is away now and then (an upgrade takes it for half a minu
 where somebody else wrote first, and a manager that gives up at either leaves a change half done.
 Choice: requests that may be sent twice are repeated with a growing pause for a bounded time; a
 conflict is told apart, so that the caller looks again and decides anew; objects are dicts as the
-server sends them, since what is applied is rendered elsewhere (`k8s.objects`). Cost: no types
-from the client; what a field means is said where it is read.
+server sends them, since what is applied is rendered elsewhere (`k8s.deployment_objects`). Cost: no
+types from the client; what a field means is said where it is read.
 """
 
 import json
@@ -26,7 +26,7 @@ from fleet.clock import Clock
 from fleet.closing import Closing
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.slots.backend import Moved
-from k8s.names import MANAGER
+from k8s.object_names import MANAGER
 
 Object = dict[str, Any]
 Result = TypeVar("Result")

@@ -56,7 +56,7 @@ _LEASES: Final = "/leases"
 _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
 _WRITER: Final = "fleet-slots"
-"""Field manager of written state; what is applied beforehand is `k8s.names.MANAGER`'s."""
+"""Field manager of written state; what is applied beforehand is `k8s.object_names.MANAGER`'s."""
 _SILENT_STATUSES: Final = frozenset({500, 502, 503, 504})
 
 

@@ -10,15 +10,15 @@ of groups that the file does not declare. Nothing is changed. Cost: one question
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from fleet.decide.names import k8s_slug
+from fleet.decide.slugs import k8s_slug
 from fleet.findings import Finding, fail, ok, warn
 from fleet.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from k8s.api import Api, Object
 from k8s.conflicts import autoscalers_of
-from k8s.names import CLUSTER_LABEL, GROUP_ANNOTATION, GROUP_LABEL, SPARK, Names
-from k8s.pods import exit_reason, is_gone, is_marked, is_ready
-from k8s.shapes import Shape
-from k8s.spark import spark_objects
+from k8s.object_names import CLUSTER_LABEL, GROUP_ANNOTATION, GROUP_LABEL, SPARK, ObjectNames
+from k8s.pod_counts import PodCounts
+from k8s.pod_status import exit_reason, is_gone, is_marked, is_ready
+from k8s.spark_objects import spark_objects
 
 NEEDED: Final = (
     ("Deployment", ("get", "list", "create", "patch", "delete")),
@@ -34,7 +34,7 @@ NEEDED: Final = (
 )
 """What a manager does in its namespace."""
 
-Looks = Mapping[str, tuple[Shape | None, list[Object]]]
+Looks = Mapping[str, tuple[PodCounts | None, list[Object]]]
 """Of each managed group: its Deployment, and its pods."""
 
 
@@ -68,7 +68,7 @@ def _permissions(api: Api) -> Iterator[Finding]:
 def _fleet(
     spec: FleetSpec, api: Api, fleet: GroupSpec, runtime: KubernetesRuntimeSpec, looks: Looks
 ) -> Iterator[Finding]:
-    names = Names(spec.cluster.name, fleet.group)
+    names = ObjectNames(spec.cluster.name, fleet.group)
     deployment = names.deployment if fleet.worker is not None else runtime.deployment
     if fleet.worker is not None and runtime.image is None:
         yield fail(
@@ -101,7 +101,7 @@ def _fleet(
 
 
 def _deployment(
-    fleet: GroupSpec, names: Names, shape: Shape, pods: list[Object]
+    fleet: GroupSpec, names: ObjectNames, shape: PodCounts, pods: list[Object]
 ) -> Iterator[Finding]:
     ready = sum(is_ready(p) for p in pods)
     yield ok("deployment", f"{names.deployment}: {ready} of {shape.total} pods are ready")

@@ -14,14 +14,14 @@ from fleet.errors import ConfigError
 from fleet.settings import WorkerSettings
 from fleet.slots import SlotStore
 from fleet.spec import FleetSpec, KubernetesRuntimeSpec, RuntimeSpec
-from fleet.worker.pod import raw_revision
+from fleet.worker.pod_environment import raw_revision
 from k8s.adoption import deployments_of
 from k8s.api import connect
-from k8s.patience import Patient
+from k8s.kubernetes_runtime import KubernetesRuntime
+from k8s.lease_store import LeaseStore
+from k8s.patient_store import PatientStore
+from k8s.pod_revisions import MARK
 from k8s.rendering import Rendering
-from k8s.revisions import MARK
-from k8s.runtime import KubernetesRuntime
-from k8s.store import LeaseStore
 
 
 class KubernetesKind(Rendering):
@@ -39,7 +39,7 @@ class KubernetesKind(Rendering):
         store = LeaseStore.for_manager(
             api, cluster=spec.cluster.name, clock=clock, lease=runtime.lease
         )
-        patient = cast("LeaseStore", Patient(store, clock=clock))
+        patient = cast("LeaseStore", PatientStore(store, clock=clock))
         return KubernetesRuntime(spec, api=api, store=patient, clock=clock)
 
     def deployments(

@@ -25,8 +25,8 @@ from fleet.slots import Change, ChangeState, Gate, Pause, Phase, Quarantine, Slo
 from fleet.slots.codec import as_json, from_json, gate_as_json, trials_as_json, trials_from_json
 from fleet.slots.gates import GateRecord
 from k8s.calls import VERSIONS
-from k8s.names import PREFIX, Names
-from k8s.revisions import Templates
+from k8s.object_names import PREFIX, ObjectNames
+from k8s.pod_revisions import PublishedTemplates
 
 Object = dict[str, Any]
 
@@ -59,7 +59,7 @@ _SINCE: Final = "since."
 # --- any object -----------------------------------------------------------------------------
 
 
-def blank(kind: str, name: str, names: Names) -> Object:
+def blank(kind: str, name: str, names: ObjectNames) -> Object:
     """An object of the fleet without a word of state."""
     return {
         "apiVersion": VERSIONS[kind],
@@ -217,7 +217,7 @@ class GateLease:
     """All that the gate's Lease says. Pins are as stored: of what the manager published."""
 
     record: GateRecord
-    templates: Templates = field(default_factory=Templates)
+    templates: PublishedTemplates = field(default_factory=PublishedTemplates)
     first: First | None = None
 
     @classmethod
@@ -239,7 +239,7 @@ def gate_from(found: Object, group: str) -> GateLease:
                 going=frozenset(json.loads(annotation(found, GOING) or "[]")),
                 token=int(annotation(found, TOKEN) or 0),
             ),
-            templates=Templates(dict(json.loads(annotation(found, TEMPLATES) or "{}"))),
+            templates=PublishedTemplates(dict(json.loads(annotation(found, TEMPLATES) or "{}"))),
             first=None if first is None else First(slots=first["slots"], after=first["after"]),
         )
 
@@ -267,7 +267,7 @@ def with_template(lease: GateLease, template_hash: str, revision: str) -> GateLe
     """With one more registered template, the oldest ones forgotten."""
     known = {k: v for k, v in lease.templates.known.items() if k != template_hash}
     known[template_hash] = revision
-    return replace(lease, templates=Templates(dict(list(known.items())[-KEPT_TEMPLATES:])))
+    return replace(lease, templates=PublishedTemplates(dict(list(known.items())[-KEPT_TEMPLATES:])))
 
 
 # --- the change -----------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 Problem: pods on many machines have to agree on who holds which slot, and there is no file that
 all of them see. Choice: the API server's compare-and-set on one Lease for each slot, for a group's
-gate and for its change, in two views. A worker reads what its watches brought (`k8s.watching`),
-so that looking costs nothing and a server that is away stops nobody; it can be asked since when
-it knows, for nothing may be concluded from silence [13]. A manager asks the server each time, or,
-while it changes a group, one watch of all its Leases (`k8s.following`). Workers speak raw
-revisions, managers published ones (`k8s.revisions`): what is read is turned into the one, what is
-written into the other, here. Cost: a manager's reading of one slot reads the gate's Lease too.
+gate and for its change, in two views. A worker reads what its watches brought
+(`k8s.lease_informer`), so that looking costs nothing and a server that is away stops nobody; it can
+be asked since when it knows, for nothing may be concluded from silence [13]. A manager asks the
+server each time, or, while it changes a group, one watch of all its Leases (`k8s.group_informer`).
+Workers speak raw revisions, managers published ones (`k8s.pod_revisions`): what is read is turned
+into the one, what is written into the other, here. Cost: a manager's reading of one slot reads the
+gate's Lease too.
 """
 
 from collections.abc import Mapping
@@ -21,12 +22,12 @@ from fleet.slots.gates import GateRecord
 from k8s import lease_objects as objects
 from k8s.api import Object
 from k8s.calls import CONFIG_MAP, LEASE, Calls
-from k8s.following import Following
+from k8s.config_maps import ConfigMaps
+from k8s.group_informer import GroupInformer
+from k8s.lease_informer import LeaseInformer
 from k8s.lease_objects import GateLease
-from k8s.maps import Maps
-from k8s.names import GROUP_LABEL, Names
-from k8s.shelf import Shelf, missing
-from k8s.watching import View
+from k8s.object_names import GROUP_LABEL, ObjectNames
+from k8s.retry_on_conflict import RetryOnConflict, missing
 
 
 class LeaseBackend:
@@ -44,18 +45,18 @@ class LeaseBackend:
         clock: Clock,
         lease: float,
         worker: str | None = None,
-        view: View | None = None,
+        view: LeaseInformer | None = None,
     ) -> None:
         self.cluster = cluster
         self.calls = calls
         self.view = view
-        self.shelf = Shelf(calls, clock=clock, view=view)
-        self.maps = Maps(self.shelf, cluster=cluster, clock=clock, worker=worker is not None)
+        self.shelf = RetryOnConflict(calls, clock=clock, view=view)
+        self.maps = ConfigMaps(self.shelf, cluster=cluster, clock=clock, worker=worker is not None)
         self._clock = clock
         self._lease = lease
         self._own = worker
-        self._names: dict[str, Names] = {}
-        self._followed: dict[tuple[str, str], Following] = {}
+        self._names: dict[str, ObjectNames] = {}
+        self._followed: dict[tuple[str, str], GroupInformer] = {}
         """By group and kind; a manager's, while it changes the group."""
 
     @property
@@ -92,10 +93,10 @@ class LeaseBackend:
         for group, _ in list(self._followed):
             self.unfollow(group)
 
-    def names(self, group: str) -> Names:
+    def names(self, group: str) -> ObjectNames:
         """How the group's objects are called."""
         if group not in self._names:
-            self._names[group] = Names(self.cluster, group)
+            self._names[group] = ObjectNames(self.cluster, group)
         return self._names[group]
 
     # --- reading ----------------------------------------------------------------------------
@@ -282,7 +283,7 @@ class LeaseBackend:
         }
         for kind, selector in selectors.items():
             if self._own is None and (group, kind) not in self._followed:
-                self._followed[group, kind] = Following(
+                self._followed[group, kind] = GroupInformer(
                     self.calls, kind, selector, silence=self._lease / 5, clock=self._clock
                 )
         if self._own is None:

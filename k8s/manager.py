@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from fleet.spec import FleetSpec
-from k8s.parts import (
+from k8s.part_objects import (
     CONFIG,
     CONFIG_DIR,
     MANAGER_APP,
@@ -24,8 +24,8 @@ from k8s.parts import (
     pod,
     service,
 )
-from k8s.pod import HOME, Object
-from k8s.rules import manager_rules
+from k8s.pod_template import HOME, Object
+from k8s.roles import manager_rules
 
 STATE: Final = f"{HOME}/dagster"
 DAGSTER_CONFIG: Final = "fleet-dagster"

@@ -7,11 +7,11 @@ rendered only where it is asked for.
 
 from typing import Final
 
+from fleet.report.alert_rules import prometheus_duration, rules
 from fleet.report.dashboard import dashboard_json
-from fleet.report.rules import prometheus_duration, rules
 from fleet.spec import FleetSpec
-from k8s.parts import EXPORTER, WORKER_APP, meta
-from k8s.pod import Object
+from k8s.part_objects import EXPORTER, WORKER_APP, meta
+from k8s.pod_template import Object
 
 NAME: Final = "fleet"
 APP: Final = "fleet-monitoring"

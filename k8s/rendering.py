@@ -7,20 +7,20 @@ comes later finds nothing to roll. No Secret is rendered; those that are expecte
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from fleet.act.runtime import Manifests, ManifestWish
+from fleet.act.runtime import ManifestOptions, Manifests
 from fleet.clock import Clock
 from fleet.code import packed_code
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.settings import WorkerSettings, revision_of
 from fleet.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from k8s.api import Api, connect
+from k8s.deployment_objects import fleet_objects
 from k8s.manager import manager
 from k8s.monitoring import monitoring
-from k8s.names import SPARK
-from k8s.objects import fleet_objects
-from k8s.parts import config, exporter, kubernetes, logins, namespace, policies
-from k8s.pod import TOKEN_KEY, Object, runtime_of
-from k8s.spark import shares_spark, spark_objects
+from k8s.object_names import SPARK
+from k8s.part_objects import config, exporter, kubernetes, logins, namespace, policies
+from k8s.pod_template import TOKEN_KEY, Object, runtime_of
+from k8s.spark_objects import shares_spark, spark_objects
 
 _IMAGE: Final = "fleet:latest"
 """Where neither the file nor the caller names one."""
@@ -32,7 +32,7 @@ _BESIDE: Final[Mapping[str, Callable[[FleetSpec, str], list[Object]]]] = {
 }
 
 
-def manifests(spec: FleetSpec, wish: ManifestWish) -> Manifests:
+def manifests(spec: FleetSpec, wish: ManifestOptions) -> Manifests:
     """The objects of a wish in the order in which they are applied.
 
     Raises ConfigError where workers cannot be rendered, naming the group and what to write.
@@ -54,7 +54,7 @@ def manifests(spec: FleetSpec, wish: ManifestWish) -> Manifests:
 class Rendering:
     """The part of `fleet.act.runtime.RuntimeKind` that knows manifests."""
 
-    def manifests(self, spec: FleetSpec, wish: ManifestWish) -> Manifests:
+    def manifests(self, spec: FleetSpec, wish: ManifestOptions) -> Manifests:
         """See `manifests`."""
         return manifests(spec, wish)
 

@@ -8,7 +8,7 @@ while every pod that stays is Ready. Its controller ranks what it has heard of p
 its own, which is seconds behind where the API server was away: the mark takes a label of the
 template from the pod, and the ReplicaSet's status tells how many pods have all of them, so that
 it is known when the mark was heard. Which pods went is looked at afterwards, and others than those
-asked for are an error. `k8s.shapes` says which numbers. Cost: a removal waits for pods that are
+asked for are an error. `k8s.pod_counts` says which numbers. Cost: a removal waits for pods that are
 starting, and for that watch.
 """
 
@@ -19,20 +19,20 @@ from typing import Final
 from fleet.clock import Clock
 from fleet.errors import FleetError, NoRoom
 from fleet.settings import WorkerSettings
-from k8s import objects, shapes
+from k8s import deployment_objects, pod_counts
 from k8s.api import Api, Conflict, Object, again_on_conflict
-from k8s.making import Making
-from k8s.mirror import Mirror
-from k8s.names import (
+from k8s.informer import Informer
+from k8s.object_names import (
     COST_ANNOTATION,
     DRAINED_ANNOTATION,
     MANAGED_LABEL,
     RELEASED_ANNOTATION,
-    Names,
+    ObjectNames,
 )
-from k8s.pods import gone_of, hash_of, is_gone, is_leaving, is_marked, is_ready
-from k8s.shapes import Set, Shape
-from k8s.templates import Templates
+from k8s.pod_counts import CountedReplicaSet, PodCounts
+from k8s.pod_creation import PodCreation
+from k8s.pod_status import gone_of, hash_of, is_gone, is_leaving, is_marked, is_ready
+from k8s.templates import RegisteredTemplates
 
 FIRST_TO_GO: Final = "-1000"
 _SEEN_SECONDS: Final = 180.0
@@ -48,7 +48,13 @@ class Rolling:
     """The Deployment of one fleet. Not for several threads."""
 
     def __init__(
-        self, api: Api, names: Names, *, pods: Mirror, templates: Templates, clock: Clock
+        self,
+        api: Api,
+        names: ObjectNames,
+        *,
+        pods: Informer,
+        templates: RegisteredTemplates,
+        clock: Clock,
     ) -> None:
         self._api = api
         self._names = names
@@ -63,15 +69,15 @@ class Rolling:
         wanted = self._names.selector().items()
         return [p for p in self._mirror.items() if wanted <= p["metadata"]["labels"].items()]
 
-    def look(self) -> tuple[Object | None, Shape | None]:
+    def look(self) -> tuple[Object | None, PodCounts | None]:
         """The Deployment and its shape now; None, None where there is none."""
         found = self._api.get("Deployment", self._names.deployment)
         if found is None:
             return None, None
         sets, _ = self._api.find("ReplicaSet", _selector(self._names))
-        return found, shapes.shape_of(found, tuple(sets))
+        return found, pod_counts.pod_counts_of(found, tuple(sets))
 
-    def _seen(self) -> tuple[Object, Shape]:
+    def _seen(self) -> tuple[Object, PodCounts]:
         """The same once its controller has seen what was written."""
         deadline = self._clock.monotonic() + _SEEN_SECONDS
         while True:
@@ -115,11 +121,11 @@ class Rolling:
     def _have_template(self, settings: WorkerSettings, *, count: int) -> None:
         """`count` more of the settings' template; it is registered before anybody counts on it."""
         found, shape = self.look()
-        wanted = objects.deployment(settings, replicas=count)
+        wanted = deployment_objects.deployment(settings, replicas=count)
         if found is None or shape is None:
             self._api.apply(wanted)
         elif not self._is_template(settings.revision, shape, found, wanted):
-            ahead, fields = shapes.begin(shape, count)
+            ahead, fields = pod_counts.ahead_of(shape, count)
             if ahead:
                 self._write(found, ahead)
                 self._seen()
@@ -143,15 +149,15 @@ class Rolling:
         told, current = settings.revision, shape.current
         if current.revision != told or self._registered(shape, told):
             return
-        wanted = objects.deployment(settings, replicas=shape.replicas)
+        wanted = deployment_objects.deployment(settings, replicas=shape.replicas)
         if self._is_template(told, shape, found, wanted):
             self.templates.register(current.hash, told)
 
-    def _registered(self, shape: Shape, revision: str) -> bool:
+    def _registered(self, shape: PodCounts, revision: str) -> bool:
         known = self.templates.known([each.hash for each in shape.sets])
         return shape.current is not None and known.get(shape.current.hash) == revision
 
-    def _is_template(self, revision: str, shape: Shape, found: Object, wanted: Object) -> bool:
+    def _is_template(self, revision: str, shape: PodCounts, found: Object, wanted: Object) -> bool:
         """Whether the Deployment's template is the wanted one already, by whatever name."""
         if self._registered(shape, revision):
             return True
@@ -159,7 +165,7 @@ class Rolling:
         tried = self._api.apply(with_fields(wanted, same), trial=True)
         return bool(tried["spec"]["template"] == found["spec"]["template"])
 
-    def _write_both(self, found: Object, writes: tuple[Object, Object]) -> tuple[Object, Shape]:
+    def _write_both(self, found: Object, writes: tuple[Object, Object]) -> tuple[Object, PodCounts]:
         ahead, fields = writes
         if ahead:
             self._write(found, ahead)
@@ -168,26 +174,28 @@ class Rolling:
         return self._seen()
 
     def _write(self, found: Object, fields: Mapping[str, object]) -> None:
-        if shapes.differs(found, fields):
+        if pod_counts.differs(found, fields):
             self._api.merge(
                 "Deployment", self._names.deployment, {"spec": dict(fields)}, seen=found
             )
 
-    def _have(self, found: Object, shape: Shape, wanted: int) -> None:
+    def _have(self, found: Object, shape: PodCounts, wanted: int) -> None:
         """So many pods of the current template, never so many more: what was asked for before
         and refused is not asked for twice.
         """
         assert shape.current is not None
         more = wanted - shape.current.replicas
         if more > 0:
-            self._write_both(found, shapes.grow(shape, more))
+            self._write_both(found, pod_counts.grow(shape, more))
 
     def _await_pods(self, before: Collection[str]) -> tuple[str, ...]:
         """Names that are new, once the current template has all its pods."""
         _, shape = self._seen()
         current = shape.current
         assert current is not None
-        making = Making(self._api, self._mirror, current, settle=self.settle, clock=self._clock)
+        making = PodCreation(
+            self._api, self._mirror, current, settle=self.settle, clock=self._clock
+        )
         refused = making.wait(self.pods)
         made = tuple(n for n in making.names(self.pods()) if n not in before)
         if refused is None:
@@ -207,9 +215,9 @@ class Rolling:
         if not _is_short(its, living):
             return
         if not shape.others:
-            self._write(found, shapes.at_rest(len(living)))
+            self._write(found, pod_counts.at_rest(len(living)))
             return
-        self._write(found, shapes.before_shrinking(shape, its.replicas - len(living)))
+        self._write(found, pod_counts.before_shrinking(shape, its.replicas - len(living)))
         self._seen()
         self._api.merge("ReplicaSet", its.name, {"spec": {"replicas": len(living)}})
 
@@ -242,7 +250,7 @@ class Rolling:
         if found is None or shape is None or not marked:
             return ()
         if shape.others and not shape.held:
-            self._write(found, shapes.hold(shape))
+            self._write(found, pod_counts.hold(shape))
             found, shape = self._seen()
         if shape.others and self._all_marked(shape):
             self.go_back(shape)
@@ -256,11 +264,13 @@ class Rolling:
             self._shrink_sets(found, shape, going)
         else:  # one template: it may keep itself, with as many as stay
             have = len(self._living(shape.current.hash)) if shape.current else 0
-            self._write(found, shapes.at_rest(have - sum(map(len, going.values()))))
+            self._write(found, pod_counts.at_rest(have - sum(map(len, going.values()))))
         self._check_gone({n for names in going.values() for n in names}, watched)
         return held_up
 
-    def _heard(self, found: Object, shape: Shape, marked: Sequence[Object]) -> tuple[Object, Shape]:
+    def _heard(
+        self, found: Object, shape: PodCounts, marked: Sequence[Object]
+    ) -> tuple[Object, PodCounts]:
         """The same, once the marked pods' controllers know of their pods what we do, or later."""
         deadline = self._clock.monotonic() + _HEARD_SECONDS
         while self._clock.monotonic() < deadline:
@@ -274,14 +284,14 @@ class Rolling:
     def _living(self, hash_: str) -> list[Object]:
         return [p for p in self.pods() if hash_of(p) == hash_ and not is_gone(p)]
 
-    def _all_marked(self, shape: Shape) -> bool:
+    def _all_marked(self, shape: PodCounts) -> bool:
         """Whether the current template is given up: all of its pods shall go."""
         hash_ = shape.current.hash if shape.current else ""
         of_it = self._living(hash_)
         return bool(of_it) and all(is_marked(p) for p in of_it)
 
     def _exact(
-        self, shape: Shape, marked: Sequence[Object]
+        self, shape: PodCounts, marked: Sequence[Object]
     ) -> tuple[dict[str, list[str]], tuple[str, ...]]:
         """Names that may go now by their template's hash, and what holds the others up."""
         going: dict[str, list[str]] = {}
@@ -302,9 +312,9 @@ class Rolling:
                 going[hash_] = names
         return going, tuple(held_up)
 
-    def _shrink_sets(self, found: Object, shape: Shape, going: Mapping[str, list[str]]) -> None:
+    def _shrink_sets(self, found: Object, shape: PodCounts, going: Mapping[str, list[str]]) -> None:
         count = sum(map(len, going.values()))
-        self._write(found, shapes.before_shrinking(shape, count))
+        self._write(found, pod_counts.before_shrinking(shape, count))
         _, shape = self._seen()
         sets, _ = self._api.find("ReplicaSet", _selector(self._names))
         for hash_, names in going.items():
@@ -317,7 +327,7 @@ class Rolling:
                 its is None
                 or raw is None
                 or its.replicas != int(raw["spec"]["replicas"])
-                or not _knows(shapes.set_of(raw), living)
+                or not _knows(pod_counts.set_of(raw), living)
             ):
                 raise Conflict(f"ReplicaSet {hash_} of {self._names.deployment} moved meanwhile")
             patch = {"spec": {"replicas": len(living) - len(names)}}
@@ -343,17 +353,21 @@ class Rolling:
 
     # --- the end of a change ----------------------------------------------------------------
 
-    def go_back(self, shape: Shape) -> None:
+    def go_back(self, shape: PodCounts) -> None:
         """Let the Deployment's template be again what most other pods run."""
         back = max(shape.others, key=lambda each: (each.replicas, each.order))
         sets, _ = self._api.find("ReplicaSet", _selector(self._names))
         old = next(each for each in sets if each["metadata"]["name"] == back.name)
-        fields = shapes.hold(shape)
+        fields = pod_counts.hold(shape)
         self._api.apply(
-            objects.deployment_again(self._names, self._api.namespace, old, fields=fields)
+            deployment_objects.deployment_again(
+                self._names, self._api.namespace, old, fields=fields
+            )
         )
 
-    def rest(self, *, give_up: Callable[[str], bool] | None = None, let_go: bool = True) -> None:
+    def finish_removals(
+        self, *, give_up: Callable[[str], bool] | None = None, let_go: bool = True
+    ) -> None:
         """Let the Deployment keep itself again, where no other template has pods any more.
 
         give_up: an unfinished roll ends where it stands; asked of the current template's hash:
@@ -372,14 +386,14 @@ class Rolling:
                     for each in shape.others:  # an earlier release may have asked for more
                         self._forgo(each.hash)
                     found, shape = self._seen()
-                    if fields := shapes.without_current(shape):
+                    if fields := pod_counts.without_current(shape):
                         self._write(found, fields)
                         _, shape = self._seen()
                     self.go_back(shape)
                 elif not let_go:
                     return
                 found, shape = self._seen()
-            self._write(found, shapes.let_go(shape))
+            self._write(found, pod_counts.let_go(shape))
 
         again_on_conflict(self._clock, once)
 
@@ -410,17 +424,17 @@ class Rolling:
         def once() -> None:
             found, _ = self.look()
             if found is not None:
-                self._write(found, shapes.at_rest(0))
+                self._write(found, pod_counts.at_rest(0))
 
         again_on_conflict(self._clock, once)
 
 
-def _is_short(its: Set, living: Sequence[Object]) -> bool:
+def _is_short(its: CountedReplicaSet, living: Sequence[Object]) -> bool:
     """Whether the cluster refuses pods that it wants: there will be no others."""
     return its.refused is not None and its.replicas > len(living)
 
 
-def _knows(its: Set, living: Sequence[Object]) -> bool:
+def _knows(its: CountedReplicaSet, living: Sequence[Object]) -> bool:
     """Whether a ReplicaSet's controller has heard of its pods what we have: marks, and Ready."""
     whole = sum(its.labels.items() <= p["metadata"]["labels"].items() for p in living)
     return (its.labelled, its.ready) == (whole, sum(map(is_ready, living)))
@@ -431,5 +445,5 @@ def with_fields(wanted: Object, fields: Mapping[str, object]) -> Object:
     return {**wanted, "spec": {**wanted["spec"], **fields}}
 
 
-def _selector(names: Names) -> str:
+def _selector(names: ObjectNames) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(names.selector().items()))

@@ -2,7 +2,7 @@
 
 Problem: `kubectl set image` leaves our revision in the template's annotation, yet its pods run
 something else. Choice: the gate's Lease keeps {pod-template-hash: revision} of what a manager
-applied (`k8s.store` reads and writes it); any other template is a revision of its own.
+applied (`k8s.lease_store` reads and writes it); any other template is a revision of its own.
 Cost: one more read where a hash is new.
 """
 
@@ -16,7 +16,7 @@ _FRESH: Final = 3.0
 
 
 class Registry(Protocol):
-    """The part of a manager's slot store that knows templates (`k8s.store.LeaseStore`)."""
+    """The part of a manager's slot store that knows templates (`k8s.lease_store.LeaseStore`)."""
 
     def templates(self, group: str) -> Mapping[str, str]:
         """Revision by hash."""
@@ -27,7 +27,7 @@ class Registry(Protocol):
         ...
 
 
-class Templates:
+class RegisteredTemplates:
     """The registered templates of one fleet."""
 
     def __init__(self, registry: Registry, group: str, *, clock: Clock) -> None:

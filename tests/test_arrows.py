@@ -50,7 +50,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "fleet.worker": (  # its leave, where the shared Spark server is
         "fleet.kafka_source",
         "fleet.act.kafka",
-        "fleet.act.leaving",
+        "fleet.act.batched_leave",
         "fleet.act.spark_server",
     ),
     "fleet.report": (  # shows what was decided
@@ -239,7 +239,7 @@ def test_files_stay_short() -> None:
         pytest.param("fleet.act.kafka", "kafka.admin", True, id="kafka-python-in-act-kafka"),
         pytest.param("fleet.log.replay.causes", "confluent_kafka", False, id="replay-is-pure"),
         pytest.param("fleet.observe.ledger", "fleet.history.rows", False, id="look-and-past"),
-        pytest.param("fleet.history.lag", "fleet.observe.admin", False, id="past-and-look"),
+        pytest.param("fleet.history.lag_rows", "fleet.observe.admin", False, id="past-and-look"),
         pytest.param("fleet.act.performer", "kafka", False, id="kafka-python-elsewhere"),
         pytest.param("fleet.decide.plans", "fleet.model", True, id="values"),
         pytest.param("fleet.decide.plans", "fleet.clock", False, id="decide-reads-no-clock"),
@@ -250,8 +250,8 @@ def test_files_stay_short() -> None:
         pytest.param("fleet.act.performer", "fleet.cycle", False, id="nobody-imports-cycle"),
         pytest.param("assets.checks", "fleet.cycle", True, id="assets-use-fleet"),
         pytest.param("fleet.cli", "assets", False, id="fleet-knows-no-assets"),
-        pytest.param("fleet.act.local", "k8s.runtime", False, id="fleet-knows-no-k8s"),
-        pytest.param("k8s.runtime", "assets", False, id="k8s-knows-no-assets"),
+        pytest.param("fleet.act.local", "k8s.kubernetes_runtime", False, id="fleet-knows-no-k8s"),
+        pytest.param("k8s.kubernetes_runtime", "assets", False, id="k8s-knows-no-assets"),
         pytest.param("fleet.model", "fleet.broker", False, id="common-ground-knows-no-room"),
     ],
 )

@@ -14,10 +14,10 @@ ROOMS = ("fleet", "assets", "k8s")
 STAMPS = "stored stamps of records, runs or files, of other machines or other days"
 ALLOWED = {
     "assets/checks.py": STAMPS,
-    "assets/schedules.py": f"{STAMPS}; a run that ends in the future holds nobody up",
-    "assets/storms.py": STAMPS,
+    "assets/reconcile_schedule.py": f"{STAMPS}; a run that ends in the future holds nobody up",
+    "assets/storm_sensor.py": STAMPS,
     "fleet/act/steps/open_slots.py": "`open_at` of the gate: the only moment that machines share",
-    "fleet/bench/worker.py": STAMPS,
+    "fleet/bench/worker_bench.py": STAMPS,
     "fleet/commands/history.py": "an age, told to people",
     "fleet/commands/recent.py": STAMPS,
     "fleet/commands/top.py": STAMPS,
@@ -28,7 +28,7 @@ ALLOWED = {
     "fleet/opening.py": STAMPS,
     "fleet/worker/membership.py": "`open_at`, once; the wait itself is monotonic",
     "fleet/worker/sinks.py": STAMPS,
-    "fleet/worker/tenure.py": "bounds `open_at`",
+    "fleet/worker/slot_holder.py": "bounds `open_at`",
 }
 
 

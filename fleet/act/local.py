@@ -1,7 +1,7 @@
 """The local runtime: workers are processes of this machine, kept by the home's supervisor.
 
 Problem: `fleet up` on a laptop must behave as a cluster does: workers outlive the command,
-come back, and go when told. Choice: this side only writes wishes (the roster, a revision's
+come back, and go when told. Choice: this side only writes wishes (the process table, a revision's
 settings) and makes sure that the supervisor runs. `down` alone acts itself where the
 supervisor is dead or stuck: it kills it, takes its lock and does its work to the end. Cost:
 workers see the environment of whoever started the supervisor, so after a change of exported
@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Final
 
 from fleet.act import spark_server
-from fleet.act.census import environment, marked
+from fleet.act.home_processes import environment, home_processes
 from fleet.act.logs import last_line, set_aside
-from fleet.act.roster import Launch, Roster, Row
-from fleet.act.runtime import Manifests, ManifestWish
+from fleet.act.process_table import Launch, ProcessRow, ProcessTable
+from fleet.act.runtime import ManifestOptions, Manifests
 from fleet.act.supervisor import supervise
 from fleet.clock import Clock, SystemClock
 from fleet.code import snapshot_code
 from fleet.decide.adopted import Adopted
-from fleet.decide.concerns import NO_CONCERNS, Concerns
+from fleet.decide.vetoes import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, FleetError, Refused
 from fleet.findings import Finding, ok, warn
 from fleet.home import write_whole
@@ -74,7 +74,7 @@ class LocalRuntime:
         self._clock = clock
         self._arguments = arguments
         self._store = SqliteStore(self.home / DATABASE, cluster=cluster, clock=clock)
-        self._roster = Roster(self.home, clock=clock)
+        self._table = ProcessTable(self.home, clock=clock)
 
     @property
     def store(self) -> SqliteStore:
@@ -84,7 +84,7 @@ class LocalRuntime:
     def close(self) -> None:
         """Close the home's file; workers and supervisor go on."""
         self._store.close()
-        self._roster.close()
+        self._table.close()
 
     def ensure(self) -> None:
         """Make sure that the supervisor runs and stays; it starts the Spark server when needed.
@@ -95,7 +95,7 @@ class LocalRuntime:
         deadline = self._clock.monotonic() + _START_SECONDS
         started: ProcessId | None = None
         while True:
-            known = self._roster.call_up()
+            known = self._table.call_up()
             if known is not None and alive(known):
                 return
             if started is None:
@@ -117,7 +117,7 @@ class LocalRuntime:
 
     def supervisor(self) -> ProcessId | None:
         """The living supervisor, None where none runs."""
-        known = self._roster.supervisor()
+        known = self._table.supervisor()
         return known if known is not None and alive(known) else None
 
     # --- revisions --------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class LocalRuntime:
     def publish(self, group: str, revision: str, settings: str) -> None:
         """Keep a revision's settings, written whole; the oldest that nobody uses are let go."""
         write_whole(self._settings_file(group, revision), settings)
-        used = {row.revision for row in self._roster.rows() if row.group == group}
+        used = {row.revision for row in self._table.rows() if row.group == group}
         used |= {slot.revision for slot in self._store.slots(group) if slot.revision}
         others = [
             found
@@ -182,10 +182,10 @@ class LocalRuntime:
         settings = self._settings_file(group, revision)
         readable = _readable(group)
         rows = []
-        for number in self._roster.numbers(count):
+        for number in self._table.numbers(count):
             name = f"{readable}-{revision[:4]}-{number}"
             rows.append(
-                Row(
+                ProcessRow(
                     name=name,
                     cluster=self.cluster,
                     group=group,
@@ -194,18 +194,18 @@ class LocalRuntime:
                     shared_spark=worker.spark == "shared",
                 )
             )
-        self._roster.add(rows)
+        self._table.add(rows)
         return tuple(row.name for row in rows)
 
     def remove(self, names: Sequence[str], *, grace: float) -> None:
         """Ask for removal: SIGTERM, `grace` seconds, SIGKILL; not restarted. Returns at once."""
-        self._roster.unwant(frozenset(names), grace=grace)
+        self._table.unwant(frozenset(names), grace=grace)
 
     def restart(self, name: str) -> None:
         """SIGTERM the worker's process; the supervisor starts it again once it has ended."""
-        row = self._roster.ask_restart(name)
+        row = self._table.ask_restart(name)
         if row is None:
-            known = ", ".join(r.name for r in self._roster.rows()) or "none"
+            known = ", ".join(r.name for r in self._table.rows()) or "none"
             raise Refused(f"there is no worker {name}; there are: {known}")
         if row.process is not None and alive(row.process):
             os.kill(row.process.pid, signal.SIGTERM)
@@ -213,7 +213,7 @@ class LocalRuntime:
     def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
         """All workers of this cluster not yet gone, by name."""
         found = []
-        for row in self._roster.rows():
+        for row in self._table.rows():
             if row.cluster != self.cluster or group not in {None, row.group}:
                 continue
             running = row.process is not None and alive(row.process)
@@ -233,15 +233,15 @@ class LocalRuntime:
 
     # --- beside a change ------------------------------------------------------------------------
 
-    def rest(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
-        """Nothing: the supervisor does what the roster says at any time."""
+    def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
+        """Nothing: the supervisor does what the process table says at any time."""
 
     def held(self, group: str) -> str | None:
         """Nothing, for the same reason."""
         del group
         return None
 
-    def concerns(self, plan: Plan) -> Concerns:
+    def vetoes(self, plan: Plan) -> Vetoes:
         """None: nobody else starts processes here."""
         del plan
         return NO_CONCERNS
@@ -260,7 +260,7 @@ class LocalRuntime:
 
     def examine(self) -> Iterator[Finding]:
         """The supervisor, the shared Spark server, and processes that belong to nobody."""
-        wanted = [row for row in self._roster.rows() if row.wanted]
+        wanted = [row for row in self._table.rows() if row.wanted]
         supervisor = self.supervisor()
         if supervisor is not None:
             yield ok("supervisor", f"runs, pid {supervisor.pid}")
@@ -282,18 +282,18 @@ class LocalRuntime:
 
         Workers get SIGTERM and `grace` seconds. Raises FleetError naming what cannot be ended.
         """
-        self._roster.stop_all(grace=grace)
+        self._table.stop_all(grace=grace)
         running = self.supervisor()
         if running is not None and not wait_gone(running, timeout=grace + _SLACK_SECONDS):
             end(running, grace=0.0)  # stuck: its work is done below
-        if any(True for _ in marked(self.home)) or self._roster.rows():
-            self._roster.stop_all(grace=grace)
+        if any(True for _ in home_processes(self.home)) or self._table.rows():
+            self._table.stop_all(grace=grace)
             supervise(self.home, clock=self._clock, leave=threading.Event())
-        for found in list(marked(self.home)):
+        for found in list(home_processes(self.home)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(found.process.pid, signal.SIGKILL)  # a child too, whose leader is gone
             wait_gone(found.process, timeout=5.0)
-        left = [f"{m.process.pid} ({m.worker or m.part})" for m in marked(self.home)]
+        left = [f"{m.process.pid} ({m.worker or m.part})" for m in home_processes(self.home)]
         if left:
             raise FleetError(f"processes of {self.home} cannot be ended: {', '.join(left)}")
 
@@ -330,7 +330,7 @@ class LocalKind:
         del runtime, environ, clock
         return ()
 
-    def manifests(self, spec: FleetSpec, wish: ManifestWish) -> Manifests:
+    def manifests(self, spec: FleetSpec, wish: ManifestOptions) -> Manifests:
         """None: workers are processes here."""
         del wish
         raise _nothing_to_render(spec)
@@ -360,15 +360,15 @@ def find_orphans(home: Path) -> list[ProcessId]:
     """
     home = home.resolve()
     if not (home / DATABASE).exists():
-        return [found.process for found in marked(home)]
-    roster = Roster(home, clock=SystemClock())
+        return [found.process for found in home_processes(home)]
+    table = ProcessTable(home, clock=SystemClock())
     try:
-        known = {row.process for row in roster.rows()}
-        known |= {roster.supervisor(), spark_server.process(home)}
+        known = {row.process for row in table.rows()}
+        known |= {table.supervisor(), spark_server.process(home)}
     finally:
-        roster.close()
+        table.close()
     sessions = {process.pid for process in known if process is not None and alive(process)}
-    return [found.process for found in marked(home) if found.session not in sessions]
+    return [found.process for found in home_processes(home) if found.session not in sessions]
 
 
 def _readable(group: str) -> str:

@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from fleet.act.crew import Crew
 from fleet.act.join_window import JoinWindow
 from fleet.act.lease import ChangeLease
 from fleet.act.runtime import Runtime
+from fleet.act.standby_pool import StandbyPool
 from fleet.act.steps import cost, kinds
 from fleet.act.steps.adopting import Adopting
 from fleet.act.steps.work import Leave, Ledger, StepWork
@@ -83,7 +83,7 @@ class Performer:
                     f"expected: {plural(held, 'step')} not carried out. {why}".strip()
                 )
         self._tidy(plan.revision)
-        self.runtime.rest(self.spec.group)
+        self.runtime.finish_removals(self.spec.group)
         differs = [r for r in lease.change.receipts if r.verdict is Verdict.DIFFERS]
         sentence = "done; the receipt differs from the plan" if differs else "done, as planned"
         return self._end(lease, ChangeState.DONE, sentence)
@@ -107,7 +107,7 @@ class Performer:
         return StepWork(
             spec=self.spec,
             store=self.store,
-            crew=self._crew(),
+            pool=self._crew(),
             leave=self.leave,
             lease=lease,
             wait=self._wait,
@@ -117,8 +117,8 @@ class Performer:
             window=self.window if consumer else None,
         )
 
-    def _crew(self) -> Crew:
-        return Crew(self.runtime, self.store, self.spec.group, say=self.progress)
+    def _crew(self) -> StandbyPool:
+        return StandbyPool(self.runtime, self.store, self.spec.group, say=self.progress)
 
     def _tidy(self, revision: str) -> None:
         if self.adopting is not None:
@@ -146,7 +146,7 @@ class Performer:
     def _rested(self, sentence: str) -> str:
         """Why the change did not go well, and what its runtime could not do to its end either."""
         try:
-            self.runtime.rest(self.spec.group, failed=True)
+            self.runtime.finish_removals(self.spec.group, failed=True)
             held = self.runtime.held(self.spec.group)
         except LostLease:
             raise

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from fleet.clock import Clock
 from fleet.decide.adopted import Adopted
-from fleet.decide.concerns import Concerns
+from fleet.decide.vetoes import Vetoes
 from fleet.findings import Finding
 from fleet.model import Plan
 from fleet.settings import WorkerSettings
@@ -67,7 +67,7 @@ class Runtime(Protocol):
         """All workers not yet gone."""
         ...
 
-    def rest(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
+    def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """No change of the group is carried out any more: what was asked for is done to its end.
 
         failed: the last change did not go well: what no slot has come to use is taken back.
@@ -81,7 +81,7 @@ class Runtime(Protocol):
         """What is kept from moving by a change that ended half-way, and what would let it go."""
         ...
 
-    def concerns(self, plan: Plan) -> Concerns:
+    def vetoes(self, plan: Plan) -> Vetoes:
         """What stands against a plan here, and what a person should know of it."""
         ...
 
@@ -115,7 +115,7 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestWish:
+class ManifestOptions:
     """What of a fleet.yaml shall be rendered."""
 
     text: str
@@ -158,7 +158,7 @@ class RuntimeKind(Protocol):
         """Other people's Deployments of that place."""
         ...
 
-    def manifests(self, spec: FleetSpec, wish: ManifestWish) -> Manifests:
+    def manifests(self, spec: FleetSpec, wish: ManifestOptions) -> Manifests:
         """A fleet.yaml as objects. Raises ConfigError where this runtime has none."""
         ...
 

@@ -1,10 +1,11 @@
-"""What keeps a home's workers alive: one small process that makes the roster true.
+"""What keeps a home's workers alive: one small process that makes the process table true.
 
 Problem: workers must outlive the command or run that asked for them, come back when they die,
 and never run twice; and the supervisor itself may be killed. Choice: a process of its own that
-looks at the roster every 0.2 s. It is alone because it holds a file lock that the kernel
+looks at the process table every 0.2 s. It is alone because it holds a file lock that the kernel
 gives back when it dies; its successor finds workers by the identity written down, and those
-not yet written down by their marks (fleet.act.census). Cost: about 30 MB per home, and Linux.
+not yet written down by their marks (fleet.act.home_processes). Cost: about 30 MB per home, and
+Linux.
 
 `python -m fleet.act.supervisor --home PATH` runs it; `fleet.act.local` starts it. SIGTERM ends
 it alone, the workers go on.
@@ -22,9 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from fleet.act import spark_server
-from fleet.act.census import environment, marked
+from fleet.act.home_processes import environment, home_processes
 from fleet.act.logs import last_line, set_aside, thin_out
-from fleet.act.roster import Roster, Row
+from fleet.act.process_table import ProcessRow, ProcessTable
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError
 from fleet.home import write_whole
@@ -135,13 +136,13 @@ class _Spark:
 
 
 class Supervisor:
-    """Makes the roster true, look by look. The caller holds the home's SupervisorLock."""
+    """Makes the process table true, look by look. The caller holds the home's SupervisorLock."""
 
     def __init__(self, home: Path, *, clock: Clock) -> None:
         self.home = home
-        self.roster = Roster(home, clock=clock)
+        self.table = ProcessTable(home, clock=clock)
         self._clock = clock
-        self._rows: tuple[Row, ...] = ()
+        self._rows: tuple[ProcessRow, ...] = ()
         self._stopping = False
         self._version: int | None = None
         self._told: dict[ProcessId, float] = {}
@@ -151,8 +152,8 @@ class Supervisor:
 
     def adopt(self) -> None:
         """Find workers whose start was not written down; end those that nobody wants."""
-        rows = {row.name: row for row in self.roster.rows()}
-        for found in sorted(marked(self.home), key=lambda m: m.process.start_time):
+        rows = {row.name: row for row in self.table.rows()}
+        for found in sorted(home_processes(self.home), key=lambda m: m.process.start_time):
             if found.worker is None or not found.leads:
                 continue
             row = rows.get(found.worker)
@@ -161,7 +162,7 @@ class Supervisor:
             elif row is not None and (row.process is None or not alive(row.process)):
                 _log.info("%s was started as pid %d before", row.name, found.process.pid)
                 rows[row.name] = (
-                    self.roster.started(row.name, found.process, at=self._clock.now()) or row
+                    self.table.started(row.name, found.process, at=self._clock.now()) or row
                 )
             else:
                 _log.warning("nobody wants pid %d (%s)", found.process.pid, found.worker)
@@ -169,10 +170,10 @@ class Supervisor:
 
     def look(self) -> bool:
         """One look at everything; False once all shall stop and has stopped."""
-        version = self.roster.data_version()
+        version = self.table.data_version()
         if version != self._version:
-            self._rows = self.roster.rows()
-            self._stopping = self.roster.stopping()
+            self._rows = self.table.rows()
+            self._stopping = self.table.stopping()
             self._version = version
         if self._stopping and not self._rows:
             spark_server.stop(self.home, grace=_SPARK_GRACE)
@@ -190,13 +191,13 @@ class Supervisor:
 
     def end_all(self) -> None:
         """End everything at once: the home is gone, so nothing could be restarted or found."""
-        for found in list(marked(self.home)):
+        for found in list(home_processes(self.home)):
             if found.leads:
                 self._end_now(found.process)
 
     # --- workers ------------------------------------------------------------------------------
 
-    def _look_at(self, row: Row) -> None:
+    def _look_at(self, row: ProcessRow) -> None:
         if row.process is not None and alive(row.process):
             if not row.wanted:
                 self._let_end(row.process, row)
@@ -208,14 +209,14 @@ class Supervisor:
         elif self._may_start(row) and self._spark_serves(row):
             self._start(row)
 
-    def _may_start(self, row: Row) -> bool:
+    def _may_start(self, row: ProcessRow) -> bool:
         """Whether its pause is over; a person who asks for a restart ends it."""
         now = self._clock.monotonic()
         if row.name not in self._backoffs:
             self._backoffs[row.name] = _Backoff.after(row.failures, now=now)
         return row.restart_asked or now >= self._backoffs[row.name].not_before
 
-    def _start(self, row: Row) -> None:
+    def _start(self, row: ProcessRow) -> None:
         log = log_of(self.home, row.name)
         try:
             set_aside(log)
@@ -230,13 +231,13 @@ class Supervisor:
             return
         _log.info("%s starts as pid %d", row.name, process.pid)
         try:
-            self.roster.started(row.name, process, at=self._clock.now())
+            self.table.started(row.name, process, at=self._clock.now())
         except FleetError:
             # Not written down it would be started again: rather end it and try anew.
             self._end_now(process)
             raise
 
-    def _let_end(self, process: ProcessId, row: Row) -> None:
+    def _let_end(self, process: ProcessId, row: ProcessRow) -> None:
         """SIGTERM to the worker alone (its JVM must outlive its drain), SIGKILL to all of it."""
         now = self._clock.monotonic()
         if process not in self._told:
@@ -247,10 +248,10 @@ class Supervisor:
             _log.warning("%s did not end within %g s and is killed", row.name, row.grace)
             signal_group(process, signal.SIGKILL)
 
-    def _ended(self, row: Row, process: ProcessId) -> None:
+    def _ended(self, row: ProcessRow, process: ProcessId) -> None:
         signal_group(process, signal.SIGKILL)  # what it left behind
         self._told.pop(process, None)
-        row = next((r for r in self.roster.rows() if r.name == row.name), row)
+        row = next((r for r in self.table.rows() if r.name == row.name), row)
         code = exit_code(process)
         reason = _reason(code, last_line(log_of(self.home, row.name)))
         if not row.wanted:
@@ -261,21 +262,21 @@ class Supervisor:
         orderly = row.restart_asked or (code == 0 and lived >= LEAST_LIFE)
         self._failed(row, reason, lived=lived, orderly=orderly)
 
-    def _failed(self, row: Row, reason: str, *, lived: float, orderly: bool) -> None:
+    def _failed(self, row: ProcessRow, reason: str, *, lived: float, orderly: bool) -> None:
         """It does not run: who asks is told why, and it is started after its pause."""
         backoff = _Backoff(failures=row.failures)
         delay = backoff.ended(lived=lived, orderly=orderly, now=self._clock.monotonic())
         self._backoffs[row.name] = backoff
         _log.info("%s ended after %.1f s: %s; starts in %g s", row.name, lived, reason, delay)
-        self.roster.ended(
+        self.table.ended(
             row.name,
             reason=reason,
             failures=backoff.failures,
             restarts=row.restarts + 1,
         )
 
-    def _remove(self, row: Row) -> None:
-        self.roster.delete(row)
+    def _remove(self, row: ProcessRow) -> None:
+        self.table.delete(row)
         self._backoffs.pop(row.name, None)
         kept = {log_of(self.home, each.name) for each in self._rows if each.name != row.name}
         thin_out(log_of(self.home, row.name).parent, living=kept)
@@ -306,9 +307,9 @@ class Supervisor:
         _log.warning("%s; starts in %g s", self._spark.trouble, delay)
         for row in self._rows:
             if row.shared_spark and row.process is None:
-                self.roster.explain(row.name, self._spark.trouble)
+                self.table.explain(row.name, self._spark.trouble)
 
-    def _spark_serves(self, row: Row) -> bool:
+    def _spark_serves(self, row: ProcessRow) -> bool:
         """A worker waits for its Spark server here, not in a client's growing retries."""
         return not row.shared_spark or (
             self._spark.process is not None and spark_server.ready(self.home)
@@ -339,7 +340,7 @@ def supervise(home: Path, *, clock: Clock, leave: threading.Event) -> None:
     assert me is not None
     pidfile = home / "supervisor" / "pid"
     write_whole(pidfile, f"{me.pid}\n")
-    supervisor.roster.enter(me)
+    supervisor.table.enter(me)
     _log.info("supervising %s as pid %d", home, me.pid)
     try:
         supervisor.adopt()
@@ -347,15 +348,15 @@ def supervise(home: Path, *, clock: Clock, leave: threading.Event) -> None:
             if not lock.still_there():
                 supervisor.end_all()
                 return
-            if not _look(supervisor) and supervisor.roster.leave(only_if_stopped=True):
+            if not _look(supervisor) and supervisor.table.leave(only_if_stopped=True):
                 _log.info("all has stopped")
                 return
             leave.wait(LOOK_SECONDS)
-        supervisor.roster.leave(only_if_stopped=False)
+        supervisor.table.leave(only_if_stopped=False)
         _log.info("ending; the workers go on")
     finally:
         pidfile.unlink(missing_ok=True)
-        supervisor.roster.close()
+        supervisor.table.close()
         lock.free()
 
 

@@ -20,7 +20,7 @@ DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class NodeConfig:
     """One combined broker and controller, and where its files are."""
 
     id: int
@@ -84,8 +84,8 @@ _SECURITY: Final = ("ssl.", "sasl.", "super.users", "authorizer.", "allow.everyo
 
 
 def server_properties(
-    node: Node,
-    nodes: Sequence[Node],
+    node: NodeConfig,
+    nodes: Sequence[NodeConfig],
     overrides: Mapping[str, str] | None = None,
     security: Mapping[str, str] | None = None,
 ) -> str:

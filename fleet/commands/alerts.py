@@ -38,7 +38,7 @@ def _to_file(command: AnyCommand) -> AnyCommand:
 @common
 def rules(invocation: Invocation, *, output: Path | None) -> None:
     """Alerting rules for Prometheus 2.42 or newer (rule_files)."""
-    from fleet.report.rules import rules_yaml
+    from fleet.report.alert_rules import rules_yaml
 
     _put(rules_yaml(_spec(invocation)), output)
 

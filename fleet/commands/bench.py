@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
 
 
-class Result(Protocol):
+class BenchResult(Protocol):
     """What a benchmark found on one protocol."""
 
     @property
@@ -140,9 +140,9 @@ def roll(
     first of the new one, less the usual gap between commits, by the coordinator's records.
     About ten minutes per protocol.
     """
-    from fleet.bench.roll import Wish, run
+    from fleet.bench.roll_bench import RollOptions, run
 
-    wish = Wish(
+    wish = RollOptions(
         handovers=2 if quick else handovers,
         slots=2 if quick else slots,
         ordinary_rolls=1 if quick else ordinary_rolls,
@@ -232,9 +232,9 @@ def gate(
     Beside it k dynamic workers join as each is ready: started at once, and in turn. About 20 s
     a gate.
     """
-    from fleet.bench.gate import BASE, Wish, run
+    from fleet.bench.gate_bench import BASE, GateOptions, run
 
-    wish = Wish(
+    wish = GateOptions(
         joins=(2,) if quick else tuple(sorted(set(joins))),
         runs=1 if quick else runs,
         ordinary_runs=1 if quick else ordinary_runs,
@@ -266,7 +266,7 @@ def measure(
     rate: int,
     keep: bool,
     output: str,
-    run: "Callable[[Ground, str], Result]",
+    run: "Callable[[Ground, str], BenchResult]",
 ) -> None:
     """Run a benchmark on the protocols asked for, print the answer, exit 1 on a missed goal."""
     from fleet.bench.ground import Ground
@@ -276,7 +276,7 @@ def measure(
     from fleet.home import fleet_home
 
     wanted = PROTOCOLS if protocol == "all" else (protocol,)
-    results: list[Result] = []
+    results: list[BenchResult] = []
     kept: Path | None = None
     with (
         Progress(f"bench {name}") as say,
@@ -294,16 +294,16 @@ def measure(
         try:
             results += [run(ground, each) for each in wanted]
         finally:
-            ending.begin()
+            ending.start()
     _print(name, results, kept, output=output)
     click.get_current_context().exit(0 if _met(results) else 1)
 
 
-def _met(results: Sequence[Result]) -> bool:
+def _met(results: Sequence[BenchResult]) -> bool:
     return bool(results) and all(result.met for result in results)
 
 
-def answer(name: str, results: Sequence[Result], kept: "Path | None") -> dict[str, Any]:
+def answer(name: str, results: Sequence[BenchResult], kept: "Path | None") -> dict[str, Any]:
     """The JSON answer (docs/json.md)."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -314,7 +314,7 @@ def answer(name: str, results: Sequence[Result], kept: "Path | None") -> dict[st
     }
 
 
-def _print(name: str, results: Sequence[Result], kept: "Path | None", *, output: str) -> None:
+def _print(name: str, results: Sequence[BenchResult], kept: "Path | None", *, output: str) -> None:
     from fleet.commands.answers import print_json, stdout, table
 
     if output == "json":

@@ -7,7 +7,7 @@ import click
 from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
 
 if TYPE_CHECKING:
-    from fleet.bench.history import Result
+    from fleet.bench.history_bench import HistoryResult
 
 
 @click.command(epilog="Example:  fleet bench history --commits 500000")
@@ -34,26 +34,26 @@ def history(*, commits: int, every_commit: bool, output: str) -> None:
     times Burrow's 45,000), and 0.8 times the bare consumers or more; none lost, none twice. Beside
     it what catching up after a restart takes, and the peak of memory. About two minutes.
     """
-    from fleet.bench.history import Wish, run
+    from fleet.bench.history_bench import HistoryOptions, run
     from fleet.clock import SystemClock
     from fleet.commands.progress import Progress
     from fleet.demo.interrupts import interruptible
     from fleet.home import fleet_home
 
     clock = SystemClock()
-    wish = Wish(commits=commits, every=every_commit)
+    wish = HistoryOptions(commits=commits, every=every_commit)
     home = fleet_home() / "bench" / f"history-{int(clock.now())}"
     with (
         Progress("bench history") as say,
         interruptible(lambda: say("everything is being ended; one moment")) as ending,
     ):
-        result = run(wish, home=home, clock=clock, say=say, ending=ending.begin)
+        result = run(wish, home=home, clock=clock, say=say, ending=ending.start)
     _print(result, output)
     click.get_current_context().exit(0 if result.met else 1)
 
 
-def _print(result: "Result", output: str) -> None:
-    from fleet.bench.recording import told
+def _print(result: "HistoryResult", output: str) -> None:
+    from fleet.bench.recording_bench import told
     from fleet.commands.answers import print_json, stdout, table
 
     if output == "json":
@@ -80,7 +80,7 @@ def _print(result: "Result", output: str) -> None:
         console.print(f"  {'met' if met else 'MISSED'}: {goal}: {found}", markup=False)
 
 
-def _as_json(result: "Result") -> dict[str, Any]:
+def _as_json(result: "HistoryResult") -> dict[str, Any]:
     return {
         "met": result.met,
         "commits": result.wish.commits,

@@ -7,7 +7,7 @@ import click
 from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
 
 if TYPE_CHECKING:
-    from fleet.bench.observe import Result
+    from fleet.bench.observe_bench import ObserveResult
 
 
 @click.command(epilog="Example:  fleet bench observe --groups 1000")
@@ -45,7 +45,7 @@ def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output:
     0.2 s (the longest scrape), its memory at most 400 MB whatever the number. Beside it: describe
     all, then offsets one group at a time; and the same with all calls in flight. About a minute.
     """
-    from fleet.bench.observe import Wish, run
+    from fleet.bench.observe_bench import ObserveOptions, run
     from fleet.clock import SystemClock
     from fleet.commands.progress import Progress
     from fleet.demo.interrupts import interruptible
@@ -53,7 +53,7 @@ def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output:
 
     clock = SystemClock()
     home = fleet_home().absolute() / "bench" / f"observe-{int(clock.now())}"
-    wish = Wish(groups=tuple(sorted(set(groups))), partitions=partitions, seconds=seconds)
+    wish = ObserveOptions(groups=tuple(sorted(set(groups))), partitions=partitions, seconds=seconds)
     with (
         Progress("bench observe") as say,
         interruptible(lambda: say("everything is being ended; one moment")),
@@ -63,7 +63,7 @@ def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output:
     click.get_current_context().exit(0 if result.met else 1)
 
 
-def _print(result: "Result", output: str) -> None:
+def _print(result: "ObserveResult", output: str) -> None:
     from fleet.commands.answers import print_json, stdout, table
 
     if output == "json":
@@ -89,7 +89,7 @@ def _print(result: "Result", output: str) -> None:
         console.print(f"  {goal.sentence()}", markup=False, soft_wrap=True)
 
 
-def as_json(result: "Result") -> dict[str, Any]:
+def as_json(result: "ObserveResult") -> dict[str, Any]:
     """The rest of the JSON answer (docs/json.md)."""
     return {
         "met": result.met,

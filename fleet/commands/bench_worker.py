@@ -7,7 +7,7 @@ import click
 from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
 
 if TYPE_CHECKING:
-    from fleet.bench.worker import Result
+    from fleet.bench.worker_bench import WorkerResult
 
 
 @click.command(epilog="Example:  fleet bench worker --alone")
@@ -39,14 +39,14 @@ def worker(*, alone: bool, backlog: int, seconds: float, output: str) -> None:
     kafka.fetch.max.wait.ms=5 is stated beside. Spark 4.0.0, the last with a complete connector,
     is installed under ~/.cache/fleet the first time (450 MB). About six minutes.
     """
-    from fleet.bench.worker import Wish, run
+    from fleet.bench.worker_bench import WorkerOptions, run
     from fleet.clock import SystemClock
     from fleet.commands.progress import Progress
     from fleet.demo.interrupts import interruptible
     from fleet.home import cache_home, fleet_home
 
     clock = SystemClock()
-    wish = Wish(backlog=backlog, seconds=seconds, alone=alone)
+    wish = WorkerOptions(backlog=backlog, seconds=seconds, alone=alone)
     with (
         Progress("bench worker") as say,
         interruptible(lambda: say("everything is being ended; one moment")) as ending,
@@ -57,19 +57,19 @@ def worker(*, alone: bool, backlog: int, seconds: float, output: str) -> None:
             cache=cache_home(),
             clock=clock,
             say=say,
-            ending=ending.begin,
+            ending=ending.start,
         )
     _print(result, output)
     click.get_current_context().exit(0 if result.met else 1)
 
 
-def answer(result: "Result") -> dict[str, Any]:
+def answer(result: "WorkerResult") -> dict[str, Any]:
     """The JSON answer (docs/json.md)."""
     return {"schema_version": SCHEMA_VERSION, "bench": "worker", **result.as_json()}
 
 
-def _print(result: "Result", output: str) -> None:
-    from fleet.bench.worker import OURS
+def _print(result: "WorkerResult", output: str) -> None:
+    from fleet.bench.worker_bench import OURS
     from fleet.commands.answers import print_json, stdout, table
 
     if output == "json":

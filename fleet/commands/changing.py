@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Result:
+class GroupOutcome:
     """What became of one group."""
 
     group: str
@@ -68,7 +68,7 @@ class Result:
         }
 
 
-class Session:
+class ChangeSession:
     """One changing command: shows, acts and remembers what came of it."""
 
     def __init__(self, invocation: Invocation, fleet: "Fleet", *, output: str) -> None:
@@ -92,7 +92,7 @@ class Session:
         if self._table:
             click.echo(sentence)
 
-    def act(self, group: str, shown: "Plan | None", act: "Act | None") -> Result:
+    def act(self, group: str, shown: "Plan | None", act: "Act | None") -> GroupOutcome:
         """Carry out a change and print its receipts; a refusal is a result.
 
         Without `act`, or where the plan shown is empty or refused, nothing is begun.
@@ -102,23 +102,23 @@ class Session:
 
         refused = " ".join(shown.refusals) if shown is not None else ""
         if act is None or refused or (shown is not None and shown.empty):
-            return Result(group, plan=shown, refused=refused or None)
+            return GroupOutcome(group, plan=shown, refused=refused or None)
         self._invocation.changing = group
         try:
             with Progress(f"changing {group}") as progress:
                 change = act(progress)
         except Refused as error:
             self._invocation.changing = None
-            return Result(group, plan=shown, refused=str(error))
+            return GroupOutcome(group, plan=shown, refused=str(error))
         self._invocation.changing = None
         if self._table:
             if shown is not None and change.plan.id != shown.id and _other(change.plan, shown):
                 self.say(f"group {group} had moved on and was planned again:")
                 self.show(change.plan)
             print_change(self._console, change)
-        return Result(group, plan=shown, change=change)
+        return GroupOutcome(group, plan=shown, change=change)
 
-    def finish_left(self, group: str) -> Result | None:
+    def finish_left(self, group: str) -> GroupOutcome | None:
         """Finish what a dead actor left, before a plan is shown; None where nothing was left."""
         from fleet.slots import ChangeState
 
@@ -136,7 +136,7 @@ class Session:
 
         return self.act(group, None, finish)
 
-    def end(self, results: Iterable[Result], *, one: bool) -> None:
+    def end(self, results: Iterable[GroupOutcome], *, one: bool) -> None:
         """Print JSON where asked for, and fail where something is not as asked for."""
         from fleet.commands.answers import print_json
 
@@ -155,7 +155,7 @@ def _other(one: "Plan", two: "Plan") -> bool:
 
 
 def _change_one(
-    session: Session, group: str, *, dry_run: bool, make: "Callable[[], Plan]", act: "Act"
+    session: ChangeSession, group: str, *, dry_run: bool, make: "Callable[[], Plan]", act: "Act"
 ) -> None:
     """Plan, show, act on one group."""
     left = None if dry_run else session.finish_left(group)
@@ -180,7 +180,7 @@ def scale(invocation: Invocation, group: str, n: int, *, dry_run: bool, output: 
     and leave together. The policy in fleet.yaml decides again at the next `fleet apply`.
     """
     with invocation.open() as fleet:
-        session = Session(invocation, fleet, output=output)
+        session = ChangeSession(invocation, fleet, output=output)
         _change_one(
             session,
             group,
@@ -205,7 +205,7 @@ def roll(invocation: Invocation, group: str, *, dry_run: bool, output: str) -> N
     Rolls even where the code is the same. Keeps the number of slots.
     """
     with invocation.open() as fleet:
-        session = Session(invocation, fleet, output=output)
+        session = ChangeSession(invocation, fleet, output=output)
 
         def slots() -> int:
             return len(fleet.gate(group).open)
@@ -238,7 +238,7 @@ def drain(
     in fleet.yaml may open them again at the next `fleet apply`.
     """
     with invocation.open() as fleet:
-        session = Session(invocation, fleet, output=output)
+        session = ChangeSession(invocation, fleet, output=output)
         _change_one(
             session,
             group,
@@ -283,7 +283,7 @@ def apply(
     if how and dry_run:
         raise click.UsageError("--dry-run shows a plan; --resume and --abort make none")
     with invocation.open() as fleet:
-        session = Session(invocation, fleet, output=output)
+        session = ChangeSession(invocation, fleet, output=output)
         names = groups or _acting(fleet)
         for name in names:
             fleet.group(name)
@@ -298,7 +298,7 @@ def _acting(fleet: "Fleet") -> tuple[str, ...]:
     return tuple(f.group for f in fleet.spec.fleets if fleet.spec.mode_of(f) == "act")
 
 
-def _settle(session: Session, group: str, how: str) -> Result:
+def _settle(session: ChangeSession, group: str, how: str) -> GroupOutcome:
     """`--resume` and `--abort` of one group."""
     from fleet.slots import ChangeState
 
@@ -307,7 +307,7 @@ def _settle(session: Session, group: str, how: str) -> Result:
         held = session.fleet.let_go(group) if how == "abort" else None
         told = "no unfinished change" if held is None else f"let go of what it held: {held}"
         session.say(f"group {group}: {told}")
-        return Result(group)
+        return GroupOutcome(group)
     before = last[0]
 
     def settle(progress: Callable[[str], None]) -> "Change":
@@ -323,9 +323,11 @@ def _settle(session: Session, group: str, how: str) -> Result:
     return result
 
 
-def _apply(session: Session, names: tuple[str, ...], *, dry_run: bool, ask: bool) -> list[Result]:
+def _apply(
+    session: ChangeSession, names: tuple[str, ...], *, dry_run: bool, ask: bool
+) -> list[GroupOutcome]:
     """Finish, plan and show all; ask once; act one by one."""
-    results: list[Result] = []
+    results: list[GroupOutcome] = []
     if not names:
         session.say("no declared group has mode: act, so there is nothing to apply")
         return results
@@ -357,7 +359,7 @@ def _confirm(question: str) -> None:
         raise Refused("not confirmed, so nothing was done")
 
 
-def _apply_one(session: Session, name: str, plan: "Plan") -> Result:
+def _apply_one(session: ChangeSession, name: str, plan: "Plan") -> GroupOutcome:
     def act(progress: Callable[[str], None]) -> "Change":
         return session.fleet.apply(name, actor=session.actor, progress=progress)
 

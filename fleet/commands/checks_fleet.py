@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fleet.commands.checks import guarded, jars
 from fleet.commands.invocation import Invocation
 from fleet.errors import FleetError, Unreachable
-from fleet.findings import Finding, Level, fail, ok, warn
+from fleet.findings import Finding, Severity, fail, ok, warn
 from fleet.slots import ChangeState
 from fleet.text import duration, plural
 
@@ -41,7 +41,7 @@ def examine_fleet(invocation: Invocation) -> list[Finding]:
         remedy = "fleet up" if embedded else "check cluster.bootstrap_servers and the network"
         return [
             *found,
-            Finding("broker", Level.WARN if embedded else Level.FAIL, str(error), remedy),
+            Finding("broker", Severity.WARN if embedded else Severity.FAIL, str(error), remedy),
         ]
     with fleet:
         return found + _cluster(fleet)

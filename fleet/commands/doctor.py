@@ -8,9 +8,9 @@ import click
 from fleet.commands.checks import disk, guarded, jars, java, packages, python
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.errors import ConfigError
-from fleet.findings import Finding, Level
+from fleet.findings import Finding, Severity
 
-_COLOURS: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+_COLOURS: Final = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "red"}
 
 
 @click.command(epilog="Example:  fleet doctor -o json | jq '.checks[] | select(.level != \"OK\")'")
@@ -29,7 +29,7 @@ def doctor(invocation: Invocation, *, output: str) -> None:
     else:
         for finding in findings:
             _print(finding)
-    if any(finding.level is Level.FAIL for finding in findings):
+    if any(finding.level is Severity.FAIL for finding in findings):
         click.get_current_context().exit(1)
 
 
@@ -43,20 +43,20 @@ def examine(invocation: Invocation) -> list[Finding]:
     if not path.is_file():
         found += guarded("jars", lambda: jars(embedded=True))
         remedy = "write one with `fleet init`, or name yours with --config"
-        return [*found, Finding("config", Level.WARN, f"there is no {path}", remedy)]
+        return [*found, Finding("config", Severity.WARN, f"there is no {path}", remedy)]
     from fleet.commands.checks_fleet import examine_fleet
 
     try:
         return found + examine_fleet(invocation)
     except ConfigError as error:
-        return [*found, Finding("config", Level.FAIL, str(error), f"mend {path}")]
+        return [*found, Finding("config", Severity.FAIL, str(error), f"mend {path}")]
 
 
 def as_json(findings: list[Finding]) -> dict[str, object]:
     """The contract of `fleet doctor -o json`."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "ok": all(finding.level is not Level.FAIL for finding in findings),
+        "ok": all(finding.level is not Severity.FAIL for finding in findings),
         "checks": [
             {
                 "check": finding.check,

@@ -53,8 +53,8 @@ def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str)
     Goes on where the last run or tail stopped, whatever ended it: nothing is lost or twice in
     the tables. Where the offsets topic may not be read, groups are looked at instead.
     """
+    from fleet.commands.history_session import recording
     from fleet.commands.progress import Progress
-    from fleet.commands.recording import recording
     from fleet.demo.interrupts import interruptible
 
     with (
@@ -66,7 +66,7 @@ def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str)
         try:
             done = recorder.catch_up()
         finally:
-            ending.begin()
+            ending.start()
         answer = _answer(fleet, done)
     if output == "json":
         from fleet.commands.answers import print_json
@@ -86,8 +86,8 @@ def tail(invocation: Invocation, *, spark: str | None, polled: bool) -> None:
     A batch every `history.every` seconds. SIGTERM lets the batch in hand become visible first; a
     second one ends it at once. A broker or Spark that is away for a while is waited for.
     """
+    from fleet.commands.history_session import recording
     from fleet.commands.progress import Progress
-    from fleet.commands.recording import recording
 
     with (
         invocation.open() as fleet,
@@ -184,9 +184,9 @@ def compact(invocation: Invocation) -> None:
 
     `run` and `tail` do it by themselves where files become many.
     """
-    from fleet.commands.recording import place_of
+    from fleet.commands.history_session import place_of
     from fleet.history.compaction import compacted
-    from fleet.history.standing import Memory
+    from fleet.history.job_memory import JobMemory
     from fleet.history.writing import Writer
 
     with invocation.open() as fleet:
@@ -195,7 +195,7 @@ def compact(invocation: Invocation) -> None:
         cluster = fleet.spec.cluster.name
         with Writer(place, cluster=cluster, clock=fleet.clock, retention=retention) as writer:
             before = len(writer.manifest.files)
-            memory = Memory.read(place, writer.manifest)
+            memory = JobMemory.read(place, writer.manifest)
             merged = compacted(writer, memory, thoroughly=True)
             gone = writer.clear_away()
             after = len(writer.manifest.files)
@@ -246,9 +246,9 @@ def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
 
 def _state(fleet: "Fleet") -> dict[str, Any]:
     """The contract of `fleet history status -o json`."""
-    from fleet.commands.recording import place_of
-    from fleet.history.manifests import latest
+    from fleet.commands.history_session import place_of
     from fleet.history.table_columns import TABLES
+    from fleet.history.table_manifests import latest
 
     place = place_of(fleet)
     manifest = latest(place)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fleet.act.runtime import RuntimeKind
     from fleet.decide.adopted import Adopted
     from fleet.lag.snapshot import Snapshot
-    from fleet.spec import Cluster, FleetSpec, KubernetesRuntimeSpec
+    from fleet.spec import ClusterSpec, FleetSpec, KubernetesRuntimeSpec
 
 
 _GRACE_SECONDS: Final = 5.0
@@ -101,18 +101,18 @@ def init(
     click.echo("  `mode: act`, then fleet up  workers start; `fleet doctor` if something is wrong")
 
 
-def _cluster(path: Path, *, bootstrap: str | None, name: str) -> "Cluster":
+def _cluster(path: Path, *, bootstrap: str | None, name: str) -> "ClusterSpec":
     """The cluster to look at: the option's, the old file's, or the embedded one."""
     from pydantic import ValidationError
 
-    from fleet.spec import Cluster
+    from fleet.spec import ClusterSpec
 
     if bootstrap is None and path.exists():
         from fleet.load import load
 
         return load(path, os.environ).cluster
     try:
-        return Cluster(name=name, bootstrap_servers=bootstrap or "embedded")
+        return ClusterSpec(name=name, bootstrap_servers=bootstrap or "embedded")
     except ValidationError as error:
         raise ConfigError(
             f"--cluster {name} is no cluster name: up to 64 letters, digits and . _ - in it"
@@ -141,7 +141,7 @@ def _deployments(runtime: "KubernetesRuntimeSpec") -> "tuple[Adopted, ...]":
     return kind.deployments(runtime, environ=os.environ, clock=SystemClock())
 
 
-def _look(cluster: "Cluster") -> "Snapshot":
+def _look(cluster: "ClusterSpec") -> "Snapshot":
     """One snapshot of a cluster that has no fleet.yaml yet: a file that names only the cluster."""
     import yaml
 

@@ -74,14 +74,14 @@ def manifests(
     if output_dir is not None and dry_run is not None:
         raise click.UsageError("--output-dir writes and --dry-run asks: give one of them")
     path = invocation.existing_path()
-    from fleet.act.runtime import ManifestWish
+    from fleet.act.runtime import ManifestOptions
     from fleet.load import load
 
     spec = load(path, os.environ)
     kind: RuntimeKind = runtime_kind(spec.runtime.kind)
     made = kind.manifests(
         spec,
-        ManifestWish(
+        ManifestOptions(
             text=path.read_text(encoding="utf-8"),
             parts=frozenset(PARTS if _ALL in parts else parts or ("workers",)),
             groups=groups,

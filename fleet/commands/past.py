@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from fleet.acls import OFFSETS
 from fleet.errors import FleetError
-from fleet.rebalances import Cause, Membership, Rebalance
+from fleet.rebalances import Cause, MembershipSpan, Rebalance
 from fleet.report.wording import clock_text
 from fleet.text import duration
 
@@ -44,7 +44,7 @@ class Rows(Protocol):
 
     def memberships(
         self, *, group: str, since: float | None = None, until: float | None = None
-    ) -> list[Membership]:
+    ) -> list[MembershipSpan]:
         """Events of a group's members in [since, until), oldest first."""
         ...
 
@@ -88,9 +88,9 @@ class Past:
 class Replayed:
     """Rows in memory."""
 
-    def __init__(self, made: Iterable[Rebalance | Membership]) -> None:
+    def __init__(self, made: Iterable[Rebalance | MembershipSpan]) -> None:
         self._rebalances: list[Rebalance] = []
-        self._memberships: list[Membership] = []
+        self._memberships: list[MembershipSpan] = []
         for row in made:
             if isinstance(row, Rebalance):
                 self._rebalances.append(row)
@@ -118,7 +118,7 @@ class Replayed:
 
     def memberships(
         self, *, group: str, since: float | None = None, until: float | None = None
-    ) -> list[Membership]:
+    ) -> list[MembershipSpan]:
         """Events of a group's members in [since, until), oldest first."""
         return [m for m in self._memberships if m.group == group and _within(m.at, since, until)]
 
@@ -148,7 +148,7 @@ def past_of(fleet: "Fleet", *, group: str | None, live: bool, patience: float) -
 
 def tables_of(fleet: "Fleet") -> Past | None:
     """The history's tables; None where there are none. Raises FleetError where they are broken."""
-    from fleet.history.manifests import FOLDER
+    from fleet.history.table_manifests import FOLDER
 
     path = fleet.history_path
     if "://" not in path and not Path(path, FOLDER).is_dir():
@@ -180,7 +180,7 @@ def _of_one(fleet: "Fleet", group: str, patience: float) -> Past:
         records = () if partition is None else log.read(group, 0)
     replay = Replay(fleet.spec.cluster.name, group)
     replay.name_topics(fleet.topic_ids())
-    made: list[Rebalance | Membership] = []
+    made: list[Rebalance | MembershipSpan] = []
     for record in records:
         made += replay.feed(partition or 0, record)
     rows = Replayed(made)

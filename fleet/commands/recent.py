@@ -24,7 +24,7 @@ from fleet.rebalances import Rebalance
 if TYPE_CHECKING:
     from fleet.commands.past import Past
     from fleet.cycle import Fleet
-    from fleet.lag.columns import Commits
+    from fleet.lag.lag_columns import Commits
 
 HOUR: Final = 3600.0
 DAY: Final = 86400.0

@@ -10,7 +10,7 @@ from fleet.slots import Change
 from fleet.spec import FleetSpec
 
 
-class Watch:
+class StormLooks:
     """Looks after looks, so that a storm ends as calmly as it does elsewhere."""
 
     def __init__(self, spec: FleetSpec) -> None:

@@ -117,11 +117,11 @@ class Looks:
     """Looks at the cluster again and again, and remembers the last that went well."""
 
     def __init__(self, fleet: "Fleet", *, every: float | None = None) -> None:
-        from fleet.commands.stormy_times import Watch
+        from fleet.commands.stormy_times import StormLooks
 
         self._fleet = fleet
         self._every = every
-        self._watch = Watch(fleet.spec)
+        self._watch = StormLooks(fleet.spec)
         self._tail: Tail | None = None
         self._why = ""
         """Why there is no tail."""

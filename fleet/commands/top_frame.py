@@ -36,7 +36,7 @@ _FRAME_LINES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FrameRow:
     """One group. Rates are records a second; None = not known."""
 
     group: str
@@ -64,7 +64,7 @@ class Frame:
     at: float | None
     """When the cluster was looked at; None = not yet."""
     now: float
-    rows: tuple[Row, ...]
+    rows: tuple[FrameRow, ...]
     notices: tuple[str, ...]
     """What is wrong with the view itself."""
     source: str
@@ -81,7 +81,7 @@ def rows_of(
     before: Snapshot | None = None,
     generations: Mapping[str, int | None],
     storms: Mapping[str, str],
-) -> tuple[Row, ...]:
+) -> tuple[FrameRow, ...]:
     """A row for every group that exists; rates since a snapshot `before`."""
     speeds = {} if before is None else rates(before, snapshot)
     return tuple(
@@ -97,10 +97,10 @@ def _row(
     speed: tuple[float | None, float | None] | None,
     generation: int | None,
     storm: str | None,
-) -> Row:
+) -> FrameRow:
     last = recent.last.get(group.group)
     produced, consumed = speed or (None, None)
-    return Row(
+    return FrameRow(
         group=group.group,
         type=group.type,
         state=group.state.value,
@@ -117,7 +117,7 @@ def _row(
     )
 
 
-def arranged(rows: Sequence[Row], *, sort: str, pattern: str) -> list[Row]:
+def arranged(rows: Sequence[FrameRow], *, sort: str, pattern: str) -> list[FrameRow]:
     """Rows whose group contains the pattern (a regular expression where it is one), in order."""
     found = [row for row in rows if _matches(pattern, row.group)]
     return sorted(found, key=lambda row: (*_key(row, sort), row.group))
@@ -130,7 +130,7 @@ def _matches(pattern: str, group: str) -> bool:
         return pattern.lower() in group.lower()
 
 
-def _key(row: Row, sort: str) -> tuple[float, ...]:
+def _key(row: FrameRow, sort: str) -> tuple[float, ...]:
     behind, rebalances = -(row.lag_seconds or 0.0), -float(row.rebalances or 0)
     lag = -float(row.lag or 0)
     if sort == "lag":
@@ -197,7 +197,7 @@ def _foot(frame: Frame) -> Text:
     return keys.append(f"   {frame.source}", style="dim")
 
 
-def _table(rows: Sequence[Row], now: float, *, expand: bool) -> Table:
+def _table(rows: Sequence[FrameRow], now: float, *, expand: bool) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", expand=expand)
     ratio = 1 if expand else None
     made.add_column("GROUP", no_wrap=True, overflow="ellipsis", ratio=ratio, min_width=12)
@@ -229,7 +229,7 @@ def _table(rows: Sequence[Row], now: float, *, expand: bool) -> Table:
     return made
 
 
-def _last(row: Row, now: float) -> str:
+def _last(row: FrameRow, now: float) -> str:
     if row.last_cause is None or row.last_at is None:
         return "-"
     age = duration(max(0.0, now - row.last_at)).replace(" ", "")

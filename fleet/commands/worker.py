@@ -38,7 +38,7 @@ def worker(
         raise click.UsageError("name a --group of fleet.yaml, or a --settings FILE")
     made = _declared(invocation, group) if group is not None else _frozen(settings)
     from fleet.home import fleet_home
-    from fleet.worker.pod import CODE
+    from fleet.worker.pod_environment import CODE
     from fleet.worker.process import run
 
     status = run(

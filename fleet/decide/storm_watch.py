@@ -24,7 +24,7 @@ from fleet.decide.storms import (
 from fleet.rebalances import CoordinatorMove, Rebalance
 from fleet.slots import Change
 from fleet.spec import FleetSpec, GroupSpec
-from fleet.spec import Storm as Budget
+from fleet.spec import StormSpec as Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from fleet.decide.stormy import describe
 from fleet.model import Verdict
 from fleet.rebalances import CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
-from fleet.spec import Storm as Budget
+from fleet.spec import StormSpec as Budget
 from fleet.text import duration, few, plural
 
 TOGETHER: Final = 10
@@ -179,7 +179,7 @@ def assess(
 
     `rebalances` are the group's of the last `reach(budget)` seconds; more does no harm.
     `before` is the last answer, for storms that are older than that. `clients` names members
-    by client id where their member ids do not (KIP-848: `fleet.rebalances.Membership`).
+    by client id where their member ids do not (KIP-848: `fleet.rebalances.MembershipSpan`).
     """
     counted = _Window(charged(rebalances, excuses), budget, now)
     since = before.since if before else None

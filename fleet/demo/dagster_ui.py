@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from fleet import processes
 from fleet.clock import Clock
-from fleet.decide.names import slug
+from fleet.decide.slugs import slug
 from fleet.errors import FleetError, Unreachable
 from fleet.home import write_whole
 from fleet.processes import ProcessId

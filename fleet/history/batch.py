@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from fleet.history.digest import codes, runs
-from fleet.history.manifests import DataFile, Led
-from fleet.history.places import Place
+from fleet.history.job_memory import DELETED, JobMemory, Kept, Key, LastCommit
+from fleet.history.rollup import codes, runs
 from fleet.history.rows import membership_row, rebalance_row
-from fleet.history.standing import DELETED, Commit, Kept, Key, Memory
 from fleet.history.table_columns import TABLES
+from fleet.history.table_folder import TableFolder
+from fleet.history.table_manifests import DataFile, Led
 from fleet.lag.gap import is_early, usual_gap
-from fleet.log.columns import LED
+from fleet.log.record_columns import LED
 from fleet.log.records import Record, decode
 from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
@@ -33,7 +33,7 @@ from fleet.rebalances import Rebalance
 HELD_BYTES: Final = 32 << 20
 """Compressed size of a batch's events up to which they are held at once."""
 _KEY: Final = ("group", "topic", "topic_partition")
-_PLAIN: Final = tuple(name for name in Commit._fields if name not in {"gap", "early"})
+_PLAIN: Final = tuple(name for name in LastCommit._fields if name not in {"gap", "early"})
 _COMMIT: Final = (*_PLAIN, "commits", "first_timestamp", "previous_timestamp")
 _OFFSET_BITS: Final = 40
 
@@ -41,7 +41,7 @@ _OFFSET_BITS: Final = 40
 class BatchFiles:
     """The files of one batch, not yet in any manifest."""
 
-    def __init__(self, place: Place, files: Sequence[DataFile]) -> None:
+    def __init__(self, place: TableFolder, files: Sequence[DataFile]) -> None:
         self._place = place
         self._files = files
 
@@ -77,7 +77,7 @@ class Batch:
     def __init__(
         self,
         files: BatchFiles,
-        memory: Memory,
+        memory: JobMemory,
         *,
         cluster: str,
         names: Callable[[Collection[str]], Mapping[str, str]],
@@ -166,7 +166,7 @@ class Batch:
             self._feed(partitions[group], group, mine, notes[group])
         self.groups |= records.keys()
 
-    def _never_fed(self, group: str) -> list[tuple[Key, Commit]]:
+    def _never_fed(self, group: str) -> list[tuple[Key, LastCommit]]:
         """Commits of earlier batches, in which the group had no event."""
         kept = self._memory.groups.get(group)
         fed = -1 if kept is None else kept.offset
@@ -185,7 +185,7 @@ class Batch:
         partition: int,
         group: str,
         records: Sequence[Record],
-        notes: Sequence[tuple[Key, Commit]],
+        notes: Sequence[tuple[Key, LastCommit]],
     ) -> None:
         kept = self._memory.groups.get(group)
         if kept is None or kept.partition < 0:  # nothing, or what polling remembered
@@ -210,7 +210,7 @@ class Batch:
         self._memory.keep(group, Kept(partition, last.offset, last.timestamp_ms, state))
 
 
-def _note(replay: Replay, key: Key, commit: Commit) -> None:
+def _note(replay: Replay, key: Key, commit: LastCommit) -> None:
     replay.note_commit(
         TopicPartition(key[1], key[2]),
         None if commit.committed == DELETED else commit.committed,
@@ -221,9 +221,9 @@ def _note(replay: Replay, key: Key, commit: Commit) -> None:
     )
 
 
-def _commits(rows: pa.Table, before: Mapping[Key, Commit]) -> Iterator[tuple[Key, Commit]]:
+def _commits(rows: pa.Table, before: Mapping[Key, LastCommit]) -> Iterator[tuple[Key, LastCommit]]:
     """Rows of `commits`, in order, with the rhythm that they and the commit before them show."""
-    seen: dict[Key, Commit] = {}
+    seen: dict[Key, LastCommit] = {}
     names = (*_KEY, *_COMMIT)
     for values in zip(*(rows[name].to_pylist() for name in names), strict=True):
         key: Key = values[:3]
@@ -239,7 +239,7 @@ def _commits(rows: pa.Table, before: Mapping[Key, Commit]) -> Iterator[tuple[Key
         if previous is None and known is not None:
             previous = known.timestamp
         early = previous is not None and is_early(at - previous, gap)
-        seen[key] = Commit(
+        seen[key] = LastCommit(
             committed=DELETED if committed is None else committed,
             timestamp=at,
             leader_epoch=epoch,

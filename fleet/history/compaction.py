@@ -13,9 +13,9 @@ from typing import Final
 
 import pyarrow.parquet as pq
 
-from fleet.history.manifests import DataFile
-from fleet.history.standing import Memory
+from fleet.history.job_memory import JobMemory
 from fleet.history.table_columns import STATE, TABLES
+from fleet.history.table_manifests import DataFile
 from fleet.history.tables import day_of
 from fleet.history.writing import Writer, with_files
 
@@ -25,7 +25,7 @@ _LARGE: Final = 128 << 20
 _ROWS: Final = 100_000
 
 
-def compacted(writer: Writer, memory: Memory, *, thoroughly: bool = False) -> int:
+def compacted(writer: Writer, memory: JobMemory, *, thoroughly: bool = False) -> int:
     """Merge what is due and commit it; how many files were merged into fewer.
 
     `thoroughly`: wherever there are two.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+from fleet.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 
 Row = dict[str, Any]
 
@@ -74,7 +74,7 @@ def rebalance_of(row: Mapping[str, Any]) -> Rebalance:
     )
 
 
-def membership_row(made: Membership) -> Row:
+def membership_row(made: MembershipSpan) -> Row:
     """A row of `memberships`."""
     return {
         "cluster": made.cluster,
@@ -93,6 +93,6 @@ def membership_row(made: Membership) -> Row:
     }
 
 
-def membership_of(row: Mapping[str, Any]) -> Membership:
+def membership_of(row: Mapping[str, Any]) -> MembershipSpan:
     """The value of a row."""
-    return Membership(**{**row, "owned": _tps_back(row["owned"])})
+    return MembershipSpan(**{**row, "owned": _tps_back(row["owned"])})

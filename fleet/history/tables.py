@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from fleet.history.manifests import DataFile, Manifest, latest
-from fleet.history.places import Place
 from fleet.history.rows import membership_of, rebalance_of
+from fleet.history.table_folder import TableFolder
+from fleet.history.table_manifests import DataFile, Manifest, latest
 from fleet.model import LagCase, TopicPartition
-from fleet.rebalances import Cause, Known, Membership, Rebalance
+from fleet.rebalances import Cause, Known, MembershipSpan, Rebalance
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ class Tables:
     """The history at a path. Raises FleetError where what is there is no history."""
 
     def __init__(self, path: str | Path) -> None:
-        self.place = Place(path)
+        self.place = TableFolder(path)
 
     def manifest(self) -> Manifest | None:
         """What there is now; None where nothing was recorded yet."""
@@ -65,7 +65,7 @@ class Tables:
 
     def memberships(
         self, *, group: str, since: float | None = None, until: float | None = None
-    ) -> list[Membership]:
+    ) -> list[MembershipSpan]:
         """Events of a group's members in [since, until), in order of time."""
         where = _where(group=group, at="at", since=since, until=until)
         found = self.read("memberships", where, since=since, until=until)

@@ -24,8 +24,15 @@ import pyarrow.parquet as pq
 from fleet.clock import Clock
 from fleet.closing import Closing
 from fleet.errors import FleetError, LostLease, Refused
-from fleet.history.manifests import DataFile, Manifest, latest, name_of, numbers, read_manifest
-from fleet.history.places import Place
+from fleet.history.table_folder import TableFolder
+from fleet.history.table_manifests import (
+    DataFile,
+    Manifest,
+    latest,
+    name_of,
+    numbers,
+    read_manifest,
+)
 from fleet.history.tables import day_of
 
 DATA: Final = "data"
@@ -45,7 +52,7 @@ class Writer(Closing):
     `cluster` has to be the one that the tables are of.
     """
 
-    def __init__(self, place: Place, *, cluster: str, clock: Clock, retention: float) -> None:
+    def __init__(self, place: TableFolder, *, cluster: str, clock: Clock, retention: float) -> None:
         self.place = place
         self.clock = clock
         self.retention = retention
@@ -237,7 +244,7 @@ class Writer(Closing):
             self.place.put(_LEASE, json.dumps(lease).encode())
 
 
-def _busy(place: Place, who: str) -> str:
+def _busy(place: TableFolder, who: str) -> str:
     return (
         f"another `fleet history run` or `tail` writes {place} ({who}): one at a time; it reads "
         "everything that is new anyway"

@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from fleet.lag.columns import NONE, Floats, Ints, Longs
 from fleet.lag.end_store import EndStore
+from fleet.lag.lag_columns import NONE, Floats, Ints, Longs
 from fleet.model import TopicPartition
 
 _THINNED: Final = ((300.0, 60.0), (1800.0, 300.0))

@@ -96,7 +96,7 @@ class _Listening(ThreadingHTTPServer):
 def _handler(
     body: Body, ages: Callable[[], bytes], checks: dict[str, Callable[[], str | None]]
 ) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class MetricsHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 30
 
@@ -126,4 +126,4 @@ def _handler(
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
             """Scrapes are no events."""
 
-    return Handler
+    return MetricsHandler

@@ -336,7 +336,7 @@ class SlotStore(Protocol):
         """Drop the report of a worker that was removed."""
         ...
 
-    def begin(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
+    def begin_change(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
         """Start a change: None where one is RUNNING for the group (see `change`)."""
         ...
 

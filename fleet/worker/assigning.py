@@ -21,8 +21,7 @@ from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.model import TopicPartition
 from fleet.spec import is_pattern
-from fleet.worker.events import Events
-from fleet.worker.plans import (
+from fleet.worker.commit_metadata import (
     Begun,
     decode_begun,
     decode_cluster,
@@ -30,6 +29,7 @@ from fleet.worker.plans import (
     decode_plan,
     decode_topic,
 )
+from fleet.worker.events import Events
 from fleet.worker.topics import id_of
 
 _TIMEOUT: Final = 5.0
@@ -337,7 +337,7 @@ def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | N
             matching = [name for name in there.topics if re.match(topic, name)]
             known += matching[:1]
             if not matching:
-                events.say_rarely(f"no topic matches {topic} yet; waiting for one")
+                events.log_rarely(f"no topic matches {topic} yet; waiting for one")
             continue
         there = consumer.list_topics(topic, timeout=_TIMEOUT)
         cluster = there.cluster_id or cluster
@@ -345,7 +345,7 @@ def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | N
         if told.error is None:
             known.append(topic)
         else:
-            events.say_rarely(f"topic {topic}: {told.error.str()}; waiting for it")
+            events.log_rarely(f"topic {topic}: {told.error.str()}; waiting for it")
     if known:  # an OffsetFetch is what finds the coordinator
         consumer.committed([KafkaPartition(known[0], 0)], _TIMEOUT)
     return cluster

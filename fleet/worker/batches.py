@@ -77,7 +77,7 @@ class InlineBatch:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Part:
+class _InlinePart:
     """One assigned partition: what is read of it and not yet in a batch."""
 
     topic_id: str
@@ -107,18 +107,20 @@ class Buffer:
         self.limit = limit
         self.max_wait = max_wait
         self.max_bytes = max_bytes
-        self._parts: dict[TopicPartition, _Part] = {}
+        self._parts: dict[TopicPartition, _InlinePart] = {}
         self._bytes = 0
         self._count = 0
         self._first_at: float | None = None
 
-    def begin(
+    def add_partition(
         self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
     ) -> None:
         """See Reading.begin."""
         self.drop([tp])
         planned = replay_to if replay_to is not None and replay_to > start else None
-        self._parts[tp] = _Part(topic_id=topic_id, start=start, position=start, replay_to=planned)
+        self._parts[tp] = _InlinePart(
+            topic_id=topic_id, start=start, position=start, replay_to=planned
+        )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """See Reading.drop."""
@@ -231,10 +233,10 @@ class Buffer:
         """Next offset to be read of each."""
         return {tp: part.position for tp, part in self._parts.items()}
 
-    def _replaying(self) -> dict[TopicPartition, _Part]:
+    def _replaying(self) -> dict[TopicPartition, _InlinePart]:
         return {tp: part for tp, part in self._parts.items() if part.replay_to is not None}
 
-    def _cut(self, parts: Mapping[TopicPartition, _Part]) -> InlineBatch:
+    def _cut(self, parts: Mapping[TopicPartition, _InlinePart]) -> InlineBatch:
         ranges, tables = [], {}
         for tp, part in sorted(parts.items()):
             end = part.position if part.replay_to is None else part.replay_to
@@ -264,7 +266,7 @@ class Buffer:
         return InlineBatch(ranges=tuple(ranges), tables=tables)
 
 
-def _complete(part: _Part) -> bool:
+def _complete(part: _InlinePart) -> bool:
     return part.replay_to is not None and part.position >= part.replay_to
 
 

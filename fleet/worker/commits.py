@@ -10,11 +10,11 @@ from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.assigning import Start
+from fleet.worker.commit_metadata import encode_plan, parse_group_metadata
+from fleet.worker.crash_search import SuspectRange
 from fleet.worker.events import Events
-from fleet.worker.narrowing import Piece
-from fleet.worker.plans import encode_plan, parse_group_metadata
+from fleet.worker.member_state import MemberState
 from fleet.worker.protocols import RETRIED, VOID, Fenced, is_fenced
-from fleet.worker.standing import Standing
 
 _UNKNOWN_TOPIC: Final = 3
 
@@ -27,12 +27,12 @@ class Committed(StrEnum):
     VOID = "void"
 
 
-class Commits:
+class Committer:
     """Of one consumer; used on its thread."""
 
-    def __init__(self, consumer: Any, *, standing: Standing, clock: Clock, events: Events) -> None:
+    def __init__(self, consumer: Any, *, state: MemberState, clock: Clock, events: Events) -> None:
         self._consumer = consumer
-        self._standing = standing
+        self._state = state
         self._clock = clock
         self._events = events
 
@@ -41,7 +41,7 @@ class Commits:
         if not entries:
             return Committed.DONE, frozenset()
         try:
-            with self._standing.waits(self._clock):
+            with self._state.waits(self._clock):
                 answers = self._consumer.commit(offsets=entries, asynchronous=False) or []
             told = [(each, each.error) for each in answers if each.error is not None]
         except KafkaException as error:  # none of them was written
@@ -53,14 +53,14 @@ class Commits:
         )
         errors = [error for _, error in told if error.code() != _UNKNOWN_TOPIC]
         if not errors:
-            self._standing.last_commit_at = self._clock.now()
+            self._state.last_commit_at = self._clock.now()
             return Committed.DONE, deleted
         return self._judged(errors[0]), deleted
 
     def _judged(self, error: Any) -> Committed:
         if is_fenced(error):
             raise Fenced(error.str())
-        self._events.say_rarely(
+        self._events.log_rarely(
             f"commit: {error.str()} ({error.code()})", key=f"commit {error.code()}"
         )
         if error.code() in VOID:
@@ -86,7 +86,9 @@ class Commits:
             return None
 
 
-def entry_of(start: Start, offset: int, piece: Piece | None, revision: str) -> KafkaPartition:
+def entry_of(
+    start: Start, offset: int, piece: SuspectRange | None, revision: str
+) -> KafkaPartition:
     """What a commit of `offset` says of a partition; piece: what is planned to begin there."""
     end, tries, until = (None, 1, None) if piece is None else piece.planned
     plan = encode_plan(

@@ -16,9 +16,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 
 from fleet.model import TopicPartition
-from fleet.worker.culprits import Culprits, Letter
+from fleet.worker.batch_reader import Prepared
 from fleet.worker.events import Events
-from fleet.worker.reading import Prepared
+from fleet.worker.poison_search import PoisonFound, PoisonRecord
 
 MOST: Final = 10
 WINDOW: Final = 1000
@@ -64,7 +64,7 @@ class DeadLetters:
             f"processed, which is too much for {self.topic}; the last error"
         )
 
-    def send(self, letters: Sequence[Letter], spark: Any) -> str | None:
+    def send(self, letters: Sequence[PoisonRecord], spark: Any) -> str | None:
         """Write and wait for every acknowledgement; why it failed, or None."""
         refused: list[str] = []
 
@@ -111,7 +111,7 @@ class DeadLetters:
             )
         return self._producer
 
-    def _headers(self, letter: Letter, row: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    def _headers(self, letter: PoisonRecord, row: Mapping[str, Any]) -> list[tuple[str, bytes]]:
         told = {
             "topic": letter.tp.topic,
             "partition": letter.tp.partition,
@@ -128,12 +128,12 @@ class DeadLetters:
             for name, value in told.items()
         ]
 
-    def _note(self, letter: Letter) -> None:
-        self._events.say(
+    def _note(self, letter: PoisonRecord) -> None:
+        self._events.log(
             f"{letter.tp} offset {letter.offset} cannot be processed ({letter.error}): "
             f"sent to {self.topic}"
         )
-        self._events.tell(
+        self._events.emit(
             "dead_letter", partition=str(letter.tp), offset=letter.offset, error=letter.error
         )
         sent = self._sent.setdefault(letter.tp, deque(maxlen=self._most * 2))
@@ -141,7 +141,7 @@ class DeadLetters:
             sent.append(letter.offset)
 
 
-def put_aside(letters: DeadLetters | None, found: Culprits, spark: Any) -> Culprits:
+def put_aside(letters: DeadLetters | None, found: PoisonFound, spark: Any) -> PoisonFound:
     """Send what was found, before its batch may be committed; what cannot be sent has failed."""
     if not found.letters or letters is None:
         return found
@@ -149,22 +149,22 @@ def put_aside(letters: DeadLetters | None, found: Culprits, spark: Any) -> Culpr
     if why is None:
         return found
     first = {each.tp: each for each in reversed(found.letters)}
-    return Culprits(
+    return PoisonFound(
         failed={**{tp: f"{each.error}; {why}" for tp, each in first.items()}, **found.failed},
         reached={**{tp: each.offset for tp, each in first.items()}, **found.reached},
     )
 
 
-def condemned(letters: DeadLetters | None, batch: Prepared, error: str, spark: Any) -> Culprits:
+def condemned(letters: DeadLetters | None, batch: Prepared, error: str, spark: Any) -> PoisonFound:
     """Put a batch of one offset aside that the entrypoint shall not see, or stop its partition."""
     (each,) = batch.ranges
     if letters is None or letters.room(each.tp, each.start) <= 0:
-        return Culprits(failed={each.tp: error})
-    letter = Letter(tp=each.tp, offset=each.start, part=batch, error=error, attempts=0)
+        return PoisonFound(failed={each.tp: error})
+    letter = PoisonRecord(tp=each.tp, offset=each.start, part=batch, error=error, attempts=0)
     try:
-        return put_aside(letters, Culprits(letters=(letter,)), spark)
+        return put_aside(letters, PoisonFound(letters=(letter,)), spark)
     except Exception as failure:  # noqa: BLE001 - named, and stopped as without a topic
-        return Culprits(failed={each.tp: f"{error}; {type(failure).__name__}: {failure}"})
+        return PoisonFound(failed={each.tp: f"{error}; {type(failure).__name__}: {failure}"})
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

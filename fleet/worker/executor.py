@@ -20,13 +20,13 @@ from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.kafka_source.failures import TRUNCATED, told_by
 from fleet.text import duration
+from fleet.worker.batch_reader import Prepared
+from fleet.worker.batch_run import BatchDone, Identity, Running, Void, Why
 from fleet.worker.context import BatchContext
-from fleet.worker.culprits import Culprits, Failing
 from fleet.worker.dead_letters import DeadLetters, condemned, put_aside
 from fleet.worker.entrypoint import Entrypoint, call
 from fleet.worker.events import Events
-from fleet.worker.reading import Prepared
-from fleet.worker.runs import BatchDone, Identity, Running, Void, Why
+from fleet.worker.poison_search import PoisonFound, PoisonSearch
 from fleet.worker.spark_link import SparkLink, first_line, frame_of, is_spark_failure
 
 RETRY_PAUSES: Final = (0.5, 1.0)
@@ -152,7 +152,7 @@ class BatchRunner:
                 f"({running.why}): the entrypoint hangs outside Spark"
             )
         if over:
-            self._events.say(f"the batch is over its {self._timeout:g} s: interrupting it")
+            self._events.log(f"the batch is over its {self._timeout:g} s: interrupting it")
             self.interrupt(Why.TIMEOUT)
         return None
 
@@ -200,7 +200,7 @@ class BatchRunner:
         from fleet.kafka_source.columns import SCHEMA  # noqa: PLC0415 - loads pyarrow
 
         if not self._link.runs_tasks(_TASK_SECONDS):
-            self._events.say(
+            self._events.log(
                 f"Spark gave a task no place within {_TASK_SECONDS:g} s: its cluster has no "
                 "executor, or none that is free; batches wait for one"
             )
@@ -217,7 +217,7 @@ class BatchRunner:
     def _batch(self, batch: Prepared, job: Running) -> BatchDone:
         started = self._clock.monotonic()
         count = [0]
-        found = Culprits()
+        found = PoisonFound()
         void, fatal = False, None
         try:
             error = self._attempts(batch, job, count, pauses=self._pauses)
@@ -253,9 +253,9 @@ class BatchRunner:
             letters=len(found.letters),
         )
 
-    def _culprits(self, batch: Prepared, job: Running, count: list[int], error: str) -> Culprits:
+    def _culprits(self, batch: Prepared, job: Running, count: list[int], error: str) -> PoisonFound:
         deadline = self._clock.monotonic() + self._timeout
-        return Failing(
+        return PoisonSearch(
             batch,
             error,
             attempt=lambda part: self._attempts(part, job, count, pauses=()),
@@ -265,8 +265,8 @@ class BatchRunner:
             rests=self._pauses,
             narrowing=self._letters,
             in_time=lambda: self._clock.monotonic() < deadline,
-            say=self._events.say,
-        ).culprits()
+            say=self._events.log,
+        ).search()
 
     def _holds_records(self, part: Prepared) -> bool:
         try:
@@ -307,7 +307,7 @@ class BatchRunner:
                         raise FleetError(
                             f"a batch took longer than batch_timeout ({self._timeout:g} s) twice"
                         ) from error
-                    self._events.say("the interrupted batch is run once more")
+                    self._events.log("the interrupted batch is run once more")
                 elif (unread := told_by(error)) is not None:
                     spark_failures += 1
                     self._read_again(*unread, spark_failures, running)
@@ -317,7 +317,7 @@ class BatchRunner:
                 elif not pauses_left:
                     return _told(error)
                 else:
-                    self._events.say(f"attempt {count[0]} of the batch failed: {_told(error)}")
+                    self._events.log(f"attempt {count[0]} of the batch failed: {_told(error)}")
                     self._rest(running, pauses_left.pop(0))
 
     def _call(self, batch: Prepared, context: BatchContext, running: Running) -> None:
@@ -342,7 +342,7 @@ class BatchRunner:
 
     def _recover(self, error: Exception, failures: int, running: Running) -> None:
         """A failure of Spark is no attempt: connect again, unless the slot is not ours now [3]."""
-        self._events.say(f"Spark failed under the batch ({_told(error)}); connecting again")
+        self._events.log(f"Spark failed under the batch ({_told(error)}); connecting again")
         if not self._still_ours():
             raise Void from error
         if failures > MOST_SPARK_FAILURES:
@@ -355,11 +355,11 @@ class BatchRunner:
             if running.void:  # a drain that waited for it has run out of time
                 raise Void from error
             raise
-        self._events.say("Spark is connected again; the same ranges run again")
+        self._events.log("Spark is connected again; the same ranges run again")
 
     def _read_again(self, condition: str, sentence: str, failures: int, running: Running) -> None:
         """A range that its tasks could not read is no attempt, and nobody's poison [7]."""
-        self._events.say(f"the batch's records could not be read: {sentence}")
+        self._events.log(f"the batch's records could not be read: {sentence}")
         if condition == TRUNCATED:
             raise Void  # read again from what is committed, which names the loss
         if failures > MOST_SPARK_FAILURES:

@@ -16,9 +16,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from fleet.model import TopicPartition
 from fleet.worker.assigning import Assigner, Start
 from fleet.worker.events import Events
+from fleet.worker.member_state import MemberState
 from fleet.worker.pipeline import Pipeline
 from fleet.worker.protocols import MemberProtocol
-from fleet.worker.standing import Standing
 
 OUT_OF_RANGE: Final = -140
 QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
@@ -37,7 +37,7 @@ class Losses:
         pipeline: Pipeline,
         assigner: Assigner,
         protocol: MemberProtocol,
-        standing: Standing,
+        state: MemberState,
         skip: bool,
         events: Events,
     ) -> None:
@@ -45,7 +45,7 @@ class Losses:
         self._pipeline = pipeline
         self._assigner = assigner
         self._protocol = protocol
-        self._standing = standing
+        self._state = state
         self._skip = skip
         self._events = events
         self._later: set[TopicPartition] = set()
@@ -57,7 +57,7 @@ class Losses:
         A batch in hand may have read its own records before they went: its commit comes first,
         else they would be called lost, too.
         """
-        if tp not in self._standing.partitions or tp in self._pipeline.quarantined:
+        if tp not in self._state.partitions or tp in self._pipeline.quarantined:
             return
         if self._pipeline.touches([tp]):
             self._later.add(tp)
@@ -71,7 +71,7 @@ class Losses:
             return
         if start.gone:
             self._pipeline.drop([tp])
-            self._pipeline.begin(start, reads=False)
+            self._pipeline.start_partition(start, reads=False)
             return
         if start.lost is None and start.position > self._assigner.end(tp):
             first = self._assigner.first(tp)
@@ -84,14 +84,14 @@ class Losses:
                 lost=(start.position, first),
             )
         self._pipeline.drop([tp])
-        self._pipeline.begin(start, reads=True)
+        self._pipeline.start_partition(start, reads=True)
         self._pipeline.stopped.add(tp)
         if start.lost is not None:
             self.report(start)
 
     def recreated(self, ids: Mapping[str, str]) -> None:
         """Begin topics anew whose id is another than the one we began; ids by topic."""
-        for tp in sorted(self._standing.partitions):
+        for tp in sorted(self._state.partitions):
             start, now = self._pipeline.start_of(tp), ids.get(tp.topic)
             if start is None or now is None:
                 continue
@@ -105,7 +105,7 @@ class Losses:
         if start.gone:
             (start,) = self._assigner.starts(self._consumer, [tp])
         self._pipeline.drop([tp])
-        self._pipeline.begin(start, reads=False)
+        self._pipeline.start_partition(start, reads=False)
         if not start.gone:
             self._pipeline.stopped.add(tp)
 
@@ -113,7 +113,9 @@ class Losses:
         """Read a topic that was made again from its beginning, once no batch is in hand."""
         start = self._assigner.anew(tp, self._pipeline.start_of(tp))
         self._pipeline.drop([tp])
-        self._pipeline.begin(start, reads=False)  # what the old fetch still brings is not its own
+        self._pipeline.start_partition(
+            start, reads=False
+        )  # what the old fetch still brings is not its own
         if not start.gone:
             self._pipeline.stopped.add(tp)
             self.made_again(start)
@@ -121,11 +123,11 @@ class Losses:
     def made_again(self, start: Start) -> None:
         """Name it; nothing is lost."""
         told = "" if start.former is None else f"; the old topic's offset {start.former} is void"
-        self._events.say(
+        self._events.log(
             f"topic {start.tp.topic} was deleted and made again, its id is {start.topic_id} now: "
             f"{start.tp} is read from its beginning, {start.position}{told}"
         )
-        self._events.tell(
+        self._events.emit(
             "topic_made_again",
             partition=str(start.tp),
             topic_id=start.topic_id,
@@ -141,16 +143,16 @@ class Losses:
         self._told[start.tp] = start.lost
         first, after = start.lost
         if after > first:
-            self._standing.lost_records += after - first
+            self._state.lost_records += after - first
             what = f"records {first} to {after - 1} of {start.tp} are gone and were never read"
         else:
             what = (
                 f"{start.tp} ends before the committed offset {first}: "
                 "it was truncated or created again"
             )
-        self._events.tell("lost_records", partition=str(start.tp), first=first, after=after)
+        self._events.emit("lost_records", partition=str(start.tp), first=first, after=after)
         if self._skip:
-            self._events.say(f"{what}; going on at {after} (worker.on_truncated: skip)")
+            self._events.log(f"{what}; going on at {after} (worker.on_truncated: skip)")
             return
         told = f"{what} (worker.on_truncated: stop; skip would go on at {after})"
         self._pipeline.quarantine(start.tp, first, told, 0)
@@ -159,10 +161,10 @@ class Losses:
         """Read partitions again whose quarantine was lifted; empties the set."""
         while lifted:
             tp = lifted.pop()
-            if tp in self._pipeline.quarantined and tp in self._standing.partitions:
+            if tp in self._pipeline.quarantined and tp in self._state.partitions:
                 self._pipeline.quarantined.discard(tp)
-                self._standing.error = None
-                self._events.say(f"{tp} is read again: its quarantine was lifted")
+                self._state.error = None
+                self._events.log(f"{tp} is read again: its quarantine was lifted")
                 self._pipeline.rewind([tp])
 
     def restart(self) -> None:
@@ -172,19 +174,19 @@ class Losses:
             if not pipeline.touches([tp]):
                 self._later.discard(tp)  # also where it is not ours any more
                 self.out_of_range(tp)
-        stopped = self._standing.partitions & pipeline.stopped
+        stopped = self._state.partitions & pipeline.stopped
         stopped -= pipeline.quarantined | pipeline.gone
         if not stopped or pipeline.busy:
             return
-        others = self._standing.partitions - stopped
+        others = self._state.partitions - stopped
         all_again = self._protocol.restart(
             self._consumer, self._at_start(stopped), self._at_start(others)
         )
-        for tp in self._standing.partitions if all_again else stopped:
+        for tp in self._state.partitions if all_again else stopped:
             start = pipeline.start_of(tp)
             if start is not None:
                 pipeline.drop([tp])
-                pipeline.begin(start, reads=tp not in pipeline.quarantined)
+                pipeline.start_partition(start, reads=tp not in pipeline.quarantined)
         pipeline.stopped -= stopped
 
     def _at_start(self, tps: frozenset[TopicPartition]) -> list[KafkaPartition]:

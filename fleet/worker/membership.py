@@ -21,15 +21,15 @@ from fleet.slots import Phase
 from fleet.text import plural
 from fleet.worker.assigning import Assigner, look_around
 from fleet.worker.backing_off import BackingOff
-from fleet.worker.commands import Commands
+from fleet.worker.batch_reader import BatchReader
+from fleet.worker.command_queue import Commands
 from fleet.worker.events import Events, names
 from fleet.worker.executor import BatchRunner
 from fleet.worker.fetching import Fetching
 from fleet.worker.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses
+from fleet.worker.member_state import Drain, End, Ended, MembershipOptions, MemberState
 from fleet.worker.pipeline import Pipeline
 from fleet.worker.protocols import MemberProtocol, end_of, verdict
-from fleet.worker.reading import Reading
-from fleet.worker.standing import Drain, End, Ended, Standing, Terms
 from fleet.worker.topics import TopicWatch
 
 _IDLE_POLL: Final = 0.02
@@ -49,9 +49,9 @@ class Membership:
     def __init__(
         self,
         *,
-        terms: Terms,
+        terms: MembershipOptions,
         protocol: MemberProtocol,
-        reading: Reading,
+        reading: BatchReader,
         runner: BatchRunner,
         assigner: Assigner,
         marks: Callable[[], frozenset[TopicPartition]],
@@ -60,14 +60,14 @@ class Membership:
         clock: Clock,
         events: Events,
     ) -> None:
-        self.standing = Standing(moved_at=clock.monotonic())
+        self.state = MemberState(moved_at=clock.monotonic())
         self.ended: Ended | None = None
         self._terms = terms
         self._protocol = protocol
         self._reading = reading
         self._runner = runner
         self._assigner = assigner
-        self._marks = marks
+        self._quarantine = marks
         self._poisoned = poisoned
         self._backing_off = backing_off
         self._clock = clock
@@ -95,12 +95,12 @@ class Membership:
 
         Told at once: the thread may hear of it only when a broker answers again.
         """
-        self.standing.asked_to_drain |= then is not Drain.REJOIN
+        self.state.asked_to_drain |= then is not Drain.REJOIN
         self._commands.put(lambda: self._begin_drain(then))
 
     def go_on(self) -> None:
         """Take a HOLD back: read again."""
-        self.standing.asked_to_drain = False
+        self.state.asked_to_drain = False
         self._commands.put(self._resume)
 
     def lift(self, tps: frozenset[TopicPartition]) -> None:
@@ -125,7 +125,7 @@ class Membership:
     def _run(self) -> None:
         how, sentence = End.CLOSED, "closed"
         try:
-            with self.standing.waits(self._clock):
+            with self.state.waits(self._clock):
                 self._connect()
             self._await_gate()
             if not self._done:
@@ -153,7 +153,7 @@ class Membership:
             consumer=self._consumer,
             reading=self._reading,
             runner=self._runner,
-            standing=self.standing,
+            state=self.state,
             revision=self._terms.revision,
             patience=self._terms.patience,
             post=self._commands.put,
@@ -168,7 +168,7 @@ class Membership:
             pipeline=self._flow,
             assigner=self._assigner,
             protocol=self._protocol,
-            standing=self.standing,
+            state=self.state,
             skip=self._terms.skip_truncated,
             events=self._events,
         )
@@ -201,7 +201,7 @@ class Membership:
                 self._commands.serve(min(left - 0.03, 0.1))
             else:
                 self._clock.sleep(left)
-            self.standing.moved_at = self._clock.monotonic()
+            self.state.moved_at = self._clock.monotonic()
             self._check()
 
     def _subscribe(self) -> None:
@@ -211,9 +211,9 @@ class Membership:
             on_revoke=self._on_revoke,
             on_lost=self._on_lost,
         )
-        self.standing.joined_at = self._clock.now()
+        self.state.joined_at = self._clock.now()
         self._joined = self._clock.monotonic()
-        self._events.tell("subscribed")
+        self._events.emit("subscribed")
 
     @property
     def _pipeline(self) -> Pipeline:
@@ -222,19 +222,19 @@ class Membership:
 
     def _turn(self) -> None:
         """One look at everything."""
-        self.standing.moved_at = self._clock.monotonic()
-        self.standing.quarantined = frozenset(self._pipeline.quarantined)
+        self.state.moved_at = self._clock.monotonic()
+        self.state.quarantined = frozenset(self._pipeline.quarantined)
         self._commands.serve(0.0)
         self._check()
         if self._drain is Drain.STILL and not self._pipeline.busy:
-            self.standing.phase = Phase.CLOSED
+            self.state.phase = Phase.CLOSED
             self._commands.serve(_STILL)
             return
         self._losses.lift(self._lifts)
         if self._pipeline.gone:
             self._topics.soon()
-        with self.standing.waits(self._clock):
-            self._losses.recreated(self._topics.look({tp.topic for tp in self.standing.partitions}))
+        with self.state.waits(self._clock):
+            self._losses.recreated(self._topics.look({tp.topic for tp in self.state.partitions}))
             self._losses.restart()
         still = self._pause_and_resume()
         timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
@@ -258,21 +258,21 @@ class Membership:
 
     def _pause_and_resume(self, anew: frozenset[TopicPartition] = frozenset()) -> bool:
         """Fetch what may be read; True where nothing may. anew: whose pause is not known."""
-        owned = self.standing.partitions
+        owned = self.state.partitions
         held = owned
         if self._drain is None:
             held = self._reading.to_pause() | self._pipeline.unsettled | self._pipeline.quarantined
         return self._fetching.hold(self._consumer, held, owned=owned, anew=anew)
 
     def _note_active(self) -> None:
-        standing = self.standing
-        standing.assigned = standing.assigned or self._idles()
-        if standing.phase is Phase.JOINING and standing.assigned and not standing.failing_since:
+        state = self.state
+        state.assigned = state.assigned or self._idles()
+        if state.phase is Phase.JOINING and state.assigned and not state.failing_since:
             idle = not self._pipeline.busy and not self._pipeline.unsettled
             empty = idle and self._reading.seen_all_ends()
-            if standing.batches or empty:
-                standing.phase = Phase.ACTIVE
-                self._events.tell("phase", phase="active")
+            if state.batches or empty:
+                state.phase = Phase.ACTIVE
+                self._events.emit("phase", phase="active")
 
     def _idles(self) -> bool:
         """Whether a member has been left without partitions, which KIP-848 clients are not told."""
@@ -288,10 +288,10 @@ class Membership:
             if self._drain is None:
                 self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
                 self._spare()
-                self.standing.phase = Phase.DRAINING
+                self.state.phase = Phase.DRAINING
             self._done = self._drain is Drain.STILL and then is Drain.CLOSE  # not one poll more
             self._drain = then
-        if self.standing.joined_at is None and then is Drain.CLOSE:
+        if self.state.joined_at is None and then is Drain.CLOSE:
             self._done = True  # not even subscribed
 
     def _spare(self) -> None:
@@ -301,16 +301,16 @@ class Membership:
     def _abort(self) -> None:
         self._done = True
         if self._flow is not None:
-            self._flow.lose(self.standing.partitions)
+            self._flow.lose(self.state.partitions)
 
     def _resume(self) -> None:
         if self._drain in {Drain.HOLD, Drain.STILL}:
             self._drain = None
-            self.standing.phase = Phase.ACTIVE
-            self._pipeline.rewind(sorted(self.standing.partitions))
+            self.state.phase = Phase.ACTIVE
+            self._pipeline.rewind(sorted(self.state.partitions))
 
     def _go_on_draining(self) -> None:
-        self._pipeline.drop(self.standing.partitions)
+        self._pipeline.drop(self.state.partitions)
         if self._pipeline.busy:
             self._pipeline.settle()
             if self._pipeline.running and self._clock.monotonic() >= self._drain_by:
@@ -323,26 +323,26 @@ class Membership:
         if self._drain is Drain.CLOSE:
             self._done = True
         elif self._drain is Drain.HOLD:
-            self.standing.phase = Phase.DRAINED
+            self.state.phase = Phase.DRAINED
         elif self._drain is Drain.REJOIN:
             self._rejoin()
 
     def _cut_short(self, what: str) -> None:
-        if not self.standing.unclean:
-            self._events.say(f"{what} ran into drain_timeout: interrupting the batch")
-            self.standing.unclean = True
+        if not self.state.unclean:
+            self._events.log(f"{what} ran into drain_timeout: interrupting the batch")
+            self.state.unclean = True
             self._pipeline.interrupt()
 
     def _rejoin(self) -> None:
         """unsubscribe() makes even a static member send LeaveGroup; the join follows at once."""
-        self._events.say("leaving and joining again: a forced rebalance was asked for")
-        self.standing.assigned = False
+        self._events.log("leaving and joining again: a forced rebalance was asked for")
+        self.state.assigned = False
         self._consumer.unsubscribe()
         deadline = self._clock.monotonic() + 2.0
-        while self.standing.partitions and self._clock.monotonic() < deadline:
+        while self.state.partitions and self._clock.monotonic() < deadline:
             self._consumer.consume(1, 0.01)
         self._drain = None
-        self.standing.phase = Phase.JOINING
+        self.state.phase = Phase.JOINING
         self._subscribe()
 
     def _close(self, how: End) -> bool:
@@ -353,26 +353,26 @@ class Membership:
         self._done = True
         if self._consumer is not None:
             try:
-                with self.standing.waits(self._clock):
+                with self.state.waits(self._clock):
                     self._consumer.close()
             except (KafkaException, RuntimeError, FleetError) as error:
-                self._events.say(f"closing the consumer: {error}")
-        self.standing.partitions = frozenset()
-        self._events.tell("closed", how=str(how))
-        return clean and not self.standing.unclean
+                self._events.log(f"closing the consumer: {error}")
+        self.state.partitions = frozenset()
+        self._events.emit("closed", how=str(how))
+        return clean and not self.state.unclean
 
     # --- callbacks: all on this thread, inside consume() or close() [1] --------------------
 
     def _on_assign(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
         tps = sorted(TopicPartition(each.topic, each.partition) for each in partitions)
-        with self.standing.waits(self._clock):
+        with self.state.waits(self._clock):
             starts = self._assigner.starts(consumer, tps)
-        marked = self._marks() & frozenset(tps)
+        marked = self._quarantine() & frozenset(tps)
         self._pipeline.quarantined |= marked
-        self.standing.partitions |= frozenset(tps)
+        self.state.partitions |= frozenset(tps)
         for start in starts:
             reads = self._drain is None and start.tp not in marked
-            self._pipeline.begin(start, reads=reads)
+            self._pipeline.start_partition(start, reads=reads)
             if start.lost is not None:
                 self._losses.report(start)
             if start.anew:
@@ -380,12 +380,12 @@ class Membership:
         self._pipeline.commit_chosen(assigned=False)
         at = [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts]
         self._protocol.assign(consumer, at)
-        self.standing.member_id = consumer.memberid() or self.standing.member_id
-        self.standing.assigned = True
+        self.state.member_id = consumer.memberid() or self.state.member_id
+        self.state.assigned = True
         # librdkafka keeps a pause over a rebalance: say what shall be before the first fetch.
         self._pause_and_resume(frozenset(tps))
-        self._events.say(f"assigned {plural(len(tps), 'partition')}: {names(tps)}")
-        self._events.tell(
+        self._events.log(f"assigned {plural(len(tps), 'partition')}: {names(tps)}")
+        self._events.emit(
             "assigned",
             partitions={str(s.tp): s.position for s in starts},
             generation=self._pipeline.generation(),
@@ -398,20 +398,20 @@ class Membership:
         if not self._done:
             self._finish(tps)
         self._pipeline.lose(tps)
-        self.standing.partitions -= tps
+        self.state.partitions -= tps
         self._fetching.drop(tps)
         if self._terms.options.get("partition.assignment.strategy") == "cooperative-sticky":
             while not self._done and (left := began + _OTHERS_HEAR - self._clock.monotonic()) > 0:
                 self._commands.serve(min(left, _STILL))
         self._protocol.unassign(consumer, partitions)
-        self._events.say(f"revoked {plural(len(tps), 'partition')}: {names(sorted(tps))}")
-        self._events.tell("revoked", partitions=[str(tp) for tp in sorted(tps)])
+        self._events.log(f"revoked {plural(len(tps), 'partition')}: {names(sorted(tps))}")
+        self._events.emit("revoked", partitions=[str(tp) for tp in sorted(tps)])
 
     def _finish(self, tps: frozenset[TopicPartition]) -> None:
         """Serve the queue until nothing of these is uncommitted, within drain_timeout [6, 42]."""
         deadline = self._clock.monotonic() + self._terms.drain_timeout
         while self._pipeline.touches(tps) or self._pipeline.unsettled & tps:
-            self.standing.moved_at = self._clock.monotonic()
+            self.state.moved_at = self._clock.monotonic()
             self._commands.serve(_STILL)
             self._pipeline.commit_chosen()
             self._pipeline.settle()
@@ -428,23 +428,23 @@ class Membership:
         if self._pipeline.touches(tps):
             self._pipeline.interrupt()
         self._pipeline.lose(tps)
-        self.standing.partitions -= tps
+        self.state.partitions -= tps
         self._fetching.drop(tps)
         self._protocol.unassign(consumer, partitions)
-        self._events.say(f"lost {names(sorted(tps))}: nothing of them is committed any more")
-        self._events.tell("lost", partitions=[str(tp) for tp in sorted(tps)])
+        self._events.log(f"lost {names(sorted(tps))}: nothing of them is committed any more")
+        self._events.emit("lost", partitions=[str(tp) for tp in sorted(tps)])
 
     def _on_error(self, error: Any) -> None:
         """A fatal error ends the worker, weather is told once in a while."""
         self._fatal = self._fatal or verdict(error)
         if self._fatal is None:
-            self._events.say_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
+            self._events.log_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
 
     def _on_message_error(self, error: Any, tp: TopicPartition | None) -> None:
         if error.code() in PERHAPS_GONE:
             self._topics.soon()
         if error.code() == OUT_OF_RANGE and tp is not None:
-            with self.standing.waits(self._clock):
+            with self.state.waits(self._clock):
                 self._losses.out_of_range(tp)
         elif error.code() not in QUIET:
             self._on_error(error)

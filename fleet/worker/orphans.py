@@ -28,7 +28,7 @@ PATIENCE: Final = 45.0
 
 
 class Orphans:
-    """One holder's watch over its group; `step` never blocks. `end` it with the tenure.
+    """One holder's watch over its group; `step` never blocks. `end` it with the holder.
 
     `ask` puts the question about the group and these topics.
     """
@@ -88,8 +88,8 @@ class Orphans:
         elif found and now - self._since >= PATIENCE:
             self._orphans = frozenset()
             names = ", ".join(map(str, sorted(found)[:5]))
-            self._events.say(f"nobody owns {names} since {PATIENCE:g} s: asking for a rebalance")
-            self._events.tell("orphans", partitions=[str(tp) for tp in sorted(found)])
+            self._events.log(f"nobody owns {names} since {PATIENCE:g} s: asking for a rebalance")
+            self._events.emit("orphans", partitions=[str(tp) for tp in sorted(found)])
             self._rejoin()
 
 

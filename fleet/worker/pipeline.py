@@ -21,16 +21,16 @@ from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.assigning import Start
 from fleet.worker.backing_off import BackingOff
-from fleet.worker.chosen import Chosen
-from fleet.worker.commits import Commits, Committed, entry_of
+from fleet.worker.batch_reader import BatchReader, Prepared
+from fleet.worker.batch_run import BatchDone, Why
+from fleet.worker.commit_metadata import Begun, Finished, Ownership, commitable
+from fleet.worker.commits import Committed, Committer, entry_of
+from fleet.worker.crash_search import SuspectRange, SuspectRanges, condemned, without
+from fleet.worker.dispatched_batch import DispatchedBatch
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
-from fleet.worker.in_hand import InHand
-from fleet.worker.narrowing import Piece, Pieces, condemned, without
-from fleet.worker.plans import Begun, Finished, Ownership, commitable
-from fleet.worker.reading import Prepared, Reading
-from fleet.worker.runs import BatchDone, Why
-from fleet.worker.standing import Standing
+from fleet.worker.member_state import MemberState
+from fleet.worker.start_positions import StartPositions
 
 _RETRY_PAUSE: Final = 0.1
 
@@ -42,9 +42,9 @@ class Pipeline:
         self,
         *,
         consumer: Any,
-        reading: Reading,
+        reading: BatchReader,
         runner: BatchRunner,
-        standing: Standing,
+        state: MemberState,
         revision: str,
         patience: float,
         post: Callable[[Callable[[], None]], None],
@@ -57,10 +57,10 @@ class Pipeline:
         self._backing_off = backing_off
         self._commit_delay = commit_delay
         self._consumer = consumer
-        self._commits = Commits(consumer, standing=standing, clock=clock, events=events)
+        self._commits = Committer(consumer, state=state, clock=clock, events=events)
         self._reading = reading
         self._runner = runner
-        self._standing = standing
+        self._state = state
         self._revision = revision
         self._patience = patience
         self._post = post
@@ -74,10 +74,10 @@ class Pipeline:
         self.gone: set[TopicPartition] = set()
         """Partitions whose topic was deleted under us; not read until it is made again."""
         self._starts: dict[TopicPartition, Start] = {}
-        self._chosen = Chosen()
-        self._in_hand: InHand | None = None
+        self._chosen = StartPositions()
+        self._in_hand: DispatchedBatch | None = None
         self._prepared: Prepared | None = None
-        self._pieces = Pieces(revision=revision)
+        self._pieces = SuspectRanges(revision=revision)
         self._planned = False
 
     # --- what is going on ------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Pipeline:
 
     # --- partitions come and go ------------------------------------------------------------
 
-    def begin(self, start: Start, *, reads: bool) -> None:
+    def start_partition(self, start: Start, *, reads: bool) -> None:
         """A partition is ours (again): a new token, read from its start unless quarantined.
 
         Where the start was chosen just now, reading waits for `commit_chosen`.
@@ -118,7 +118,7 @@ class Pipeline:
             self._begin_reading(start)
 
     def _begin_reading(self, start: Start) -> None:
-        self._reading.begin(
+        self._reading.add_partition(
             start.tp,
             topic_id=start.topic_id,
             start=start.position,
@@ -152,7 +152,7 @@ class Pipeline:
             if start is None or tp in self.quarantined or tp in self.gone:
                 continue
             self.drop([tp])
-            self.begin(start, reads=True)
+            self.start_partition(start, reads=True)
             self._seek(start)
 
     def _seek(self, start: Start) -> None:
@@ -192,10 +192,10 @@ class Pipeline:
                 self._prepared = self._pieces.cut(closed, begun, self._say_begun)
 
     def _say_begun(self, tp: TopicPartition, begun: Begun, sentence: str) -> None:
-        self._events.say(sentence)
-        self._events.tell("begun_again", partition=str(tp), tries=begun.tries)
+        self._events.log(sentence)
+        self._events.emit("begun_again", partition=str(tp), tries=begun.tries)
         if not self.quarantined:
-            self._standing.error = sentence
+            self._state.error = sentence
 
     def settle(self) -> bool:
         """Commit the finished batch if one is due; False where it has to be tried again."""
@@ -230,8 +230,8 @@ class Pipeline:
             again = set(self._starts)  # all are cut anew together: there may be a witness
         else:
             if done.void or finished:
-                self._events.say(f"batch of {done.batch.records} records is void: not committed")
-                self._events.tell("void", ranges=[each.id for each in done.batch.ranges])
+                self._events.log(f"batch of {done.batch.records} records is void: not committed")
+                self._events.emit("void", ranges=[each.id for each in done.batch.ranges])
             again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
         self._rewind_onto_ranges(done, again)
         return True
@@ -251,13 +251,13 @@ class Pipeline:
         batch, self._prepared = self._prepared, None
         assert batch is not None
         tokens = self.owned.tokens
-        hand = InHand(
+        hand = DispatchedBatch(
             batch=batch,
             tokens={each.tp: tokens[each.tp] for each in batch.ranges},
             member=self._commits.member(),
         )
         self._in_hand = hand
-        self._events.tell("batch", ranges=[each.id for each in batch.ranges], records=batch.records)
+        self._events.emit("batch", ranges=[each.id for each in batch.ranges], records=batch.records)
 
         def arrives(done: BatchDone) -> None:
             self._post(lambda: self._arrived(hand, done))
@@ -268,13 +268,13 @@ class Pipeline:
         else:
             self._runner.submit(batch, arrives)
 
-    def _arrived(self, hand: InHand, done: BatchDone) -> None:
+    def _arrived(self, hand: DispatchedBatch, done: BatchDone) -> None:
         """On the consumer thread: the batch thread is through with it."""
-        standing = self._standing
-        standing.busy_seconds += done.seconds
+        state = self._state
+        state.busy_seconds += done.seconds
         hand.done, hand.next_try = done, self._clock.monotonic() + self._commit_delay
         if done.fatal is not None:
-            standing.error = done.fatal
+            state.error = done.fatal
             self._in_hand = None
             self._spare(hand)
             raise FleetError(done.fatal)
@@ -283,39 +283,39 @@ class Pipeline:
             return
         if not done.void:
             self._backing_off.worked()
-            standing.failing_since = None
+            state.failing_since = None
             self._reading.took(done.batch.records, done.seconds)
-            standing.failed = bool(done.failed)
+            state.failed = bool(done.failed)
         if done.failed and self._pieces.of(done.batch.ranges[0]).condemned:
             self._spare(hand)  # nor shall its next owner count what was counted for the mark
-        standing.dead_letters += done.letters
+        state.dead_letters += done.letters
         starts = {each.tp: each.start for each in done.batch.ranges}
         for tp, error in done.failed.items():
             if self.owned.holds(tp, hand.tokens[tp]):
                 self.quarantine(tp, done.reached.get(tp, starts[tp]), error, done.attempts)
         if not done.failed and not done.void and not self.quarantined:
-            standing.error = None
+            state.error = None
 
-    def _fall_ill(self, hand: InHand, error: str) -> None:
+    def _fall_ill(self, hand: DispatchedBatch, error: str) -> None:
         """Nothing of the batch went well: nothing of it is committed, and it is cut anew [43]."""
-        standing = self._standing
-        standing.failed, standing.error = True, error
+        state = self._state
+        state.failed, state.error = True, error
         try:
-            standing.error = self._backing_off.failed(error)
+            state.error = self._backing_off.failed(error)
         except FleetError:
             self._in_hand = None
             self._spare(hand)
             raise
-        standing.failing_since = self._backing_off.since
-        self._events.say(standing.error)
-        self._events.tell("ill", error=error)
+        state.failing_since = self._backing_off.since
+        self._events.log(state.error)
+        self._events.emit("ill", error=error)
 
     def spare(self) -> None:
         """The batch in hand is not what ends this worker, whatever comes: see `narrowing`."""
         if self._in_hand is not None:
             self._spare(self._in_hand)
 
-    def _spare(self, hand: InHand) -> None:
+    def _spare(self, hand: DispatchedBatch) -> None:
         """Take back that its ranges were begun, where that begins to weigh."""
         ours = [e for e in hand.batch.ranges if self.owned.holds(e.tp, hand.tokens[e.tp])]
         weighed = self._pieces.weighed(ours)
@@ -331,9 +331,9 @@ class Pipeline:
         start = self._starts.get(tp)
         if start is not None:  # who lifts it wants it to be tried, as if for the first time
             self._starts[tp] = replace(start, begun=None)
-        self._standing.error = f"{tp} is quarantined at offset {offset}: {error}"
-        self._events.say(self._standing.error)
-        self._events.tell("quarantined", partition=str(tp), offset=offset, error=error)
+        self._state.error = f"{tp} is quarantined at offset {offset}: {error}"
+        self._events.log(self._state.error)
+        self._events.emit("quarantined", partition=str(tp), offset=offset, error=error)
         self._poisoned(tp, offset, error, attempts)
 
     # --- commits ---------------------------------------------------------------------------
@@ -381,7 +381,7 @@ class Pipeline:
                 if assigned:
                     self._seek(start)
         if kept:
-            self._events.tell("began", offsets={str(each.tp): each.end for each in kept})
+            self._events.emit("began", offsets={str(each.tp): each.end for each in kept})
 
     def _commit_gaps(self) -> None:
         """Positions that moved over markers alone: no batch, but their lag shall read 0.
@@ -396,7 +396,7 @@ class Pipeline:
             self._starts[tp] = self._starts[tp].moved(end)
         self._write(entries)  # where it fails, the partition's next commit is past it anyway
 
-    def _entry(self, tp: TopicPartition, offset: int, piece: Piece | None) -> KafkaPartition:
+    def _entry(self, tp: TopicPartition, offset: int, piece: SuspectRange | None) -> KafkaPartition:
         return entry_of(self._starts[tp], offset, piece, self._revision)
 
     def _write(self, entries: list[KafkaPartition]) -> Committed:
@@ -411,18 +411,18 @@ class Pipeline:
         self._chosen.drop(tps)
         self.drop(tps)
         for topic in sorted({tp.topic for tp in tps}):
-            self._events.say(f"topic {topic} was deleted: what was read of it is not committed")
-            self._events.tell("topic_deleted", topic=topic)
+            self._events.log(f"topic {topic} was deleted: what was read of it is not committed")
+            self._events.emit("topic_deleted", topic=topic)
 
-    def _note_commit(self, hand: InHand, allowed: tuple[Finished, ...]) -> None:
-        standing = self._standing
+    def _note_commit(self, hand: DispatchedBatch, allowed: tuple[Finished, ...]) -> None:
+        state = self._state
         for each in allowed:
             self._starts[each.tp] = self._starts[each.tp].moved(each.end)
             self._pieces.passed(each.tp, each.end)
-        standing.batches += 1
-        standing.records += hand.records(allowed)
+        state.batches += 1
+        state.records += hand.records(allowed)
         offsets = {str(each.tp): each.end for each in allowed}
-        self._events.tell("committed", offsets=offsets, generation=self._commits.generation())
+        self._events.emit("committed", offsets=offsets, generation=self._commits.generation())
 
     def generation(self) -> int | None:
         """The member's generation as librdkafka knows it; None where it is unknown."""

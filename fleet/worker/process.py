@@ -23,21 +23,21 @@ from fleet.security import client_config
 from fleet.settings import WorkerSettings
 from fleet.slots import SlotStore, Unmanaged
 from fleet.spec import KubernetesRuntimeSpec
+from fleet.worker.batch_run import Identity
 from fleet.worker.dead_letters import DeadLetters
 from fleet.worker.events import Events
 from fleet.worker.executor import BatchRunner
-from fleet.worker.holding import Looker
-from fleet.worker.leaving import Completer
-from fleet.worker.opening import Opener
-from fleet.worker.pod import SPARK_TOKEN, put_first, settled, spark_url, unpack
+from fleet.worker.gate_opener import GateOpener
+from fleet.worker.leave_completion import LeaveCompleter
+from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
 from fleet.worker.protocols import protocol_of
 from fleet.worker.reach import Reach, reach_of
 from fleet.worker.reporting import Reporter
-from fleet.worker.runs import Identity
+from fleet.worker.revision_trial import RevisionDoubts, RevisionTrial, is_proven, untried
+from fleet.worker.slot_holder import HolderTools, SlotHolder
+from fleet.worker.slot_lease import SlotWatcher
 from fleet.worker.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
 from fleet.worker.takeover import Takeover, holder_of
-from fleet.worker.tenure import Tenure, Tools
-from fleet.worker.trial import Doubts, Trial, is_proven, untried
 
 TICK: Final = 0.05
 """Seconds between two looks at the store."""
@@ -84,8 +84,8 @@ def run(
         status, sentence = worker.live()
     except FleetError as error:
         status, sentence = error.exit_code, str(error)
-    events.tell("exit", code=status, reason=sentence)
-    events.say(f"ended: {sentence}")
+    events.emit("exit", code=status, reason=sentence)
+    events.log(f"ended: {sentence}")
     return status
 
 
@@ -118,11 +118,11 @@ class _Worker:
         self._spark_token = os.environ.pop(SPARK_TOKEN, None) if ours else None
         self._reporter = Reporter(settings, name=name, clock=clock, events=events)
         pod = isinstance(group.runtime, KubernetesRuntimeSpec)
-        self._trial = Trial(home if pod else None)
+        self._trial = RevisionTrial(home if pod else None)
         self._reporter.trial_error = lambda: self._trial.error
         self._runner: BatchRunner | None = None
-        self._tenure: Tenure | None = None
-        self._doubts: Doubts | None = None
+        self._holder: SlotHolder | None = None
+        self._doubts: RevisionDoubts | None = None
         self._reach: Reach | None = None
 
     def live(self) -> tuple[int, str]:
@@ -130,17 +130,19 @@ class _Worker:
         group = self._settings.group.group
         try:
             store = self._open_store()
-            looker = Looker(store, group=group, lease=self._lease, clock=self._clock)
+            watcher = SlotWatcher(store, group=group, lease=self._lease, clock=self._clock)
             if isinstance(store, Unmanaged):
-                self._doubts = Doubts(store, group=group, lease=self._lease, clock=self._clock)
-            self._warm(looker)
-            opener = Opener(
+                self._doubts = RevisionDoubts(
+                    store, group=group, lease=self._lease, clock=self._clock
+                )
+            self._warm(watcher)
+            opener = GateOpener(
                 store, group=group, lease=self._lease, clock=self._clock, events=self._events
             )
-            tools = self._tools(store, looker)
+            tools = self._tools(store, watcher)
             while not self._stop.is_set():
-                self._doubt(looker)
-                ended = self._look_for_a_slot(looker, opener, tools)
+                self._doubt(watcher)
+                ended = self._look_for_a_slot(watcher, opener, tools)
                 if ended is not None:
                     return ended
             return 0, "asked to end"
@@ -166,18 +168,18 @@ class _Worker:
                 store = store or kind.store(
                     self._settings, home=self._home, environ=os.environ, clock=self._clock
                 )
-                self._reporter.begin(store)
+                self._reporter.start(store)
                 return store
             except Unreachable as error:
                 self._reporter.waits_for = f"the store of its slots: {error}"
-                self._events.say_rarely(str(error), key="store")
+                self._events.log_rarely(str(error), key="store")
             if self._stop.wait(_STORE_PAUSE):
                 raise FleetError("asked to end before it was ready")
 
-    def _warm(self, looker: Looker) -> None:
+    def _warm(self, watcher: SlotWatcher) -> None:
         """Load the user's code, connect Spark, run `setup`, warm."""
-        from fleet.worker.carrying import carry  # noqa: PLC0415
         from fleet.worker.entrypoint import load  # noqa: PLC0415 - after worker.env is in place
+        from fleet.worker.pickle_by_value import pickle_by_value  # noqa: PLC0415
 
         worker = self._settings.group.worker
         assert worker is not None
@@ -190,7 +192,7 @@ class _Worker:
         paths = (*([] if folder is None else [str(folder)]), *worker.python_path)
         entrypoint = load(worker.entrypoint, paths)
         if not worker.spark.startswith("local["):  # whose tasks are this process' children
-            carry(worker.entrypoint)
+            pickle_by_value(worker.entrypoint)
         drain = self._settings.group.rollout.drain_timeout
         self._runner = BatchRunner(
             link=SparkLink(
@@ -209,21 +211,21 @@ class _Worker:
                 revision=self._settings.revision,
             ),
             batch_timeout=worker.batch_timeout or worker.max_poll_interval - drain,
-            still_ours=lambda: self._tenure is None or self._tenure.still_ours(),
+            still_ours=lambda: self._holder is None or self._holder.still_ours(),
             ending=self._stop.is_set,
             clock=self._clock,
             events=self._events,
             letters=self._letters(),
         )
         self._reporter.overdue = lambda: None if self._runner is None else self._runner.overdue
-        self._wait(self._runner.prepare(), looker)
+        self._wait(self._runner.prepare(), watcher)
         took = self._clock.monotonic() - began
         with contextlib.suppress(Unreachable):
-            looker.look()  # whoever probes a standby is to hear at once whether it is in doubt
-        self._doubt(looker)
+            watcher.look()  # whoever probes a standby is to hear at once whether it is in doubt
+        self._doubt(watcher)
         self._reporter.standby()
-        self._events.say(f"ready after {took:.1f} s as a standby of {self._settings.group.group}")
-        self._events.tell("phase", phase="standby", seconds=took)
+        self._events.log(f"ready after {took:.1f} s as a standby of {self._settings.group.group}")
+        self._events.emit("phase", phase="standby", seconds=took)
 
     def _watch_brokers(self, wanted: bool, /) -> None:
         """A standby is ready only where brokers answer it; asked while Spark starts."""
@@ -239,9 +241,9 @@ class _Worker:
         if wanted:
             self._reach.watch()
         else:
-            self._reach.rest()
+            self._reach.pause()
 
-    def _wait(self, future: "Future[None]", looker: Looker) -> None:
+    def _wait(self, future: "Future[None]", watcher: SlotWatcher) -> None:
         """Holders are watched meanwhile: one that is dead by now need not be watched again."""
         while True:
             try:
@@ -251,8 +253,8 @@ class _Worker:
                     raise FleetError("asked to end before it was ready") from None
                 self._reporter.beat()
                 with contextlib.suppress(Unreachable):
-                    looker.look()
-                    looker.dead()
+                    watcher.look()
+                    watcher.dead()
 
     def _letters(self) -> DeadLetters | None:
         worker = self._settings.group.worker
@@ -294,11 +296,11 @@ class _Worker:
 
         return token(self._home)
 
-    def _tools(self, store: SlotStore, looker: Looker) -> Tools:
+    def _tools(self, store: SlotStore, watcher: SlotWatcher) -> HolderTools:
         worker = self._settings.group.worker
         assert worker is not None
         assert self._runner is not None
-        completer = Completer(
+        completer = LeaveCompleter(
             store,
             group=self._settings.group.group,
             static=worker.membership == "static",
@@ -307,11 +309,11 @@ class _Worker:
             clock=self._clock,
             events=self._events,
         )
-        return Tools(
+        return HolderTools(
             settings=self._settings,
             name=self._name,
             store=store,
-            looker=looker,
+            watcher=watcher,
             completer=completer,
             leave=self._send_leave,
             takeover=self._takeover(),
@@ -345,46 +347,48 @@ class _Worker:
             return admin.leave(group, leaving, reason="fleet: sent by a worker").refusal
 
     def _look_for_a_slot(
-        self, looker: Looker, opener: Opener, tools: Tools
+        self, watcher: SlotWatcher, opener: GateOpener, tools: HolderTools
     ) -> tuple[int, str] | None:
-        """One look of a standby; what a tenure ended the worker with, or None."""
+        """One look of a standby; what a holder ended the worker with, or None."""
         if tools.see():
-            self._open_first(looker, opener)
-        for seen in looker.takeable(
+            self._open_first(watcher, opener)
+        for seen in watcher.takeable(
             worker=self._name, revision=self._settings.revision, since=self._reporter.since
         ):
-            self._tenure = Tenure.take(tools, seen)
-            if self._tenure is not None:
+            self._holder = SlotHolder.take(tools, seen)
+            if self._holder is not None:
                 self._watch_brokers(False)
-                ended = self._tenure.serve()
-                self._tenure = None
+                ended = self._holder.serve()
+                self._holder = None
                 if ended is None:
                     self._watch_brokers(True)
                     self._reporter.standby()
                 return ended
-            looker.forget()
+            watcher.forget()
             self._stop.wait(TICK)  # somebody was quicker, or the store is away: look again
             return None
         self._reporter.beat()
         self._stop.wait(TICK)
         return None
 
-    def _doubt(self, looker: Looker) -> None:
+    def _doubt(self, watcher: SlotWatcher) -> None:
         """Whether this standby may be taken for ready: its revision works, or nothing is there on
         which it will show that.
         """
         if self._doubts is None:
             return
         revision = self._settings.revision
-        if self._trial.error is not None and is_proven(looker.slots, revision):
+        if self._trial.error is not None and is_proven(watcher.slots, revision):
             self._trial.prove()
-        self._reporter.doubt = self._doubts.look(looker.slots, worker=self._name, revision=revision)
-        self._reporter.untried = untried(looker.gate, looker.slots, revision)
+        self._reporter.doubt = self._doubts.look(
+            watcher.slots, worker=self._name, revision=revision
+        )
+        self._reporter.untried = untried(watcher.gate, watcher.slots, revision)
 
-    def _open_first(self, looker: Looker, opener: Opener) -> None:
+    def _open_first(self, watcher: SlotWatcher, opener: GateOpener) -> None:
         try:
-            if opener.step(looker.gate):
-                looker.forget()
+            if opener.step(watcher.gate):
+                watcher.forget()
         except Unreachable as error:
-            self._events.say_rarely(str(error))
+            self._events.log_rarely(str(error))
         self._reporter.waits_for = opener.waits_for or "a free slot that is open"

@@ -11,7 +11,7 @@ from fleet.errors import FleetError
 from fleet.settings import WorkerSettings
 from fleet.spec import ClassicWorker, ConsumerWorker
 from fleet.worker.consumer_protocol import ConsumerGroup
-from fleet.worker.standing import End
+from fleet.worker.member_state import End
 
 FENCED: Final = 82
 UNRELEASED: Final = 111
@@ -78,7 +78,7 @@ class MemberProtocol(Protocol):
         ...
 
 
-class Classic:
+class ClassicProtocol:
     """JoinGroup and SyncGroup, range or cooperative-sticky, static or dynamic."""
 
     exclusive = False
@@ -131,7 +131,7 @@ def protocol_of(settings: WorkerSettings) -> MemberProtocol:
     if isinstance(worker, ConsumerWorker):
         return ConsumerGroup(worker)
     assert isinstance(worker, ClassicWorker)
-    return Classic(worker)
+    return ClassicProtocol(worker)
 
 
 def is_fenced(error: Any) -> bool:

@@ -18,7 +18,7 @@ from fleet.model import TopicPartition
 from fleet.worker.context import BatchRange
 
 
-class Look(NamedTuple):
+class PartitionBounds(NamedTuple):
     """One partition as its leader answered: first offset, readable end, end of the log."""
 
     first: int
@@ -67,11 +67,11 @@ class NamedBatch:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Part:
+class _RangePart:
     topic_id: str
     position: int
     replay_to: int | None
-    look: Look | None = None
+    look: PartitionBounds | None = None
 
     @property
     def waiting(self) -> int:
@@ -82,21 +82,23 @@ class Ranges:
     """Pure: positions and looks in, ranges out."""
 
     def __init__(self) -> None:
-        self._parts: dict[TopicPartition, _Part] = {}
+        self._parts: dict[TopicPartition, _RangePart] = {}
 
-    def begin(
+    def add_partition(
         self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
     ) -> None:
         """See Reading.begin."""
         planned = replay_to if replay_to is not None and replay_to > start else None
-        self._parts[tp] = _Part(topic_id=topic_id, position=start, replay_to=planned)
+        self._parts[tp] = _RangePart(topic_id=topic_id, position=start, replay_to=planned)
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """See Reading.drop."""
         for tp in tps:
             self._parts.pop(tp, None)
 
-    def learn(self, looks: Mapping[TopicPartition, Look]) -> tuple[tuple[TopicPartition, int], ...]:
+    def learn(
+        self, looks: Mapping[TopicPartition, PartitionBounds]
+    ) -> tuple[tuple[TopicPartition, int], ...]:
         """Take answers in; partitions that stand outside of their log, with their positions."""
         outside = []
         for tp, look in looks.items():

@@ -49,7 +49,7 @@ class Reach:
                 self._thread.start()
             self._lock.notify_all()
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Look no more: the worker has a slot."""
         with self._lock:
             self._wanted = False

@@ -14,11 +14,11 @@ from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.settings import WorkerSettings
 from fleet.slots import SlotStore, Unmanaged, WorkerReport
-from fleet.worker.building import session_timeout
 from fleet.worker.events import Events
 from fleet.worker.http import StatusServer
-from fleet.worker.pod import template_of
-from fleet.worker.standing import Standing
+from fleet.worker.member_state import MemberState
+from fleet.worker.membership_setup import session_timeout
+from fleet.worker.pod_environment import template_of
 
 _STALLED: Final = 30.0
 """Seconds without a turn of the consumer thread after which the worker is not live."""
@@ -67,8 +67,8 @@ class Reporter:
         self._lock = threading.Lock()
         self._counter = 0
         self._written_at = clock.monotonic()
-        self._before = Standing()
-        self._standing: Standing | None = None
+        self._before = MemberState()
+        self._state: MemberState | None = None
         self._slot: int | None = None
         self._error: str | None = None
         # No wait for brokers is longer: not a join's, an assignment's nor a commit's.
@@ -77,7 +77,7 @@ class Reporter:
         self.waits_for: str | None = None
         """In words, while there is no slot."""
         self.trial_error: Callable[[], str | None] = lambda: None
-        """Why the process before this one, or the tenure before, makes a standby not ready."""
+        """Why the process before this one, or the holder before, makes a standby not ready."""
         self.doubt: str | None = None
         """Why others of its revision do."""
         self.untried: str | None = None
@@ -96,11 +96,11 @@ class Reporter:
     @property
     def phase(self) -> str:
         """Of the report: the membership's where there is one."""
-        if self._standing is not None and self._phase != "failed":
-            return str(self._standing.told)
+        if self._state is not None and self._phase != "failed":
+            return str(self._state.told)
         return self._phase
 
-    def begin(self, store: SlotStore) -> None:
+    def start(self, store: SlotStore) -> None:
         """From here on reports are stored; where others keep it, since when we are wanted.
 
         Raises Unreachable.
@@ -117,10 +117,10 @@ class Reporter:
         self.waits_for = "a free slot that is open"
         self.write()
 
-    def member(self, slot: int, standing: Standing) -> None:
+    def member(self, slot: int, state: MemberState) -> None:
         """A membership begins."""
         self._end_membership()
-        self._slot, self._standing, self._error = slot, standing, None
+        self._slot, self._state, self._error = slot, state, None
         self.waits_for = None
         self.write()
 
@@ -148,7 +148,7 @@ class Reporter:
             self._counter += 1
             self._written_at = self._clock.monotonic()
             facts = self.status()
-            standing = self._standing or self._before
+            state = self._state or self._before
             self._store.report(
                 WorkerReport(
                     worker=self._name,
@@ -161,19 +161,19 @@ class Reporter:
                     batches=facts["batches"],
                     records=facts["records"],
                     busy_seconds=facts["busy_seconds"],
-                    joined_at=standing.joined_at,
+                    joined_at=state.joined_at,
                     last_commit_at=facts["last_commit_timestamp_seconds"],
                     error=facts["error"],
-                    unclean=standing.unclean,
+                    unclean=state.unclean,
                     since=self._since,
                 )
             )
 
     def status(self) -> Mapping[str, Any]:
         """All facts, for HTTP and the report."""
-        now, before = self._standing or Standing(), self._before
+        now, before = self._state or MemberState(), self._before
         overdue = self.overdue()
-        tried = self.trial_error() if self._standing is None else None
+        tried = self.trial_error() if self._state is None else None
         error = self._error or overdue or now.error or tried
         phase, live = self.phase, overdue is None and self._live()
         condition = self._condition(phase, live=live)
@@ -198,15 +198,15 @@ class Reporter:
             "error": error,
             "condition": str(condition),
             "doubt": (
-                (self.doubt or self.cut_off() or self.untried) if self._standing is None else None
+                (self.doubt or self.cut_off() or self.untried) if self._state is None else None
             ),
             "waits_for": self.waits_for,
             "live": live,
             "ready": condition in {Condition.NO_SLOT, Condition.SERVING},
         }
 
-    def _failing_for(self, standing: Standing) -> float:
-        since = standing.failing_since
+    def _failing_for(self, state: MemberState) -> float:
+        since = state.failing_since
         return 0.0 if since is None else round(self._clock.monotonic() - since, 3)
 
     def close(self) -> None:
@@ -214,8 +214,8 @@ class Reporter:
         self._http.close()
 
     def _condition(self, phase: str, *, live: bool) -> Condition:
-        standing = self._standing
-        if not live or self._error is not None or (standing is not None and standing.failed):
+        state = self._state
+        if not live or self._error is not None or (state is not None and state.failed):
             return Condition.ILL
         if phase == "starting":
             return Condition.STARTING
@@ -229,22 +229,22 @@ class Reporter:
         return Condition.SERVING if phase in _WELL else Condition.JOINING
 
     def _live(self) -> bool:
-        standing = self._standing
-        if standing is None:
+        state = self._state
+        if state is None:
             return True
         now = self._clock.monotonic()
-        return standing.moves(now, stalled=_STALLED, patience=self._patience)
+        return state.moves(now, stalled=_STALLED, patience=self._patience)
 
     def _end_membership(self) -> None:
-        standing, self._standing = self._standing, None
+        state, self._state = self._state, None
         self._slot = None
-        if standing is not None:
+        if state is not None:
             before = self._before
-            before.batches += standing.batches
-            before.records += standing.records
-            before.busy_seconds += standing.busy_seconds
-            before.lost_records += standing.lost_records
-            before.dead_letters += standing.dead_letters
-            before.last_commit_at = standing.last_commit_at or before.last_commit_at
-            before.joined_at = standing.joined_at
-            before.unclean = standing.unclean
+            before.batches += state.batches
+            before.records += state.records
+            before.busy_seconds += state.busy_seconds
+            before.lost_records += state.lost_records
+            before.dead_letters += state.dead_letters
+            before.last_commit_at = state.last_commit_at or before.last_commit_at
+            before.joined_at = state.joined_at
+            before.unclean = state.unclean

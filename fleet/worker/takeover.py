@@ -16,7 +16,7 @@ from fleet.errors import FleetError
 from fleet.model import Member
 from fleet.worker.asking import Question
 from fleet.worker.events import Events
-from fleet.worker.leaving import Leave
+from fleet.worker.leave_completion import Leave
 
 
 class ForeignHolder(FleetError):
@@ -79,8 +79,8 @@ class Takeover:
         return why
 
     def _told(self, instance_id: str, member_id: str) -> None:
-        self._events.say(f"the former member of {instance_id} left: the id is free")
-        self._events.tell("freed", instance=instance_id, member=member_id)
+        self._events.log(f"the former member of {instance_id} left: the id is free")
+        self._events.emit("freed", instance=instance_id, member=member_id)
 
 
 def holder_of(config: Mapping[str, str], group: str) -> HolderOf:

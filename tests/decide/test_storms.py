@@ -22,7 +22,7 @@ from fleet.model import Price, Receipt, StepKind, TopicPartition, Verdict
 from fleet.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
 from fleet.spec import FleetSpec
-from fleet.spec import Storm as Budget
+from fleet.spec import StormSpec as Budget
 from tests.decide.worlds import GROUP, world
 from tests.support.rebalances import rebalance as plain
 

@@ -16,7 +16,7 @@ from fleet.model import (
 )
 from fleet.settings import WorkerSettings, revision_of
 from fleet.slots import Gate, Phase, Slot, WorkerProcess
-from fleet.spec import Cluster, GroupSpec
+from fleet.spec import ClusterSpec, GroupSpec
 
 NOW = 1_000_000.0
 GROUP = "orders"
@@ -44,7 +44,7 @@ def revision(fleet: GroupSpec, code: str = "code") -> str:
 def settings(fleet: GroupSpec, code: str = "code") -> WorkerSettings:
     """What was published for that revision."""
     return WorkerSettings(
-        cluster=Cluster(),
+        cluster=ClusterSpec(),
         bootstrap_servers="127.0.0.1:9092",
         group=fleet,
         revision=revision(fleet, code),

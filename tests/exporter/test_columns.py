@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fleet.decide.verdicts import LagVerdict, Patience, partition_verdict
 from fleet.keeping_up import _doubtful, _progress, around, verdicts
-from fleet.lag.columns import NONE, Commits
-from fleet.lag.measure import CASES, Lag
+from fleet.lag.lag_columns import NONE, Commits
+from fleet.lag.partition_lag import CASES, Lag
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.log.readers.positions import Positions
 from fleet.model import GroupState, LagCase, TopicPartition

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.act import spark_server
-from fleet.bench.commits import write
+from fleet.bench.offset_commits import write
 from fleet.clock import SystemClock
 from fleet.history.source import register
 from fleet.worker.spark_link import SparkLink

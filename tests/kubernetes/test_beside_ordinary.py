@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from assets import names
+from assets import asset_keys
 from fleet.bench.figures import ratio
 from fleet.slots import ChangeState
 from tests.conftest import RunningBroker
@@ -73,7 +73,7 @@ def test_rolled_through_dagster(ground: Ground) -> None:
         result = ran(ground.shop)
     assert result.success, [e for e in result.all_events if e.is_step_failure]
     (receipt,) = result.get_asset_check_evaluations()
-    assert (receipt.check_name, receipt.passed) == (names.RECEIPT, True)
+    assert (receipt.check_name, receipt.passed) == (asset_keys.RECEIPT, True)
     with ground.shop.fleet() as fleet:
         change = fleet.changes(ground.shop.group, limit=1)[0]
     assert change.state is ChangeState.DONE

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from fleet.clock import ManualClock
-from fleet.worker.plans import (
+from fleet.worker.commit_metadata import (
     decode_cluster,
     decode_parts,
     decode_plan,

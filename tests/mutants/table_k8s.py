@@ -2,10 +2,10 @@
 
 from tests.mutants.mutant import Mutant
 
-_TAKING = ("tests/k8s_store/test_taking_in_memory.py",)
+_TAKING = ("tests/k8s_store/test_acquire_in_memory.py",)
 _ROLLING = ("tests/kubernetes/test_rolling_in_memory.py",)
-_SHAPES = ("tests/kubernetes/test_shapes.py",)
-_SHELF = ("tests/k8s_store/test_shelf.py",)
+_SHAPES = ("tests/kubernetes/test_pod_counts.py",)
+_SHELF = ("tests/k8s_store/test_retry_on_conflict.py",)
 _REVISIONS = ("tests/k8s_store/test_lease_objects.py",)
 
 MUTANTS = (
@@ -56,21 +56,21 @@ MUTANTS = (
     # --- the shelf, and waiting -------------------------------------------------------------------
     Mutant(
         name="k8s-swap-answer-lost-is-a-conflict",
-        file="k8s/shelf.py",
+        file="k8s/retry_on_conflict.py",
         old="if stored is not None and not same_state(stored, wanted):",
         new="if stored is not None:",
         tests=_SHELF,
     ),
     Mutant(
         name="k8s-swap-answer-lost-is-success",
-        file="k8s/shelf.py",
+        file="k8s/retry_on_conflict.py",
         old="if stored is not None and not same_state(stored, wanted):",
         new="if stored is not None and same_state(stored, wanted) is None:",
         tests=_SHELF,
     ),
     Mutant(
         name="k8s-change-decided-on-an-old-version",
-        file="fleet/slots/objects.py",
+        file="fleet/slots/group_objects.py",
         old="    for _ in turns:\n        found = read(fresh)\n",
         new="    found = read(fresh)\n    for _ in turns:\n",
         tests=_SHELF,
@@ -105,29 +105,29 @@ MUTANTS = (
     ),
     Mutant(
         name="k8s-patience-begins-a-change-twice",
-        file="k8s/patience.py",
+        file="k8s/patient_store.py",
         old="if late or not self._answered or name in _ONCE:",
         new="if late or not self._answered:",
-        tests=("tests/kubernetes/test_patience.py",),
+        tests=("tests/kubernetes/test_patient_store.py",),
     ),
     Mutant(
         name="k8s-patience-never-ends",
-        file="k8s/patience.py",
+        file="k8s/patient_store.py",
         old="late = self._clock.monotonic() >= deadline",
         new="late = self._clock.monotonic() >= deadline + 10 * LONGEST_WAIT",
-        tests=("tests/kubernetes/test_patience.py",),
+        tests=("tests/kubernetes/test_patient_store.py",),
     ),
     # --- revisions ------------------------------------------------------------------------------
     Mutant(
         name="k8s-foreign-template-is-ours",
-        file="k8s/revisions.py",
+        file="k8s/pod_revisions.py",
         old="return published if mark and self.known.get(found) == published else revision",
         new="return published if mark and found in self.known else revision",
         tests=_REVISIONS,
     ),
     Mutant(
         name="k8s-pin-means-any-template",
-        file="k8s/revisions.py",
+        file="k8s/pod_revisions.py",
         old="chosen = mine if mine in hashes else next(iter(hashes), None)",
         new="chosen = next(iter(hashes), None)",
         tests=_REVISIONS,
@@ -135,49 +135,49 @@ MUTANTS = (
     # --- shapes ---------------------------------------------------------------------------------
     Mutant(
         name="shapes-held-deployment-deletes",
-        file="k8s/shapes.py",
+        file="k8s/pod_counts.py",
         old='        "minReadySeconds": NEVER,\n',
         new='        "minReadySeconds": 0,\n',
         tests=_SHAPES,
     ),
     Mutant(
         name="shapes-one-pod-too-many",
-        file="k8s/shapes.py",
+        file="k8s/pod_counts.py",
         old="return ahead, held(replicas, max(1, shape.total + count - replicas))\n\n\ndef hold",
         new="return ahead, held(replicas, max(1, shape.total + count + 1 - replicas))\n\n\ndef hold",
         tests=_SHAPES,
     ),
     Mutant(
         name="shapes-wish-below-what-there-is",
-        file="k8s/shapes.py",
+        file="k8s/pod_counts.py",
         old="    replicas = max(shape.replicas, shape.total)\n    ahead = _aside",
         new="    replicas = shape.replicas\n    ahead = _aside",
         tests=_SHAPES,
     ),
     Mutant(
         name="shapes-shrinking-is-replaced",
-        file="k8s/shapes.py",
+        file="k8s/pod_counts.py",
         old="return held(shape.replicas, max(1, shape.total - count - shape.replicas))",
         new="return held(shape.replicas, max(1, shape.total + count - shape.replicas))",
         tests=_SHAPES,
     ),
     Mutant(
         name="shapes-let-go-in-mid-roll",
-        file="k8s/shapes.py",
+        file="k8s/pod_counts.py",
         old="if current is None or shape.others:",
         new="if current is None:",
         tests=_SHAPES,
     ),
     Mutant(
         name="shapes-foreign-replicaset-counted",
-        file="k8s/shapes.py",
+        file="k8s/pod_counts.py",
         old='mine = [each for each in replica_sets if _owner(each) == meta["uid"]]',
         new="mine = list(replica_sets)",
         tests=_SHAPES,
     ),
     Mutant(
         name="shapes-settled-before-it-was-seen",
-        file="k8s/shapes.py",
+        file="k8s/pod_counts.py",
         old='settled=seen >= meta["generation"] and newest == told and bool(sets),',
         new="settled=newest == told and bool(sets),",
         tests=(*_SHAPES, *_ROLLING),
@@ -220,7 +220,7 @@ MUTANTS = (
     ),
     Mutant(
         name="rolling-evicted-pod-is-an-error",
-        file="k8s/pods.py",
+        file="k8s/pod_status.py",
         old="if name not in there or (is_gone(there[name]) and not was_evicted(there[name]))",
         new="if name not in there or is_gone(there[name])",
         tests=_ROLLING,
@@ -242,8 +242,8 @@ MUTANTS = (
     Mutant(
         name="rolling-too-few-stay",
         file="k8s/rolling.py",
-        old="self._write(found, shapes.at_rest(have - sum(map(len, going.values()))))",
-        new="self._write(found, shapes.at_rest(have - len(going)))",
+        old="self._write(found, pod_counts.at_rest(have - sum(map(len, going.values()))))",
+        new="self._write(found, pod_counts.at_rest(have - len(going)))",
         tests=_ROLLING,
     ),
     Mutant(
@@ -270,28 +270,28 @@ MUTANTS = (
     # --- rights -----------------------------------------------------------------------------------
     Mutant(
         name="rules-worker-may-read-every-lease",
-        file="k8s/store_rules.py",
+        file="k8s/store_roles.py",
         old='            "resourceNames": [names.gate, *names.slots(range(slots))],\n',
         new="",
         tests=("tests/kubernetes/test_store_rules.py",),
     ),
     Mutant(
         name="rules-worker-may-write-the-change",
-        file="k8s/store_rules.py",
+        file="k8s/store_roles.py",
         old='{**_LEASES, "resourceNames": [names.change], "verbs": ["get"]},',
         new='{**_LEASES, "resourceNames": [names.change], "verbs": ["get", "update"]},',
         tests=("tests/kubernetes/test_store_rules.py",),
     ),
     Mutant(
         name="pods-image-pulled-for-a-moment-is-stuck",
-        file="k8s/pods.py",
+        file="k8s/pod_status.py",
         old="return begun is not None and now - _seconds(begun) >= PATIENCE",
         new="return begun is not None",
         tests=("tests/kubernetes/test_pods.py",),
     ),
     Mutant(
         name="pods-deleted-one-still-counts",
-        file="k8s/pods.py",
+        file="k8s/pod_status.py",
         old='    return is_marked(pod) or "deletionTimestamp" in pod["metadata"] or ended',
         new="    return is_marked(pod) or ended",
         tests=("tests/kubernetes/test_pods.py",),

@@ -3,36 +3,36 @@
 from tests.mutants.mutant import Mutant
 
 _COUNTS = "tests/worker/test_counts_and_tokens.py"
-_PIPELINE = ("tests/worker/test_plans.py", _COUNTS)
+_PIPELINE = ("tests/worker/test_commit_metadata.py", _COUNTS)
 _BATCHES = ("tests/worker/test_batches.py", "tests/worker/test_batch_bounds.py")
-_CULPRITS = ("tests/worker/test_culprits.py", "tests/worker/test_suspects.py", _COUNTS)
+_CULPRITS = ("tests/worker/test_poison_search.py", "tests/worker/test_suspects.py", _COUNTS)
 
 MUTANTS = (
     # --- commits and positions -------------------------------------------------------------
     Mutant(
         name="worker-every-partition-still-ours",
-        file="fleet/worker/plans.py",
+        file="fleet/worker/commit_metadata.py",
         old="return self._tokens.get(tp) == token",
         new="return tp in self._tokens",
         tests=_PIPELINE,
     ),
     Mutant(
         name="worker-commit-under-another-member",
-        file="fleet/worker/plans.py",
+        file="fleet/worker/commit_metadata.py",
         old="if member_then is not None and member_now != member_then:",
         new="if member_then is not None and member_now is None:",
         tests=_PIPELINE,
     ),
     Mutant(
         name="worker-token-given-twice",
-        file="fleet/worker/plans.py",
+        file="fleet/worker/commit_metadata.py",
         old="        self._last += 1\n        self._tokens[tp] = self._last",
         new="        self._last = len(self._tokens) + 1\n        self._tokens[tp] = self._last",
         tests=_PIPELINE,
     ),
     Mutant(
         name="worker-plan-of-another-version-believed",
-        file="fleet/worker/plans.py",
+        file="fleet/worker/commit_metadata.py",
         old='return plan if isinstance(plan, dict) and plan.get("v") == 1 else {}',
         new="return plan if isinstance(plan, dict) else {}",
         tests=_PIPELINE,
@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         name="ranges-back-inline-without-seek",
-        file="fleet/worker/ways.py",
+        file="fleet/worker/adaptive_reader.py",
         old="                consumer.seek(KafkaPartition(tp.topic, tp.partition, position))\n",
         new="                KafkaPartition(tp.topic, tp.partition, position)\n",
         tests=("tests/ranges/test_switch.py",),
@@ -134,56 +134,56 @@ MUTANTS = (
     # --- failures of records --------------------------------------------------------------
     Mutant(
         name="culprits-suspect-not-asked-again",
-        file="fleet/worker/culprits.py",
+        file="fleet/worker/poison_search.py",
         old="        for seconds in self._rests:\n            self._rest(seconds)\n            outcomes",
         new="        for seconds in self._rests[1:]:\n            self._rest(seconds)\n            outcomes",
         tests=_CULPRITS,
     ),
     Mutant(
         name="culprits-poison-without-a-witness",
-        file="fleet/worker/culprits.py",
-        old="        if failed and not self._witness:\n            return Culprits(ill=self._error)\n",
+        file="fleet/worker/poison_search.py",
+        old="        if failed and not self._witness:\n            return PoisonFound(ill=self._error)\n",
         new="",
         tests=_CULPRITS,
     ),
     Mutant(
         name="culprits-part-without-records-is-a-witness",
-        file="fleet/worker/culprits.py",
+        file="fleet/worker/poison_search.py",
         old="            self._witness = self._holds(part)\n",
         new="            self._witness = True\n",
         tests=_CULPRITS,
     ),
     Mutant(
         name="begun-condemned-after-one-end-alone",
-        file="fleet/worker/narrowing.py",
+        file="fleet/worker/crash_search.py",
         old="self.end - self.start == 1 and self.tries >= ALONE",
         new="self.end - self.start == 1 and self.tries >= 1",
         tests=("tests/worker/test_begun.py", _COUNTS),
     ),
     Mutant(
         name="begun-cut-one-end-later",
-        file="fleet/worker/narrowing.py",
+        file="fleet/worker/crash_search.py",
         old="if begun.until is None and begun.tries < TOGETHER:",
         new="if begun.until is None and begun.tries <= TOGETHER:",
         tests=("tests/worker/test_begun.py", _COUNTS),
     ),
     Mutant(
         name="begun-count-of-another-range",
-        file="fleet/worker/narrowing.py",
+        file="fleet/worker/crash_search.py",
         old="tries=begun.tries if begun.next == end else 0",
         new="tries=begun.tries",
         tests=("tests/worker/test_begun.py", _COUNTS),
     ),
     Mutant(
         name="culprits-flood-goes-to-dead-letters",
-        file="fleet/worker/culprits.py",
+        file="fleet/worker/poison_search.py",
         old="if letters is not None and len(found) > room:",
         new="if letters is not None and len(found) > room + WITHOUT_WITNESS:",
         tests=_CULPRITS,
     ),
     Mutant(
         name="culprits-narrowing-does-not-end",
-        file="fleet/worker/culprits.py",
+        file="fleet/worker/poison_search.py",
         old="            if not self._in_time():\n",
         new="            if not self._in_time() and not letters:\n",
         tests=_CULPRITS,

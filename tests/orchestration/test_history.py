@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance, materialize
 
+from assets.asset_keys import history_key
 from assets.history import TABLES, history_assets, pipes_client
 from assets.history_plot import plot
-from assets.names import history_key
-from fleet.act.census import marked
+from fleet.act.home_processes import home_processes
 from fleet.clock import SystemClock
-from fleet.history.places import Place
+from fleet.history.table_folder import TableFolder
 from fleet.history.tables import Tables
 from fleet.history.writing import Writer
 from fleet.spec import FleetSpec
@@ -57,7 +57,7 @@ def recorded(scene):
 
 def of_home(home):
     """Processes that a run started for this home, Spark's server among them."""
-    found = [m.process.pid for m in marked(home)]
+    found = [m.process.pid for m in home_processes(home)]
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -104,7 +104,9 @@ def test_a_run_records_tells_and_can_be_ended(scene, tmp_path, monkeypatch):
     assert told["commits"]["rows added"].value == tables.rows()["commits"]
     assert of_home(home) == []
 
-    with Writer(Place(home / "history"), cluster="main", clock=SystemClock(), retention=86400.0):
+    with Writer(
+        TableFolder(home / "history"), cluster="main", clock=SystemClock(), retention=86400.0
+    ):
         told = recorded(scene)
     assert "rows added" not in told["commits"]
     assert told["commits"]["dagster/row_count"].value == tables.rows()["commits"]

@@ -11,10 +11,10 @@ from dagster import (
     materialize,
 )
 
-from assets.groups import recorded
-from assets.judging import lag_judgement, receipt_judgement, storm_judgement
+from assets.change_metadata import change_metadata, markdown, plan_metadata, plan_sentence
+from assets.group_assets import recorded
+from assets.judgements import lag_judgement, receipt_judgement, storm_judgement
 from assets.resources import told
-from assets.tables import change_metadata, markdown, plan_metadata, plan_sentence
 from fleet.decide.storms import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused

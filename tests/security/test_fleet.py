@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from dagster import DagsterInstance, materialize
 
-from assets.groups import plan_asset
+from assets.group_assets import plan_asset
 from assets.resources import FleetResource, declared
 from fleet import cli
 from fleet.acls import grants

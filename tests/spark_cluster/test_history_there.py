@@ -35,11 +35,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 IMPATIENT = """
 import sys
 from fleet import cli
-from fleet.commands import recording
+from fleet.commands import history_session as recording
 
 recording._TASK_SECONDS = 4.0
 if sys.argv[1] == "trusting":
-    recording.Session._cores = lambda *_: 2
+    recording.LazySpark._cores = lambda *_: 2
 sys.exit(cli.run(["history", "run", "-o", "json"]))
 """
 

@@ -25,7 +25,7 @@ from fleet.model import TopicPartition
 from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import Cluster, GroupSpec
+from fleet.spec import ClusterSpec, GroupSpec
 from tests.conftest import RunningBroker
 from tests.support.waiting import sizes, stored, until
 
@@ -108,7 +108,7 @@ class Group:
             }
         )
         settings = WorkerSettings(
-            cluster=Cluster(bootstrap_servers=self.bootstrap),
+            cluster=ClusterSpec(bootstrap_servers=self.bootstrap),
             bootstrap_servers=self.bootstrap,
             group=spec,
             revision=revision,

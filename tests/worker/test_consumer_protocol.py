@@ -9,8 +9,9 @@ from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member
 from fleet.settings import WorkerSettings
-from fleet.spec import Cluster, GroupSpec
+from fleet.spec import ClusterSpec, GroupSpec
 from fleet.worker.events import Events
+from fleet.worker.member_state import End
 from fleet.worker.protocols import (
     RETRIED,
     VOID,
@@ -20,7 +21,6 @@ from fleet.worker.protocols import (
     protocol_of,
     verdict,
 )
-from fleet.worker.standing import End
 from fleet.worker.takeover import ForeignHolder, Former, Takeover
 
 
@@ -29,7 +29,7 @@ def protocol(**worker):
     declared = {"entrypoint": "m:f", "protocol": "consumer", **worker}
     spec = GroupSpec.model_validate({"group": "g", "topics": ["t"], "worker": declared})
     return protocol_of(
-        WorkerSettings(cluster=Cluster(), bootstrap_servers="x", group=spec, revision="r")
+        WorkerSettings(cluster=ClusterSpec(), bootstrap_servers="x", group=spec, revision="r")
     )
 
 

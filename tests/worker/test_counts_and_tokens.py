@@ -2,9 +2,9 @@
 
 from fleet.model import TopicPartition
 from fleet.worker.batches import InlineBatch
-from fleet.worker.narrowing import pieces
-from fleet.worker.plans import Begun, Ownership
-from tests.worker.test_culprits import Entry, batch, examined, found
+from fleet.worker.commit_metadata import Begun, Ownership
+from fleet.worker.crash_search import pieces
+from tests.worker.test_poison_search import Entry, batch, examined, found
 
 P0 = TopicPartition("t", 0)
 

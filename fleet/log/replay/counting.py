@@ -21,8 +21,8 @@ from itertools import pairwise
 from statistics import median
 
 from fleet.counted import Counted
+from fleet.log.record_types import OffsetCommit, Record, Tombstone, Undecoded
 from fleet.log.replay.causes import Replay
-from fleet.log.shapes import OffsetCommit, Record, Tombstone, Undecoded
 from fleet.model import TopicPartition
 from fleet.rebalances import Rebalance
 
