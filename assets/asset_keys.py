@@ -9,8 +9,8 @@ import re
 
 from dagster import AssetKey, DagsterRun
 
+from fleet.config.spec import GroupSpec
 from fleet.decide.slugs import slug
-from fleet.spec import GroupSpec
 
 LAG = "lag"
 STORM = "storm"

@@ -19,11 +19,11 @@ from assets.cluster_tick import budget_of
 from assets.judgements import lag_judgement
 from assets.recent_rebalances import from_tables
 from assets.resources import FleetResource, told
-from fleet.commands.recent import minutes_of
+from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.decide.slugs import slug
-from fleet.decide.storm_watch import watch_reach
-from fleet.keeping_up import judged
-from fleet.spec import FleetSpec, GroupSpec
+from fleet.decide.storms.storm_watch import watch_reach
+from fleet.manager.keeping_up import judged
+from fleet.manager.recent import minutes_of
 
 
 def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:

@@ -18,19 +18,19 @@ from assets import asset_keys
 from assets.judgements import Judgement, lag_judgement, receipt_judgement, storm_judgement
 from assets.recent_rebalances import from_tables
 from assets.sensor_cursor import GroupSummary, SensorMemory, due
-from fleet.commands.recent import minutes_of
-from fleet.decide.storm_watch import watch_reach
+from fleet.config.spec import FleetSpec, GroupSpec
+from fleet.decide.storms.storm_watch import watch_reach
 from fleet.decide.verdicts import GroupVerdict
-from fleet.keeping_up import in_doubt, judged
 from fleet.lag.snapshot import Snapshot
+from fleet.manager.keeping_up import in_doubt, judged
+from fleet.manager.recent import minutes_of
 from fleet.model import GroupSnapshot, GroupState
-from fleet.rebalances import Rebalance
+from fleet.model.rebalances import Rebalance
 from fleet.slots import Change
-from fleet.spec import FleetSpec, GroupSpec
 from fleet.text import duration
 
 if TYPE_CHECKING:
-    from fleet.cycle import Fleet
+    from fleet.manager.cycle import Fleet
 
 COUNTED_A_TICK = 20
 """Unchanged groups whose rebalances are counted in a tick, in turns."""

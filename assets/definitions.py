@@ -16,7 +16,7 @@ from assets.reconcile_schedule import reconcile_schedule
 from assets.resources import FleetResource, declared
 from assets.storm_sensor import storm_sensor
 from assets.watch_sensor import watch_sensor
-from fleet.spec import FleetSpec
+from fleet.config.spec import FleetSpec
 
 
 def build(spec: FleetSpec) -> Definitions:

@@ -29,12 +29,12 @@ from assets import asset_keys
 from assets.change_metadata import change_metadata, change_sentence, plan_metadata
 from assets.judgements import receipt_judgement
 from assets.resources import FleetResource, told
+from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.decide.slugs import slug
 from fleet.slots import Change, ChangeState
-from fleet.spec import FleetSpec, GroupSpec
 
 if TYPE_CHECKING:
-    from fleet.cycle import Fleet
+    from fleet.manager.cycle import Fleet
 
 
 class ChangeConfig(Config):

@@ -32,7 +32,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets import asset_keys
 from assets.resources import FleetResource
-from fleet.spec import FleetSpec
+from fleet.config.spec import FleetSpec
 
 CRON: Final = "*/10 * * * *"
 MAX_SECONDS: Final = 3600

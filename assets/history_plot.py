@@ -12,7 +12,7 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fleet.rebalances import Rebalance
+from fleet.model.rebalances import Rebalance
 from fleet.report.wording import cause_text, clock_text, took, who
 
 _SHOWN: Final = 6

@@ -18,11 +18,11 @@ from dagster import (
 )
 
 from assets.change_metadata import change_metadata, change_sentence, sentences
-from fleet.decide.storms import Storm
+from fleet.config.spec import GroupSpec, LagScaling
+from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level
 from fleet.model import GroupSnapshot, LagCase, Verdict
 from fleet.slots import Change, ChangeState
-from fleet.spec import GroupSpec, LagScaling
 
 WARN = AssetCheckSeverity.WARN
 ERROR = AssetCheckSeverity.ERROR

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from fleet.rebalances import Rebalance
+from fleet.model.rebalances import Rebalance
 
 if TYPE_CHECKING:
-    from fleet.cycle import Fleet
+    from fleet.manager.cycle import Fleet
 
 FRESH: Final = 60.0
 """Seconds after which the history is too old to tell of storms that begin."""

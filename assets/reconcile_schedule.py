@@ -29,16 +29,16 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets import asset_keys
 from assets.resources import FleetResource
+from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.decide.slugs import slug
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.model import Plan, Step, StepKind
 from fleet.slots import ChangeState
-from fleet.spec import FleetSpec, GroupSpec
 from fleet.text import duration, plural
 
 if TYPE_CHECKING:
-    from fleet.cycle import Fleet
+    from fleet.manager.cycle import Fleet
 
 TICK_DEADLINE = 40.0
 """Seconds; Dagster ends a tick after 60."""

@@ -1,4 +1,4 @@
-"""What the definitions need from outside: the declared fleets, and `fleet.cycle.Fleet` per use.
+"""What the definitions need from outside: the declared fleets, and a `Fleet` per use.
 
 Problem: Kafka clients opened while definitions load would live in every code server and run
 worker, and a fleet.yaml read once would grow old. Choice: loading definitions only reads the
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from dagster import ConfigurableResource, Failure
 from pydantic import Field
 
+from fleet.config.load import load
+from fleet.config.spec import FleetSpec
 from fleet.errors import FleetError
-from fleet.load import load
-from fleet.spec import FleetSpec
 
 if TYPE_CHECKING:
-    from fleet.cycle import Fleet
+    from fleet.manager.cycle import Fleet
 
 
 def declared(environ: Mapping[str, str] = os.environ) -> FleetSpec:
@@ -46,7 +46,7 @@ class FleetResource(ConfigurableResource):  # type: ignore[type-arg]
     @contextmanager
     def open(self) -> Iterator["Fleet"]:
         """A Fleet for one use; FleetErrors pass through."""
-        from fleet.cycle import Fleet  # noqa: PLC0415  imports Kafka: only where it is used
+        from fleet.manager.cycle import Fleet  # noqa: PLC0415  imports Kafka: only where it is used
 
         config = Path(self.config) if self.config else None
         home = Path(self.home) if self.home else None

@@ -29,14 +29,14 @@ from assets.cluster_tick import Event
 from assets.judgements import storm_judgement
 from assets.recent_rebalances import from_tables
 from assets.resources import FleetResource
-from fleet.decide.storm_watch import StormWatch, watch_reach
-from fleet.decide.storms import Storm
+from fleet.config.spec import FleetSpec
+from fleet.decide.storms.assessment import Storm
+from fleet.decide.storms.storm_watch import StormWatch, watch_reach
 from fleet.errors import FleetError
-from fleet.rebalances import Rebalance
-from fleet.spec import FleetSpec
+from fleet.model.rebalances import Rebalance
 
 if TYPE_CHECKING:
-    from fleet.cycle import Fleet
+    from fleet.manager.cycle import Fleet
 
 INTERVAL = 15
 EVENTS_A_TICK = 50

@@ -31,9 +31,9 @@ from assets.dead_runs import combined, mark_of, seen_again, why_dead
 from assets.group_assets import discovered_partitions
 from assets.resources import FleetResource
 from assets.sensor_cursor import SensorMemory, StartedRun, due
+from fleet.config.spec import FleetSpec
 from fleet.decide.slugs import slug
 from fleet.errors import FleetError, Unreachable
-from fleet.spec import FleetSpec
 
 INTERVAL = 15
 DEADLINE = 20.0

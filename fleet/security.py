@@ -9,8 +9,8 @@ Errors name the variable or file, never what it holds.
 from collections.abc import Mapping
 from pathlib import Path
 
+from fleet.config.spec import ClusterSpec, Sasl, Security
 from fleet.errors import ConfigError
-from fleet.spec import ClusterSpec, Sasl, Security
 
 
 def client_config(

@@ -23,9 +23,9 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from urllib3.connection import HTTPConnection
 
 from fleet.clock import Clock
-from fleet.closing import Closing
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.slots.backend import Moved
+from fleet.system.closing import Closing
 from k8s.object_names import MANAGER
 
 Object = dict[str, Any]

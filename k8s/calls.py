@@ -22,7 +22,7 @@ from kubernetes.client import ApiClient
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
-from fleet.evidence import Writes
+from fleet.slots.evidence import Writes
 from k8s.api import (
     TRANSPORT,
     Conflict,

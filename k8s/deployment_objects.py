@@ -11,9 +11,9 @@ import json
 from base64 import b64encode
 from typing import Final
 
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import FixedScaling, GroupSpec
 from fleet.errors import ConfigError
-from fleet.settings import WorkerSettings
-from fleet.spec import FixedScaling, GroupSpec
 from k8s.object_names import HASH_LABEL, ObjectNames
 from k8s.pod_template import CODE_KEY, Object, runtime_of, template
 from k8s.store_roles import worker_rules

@@ -10,9 +10,9 @@ of groups that the file does not declare. Nothing is changed. Cost: one question
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.decide.slugs import k8s_slug
-from fleet.findings import Finding, fail, ok, warn
-from fleet.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
+from fleet.model.findings import Finding, fail, ok, warn
 from k8s.api import Api, Object
 from k8s.conflicts import autoscalers_of
 from k8s.object_names import CLUSTER_LABEL, GROUP_ANNOTATION, GROUP_LABEL, SPARK, ObjectNames

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.closing import Closing
+from fleet.system.closing import Closing
 from k8s.api import Object
 from k8s.calls import Calls
 from k8s.reflector import Reflector, version_of

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final, cast
 
 from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import FleetSpec, KubernetesRuntimeSpec, RuntimeSpec
 from fleet.decide.adopted import Adopted
 from fleet.errors import ConfigError
-from fleet.settings import WorkerSettings
 from fleet.slots import SlotStore
-from fleet.spec import FleetSpec, KubernetesRuntimeSpec, RuntimeSpec
 from fleet.worker.pod_environment import raw_revision
 from k8s.adoption import deployments_of
 from k8s.api import connect

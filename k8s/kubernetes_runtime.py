@@ -15,15 +15,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.code import packed_code
+from fleet.config.settings import settings_from
+from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.decide.adopted import Adopted
 from fleet.decide.vetoes import NO_CONCERNS, Vetoes
 from fleet.errors import FleetError, Refused, Unreachable
-from fleet.findings import Finding
 from fleet.model import Plan
-from fleet.settings import settings_from
+from fleet.model.findings import Finding
 from fleet.slots import SlotStore, WorkerProcess
-from fleet.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
+from fleet.system.code import packed_code
 from k8s import deployment_objects
 from k8s.adoption import Adoption
 from k8s.api import Api, Object

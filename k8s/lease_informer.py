@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fleet.clock import Clock
-from fleet.closing import Closing
 from fleet.errors import Unreachable
+from fleet.system.closing import Closing
 from k8s.api import Object
 from k8s.calls import PATIENCE, Calls
 from k8s.reflector import Reflector, version_of

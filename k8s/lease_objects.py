@@ -42,7 +42,7 @@ GOING: Final = f"{PREFIX}/going"
 TOKEN: Final = f"{PREFIX}/token"
 """Of the change whose actor was the last to write the gate, or to adopt a change."""
 BEAT: Final = f"{PREFIX}/beat"
-"""When somebody last tried whether Leases can be written (fleet.evidence)."""
+"""When somebody last tried whether Leases can be written (fleet.slots.evidence)."""
 SLOT: Final = f"{PREFIX}/slot"
 CHANGE: Final = f"{PREFIX}/change"
 

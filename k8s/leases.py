@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fleet.clock import Clock
-from fleet.evidence import Writes
 from fleet.slots import Change, ChangeState, Slot
 from fleet.slots.backend import Entry, Key, Kind, Remark, Remarks, Space, Value, is_next
+from fleet.slots.evidence import Writes
 from fleet.slots.gates import GateRecord
 from k8s import lease_objects as objects
 from k8s.api import Object

@@ -7,9 +7,9 @@ rendered only where it is asked for.
 
 from typing import Final
 
+from fleet.config.spec import FleetSpec
 from fleet.report.alert_rules import prometheus_duration, rules
 from fleet.report.dashboard import dashboard_json
-from fleet.spec import FleetSpec
 from k8s.part_objects import EXPORTER, WORKER_APP, meta
 from k8s.pod_template import Object
 

@@ -81,7 +81,7 @@ class ObjectNames:
     def settings(self, revision: str) -> str:
         """The ConfigMap of one revision: settings.json, and a copy of the code where it is small.
 
-        `revision` is ten hex digits (fleet.settings.revision_of).
+        `revision` is ten hex digits (fleet.config.settings.revision_of).
         """
         return f"{self.slug}-{revision}"
 

@@ -10,7 +10,7 @@ here knows where Kafka is.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fleet.spec import FleetSpec, KubernetesRuntimeSpec
+from fleet.config.spec import FleetSpec, KubernetesRuntimeSpec
 from k8s.object_names import MANAGED_LABEL, MANAGER, SPARK
 from k8s.pod_template import HOME, Object, container_security, placement, pod_security
 from k8s.roles import exporter_rules

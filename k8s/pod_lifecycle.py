@@ -13,8 +13,8 @@ worker whose `setup` never returns is never ready, and is left to whoever rolls 
 import math
 from typing import Any, Final
 
+from fleet.config.spec import GroupSpec
 from fleet.errors import ConfigError
-from fleet.spec import GroupSpec
 
 PORT: Final = "http"
 """The named port of probes, status and metrics."""

@@ -12,9 +12,9 @@ the worker's processes.
 
 from typing import Any, Final
 
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
-from fleet.settings import WorkerSettings
-from fleet.spec import GroupSpec, KubernetesRuntimeSpec
 from k8s.object_names import (
     CONTAINER,
     HASH_LABEL,

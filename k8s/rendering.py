@@ -9,13 +9,13 @@ from typing import Final
 
 from fleet.act.runtime import ManifestOptions, Manifests
 from fleet.clock import Clock
-from fleet.code import packed_code
+from fleet.config.settings import WorkerSettings, revision_of
+from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
-from fleet.settings import WorkerSettings, revision_of
-from fleet.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
+from fleet.system.code import packed_code
 from k8s.api import Api, connect
 from k8s.deployment_objects import fleet_objects
-from k8s.manager import manager
+from k8s.manager_objects import manager
 from k8s.monitoring import monitoring
 from k8s.object_names import SPARK
 from k8s.part_objects import config, exporter, kubernetes, logins, namespace, policies

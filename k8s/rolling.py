@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
 from fleet.errors import FleetError, NoRoom
-from fleet.settings import WorkerSettings
 from k8s import deployment_objects, pod_counts
 from k8s.api import Api, Conflict, Object, again_on_conflict
 from k8s.informer import Informer

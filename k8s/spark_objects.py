@@ -10,8 +10,8 @@ in its memory, and workers make theirs again, which costs no rebalance. Cost: on
 from collections.abc import Sequence
 from typing import Any, Final
 
+from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
-from fleet.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from k8s.object_names import MANAGED_LABEL, MANAGER, SPARK
 from k8s.pod_template import (
     HOME,

@@ -19,8 +19,8 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, Me
 
 from fleet.act.batched_leave import LeaveResult, LeavingMember
 from fleet.clock import Clock, SystemClock
-from fleet.closing import Closing
 from fleet.errors import FleetError, Unreachable
+from fleet.system.closing import Closing
 
 __all__ = ["GroupAdmin", "LeaveResult", "LeavingMember"]
 

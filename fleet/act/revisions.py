@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from fleet.act.runtime import Runtime
 from fleet.clock import Clock
-from fleet.code import code_digest
+from fleet.config.settings import WorkerSettings, revision_of, same_worker, settings_from
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.errors import Refused
-from fleet.settings import WorkerSettings, revision_of, same_worker, settings_from
-from fleet.spec import ClusterSpec, GroupSpec
+from fleet.system.code import code_digest
 
 
 @dataclass(frozen=True, kw_only=True)

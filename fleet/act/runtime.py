@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import FleetSpec, GroupSpec, RuntimeSpec
 from fleet.decide.adopted import Adopted
 from fleet.decide.vetoes import Vetoes
-from fleet.findings import Finding
 from fleet.model import Plan
-from fleet.settings import WorkerSettings
+from fleet.model.findings import Finding
 from fleet.slots import SlotStore, WorkerProcess
-from fleet.spec import FleetSpec, GroupSpec, RuntimeSpec
 
 
 class Runtime(Protocol):
@@ -121,7 +121,7 @@ class ManifestOptions:
     text: str
     """The file as it is written."""
     parts: frozenset[str]
-    """Of fleet.runtimes.PARTS."""
+    """Of fleet.system.runtimes.PARTS."""
     groups: tuple[str, ...] = ()
     """Of which workers are rendered; empty: of all."""
     image: str | None = None

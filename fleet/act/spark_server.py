@@ -30,14 +30,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fleet import class_sharing
-from fleet.act.home_processes import environment, home_processes
-from fleet.act.logs import last_line, set_aside
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
-from fleet.home import fleet_home, read_state, write_state
-from fleet.processes import ProcessId, end, spawn
-from fleet.processes import alive as process_alive
+from fleet.system import class_sharing
+from fleet.system.home import fleet_home, read_state, write_state
+from fleet.system.home_processes import environment, home_processes
+from fleet.system.log_files import last_line, set_aside
+from fleet.system.processes import ProcessId, end, spawn
+from fleet.system.processes import alive as process_alive
 
 SCHEMA: Final = 1
 PART: Final = "spark"

@@ -7,8 +7,8 @@ join. This module counts and asks; the runtime keeps processes alive.
 from collections.abc import Callable, Collection
 
 from fleet.act.runtime import Runtime
+from fleet.config.settings import settings_from
 from fleet.errors import FleetError, NoRoom
-from fleet.settings import settings_from
 from fleet.slots import SlotStore, WorkerProcess
 from fleet.text import plural
 

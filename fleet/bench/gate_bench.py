@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from fleet.bench.figures import Goal, Judged, Spread, spread
 from fleet.bench.ground import Ground
-from fleet.counted import Counted
 from fleet.demo.ordinary import await_settled
+from fleet.model.counted import Counted
 from fleet.slots import Phase
 
 BASE: Final = 2

@@ -18,14 +18,11 @@ from typing import Any, Final, Self
 
 import yaml
 
-from fleet.act.local import LocalRuntime
+from fleet.act.local.local_runtime import LocalRuntime
 from fleet.act.standby_pool import StandbyPool
 from fleet.bench.figures import seconds_between
 from fleet.broker import Broker
 from fleet.clock import Clock
-from fleet.closing import Closing
-from fleet.counted import Counted
-from fleet.cycle import Fleet
 from fleet.demo.backlog import await_lag
 from fleet.demo.coverage import coverage
 from fleet.demo.held import read_topics
@@ -34,11 +31,14 @@ from fleet.demo.measure import Meter
 from fleet.demo.order_stream import OrderStream
 from fleet.demo.ordinary import begin_at_the_end
 from fleet.errors import FleetError, Unreachable
-from fleet.home import write_whole
 from fleet.log.readers.group_log import GroupLog
+from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
+from fleet.model.counted import Counted
 from fleet.security import client_config
 from fleet.slots import Change, ChangeState
+from fleet.system.closing import Closing
+from fleet.system.home import write_whole
 from fleet.worker.events import VARIABLE as EVENTS_VARIABLE
 
 ACTOR: Final = "fleet bench"

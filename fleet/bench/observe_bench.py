@@ -33,8 +33,8 @@ from fleet.bench.figures import Goal, Spread, all_met, ratio, spread
 from fleet.broker import Broker
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.home import write_whole
 from fleet.observe.admin import Observer
+from fleet.system.home import write_whole
 
 LOOK: Final = 0.5
 SCRAPE: Final = 0.2

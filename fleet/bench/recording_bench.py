@@ -20,11 +20,11 @@ from fleet.act import spark_server
 from fleet.bench.offset_commits import write
 from fleet.bench.spent import Pids, Spent, below, peak
 from fleet.clock import Clock
-from fleet.commands.history_session import recording
-from fleet.cycle import Fleet
 from fleet.errors import FleetError
 from fleet.history.job import Recorder
 from fleet.history.tables import Tables
+from fleet.manager.cycle import Fleet
+from fleet.manager.history_session import recording
 
 Say = Callable[[str], None]
 BURROW: Final = 45_000.0

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from fleet.bench.figures import Goal, Judged, Spread, ratio, spread
 from fleet.bench.ground import Ground
-from fleet.counted import Counted
 from fleet.demo.ordinary import OneByOne, await_settled
+from fleet.model.counted import Counted
 
 MOST_PAUSE: Final = 0.5
 """Seconds beyond one batch."""

@@ -22,16 +22,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from fleet import processes
 from fleet.broker import node as nodes_
-from fleet.broker.config import HOST, NodeConfig, check_host, check_overrides, tool_logging
 from fleet.broker.jars import Kafka, find_kafka
+from fleet.broker.node_config import HOST, NodeConfig, check_host, check_overrides, tool_logging
 from fleet.broker.secrets import Secrets
 from fleet.broker.state import BrokerState, as_json, from_json
+from fleet.config.spec import ClusterSpec, Security
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
-from fleet.home import read_state, write_state
 from fleet.security import client_config
-from fleet.spec import ClusterSpec, Security
+from fleet.system import processes
+from fleet.system.home import read_state, write_state
 from fleet.text import plural
 
 SCHEMA: Final = 1

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from fleet import class_sharing, processes
-from fleet.broker.config import HOST, NodeConfig, server_logging, server_properties
 from fleet.broker.jars import Kafka
+from fleet.broker.node_config import HOST, NodeConfig, server_logging, server_properties
 from fleet.broker.secrets import Secrets
 from fleet.errors import FleetError
-from fleet.home import write_whole
-from fleet.processes import ProcessId
+from fleet.system import class_sharing, processes
+from fleet.system.home import write_whole
+from fleet.system.processes import ProcessId
 
 _FORMAT_SECONDS: Final = 60.0
 _QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fleet import processes
-from fleet.broker.config import HOST, NodeConfig
-from fleet.processes import ProcessId
+from fleet.broker.node_config import HOST, NodeConfig
+from fleet.system import processes
+from fleet.system.processes import ProcessId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The picture of the demo's groups, taken from a snapshot, the slots and the processes."""
 
-from fleet.cycle import Fleet
 from fleet.demo.measure import Meter
 from fleet.demo.view import GroupView, SlotView
+from fleet.manager.cycle import Fleet
 from fleet.model import GroupSnapshot
 from fleet.slots import Slot
 

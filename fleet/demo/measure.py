@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet.clock import Clock
-from fleet.counted import Counted
 from fleet.demo.coverage import Due, coverage, records_between
 from fleet.demo.demo_report import StepResult
 from fleet.demo.held import Held
 from fleet.demo.journal import JournalEntry
 from fleet.log.records import Record
 from fleet.log.replay.counting import count
+from fleet.model.counted import Counted
 
 
 class MeasuredLog(Protocol):

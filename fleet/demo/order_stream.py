@@ -5,14 +5,14 @@ import sys
 from pathlib import Path
 from typing import Final, Protocol
 
-from fleet import processes
 from fleet.clock import Clock
 from fleet.demo.producer import SCHEMA, ProducerOptions
 from fleet.demo.stage import PARTITIONS, TOPIC
 from fleet.errors import FleetError
-from fleet.home import read_state
 from fleet.model import TopicPartition
-from fleet.processes import ProcessId
+from fleet.system import processes
+from fleet.system.home import read_state
+from fleet.system.processes import ProcessId
 
 _STOP_SECONDS: Final = 40.0
 _POLL_SECONDS: Final = 0.1

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, cast
 
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError, Unreachable
-from fleet.home import read_state, write_state
+from fleet.system.home import read_state, write_state
 
 SCHEMA: Final = 1
 _TICK_SECONDS: Final = 0.05

@@ -21,7 +21,6 @@ from typing import Final
 
 from fleet.broker import Broker
 from fleet.clock import Clock, SystemClock
-from fleet.cycle import Fleet
 from fleet.demo import ordinary
 from fleet.demo.backlog import CAUGHT_UP, KEPT, await_lag, await_policy, keep_backlog
 from fleet.demo.coverage import Due
@@ -47,10 +46,11 @@ from fleet.demo.stage import (
 )
 from fleet.demo.view import Show
 from fleet.errors import ConfigError, FleetError
-from fleet.home import write_whole
 from fleet.log.readers.group_log import GroupLog
+from fleet.manager.cycle import Fleet
 from fleet.security import client_config
 from fleet.slots import Change, ChangeState
+from fleet.system.home import write_whole
 
 STEADY: Final = 300
 """Records per second while nothing is asked: three workers manage them on a slow machine too."""

@@ -14,10 +14,10 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from fleet.history.job_memory import JobMemory
-from fleet.history.table_columns import STATE, TABLES
-from fleet.history.table_manifests import DataFile
 from fleet.history.tables import day_of
-from fleet.history.writing import Writer, with_files
+from fleet.history.tables.table_columns import STATE, TABLES
+from fleet.history.tables.table_manifests import DataFile
+from fleet.history.tables.writing import Writer, with_files
 
 MANY: Final = 16
 SMALL: Final = 32 << 20

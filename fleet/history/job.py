@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from fleet.errors import FleetError
-from fleet.history.batch import Batch, BatchFiles
+from fleet.history.batch_tables import Batch, BatchFiles
 from fleet.history.compaction import compacted
 from fleet.history.job_memory import JobMemory
 from fleet.history.lag_rows import lag_rows
-from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
-from fleet.history.table_manifests import DataFile, Led
-from fleet.history.writing import Writer, with_files
+from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES
+from fleet.history.tables.table_manifests import DataFile, Led
+from fleet.history.tables.writing import Writer, with_files
 from fleet.lag.partition_lag import Logs
 from fleet.model import TopicPartition
 

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fleet.history.table_columns import STATE
-from fleet.history.table_folder import TableFolder
-from fleet.history.table_manifests import Manifest
+from fleet.history.tables.table_columns import STATE
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_manifests import Manifest
 
 Key = tuple[str, str, int]
 """Group, topic, partition."""

@@ -20,7 +20,7 @@ from fleet.lag.lag_columns import NONE, Longs
 from fleet.lag.partition_lag import CASES, Lag, Logs, measured
 from fleet.lag.snapshot import Snapshot
 from fleet.model import LagCase, TopicPartition
-from fleet.rebalances import Known
+from fleet.model.rebalances import Known
 
 ANYWAY: Final = 3600.0
 """Seconds after which a partition that stands still has its row again."""

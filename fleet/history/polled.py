@@ -14,7 +14,7 @@ from typing import Any
 from fleet.history.job_memory import JobMemory, Kept
 from fleet.lag.snapshot import Snapshot
 from fleet.model import GroupSnapshot, GroupState, Member, TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 
 _SETTLED = frozenset({GroupState.STABLE, GroupState.EMPTY})
 _Seen = dict[str, tuple[str, list[list[Any]]]]

@@ -7,11 +7,11 @@ from fleet.history.job import Done, commit
 from fleet.history.job_memory import JobMemory
 from fleet.history.lag_rows import polled_rows
 from fleet.history.polled import compared
-from fleet.history.rows import membership_row, rebalance_row
-from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
-from fleet.history.writing import Writer
+from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES
+from fleet.history.tables.table_rows import membership_row, rebalance_row
+from fleet.history.tables.writing import Writer
 from fleet.lag.snapshot import Snapshot
-from fleet.rebalances import Rebalance
+from fleet.model.rebalances import Rebalance
 
 
 class Poller:

@@ -28,8 +28,8 @@ from fleet.history.read_options import read_options
 from fleet.history.rollup import Rollup
 from fleet.history.source import _SENT as READ
 from fleet.history.source import read_share
-from fleet.history.table_columns import DIGEST, TABLES, spark_ddl
-from fleet.history.table_folder import TableFolder
+from fleet.history.tables.table_columns import DIGEST, TABLES, spark_ddl
+from fleet.history.tables.table_folder import TableFolder
 from fleet.kafka_source.pieces import OffsetRange, shares
 from fleet.kafka_source.source import by_value
 from fleet.log.record_columns import columns
@@ -50,8 +50,11 @@ _SENT: Final = (
     *READ,
     "fleet.errors",
     *(
-        f"fleet.history.{n}"
-        for n in ("rollup", "rollup_tasks", "prefilter", "table_folder", "table_columns")
+        "fleet.history.rollup",
+        "fleet.history.rollup_tasks",
+        "fleet.history.prefilter",
+        "fleet.history.tables.table_folder",
+        "fleet.history.tables.table_columns",
     ),
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fleet.spec import ClusterSpec
+from fleet.config.spec import ClusterSpec
 
 References = Mapping[str, Mapping[str, str]]
 """librdkafka option → {"env" | "file" | "value": …}."""

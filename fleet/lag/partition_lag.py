@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.lag.ends import EndHistory
+from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Floats, Longs, Rows
 from fleet.model import LagCase, TopicPartition
 

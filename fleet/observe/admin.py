@@ -39,7 +39,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.lag.ends import EndHistory
+from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import Commits
 from fleet.lag.partition_lag import Logs, measured
 from fleet.lag.snapshot import GroupFacts, Snapshot

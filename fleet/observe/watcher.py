@@ -19,7 +19,7 @@ import numpy as np
 from confluent_kafka import TopicCollection
 
 from fleet.clock import Clock
-from fleet.lag.ends import EndHistory
+from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import Commits, Floats
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.log.readers.group_log import Unreadable

@@ -2,12 +2,12 @@
 
 Problem: an alert on a raw count pages for every deploy, forty times for one dead broker, and
 says neither who nor what to do. Choice: what a storm is, is decided once, by Fleet
-(`fleet.decide.storms`, exported as `fleet_group_storm`): rebalances within a plan's price are
-not in it, and begin and end have hysteresis; the rules only call. Cause and worst member come
-into the annotations by a query, not as labels, since a label that changes would end one
-alert and begin another. Severity is `page` (somebody gets up) or `ticket` (somebody looks
-today); `scope` is what Alertmanager inhibits by. Needs Prometheus 2.42 (`keep_firing_for`).
-Cost: rules are rendered again when limits or groups in fleet.yaml change.
+(`fleet.decide.storms.assessment`, exported as `fleet_group_storm`): rebalances within a plan's
+price are not in it, and begin and end have hysteresis; the rules only call. Cause and worst member
+come into the annotations by a query, not as labels, since a label that changes would end one alert
+and begin another. Severity is `page` (somebody gets up) or `ticket` (somebody looks today); `scope`
+is what Alertmanager inhibits by. Needs Prometheus 2.42 (`keep_firing_for`). Cost: rules are
+rendered again when limits or groups in fleet.yaml change.
 """
 
 import re
@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fleet.spec import FleetSpec
-from fleet.yaml_text import dump
+from fleet.config.spec import FleetSpec
+from fleet.config.yaml_text import dump
 
 LOOKS: Final = 4
 """The exporter is blind once its view is older than so many looks."""

@@ -20,7 +20,7 @@ from math import ceil
 from typing import Final
 
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
 from fleet.report.wording import by_cause, sentence, short
 
 _EAGER: Final = frozenset({"range", "roundrobin", "sticky"})

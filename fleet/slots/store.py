@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.evidence import Writes
 from fleet.model import Plan, TopicPartition
 from fleet.slots import (
     Change,
@@ -27,6 +26,7 @@ from fleet.slots import (
 )
 from fleet.slots.acquire import SlotAcquisition
 from fleet.slots.backend import Backend, Key, Kind, Space, Value, mark_key
+from fleet.slots.evidence import Writes
 from fleet.slots.gates import GateRecord
 from fleet.slots.group_objects import Objects, change_of
 

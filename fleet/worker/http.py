@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fleet.errors import ConfigError
 
 Status = Callable[[], Mapping[str, Any]]
-"""The worker's facts now; see `fleet.worker.process`."""
+"""The worker's facts now; see `fleet.worker.slot.process`."""
 
 _COUNTERS: Final = {
     "batches": "Batches committed.",

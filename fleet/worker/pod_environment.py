@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError
-from fleet.settings import WorkerSettings
-from fleet.spec import KubernetesRuntimeSpec
 
 REVISION: Final = "FLEET_REVISION"
 TEMPLATE: Final = "FLEET_TEMPLATE_HASH"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException
 
-from fleet.spec import is_pattern
+from fleet.config.spec import is_pattern
 
 TIMEOUT: Final = 5.0
 """Seconds after which brokers that have not answered count as away."""

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.evidence import LeaseWatch
-from fleet.home import read_state, write_state
 from fleet.slots import Gate, Phase, Slot, SlotStore, WorkerReport, proven, spoiled
+from fleet.slots.evidence import LeaseWatch
+from fleet.system.home import read_state, write_state
 
 SCHEMA = 1
 _NOTE = "trial.json"

@@ -15,7 +15,7 @@ from typing import Final
 import yaml
 
 from fleet.errors import FleetError
-from fleet.home import write_whole
+from fleet.system.home import write_whole
 from k8s.cluster import programs
 from k8s.cluster.cluster_layout import API_SERVICE, DOMAIN, INSIDE, NODE, Layout
 

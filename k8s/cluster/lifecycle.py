@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-from fleet import processes
 from fleet.errors import FleetError, Unreachable
-from fleet.home import cache_home, read_state, write_state, write_whole
-from fleet.processes import ProcessId
+from fleet.system import processes
+from fleet.system.home import cache_home, read_state, write_state, write_whole
+from fleet.system.processes import ProcessId
 from k8s.cluster import boundary, certificates, components, loading, programs
 from k8s.cluster.api_questions import ApiQuestions
 from k8s.cluster.cluster_layout import Layout, free_network

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fleet.errors import FleetError
-from fleet.processes import ProcessId
+from fleet.system.processes import ProcessId
 from k8s.cluster import boundary, programs
 from k8s.cluster.cluster_layout import PAUSE
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from fleet.errors import FleetError
-from fleet.home import fleet_home
+from fleet.system.home import fleet_home
 from k8s.cluster.lifecycle import TrialCluster
 from k8s.images import image_build
 

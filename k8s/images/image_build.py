@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from fleet.errors import FleetError
-from fleet.home import cache_home, write_whole
+from fleet.system.home import cache_home, write_whole
 from k8s.cluster import programs
 from k8s.cluster.lifecycle import TrialCluster
 from k8s.images import base, wheels

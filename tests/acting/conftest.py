@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fleet.act.performer import Performer
+from fleet.act.change.performer import Performer
+from fleet.config.spec import GroupSpec
 from fleet.model import Step, StepKind
 from fleet.slots import Change, Gate, Slot
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import GroupSpec
 from tests.acting.standbys import GROUP, Behaviour, Crowd, Turning
 from tests.support.plans import plan_of, step_of
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.clock import ManualClock
-from fleet.counted import Counted
 from fleet.model import GroupState
-from fleet.rebalances import Rebalance
+from fleet.model.counted import Counted
+from fleet.model.rebalances import Rebalance
 from fleet.slots import Phase, Slot, WorkerProcess, WorkerReport
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.eligibility import candidates
-from fleet.worker.leave_completion import all_drained
-from fleet.worker.slot_lease import SlotWatcher
+from fleet.worker.slot.eligibility import candidates
+from fleet.worker.slot.leave_completion import all_drained
+from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support.rebalances import rebalance
 
 GROUP = "orders"

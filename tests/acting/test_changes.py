@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.act.changes import GroupChanges
+from fleet.act.change.changes import GroupChanges
 from fleet.errors import Refused
 from fleet.model import StepKind
 from fleet.slots import Change, ChangeState, Gate, Handover, Phase

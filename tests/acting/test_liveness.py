@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.act.changes import GroupChanges
+from fleet.act.change.changes import GroupChanges
 from fleet.act.liveness import sign, works_on
 from fleet.clock import ManualClock
-from fleet.processes import identify
 from fleet.slots import Change, ChangeState, Gate, Handover, Slot
 from fleet.slots.sqlite import SqliteStore
+from fleet.system.processes import identify
 from tests.support.plans import plan_of
 
 LEASE = 10.0

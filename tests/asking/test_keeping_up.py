@@ -9,13 +9,13 @@ from fleet.clock import ManualClock
 from fleet.decide.verdicts import LagVerdict
 from fleet.history.job import commit
 from fleet.history.job_memory import JobMemory
-from fleet.history.table_columns import COMMITS, LAG
-from fleet.history.table_folder import TableFolder
 from fleet.history.tables import Tables
-from fleet.history.writing import Writer
-from fleet.keeping_up import in_doubt, verdicts, with_past, with_settled, with_tables
+from fleet.history.tables.table_columns import COMMITS, LAG
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.writing import Writer
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.readers.positions import Positions, key_to
+from fleet.manager.keeping_up import in_doubt, verdicts, with_past, with_settled, with_tables
 from fleet.model import GroupSnapshot, GroupState, LagCase, PartitionState, TopicPartition
 from tests.asking.worlds import START, rebalance
 from tests.support.snapshots import snapshot_of

@@ -10,12 +10,21 @@ import termios
 import pytest
 from rich.console import Console
 
+from fleet.commands.groups.stormy_times import StormLooks, storm_spans
+from fleet.commands.groups.top_frame import (
+    SORTS,
+    Frame,
+    FrameRow,
+    after,
+    answer,
+    arranged,
+    drawn,
+    rows_of,
+)
 from fleet.commands.keys import BACKSPACE, ENTER, ESCAPE, Keys
-from fleet.commands.recent import Recent, recent_from
-from fleet.commands.stormy_times import StormLooks, storm_spans
-from fleet.commands.top_frame import SORTS, Frame, FrameRow, after, answer, arranged, drawn, rows_of
+from fleet.config.spec import FleetSpec, StormSpec
+from fleet.manager.recent import Recent, recent_from
 from fleet.model import GroupSnapshot, GroupState, LagCase, PartitionState, TopicPartition
-from fleet.spec import FleetSpec, StormSpec
 from tests.asking.worlds import START, rebalance
 from tests.support.json_contract import documented, shape
 from tests.support.snapshots import snapshot_of

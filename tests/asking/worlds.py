@@ -3,7 +3,7 @@
 from typing import Any
 
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
 from tests.support.rebalances import rebalance as plain
 
 START = 1_795_000_000.0

@@ -8,7 +8,7 @@ import pytest
 from fleet.bench.history_bench import HistoryOptions, HistoryResult, ways
 from fleet.bench.offset_commits import GROUPS, arrays
 from fleet.bench.recording_bench import RecordingResult
-from fleet.commands.bench_history import _as_json
+from fleet.commands.bench.bench_history import _as_json
 from fleet.log.record_columns import columns
 from tests.bench.test_commands import bench
 from tests.support.json_contract import documented, shape

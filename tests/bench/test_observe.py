@@ -10,7 +10,7 @@ import pytest
 from fleet import cli
 from fleet.bench.figures import spread
 from fleet.bench.observe_bench import ObserveOptions, ObserveResult, Size, _value
-from fleet.commands.bench_observe import as_json
+from fleet.commands.bench.bench_observe import as_json
 from fleet.commands.invocation import SCHEMA_VERSION
 from tests.support.json_contract import documented, shape
 

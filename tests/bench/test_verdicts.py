@@ -7,8 +7,8 @@ import pytest
 
 from fleet.bench import gate_bench, roll_bench
 from fleet.bench.figures import spread
-from fleet.commands.bench import answer
-from fleet.counted import Counted
+from fleet.commands.bench.bench import answer
+from fleet.model.counted import Counted
 from tests.support.json_contract import documented, shape
 from tests.support.rebalances import rebalance
 

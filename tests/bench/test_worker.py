@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fleet.bench.worker_bench import VARIANTS, WorkerOptions, WorkerResult, age_of, batches, rate_of
-from fleet.commands.bench_worker import answer
+from fleet.commands.bench.bench_worker import answer
 from fleet.errors import FleetError
 from tests.bench.test_commands import bench
 from tests.support.json_contract import documented, shape

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.broker.config import (
+from fleet.broker.node_config import (
     NodeConfig,
     check_host,
     server_logging,

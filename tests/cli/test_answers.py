@@ -15,16 +15,15 @@ from fleet.commands.answers import (
     print_change,
     print_plan,
 )
-from fleet.commands.changing import GroupOutcome
-from fleet.commands.checks import guarded
-from fleet.commands.doctor import as_json
-from fleet.commands.group_status import GroupStatus, Managed, status_answer
-from fleet.commands.recent import Recent
-from fleet.commands.status_table import last_change, print_status
-from fleet.decide.storms import Storm
+from fleet.commands.change.changing import GroupOutcome
+from fleet.commands.doctor.checks import guarded
+from fleet.commands.doctor.doctor import as_json
+from fleet.commands.groups.group_status import GroupStatus, Managed, status_answer
+from fleet.commands.groups.status_table import last_change, print_status
+from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, PartitionVerdict
 from fleet.errors import FleetError
-from fleet.findings import Finding, Severity
+from fleet.manager.recent import Recent
 from fleet.model import (
     GroupSnapshot,
     GroupState,
@@ -39,6 +38,7 @@ from fleet.model import (
     TopicPartition,
     Verdict,
 )
+from fleet.model.findings import Finding, Severity
 from fleet.slots import (
     Change,
     ChangeState,

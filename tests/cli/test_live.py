@@ -17,10 +17,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet import cli
-from fleet.act.home_processes import home_processes
 from fleet.clock import SystemClock
-from fleet.cycle import Fleet
+from fleet.manager.cycle import Fleet
 from fleet.model import StepKind
+from fleet.system.home_processes import home_processes
 from tests.support.plans import plan_of, step_of
 
 PARTITIONS = 4

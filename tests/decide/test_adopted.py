@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fleet.config.spec import FleetSpec, GroupSpec, LagScaling
 from fleet.decide.adopted import MEMBERS, Adopted, deployed, make_adopted_plan, members_of, runs_in
 from fleet.decide.refusals import refusals
 from fleet.decide.scaling import ScalingMemory, wanted_slots
@@ -20,7 +21,6 @@ from fleet.model import (
     TopicPartition,
 )
 from fleet.slots import Gate, Pause
-from fleet.spec import FleetSpec, GroupSpec, LagScaling
 
 SPEC = GroupSpec.model_validate(
     {

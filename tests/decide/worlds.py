@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fleet.config.settings import WorkerSettings, revision_of
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.decide.moves import range_owners
 from fleet.decide.world import GroupWorld
 from fleet.model import (
@@ -14,9 +16,7 @@ from fleet.model import (
     PartitionState,
     TopicPartition,
 )
-from fleet.settings import WorkerSettings, revision_of
 from fleet.slots import Gate, Phase, Slot, WorkerProcess
-from fleet.spec import ClusterSpec, GroupSpec
 
 NOW = 1_000_000.0
 GROUP = "orders"

@@ -13,7 +13,7 @@ from fleet.demo.journal import JournalEntry, entries_of, runs
 from fleet.demo.producer import order
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
-from fleet.worker.batches import Buffer, InlineBatch
+from fleet.worker.batch.batches import Buffer, InlineBatch
 from fleet.worker.context import BatchContext
 from tests.worker.test_batches import Record
 

@@ -22,11 +22,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from fleet.act.home_processes import home_processes
 from fleet.broker import Broker
 from fleet.demo.journal import JournalEntry, numbers
 from fleet.slots import ChangeState, Phase
 from fleet.slots.database import DATABASE
+from fleet.system.home_processes import home_processes
 from tests.faults.test_kills import all_active, spawn_manager
 from tests.support.kafka_tools import Record, dump_group_records
 from tests.support.workshop import Workshop

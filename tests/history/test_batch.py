@@ -8,13 +8,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from fleet.history.batch import Batch, BatchFiles
+from fleet.history.batch_tables import Batch, BatchFiles
 from fleet.history.job_memory import JobMemory
 from fleet.history.prefilter import decoded_last
 from fleet.history.rollup import Rollup
-from fleet.history.table_columns import DIGEST, TABLES
-from fleet.history.table_folder import TableFolder
-from fleet.history.table_manifests import DataFile
+from fleet.history.tables.table_columns import DIGEST, TABLES
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_manifests import DataFile
 from fleet.log.record_columns import columns
 from tests.history.records_made import group_metadata, offset_commit
 

@@ -10,10 +10,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import ManualClock, SystemClock
 from fleet.history.rollup_tasks import Task
-from fleet.history.table_folder import TableFolder
-from fleet.history.table_manifests import DataFile
 from fleet.history.tables import Tables
-from fleet.history.writing import KEPT_SECONDS, Writer
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_manifests import DataFile
+from fleet.history.tables.writing import KEPT_SECONDS, Writer
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.log.record_columns import LED
 from tests.history.test_exactly_once import TOPIC, fill, scan

@@ -31,8 +31,8 @@ ROOT = Path(__file__).parents[2]
 CHILD = """
 import functools, os, signal, sys, threading
 from fleet import cli
-from fleet.commands import history_session as recording
-from fleet.history import job, writing
+from fleet.manager import history_session as recording
+from fleet.history import job; from fleet.history.tables import writing
 
 at, times = sys.argv[1], int(sys.argv[2])
 recording.Recorder = functools.partial(job.Recorder, batch=int(os.environ["BATCH"]))

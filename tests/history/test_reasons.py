@@ -13,7 +13,7 @@ from fleet.log.replay.reasons import (
     of_epoch,
     of_generation,
 )
-from fleet.rebalances import Cause, Confidence
+from fleet.model.rebalances import Cause, Confidence
 
 CERTAIN, LIKELY, AMBIGUOUS = Confidence.CERTAIN, Confidence.LIKELY, Confidence.AMBIGUOUS
 

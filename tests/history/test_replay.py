@@ -16,7 +16,7 @@ from fleet.log.records import (
 )
 from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 
 START = 1_800_000_000.0
 

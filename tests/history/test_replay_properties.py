@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fleet.log.records import Record
 from fleet.log.replay.causes import Replay
-from fleet.rebalances import MembershipSpan, Rebalance
+from fleet.model.rebalances import MembershipSpan, Rebalance
 from tests.support.group_streams import GROUP, TOPIC_IDS, streams
 
 

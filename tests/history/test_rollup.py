@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet.bench.offset_commits import key, value
 from fleet.history.prefilter import decoded_last
 from fleet.history.rollup import Rollup
-from fleet.history.table_columns import DIGEST
+from fleet.history.tables.table_columns import DIGEST
 from fleet.log.record_columns import LED, columns
 from tests.history.records_made import commit, contract, event
 

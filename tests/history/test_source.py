@@ -28,7 +28,7 @@ from fleet.log.records import (
     Tombstone,
     decode,
 )
-from fleet.worker.spark_link import SparkLink
+from fleet.worker.batch.spark_link import SparkLink
 from tests.conftest import RunningBroker
 from tests.history import making
 from tests.support.waiting import until

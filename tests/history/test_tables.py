@@ -10,15 +10,15 @@ from fleet.history.job import commit
 from fleet.history.job_memory import JobMemory, Kept, LastCommit
 from fleet.history.lag_rows import lag_rows
 from fleet.history.polled import compared
-from fleet.history.rows import membership_row, rebalance_row
-from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
-from fleet.history.table_folder import TableFolder
-from fleet.history.table_manifests import latest, name_of, numbers
 from fleet.history.tables import Tables
-from fleet.history.writing import ATTEMPT_SECONDS, KEPT_SECONDS, Writer
+from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_manifests import latest, name_of, numbers
+from fleet.history.tables.table_rows import membership_row, rebalance_row
+from fleet.history.tables.writing import ATTEMPT_SECONDS, KEPT_SECONDS, Writer
 from fleet.lag.partition_lag import Logs
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 from tests.support.rebalances import rebalance as plain
 from tests.support.snapshots import snapshot_of
 

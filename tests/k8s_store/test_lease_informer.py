@@ -8,7 +8,7 @@ import pytest
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
 from fleet.slots import Gate, Phase
-from fleet.worker.slot_lease import SlotWatcher
+from fleet.worker.slot.slot_lease import SlotWatcher
 from k8s.api import Gone
 from k8s.calls import LEASE
 

@@ -11,7 +11,7 @@ from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.slots import Gate, WorkerReport
 from fleet.worker.events import Events
-from fleet.worker.slot_lease import SlotLease, SlotWatcher
+from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from k8s.store_roles import Rule, worker_rules
 
 pytestmark = pytest.mark.kubernetes

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import processes
 from fleet.errors import FleetError
+from fleet.system import processes
 from k8s.cluster import boundary
 from k8s.cluster.cluster_layout import DOMAIN, PAUSE
 from k8s.cluster.lifecycle import TrialCluster

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import FleetSpec
 from fleet.errors import ConfigError
-from fleet.settings import WorkerSettings
-from fleet.spec import FleetSpec
 from k8s.deployment_objects import (
     MOST_CODE,
     budget,

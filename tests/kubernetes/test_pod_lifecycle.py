@@ -2,8 +2,8 @@
 
 import pytest
 
+from fleet.config.spec import GroupSpec
 from fleet.errors import ConfigError
-from fleet.spec import GroupSpec
 from k8s.pod_lifecycle import grace_seconds, pre_stop, probes
 
 

@@ -10,8 +10,8 @@ from kubernetes.client import ApiClient, Configuration
 
 from fleet.act.runtime import ManifestOptions
 from fleet.clock import SystemClock
+from fleet.config.spec import FleetSpec
 from fleet.errors import FleetError
-from fleet.spec import FleetSpec
 from k8s.api import Api
 from k8s.object_names import ObjectNames
 from k8s.rendering import manifests

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from fleet.clock import SystemClock
+from fleet.config.load import load
+from fleet.config.settings import WorkerSettings, revision_of
 from fleet.errors import FleetError, NoRoom, Refused
-from fleet.findings import Severity
-from fleet.load import load
 from fleet.model import StepKind
-from fleet.settings import WorkerSettings, revision_of
+from fleet.model.findings import Severity
 from k8s import pod_creation
 from k8s.api import Api
 from k8s.kind import KIND

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.lag.ends import EndHistory
+from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.partition_lag import CASES, Logs, measured
 from fleet.model import LagCase, TopicPartition

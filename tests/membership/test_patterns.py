@@ -2,10 +2,10 @@
 
 import pytest
 
-from fleet.commands.checks_fleet import topics as doctor_on_topics
+from fleet.commands.doctor.checks_fleet import topics as doctor_on_topics
 from fleet.errors import Refused
-from fleet.findings import Severity
 from fleet.model import LagCase, StepKind
+from fleet.model.findings import Severity
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 

@@ -291,7 +291,7 @@ MUTANTS = (
     # --- performing -------------------------------------------------------------------------------
     Mutant(
         name="perform-goes-on-after-a-broken-price",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="if receipt.verdict is Verdict.DIFFERS and held:",
         new="if receipt.verdict is Verdict.UNVERIFIED and held:",
         tests=_PERFORMING,
@@ -305,7 +305,7 @@ MUTANTS = (
     ),
     Mutant(
         name="perform-starts-over-when-adopted",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="            index = lease.change.step\n",
         new="            index = len(lease.change.receipts) - len(lease.change.receipts)\n",
         tests=_PERFORMING,
@@ -342,7 +342,7 @@ MUTANTS = (
     ),
     Mutant(
         name="perform-lost-change-is-ended",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="            except LostLease:\n                raise\n            except RolledBack as error:\n"
         "                self.window",
         new="            except RolledBack as error:\n                self.window",
@@ -350,21 +350,21 @@ MUTANTS = (
     ),
     Mutant(
         name="perform-rolled-back-told-as-failed",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="return self._end(lease, ChangeState.ROLLED_BACK, self._rested(str(error)))",
         new="return self._end(lease, ChangeState.FAILED, self._rested(str(error)))",
         tests=_ROLLING,
     ),
     Mutant(
         name="perform-runtime-not-at-rest",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="            self.runtime.finish_removals(self.spec.group, failed=True)\n",
         new="            self.runtime.ensure()\n",
         tests=_PERFORMING,
     ),
     Mutant(
         name="perform-loss-noticed-at-the-end",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="            if self._lease is not None:\n                self._lease.check()\n",
         new="",
         tests=_PERFORMING,
@@ -373,7 +373,7 @@ MUTANTS = (
     ),
     Mutant(
         name="perform-standbys-of-a-group-without-slots",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="wanted = self.spec.replicas.standby if self.store.gate(self.spec.group).open else 0",
         new="wanted = self.spec.replicas.standby",
         tests=_PERFORMING,
@@ -417,35 +417,35 @@ MUTANTS = (
     # --- who may change a group ---------------------------------------------------------------------
     Mutant(
         name="change-of-a-living-manager-adopted",
-        file="fleet/act/changes.py",
+        file="fleet/act/change/changes.py",
         old="        if self.alive():\n            raise Refused(self._busy())\n",
         new="",
         tests=_CHANGING,
     ),
     Mutant(
         name="change-that-moved-counts-as-silent",
-        file="fleet/act/changes.py",
+        file="fleet/act/change/changes.py",
         old="            if mark != first:\n                return True\n",
         new="            if mark != first:\n                return False\n",
         tests=_CHANGING,
     ),
     Mutant(
         name="change-refused-plan-performed",
-        file="fleet/act/changes.py",
+        file="fleet/act/change/changes.py",
         old='        if plan.refusals:\n            raise Refused(" ".join(plan.refusals))\n',
         new="",
         tests=_CHANGING,
     ),
     Mutant(
         name="change-abort-strands-the-closed",
-        file="fleet/act/changes.py",
+        file="fleet/act/change/changes.py",
         old="leaving=gate.leaving & closed",
         new="leaving=frozenset()",
         tests=_CHANGING,
     ),
     Mutant(
         name="change-abort-keeps-its-pins",
-        file="fleet/act/changes.py",
+        file="fleet/act/change/changes.py",
         old="handover={}, rejoin={})",
         new="rejoin={})",
         tests=_CHANGING,

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from assets.resources import FleetResource, declared
 from fleet.broker import Broker
-from fleet.spec import FleetSpec
+from fleet.config.spec import FleetSpec
 from tests.support.brokers import running_broker
 
 PARTITIONS = 4

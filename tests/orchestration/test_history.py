@@ -14,12 +14,12 @@ from dagster import DagsterInstance, materialize
 from assets.asset_keys import history_key
 from assets.history import TABLES, history_assets, pipes_client
 from assets.history_plot import plot
-from fleet.act.home_processes import home_processes
 from fleet.clock import SystemClock
-from fleet.history.table_folder import TableFolder
+from fleet.config.spec import FleetSpec
 from fleet.history.tables import Tables
-from fleet.history.writing import Writer
-from fleet.spec import FleetSpec
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.writing import Writer
+from fleet.system.home_processes import home_processes
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]

@@ -19,15 +19,15 @@ from assets.checks import group_checks
 from assets.group_assets import group_assets
 from assets.watch_sensor import watch
 from fleet.clock import ManualClock
-from fleet.commands.group_status import gather
-from fleet.commands.recent import minutes_of, recently
+from fleet.commands.groups.group_status import gather
 from fleet.history.job import commit
 from fleet.history.job_memory import JobMemory
-from fleet.history.table_columns import LAG
-from fleet.history.table_folder import TableFolder
-from fleet.history.writing import Writer
-from fleet.keeping_up import with_past
-from fleet.lag.end_store import EndStore
+from fleet.history.tables.table_columns import LAG
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.writing import Writer
+from fleet.lag.samples import EndStore
+from fleet.manager.keeping_up import with_past
+from fleet.manager.recent import minutes_of, recently
 from fleet.model import TopicPartition
 from tests.orchestration.conftest import PARTITIONS, RECORDS
 from tests.support import commits

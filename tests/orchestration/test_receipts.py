@@ -15,7 +15,8 @@ from assets.change_metadata import change_metadata, markdown, plan_metadata, pla
 from assets.group_assets import recorded
 from assets.judgements import lag_judgement, receipt_judgement, storm_judgement
 from assets.resources import told
-from fleet.decide.storms import Storm
+from fleet.config.spec import LagScaling, PartitionsScaling
+from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused
 from fleet.model import (
@@ -28,7 +29,6 @@ from fleet.model import (
     Verdict,
 )
 from fleet.slots import ChangeState
-from fleet.spec import LagScaling, PartitionsScaling
 from tests.orchestration.made import change, group, plan, receipt, step
 
 KEY = AssetKey(["main", "rollout", "orders"])

@@ -4,9 +4,9 @@ from dagster import AssetCheckEvaluation, AssetObservation
 
 from assets import asset_keys
 from assets.storm_sensor import Weather, changed, events_of
-from fleet.decide.storm_watch import StormWatch
-from fleet.decide.storms import ClusterStorm, Storm
-from fleet.spec import FleetSpec
+from fleet.config.spec import FleetSpec
+from fleet.decide.storms.assessment import ClusterStorm, Storm
+from fleet.decide.storms.storm_watch import StormWatch
 
 SPEC = FleetSpec.model_validate({"fleets": [{"group": "orders", "topics": ["orders"]}]})
 

@@ -12,10 +12,10 @@ from assets.watch_sensor import watch
 from fleet.clock import ManualClock
 from fleet.history.job import commit
 from fleet.history.job_memory import JobMemory
-from fleet.history.rows import rebalance_row
-from fleet.history.table_columns import REBALANCES
-from fleet.history.table_folder import TableFolder
-from fleet.history.writing import Writer
+from fleet.history.tables.table_columns import REBALANCES
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_rows import rebalance_row
+from fleet.history.tables.writing import Writer
 from tests.asking.worlds import rebalance
 
 pytestmark = pytest.mark.broker

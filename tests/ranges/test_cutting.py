@@ -7,14 +7,14 @@ from itertools import pairwise
 import pytest
 from pyspark import cloudpickle
 
+from fleet.config.spec import ClusterSpec
 from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread, told_by
 from fleet.kafka_source.login import references, resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
 from fleet.kafka_source.source import FleetKafka, by_value
 from fleet.model import TopicPartition
-from fleet.spec import ClusterSpec
-from fleet.worker.adaptive_reader import ranges_pay
-from fleet.worker.ranges import NamedBatch, PartitionBounds, Ranges, fair
+from fleet.worker.batch.adaptive_reader import ranges_pay
+from fleet.worker.batch.ranges import NamedBatch, PartitionBounds, Ranges, fair
 
 P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fleet.clock import SystemClock
+from fleet.config.spec import BatchSpec
 from fleet.model import TopicPartition
-from fleet.spec import BatchSpec
-from fleet.worker.adaptive_reader import AdaptiveReader
-from fleet.worker.batches import InlineReading
-from fleet.worker.partition_ends import PartitionEnds
+from fleet.worker.batch.adaptive_reader import AdaptiveReader
+from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.partition_ends import PartitionEnds
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.home_processes import home_processes
-from fleet.act.local import LocalRuntime
+from fleet.act.local.local_runtime import LocalRuntime
 from fleet.clock import SystemClock
-from fleet.processes import ProcessId, alive
-from fleet.settings import WorkerSettings
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.slots import WorkerProcess
-from fleet.spec import ClusterSpec, GroupSpec
+from fleet.system.home_processes import home_processes
+from fleet.system.processes import ProcessId, alive
 from tests.support.waiting import sizes, until
 
 GROUP = "orders"

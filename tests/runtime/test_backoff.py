@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet import processes
-from fleet.act.logs import thin_out
-from fleet.act.process_table import Launch, ProcessRow
-from fleet.act.supervisor import FIRST_DELAY, STEADY_SECONDS, Supervisor, _Backoff
+from fleet.act.local.process_table import Launch, ProcessRow
+from fleet.act.local.supervisor import FIRST_DELAY, STEADY_SECONDS, Supervisor, _Backoff
 from fleet.clock import SystemClock
 from fleet.slots import ILL_AFTER
+from fleet.system import processes
+from fleet.system.log_files import thin_out
 
 
 class SetClock(SystemClock):

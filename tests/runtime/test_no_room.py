@@ -11,11 +11,11 @@ from fleet.act.standby_pool import StandbyPool
 from fleet.act.steps import kinds
 from fleet.act.steps.work import StepWork
 from fleet.clock import ManualClock
+from fleet.config.spec import GroupSpec
 from fleet.errors import NoRoom, RolledBack
 from fleet.model import StepKind
 from fleet.slots import Gate, WorkerProcess
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import GroupSpec
 from tests.support.plans import plan_of, step_of
 
 

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from fleet.act.home_processes import environment, home_processes
-from fleet.act.local import find_orphans
-from fleet.act.process_table import ProcessTable
+from fleet.act.local.local_runtime import find_orphans
+from fleet.act.local.process_table import ProcessTable
 from fleet.clock import SystemClock
 from fleet.errors import Refused
-from fleet.processes import alive, identify, spawn
+from fleet.system.home_processes import environment, home_processes
+from fleet.system.processes import alive, identify, spawn
 from tests.runtime.conftest import GROUP, REVISION
 
 pytestmark = pytest.mark.slow
@@ -199,7 +199,7 @@ def test_all_killed_and_all_back(bench):
 )
 def test_down_leaves_nothing(bench, monkeypatch, supervisor):
     """After down no process of the home runs, whatever state its supervisor was in."""
-    monkeypatch.setattr("fleet.act.local._SLACK_SECONDS", 0.5)
+    monkeypatch.setattr("fleet.act.local.local_runtime._SLACK_SECONDS", 0.5)
     bench.runtime.ensure()
     bench.start(2, env={"STUB_DRAIN": "0.3"})
     bench.until(lambda: bench.all_run(2))

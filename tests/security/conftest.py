@@ -24,10 +24,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from fleet.acls import Grant
 from fleet.broker import Broker
+from fleet.config.acls import Grant
+from fleet.config.spec import ClusterSpec, Sasl, Security
 from fleet.security import client_config
-from fleet.spec import ClusterSpec, Sasl, Security
 from tests.support.brokers import running_broker
 from tests.support.waiting import until
 

@@ -6,11 +6,11 @@ import subprocess
 import pytest
 
 from fleet import cli
-from fleet.acls import OFFSETS, grants
 from fleet.act.kafka import GroupAdmin, LeavingMember
+from fleet.config.acls import OFFSETS, grants
+from fleet.config.spec import ClusterSpec, Security
 from fleet.errors import FleetError
 from fleet.security import kafka_python_config
-from fleet.spec import ClusterSpec, Security
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker

@@ -6,7 +6,6 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import LostLease
-from fleet.evidence import LeaseWatch
 from fleet.model import TopicPartition
 from fleet.slots import (
     ChangeState,
@@ -19,6 +18,7 @@ from fleet.slots import (
     SlotStore,
     WorkerReport,
 )
+from fleet.slots.evidence import LeaseWatch
 from tests.support.plans import plan_of
 
 GROUP = "orders"

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.changes import GroupChanges
+from fleet.act.change.changes import GroupChanges
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from fleet.evidence import Evidence, LeaseWatch
 from fleet.slots import Gate, Slot, database
 from fleet.slots.database import DATABASE
+from fleet.slots.evidence import Evidence, LeaseWatch
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
-from fleet.worker.leave_completion import LeaveCompleter
-from fleet.worker.slot_lease import SlotWatcher
+from fleet.worker.slot.leave_completion import LeaveCompleter
+from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support.plans import plan_of
 
 GROUP = "g"

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 IMPATIENT = """
 import sys
 from fleet import cli
-from fleet.commands import history_session as recording
+from fleet.manager import history_session as recording
 
 recording._TASK_SECONDS = 4.0
 if sys.argv[1] == "trusting":

@@ -6,8 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.draft import draft
-from fleet.load import load
+from fleet.config.draft import draft
+from fleet.config.load import load
+from fleet.config.spec import ClusterSpec, KubernetesRuntimeSpec
 from fleet.model import (
     GroupSnapshot,
     GroupState,
@@ -15,7 +16,6 @@ from fleet.model import (
     PartitionState,
     TopicPartition,
 )
-from fleet.spec import ClusterSpec, KubernetesRuntimeSpec
 from tests.support.snapshots import snapshot_of
 
 

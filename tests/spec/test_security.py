@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import Consumer
 from kafka.admin import KafkaAdminClient
 
+from fleet.config.spec import ClusterSpec
 from fleet.errors import ConfigError
 from fleet.security import client_config, kafka_python_config
-from fleet.spec import ClusterSpec
 
 BOOT = "k1:9092, k2:9092"
 

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from fleet.clock import SystemClock
-from fleet.home import cache_home
+from fleet.system.home import cache_home
 from k8s.api import Api, Request, connect, transmit
 
 ADMIN = "admin"

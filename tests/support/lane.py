@@ -32,7 +32,7 @@ from fleet.clock import SystemClock
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import Record
 from fleet.log.replay.causes import Replay
-from fleet.rebalances import MembershipSpan, Rebalance
+from fleet.model.rebalances import MembershipSpan, Rebalance
 
 CLASSIC = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300, "max.poll.interval.ms": 10_000}
 CONSUMER = {"group.protocol": "consumer", "max.poll.interval.ms": 10_000}

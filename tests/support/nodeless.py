@@ -11,8 +11,8 @@ from collections.abc import Hashable
 from typing import Any
 
 from fleet.clock import SystemClock
-from fleet.settings import WorkerSettings
-from fleet.spec import FleetSpec
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import FleetSpec
 from k8s import deployment_objects
 from k8s.api import Api
 from k8s.informer import Informer

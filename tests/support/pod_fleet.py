@@ -20,9 +20,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Produc
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.settings import WorkerSettings, revision_of
+from fleet.config.settings import WorkerSettings, revision_of
+from fleet.config.spec import FleetSpec
 from fleet.slots import Gate, Phase, Slot
-from fleet.spec import FleetSpec
 from k8s.api import connect
 from k8s.deployment_objects import fleet_objects
 from k8s.images import image_build

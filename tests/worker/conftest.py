@@ -20,12 +20,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.clock import SystemClock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.demo.held import read_topics
 from fleet.model import TopicPartition
-from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import ClusterSpec, GroupSpec
 from tests.conftest import RunningBroker
 from tests.support.waiting import sizes, stored, until
 

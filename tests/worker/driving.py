@@ -13,22 +13,23 @@ import pyarrow as pa
 import pytest
 
 from fleet.clock import SystemClock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.kafka_source import source
 from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
-from fleet.settings import WorkerSettings
 from fleet.slots import Slot
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import ClusterSpec, GroupSpec
-from fleet.worker import membership, membership_setup
-from fleet.worker.batch_run import Identity
+from fleet.worker.batch.batch_run import Identity
+from fleet.worker.batch.entrypoint import Entrypoint
+from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.context import BatchContext
-from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner
-from fleet.worker.member_state import Drain
-from fleet.worker.protocols import protocol_of
+from fleet.worker.member import membership
+from fleet.worker.member.member_state import Drain
+from fleet.worker.member.protocols import protocol_of
 from fleet.worker.quarantine import QuarantinedPartitions
+from fleet.worker.slot import membership_setup
 from tests.support import spark_stand_in
 from tests.support.memory_kafka import MemoryKafka
 from tests.support.spark_stand_in import Link

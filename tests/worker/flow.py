@@ -12,17 +12,17 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import ManualClock, SystemClock
 from fleet.model import TopicPartition
-from fleet.worker.assigning import Start
-from fleet.worker.backing_off import BackingOff
-from fleet.worker.batch_run import Identity
-from fleet.worker.batches import InlineReading
-from fleet.worker.commit_metadata import decode_begun, decode_plan
+from fleet.worker.batch.batch_run import Identity
+from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.entrypoint import Entrypoint
+from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.context import BatchContext
-from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner
-from fleet.worker.member_state import MemberState
-from fleet.worker.pipeline import Pipeline
+from fleet.worker.member.backing_off import BackingOff
+from fleet.worker.member.member_state import MemberState
+from fleet.worker.member.pipeline import Pipeline
+from fleet.worker.offsets.assigning import Start
+from fleet.worker.offsets.commit_metadata import decode_begun, decode_plan
 from tests.support.spark_stand_in import Link
 
 SYSTEM = SystemClock()

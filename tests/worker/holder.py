@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.model import Member
-from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Slot
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import ClusterSpec, GroupSpec
-from fleet.worker.entrypoint import Entrypoint
+from fleet.worker.batch.entrypoint import Entrypoint
+from fleet.worker.batch.executor import BatchRunner, Identity
+from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner, Identity
-from fleet.worker.leave_completion import LeaveCompleter
-from fleet.worker.protocols import protocol_of
-from fleet.worker.reporting import Reporter
+from fleet.worker.member.protocols import protocol_of
 from fleet.worker.revision_trial import RevisionTrial
-from fleet.worker.slot_holder import HolderTools
-from fleet.worker.slot_lease import SlotWatcher
-from fleet.worker.spark_link import SparkLink
-from fleet.worker.takeover import Takeover
+from fleet.worker.slot.leave_completion import LeaveCompleter
+from fleet.worker.slot.reporting import Reporter
+from fleet.worker.slot.slot_holder import HolderTools
+from fleet.worker.slot.slot_lease import SlotWatcher
+from fleet.worker.slot.takeover import Takeover
 
 GROUP = "g"
 CLASSIC = {"protocol": "classic", "session_timeout": 180}

@@ -14,21 +14,21 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.settings import WorkerSettings
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClassicWorker, ClusterSpec, GroupSpec
 from fleet.slots import Gate, Phase
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import ClassicWorker, ClusterSpec, GroupSpec
-from fleet.worker import membership as members
-from fleet.worker.assigning import Assigner
-from fleet.worker.backing_off import BackingOff
 from fleet.worker.events import Events
-from fleet.worker.member_state import Drain, MembershipOptions
-from fleet.worker.membership import Membership
-from fleet.worker.protocols import ClassicProtocol
-from fleet.worker.reporting import Reporter
+from fleet.worker.member import membership as members
+from fleet.worker.member.backing_off import BackingOff
+from fleet.worker.member.member_state import Drain, MembershipOptions
+from fleet.worker.member.membership import Membership
+from fleet.worker.member.protocols import ClassicProtocol
+from fleet.worker.offsets.assigning import Assigner
 from fleet.worker.revision_trial import RevisionTrial
-from fleet.worker.slot_holder import HolderTools, SlotHolder
-from fleet.worker.slot_lease import SlotWatcher
+from fleet.worker.slot.reporting import Reporter
+from fleet.worker.slot.slot_holder import HolderTools, SlotHolder
+from fleet.worker.slot.slot_lease import SlotWatcher
 
 PATIENCE = 180.0
 

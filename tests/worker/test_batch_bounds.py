@@ -1,7 +1,7 @@
 """What a dropped or a half-read partition leaves of a batch's bounds."""
 
 from fleet.model import TopicPartition
-from fleet.worker.batches import Buffer
+from fleet.worker.batch.batches import Buffer
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

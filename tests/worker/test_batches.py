@@ -6,7 +6,7 @@ import pytest
 
 from fleet.kafka_source.columns import batch_of, to_stderr
 from fleet.model import TopicPartition
-from fleet.worker.batches import Buffer
+from fleet.worker.batch.batches import Buffer
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

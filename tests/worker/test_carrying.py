@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.worker.entrypoint import load
-from fleet.worker.pickle_by_value import pickle_by_value
+from fleet.worker.batch.entrypoint import load
+from fleet.worker.batch.pickle_by_value import pickle_by_value
 
 THERE = """
 import pickle, sys

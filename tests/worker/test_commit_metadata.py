@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.model import TopicPartition
-from fleet.worker.commit_metadata import (
+from fleet.worker.offsets.commit_metadata import (
     Finished,
     Ownership,
     commitable,

@@ -6,13 +6,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError
 
 from fleet.clock import ManualClock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.errors import FleetError
 from fleet.model import Member
-from fleet.settings import WorkerSettings
-from fleet.spec import ClusterSpec, GroupSpec
 from fleet.worker.events import Events
-from fleet.worker.member_state import End
-from fleet.worker.protocols import (
+from fleet.worker.member.member_state import End
+from fleet.worker.member.protocols import (
     RETRIED,
     VOID,
     Fenced,
@@ -21,7 +21,7 @@ from fleet.worker.protocols import (
     protocol_of,
     verdict,
 )
-from fleet.worker.takeover import ForeignHolder, Former, Takeover
+from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
 
 
 def protocol(**worker):

@@ -9,7 +9,7 @@ from fleet.clock import ManualClock
 from fleet.slots import FirstOpening, Gate, Phase, Slot, WorkerReport, on_trial
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
-from fleet.worker.gate_opener import AHEAD, GateOpener, first_gate
+from fleet.worker.slot.gate_opener import AHEAD, GateOpener, first_gate
 
 
 @dataclass(frozen=True)

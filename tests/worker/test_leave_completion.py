@@ -9,7 +9,7 @@ from fleet.clock import ManualClock
 from fleet.slots import Gate, Phase
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
-from fleet.worker.leave_completion import LeaveCompleter, all_drained
+from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
 
 NOBODY: frozenset[int] = frozenset()
 

@@ -3,9 +3,9 @@
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.clock import SystemClock
-from fleet.worker.dead_letters import DeadLetters
+from fleet.worker.batch.dead_letters import DeadLetters
+from fleet.worker.batch.poison_search import PoisonRecord
 from fleet.worker.events import Events
-from fleet.worker.poison_search import PoisonRecord
 from tests.worker.test_failures import batch
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.evidence import known_for
 from fleet.slots import Gate, Handover, Phase
+from fleet.slots.evidence import known_for
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.slot_lease import SlotWatcher
+from fleet.worker.slot.slot_lease import SlotWatcher
 
 
 class FedStore(SqliteStore):

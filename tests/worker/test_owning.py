@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.member_state import Drain
+from fleet.worker.member.member_state import Drain
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import QUICK, Driven
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
-from fleet.settings import WorkerSettings
-from fleet.spec import ClusterSpec, GroupSpec, KubernetesRuntimeSpec
-from fleet.worker.entrypoint import load
+from fleet.worker.batch.entrypoint import load
 from fleet.worker.pod_environment import (
     put_first,
     raw_revision,

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.batches import SCHEMA, InlineBatch
+from fleet.worker.batch.batches import SCHEMA, InlineBatch
+from fleet.worker.batch.poison_search import PoisonFound, PoisonSearch
 from fleet.worker.context import BatchRange
-from fleet.worker.poison_search import PoisonFound, PoisonSearch
 
 RESTS = (0.5, 1.0)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.commit_metadata import encode_plan
+from fleet.worker.offsets.commit_metadata import encode_plan
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import Driven
 

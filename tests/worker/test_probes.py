@@ -15,14 +15,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.settings import WorkerSettings
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.slots import Phase
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import ClusterSpec, GroupSpec
 from fleet.worker.events import Events
-from fleet.worker.member_state import MemberState
+from fleet.worker.member.member_state import MemberState
 from fleet.worker.reach import Reach
-from fleet.worker.reporting import Reporter
+from fleet.worker.slot.reporting import Reporter
 
 
 class Probed:

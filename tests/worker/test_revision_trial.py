@@ -8,8 +8,8 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport, on_trial, proven, spoiled
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.eligibility import candidates
 from fleet.worker.revision_trial import RevisionDoubts, RevisionTrial, alone, doubt, untried
+from fleet.worker.slot.eligibility import candidates
 
 FAILED = "the entrypoint fails for every partition"
 HELD = Slot(group="g", number=0, holder="n1", revision="r2", phase=Phase.ACTIVE, token=3)

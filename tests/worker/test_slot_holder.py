@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fleet.slots import Slot
-from fleet.worker.executor import BatchDone
-from fleet.worker.slot_holder import SlotHolder
+from fleet.worker.batch.executor import BatchDone
+from fleet.worker.slot.slot_holder import SlotHolder
 from tests.support.spark_stand_in import Link
 from tests.worker.flow import SYSTEM
 from tests.worker.holder import GROUP, Parts

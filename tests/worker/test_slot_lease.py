@@ -17,7 +17,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.slots import Gate, Phase, Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import VARIABLE, Events
-from fleet.worker.slot_lease import SlotLease, SlotWatcher
+from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 
 LEASE = 3000.0
 """Its third is longer than any test: what is renewed is renewed by the test."""

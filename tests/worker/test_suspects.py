@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.worker.batches import InlineBatch
+from fleet.worker.batch.batches import InlineBatch
 from tests.worker.test_poison_search import Entry, batch, examined, found
 
 

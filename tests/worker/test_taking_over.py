@@ -12,12 +12,12 @@ from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member
 from fleet.slots import Handover, Slot
-from fleet.worker.member_state import End, Ended
-from fleet.worker.membership import Membership
-from fleet.worker.membership_setup import membership_of
-from fleet.worker.reporting import Reporter
-from fleet.worker.slot_holder import SlotHolder
-from fleet.worker.spark_link import SparkLink
+from fleet.worker.batch.spark_link import SparkLink
+from fleet.worker.member.member_state import End, Ended
+from fleet.worker.member.membership import Membership
+from fleet.worker.slot.membership_setup import membership_of
+from fleet.worker.slot.reporting import Reporter
+from fleet.worker.slot.slot_holder import SlotHolder
 from tests.worker.holder import CLASSIC, CONSUMER, Parts
 
 FENCED = Ended(how=End.FENCED, sentence="82", clean=True)
@@ -244,7 +244,7 @@ def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
         asked.append(open_at)
         raise FleetError("seen")
 
-    monkeypatch.setattr("fleet.worker.slot_holder.membership_of", over)
+    monkeypatch.setattr("fleet.worker.slot.slot_holder.membership_of", over)
     for ahead in (2.0, 3600.0):
         scene.ask(open_at=scene.clock.now() + ahead)
         with pytest.raises(FleetError, match="seen"):

@@ -8,11 +8,11 @@ from fleet.act.join_window import JoinWindow
 from fleet.act.lease import ChangeLease
 from fleet.act.standby_pool import StandbyPool, Wait
 from fleet.clock import Clock
-from fleet.counted import Counted
-from fleet.evidence import LeaseWatch
+from fleet.config.spec import GroupSpec
 from fleet.model import GroupState
+from fleet.model.counted import Counted
 from fleet.slots import Gate, Handover, Slot, SlotStore
-from fleet.spec import GroupSpec
+from fleet.slots.evidence import LeaseWatch
 
 Leave = Callable[..., str | None]
 """leave(group, [(instance id or None, member id), …], reason=…) in one request: None = all are

@@ -19,8 +19,8 @@ from fleet.log.readers.positions import Positions, key_of, key_to
 from fleet.log.records import OffsetCommit, Record, Undecoded, decode
 from fleet.log.replay.causes import Replay, ReplayedCommit
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, MembershipSpan, Rebalance
-from fleet.totals import Totals
+from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
+from fleet.model.totals import Totals
 
 KEEP: Final = 86_400.0
 """Seconds for which rebalances are kept."""

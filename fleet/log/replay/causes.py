@@ -22,7 +22,7 @@ from fleet.log.replay.epochs import Epochs
 from fleet.log.replay.group_state import AskedCommits, ReplayedCommit, ReplayedGroup, ReplayedMember
 from fleet.log.replay.raw_epochs import typed
 from fleet.model import TopicPartition
-from fleet.rebalances import Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Known, MembershipSpan, Rebalance
 
 __all__ = ["SCHEMA", "Replay", "ReplayedCommit", "ReplayedMember"]
 

@@ -18,7 +18,7 @@ from fleet.log.record_types import ClassicMember, GroupMetadata
 from fleet.log.replay.group_state import ReplayedGroup, ReplayedMember
 from fleet.log.replay.reasons import GenerationChange, Reason, Silence, of_generation
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
 
 _REPLACEMENT_S = 60.0
 """A first record whose state is older than this was rewritten for a replaced member."""

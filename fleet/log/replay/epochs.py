@@ -39,7 +39,7 @@ from fleet.log.replay.reasons import (
     of_epoch,
 )
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 
 PROTOCOLS: Final[Mapping[int, str]] = {
     **dict.fromkeys((3, 4, 5, 6, 7, 8, 16), "consumer"),

@@ -17,7 +17,7 @@ from typing import Any, Final
 from fleet.lag.gap import is_early, usual_gap
 from fleet.log.record_types import OffsetCommit
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, MembershipSpan
+from fleet.model.rebalances import Cause, MembershipSpan
 
 AWAY: Final = -2
 """KIP-848: the epoch of a static member that said it will be back."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from fleet.log.replay.group_state import ReplayedGroup
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, Rebalance
 
 
 @dataclass(slots=True)

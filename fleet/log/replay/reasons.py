@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fleet.rebalances import Cause, Confidence
+from fleet.model.rebalances import Cause, Confidence
 
 _SLACK: Final = 0.1
 """Seconds by which timestamps of one broker's timers and records may differ."""
