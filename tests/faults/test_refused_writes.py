@@ -14,10 +14,10 @@ import pytest
 
 from fleet.act import spark_server
 from fleet.clock import SystemClock
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.kubernetes.leases.store_roles import worker_rules
 from fleet.worker.pod_environment import SPARK, SPARK_TOKEN
-from k8s.lease_store import LeaseStore
-from k8s.object_names import ObjectNames
-from k8s.store_roles import worker_rules
 from tests.conftest import RunningBroker
 from tests.faults.weather import WAYS, members
 from tests.support.kafka_tools import dump_group_records

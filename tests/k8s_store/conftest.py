@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.clock import SystemClock
-from k8s.lease_store import LeaseStore
-from k8s.object_names import ObjectNames
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.lease_store import LeaseStore
 from tests.support.kube_api import ADMIN, KubeApi
 
 GROUP = "orders"

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import Unreachable
+from fleet.kubernetes.client.calls import LEASE
+from fleet.kubernetes.leases import lease_objects as objects
 from fleet.slots import Gate, Handover, Phase, Slot, acquire
 from fleet.slots.backend import Kind
-from k8s import lease_objects as objects
-from k8s.calls import LEASE
 from tests.k8s_store.conftest import requests_of
 
 pytestmark = pytest.mark.kubernetes

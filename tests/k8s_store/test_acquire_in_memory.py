@@ -6,13 +6,13 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
+from fleet.kubernetes.client.calls import LEASE, Calls
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.lease_backend import LeaseBackend
+from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Handover, Phase, Quarantine, Slot
 from fleet.slots.acquire import CLAIM_PATIENCE
-from k8s.calls import LEASE, Calls
-from k8s.lease_store import LeaseStore
-from k8s.leases import LeaseBackend
-from k8s.object_names import ObjectNames
 from tests.support.memory_server import MemoryServer
 
 GROUP = "orders"

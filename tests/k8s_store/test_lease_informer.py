@@ -7,10 +7,10 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
+from fleet.kubernetes.client.api import Gone
+from fleet.kubernetes.client.calls import LEASE
 from fleet.slots import Gate, Phase
 from fleet.worker.slot.slot_lease import SlotWatcher
-from k8s.api import Gone
-from k8s.calls import LEASE
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import SchemaTooNew, Unreachable
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases import lease_objects as objects
+from fleet.kubernetes.leases.lease_objects import First, GateLease
+from fleet.kubernetes.leases.pod_revisions import PublishedTemplates
 from fleet.model import TopicPartition
 from fleet.slots import Change, Gate, Handover, Pause, Quarantine, Slot, WorkerReport
 from fleet.slots.gates import Claim, GateRecord
-from k8s import lease_objects as objects
-from k8s.lease_objects import First, GateLease
-from k8s.object_names import ObjectNames
-from k8s.pod_revisions import PublishedTemplates
 
 NAMES = ObjectNames("main", "orders")
 _finite = st.floats(allow_nan=False, allow_infinity=False)

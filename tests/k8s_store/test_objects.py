@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import SchemaTooNew
+from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE
+from fleet.kubernetes.leases import config_maps
+from fleet.kubernetes.leases import lease_objects as objects
+from fleet.kubernetes.leases.lease_objects import First
 from fleet.slots import Gate, Handover, Pause, WorkerReport
-from k8s import config_maps
-from k8s import lease_objects as objects
-from k8s.calls import CONFIG_MAP, LEASE
-from k8s.lease_objects import First
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"

@@ -9,10 +9,10 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
+from fleet.kubernetes.leases.store_roles import Rule, worker_rules
 from fleet.slots import Gate, WorkerReport
 from fleet.worker.events import Events
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
-from k8s.store_roles import Rule, worker_rules
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"

@@ -4,11 +4,11 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from k8s.api import Conflict
-from k8s.calls import COOL, LEASE, Calls, Silent
-from k8s.lease_objects import annotate, annotation, blank
-from k8s.object_names import ObjectNames
-from k8s.retry_on_conflict import RetryOnConflict
+from fleet.kubernetes.client.api import Conflict
+from fleet.kubernetes.client.calls import COOL, LEASE, Calls, Silent
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
+from fleet.kubernetes.leases.retry_on_conflict import RetryOnConflict
 from tests.support.memory_server import Answer, MemoryServer
 
 NAMES = ObjectNames("main", "orders")

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import FleetError, Unreachable
+from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Missing
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.store_roles import manager_rules, reader_rules, worker_rules
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Phase, Quarantine, WorkerReport
-from k8s.calls import CONFIG_MAP, LEASE, Missing
-from k8s.object_names import ObjectNames
-from k8s.store_roles import manager_rules, reader_rules, worker_rules
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"

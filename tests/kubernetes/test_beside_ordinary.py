@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from assets import asset_keys
 from fleet.bench.figures import ratio
+from fleet.dagster import asset_keys
 from fleet.slots import ChangeState
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube

@@ -23,7 +23,8 @@ LEFT_OUT = re.compile(
 )
 WORKS = {
     "worker": [
-        "import confluent_kafka, kafka, pyarrow, pandas, kubernetes, k8s.object_names",
+        "import confluent_kafka, kafka, pyarrow, pandas, kubernetes",
+        "import fleet.kubernetes.client.object_names",
         "from pyspark.sql.connect.session import SparkSession",
         "SparkSession.builder.remote('sc://127.0.0.1:1')",
         "import importlib.util; assert importlib.util.find_spec('dagster') is None",
@@ -36,7 +37,8 @@ WORKS = {
         "assert s.range(5).selectExpr('sum(id)').first()[0] == 10",
     ],
     "manager": [
-        "import dagster, dagster_webserver, matplotlib, assets.asset_keys",
+        "import dagster, dagster_webserver, matplotlib, fleet.dagster.asset_keys",
+        "import importlib.util; assert importlib.util.find_spec('assets.definitions')",
         "import dagster_k8s, dagster_postgres, psycopg2",
     ],
 }

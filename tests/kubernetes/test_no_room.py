@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.errors import NoRoom
-from k8s import pod_counts, pod_creation
-from k8s.api import again_on_conflict
-from k8s.pod_counts import PodCounts
+from fleet.kubernetes.client.api import again_on_conflict
+from fleet.kubernetes.deployment import pod_counts, pod_creation
+from fleet.kubernetes.deployment.pod_counts import PodCounts
 from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
 

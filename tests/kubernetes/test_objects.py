@@ -8,7 +8,8 @@ import pytest
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec
 from fleet.errors import ConfigError
-from k8s.deployment_objects import (
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.manifests.deployment_objects import (
     MOST_CODE,
     budget,
     deployment,
@@ -17,9 +18,8 @@ from k8s.deployment_objects import (
     leases,
     settings_map,
 )
-from k8s.object_names import ObjectNames
-from k8s.pod_lifecycle import grace_seconds
-from k8s.spark_objects import spark_objects
+from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds
+from fleet.kubernetes.manifests.spark_objects import spark_objects
 
 REVISION = "0123456789"
 

@@ -26,7 +26,13 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
 ]
-FIRST = ("log", "--diff-filter=A", "--format=%h", "--", "k8s/kubernetes_runtime.py")
+FIRST = (
+    "log",
+    "--diff-filter=A",
+    "--format=%h",
+    "--",
+    "fleet/kubernetes/deployment/kubernetes_runtime.py",
+)
 """Tells the first state of the code with which pods were managed."""
 BUILD = """
 import sys

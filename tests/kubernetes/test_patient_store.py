@@ -6,8 +6,8 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from k8s.api import LONGEST_WAIT
-from k8s.patient_store import PatientStore
+from fleet.kubernetes.client.api import LONGEST_WAIT
+from fleet.kubernetes.leases.patient_store import PatientStore
 
 
 class Away:

@@ -8,8 +8,8 @@ import itertools
 
 import pytest
 
-from k8s import pod_counts
-from k8s.pod_counts import CountedReplicaSet, PodCounts
+from fleet.kubernetes.deployment import pod_counts
+from fleet.kubernetes.deployment.pod_counts import CountedReplicaSet, PodCounts
 
 
 def shape(old: int, new: int, *, replicas: int, surge: int = 1, held: bool = True) -> PodCounts:

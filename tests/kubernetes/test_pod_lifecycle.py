@@ -4,7 +4,7 @@ import pytest
 
 from fleet.config.spec import GroupSpec
 from fleet.errors import ConfigError
-from k8s.pod_lifecycle import grace_seconds, pre_stop, probes
+from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds, pre_stop, probes
 
 
 def group(*, drain: str = "30s", lease: str = "30s", poll: str = "5m") -> GroupSpec:

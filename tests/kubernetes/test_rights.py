@@ -12,9 +12,9 @@ from fleet.act.runtime import ManifestOptions
 from fleet.clock import SystemClock
 from fleet.config.spec import FleetSpec
 from fleet.errors import FleetError
-from k8s.api import Api
-from k8s.object_names import ObjectNames
-from k8s.rendering import manifests
+from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.manifests.rendering import manifests
 from tests.support.kube_api import KubeApi
 from tests.support.needs import repository
 

@@ -12,11 +12,12 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
-from k8s import deployment_objects, pod_counts
-from k8s.api import Api, again_on_conflict
-from k8s.object_names import COST_ANNOTATION
-from k8s.pod_status import is_marked
-from k8s.rolling import Rolling
+from fleet.kubernetes.client.api import Api, again_on_conflict
+from fleet.kubernetes.client.object_names import COST_ANNOTATION
+from fleet.kubernetes.deployment import pod_counts
+from fleet.kubernetes.deployment.pod_status import is_marked
+from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.manifests import deployment_objects
 from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
 

@@ -10,12 +10,17 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
-from k8s import pod_counts
-from k8s.informer import Informer
-from k8s.lease_store import LeaseStore
-from k8s.object_names import COST_ANNOTATION, GROUP_LABEL, MANAGED_LABEL, ObjectNames
-from k8s.rolling import Rolling
-from k8s.templates import RegisteredTemplates
+from fleet.kubernetes.client.informer import Informer
+from fleet.kubernetes.client.object_names import (
+    COST_ANNOTATION,
+    GROUP_LABEL,
+    MANAGED_LABEL,
+    ObjectNames,
+)
+from fleet.kubernetes.deployment import pod_counts
+from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.deployment.templates import RegisteredTemplates
+from fleet.kubernetes.leases.lease_store import LeaseStore
 from tests.support.memory_server import MemoryServer
 
 NAMES = ObjectNames("main", "orders")

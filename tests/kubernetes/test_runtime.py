@@ -12,13 +12,13 @@ from fleet.clock import SystemClock
 from fleet.config.load import load
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.errors import FleetError, NoRoom, Refused
+from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
+from fleet.kubernetes.deployment import pod_creation
+from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
+from fleet.kubernetes.kind import KIND
 from fleet.model import StepKind
 from fleet.model.findings import Severity
-from k8s import pod_creation
-from k8s.api import Api
-from k8s.kind import KIND
-from k8s.kubernetes_runtime import KubernetesRuntime
-from k8s.object_names import GROUP_LABEL, ObjectNames
 from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
 from tests.support.plans import plan_of, step_of

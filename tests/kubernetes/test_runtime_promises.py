@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from assets import asset_keys
+from fleet.dagster import asset_keys
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change, ChangeState
 from tests.support.kafka_tools import generations

@@ -1,7 +1,7 @@
 """A worker's Role allows what its slots need and no more; `tests/k8s_store` asks a real server."""
 
-from k8s.object_names import ObjectNames
-from k8s.store_roles import reader_rules, worker_rules
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.store_roles import reader_rules, worker_rules
 
 NAMES = ObjectNames("main", "orders")
 WRITES = {"create", "update", "patch", "delete", "deletecollection", "*"}

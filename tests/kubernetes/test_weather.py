@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from kubernetes import client
 
+from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.slots import ChangeState
-from k8s.object_names import ObjectNames
 from tests.faults.weather import WAYS, members
 from tests.support.brokers import running_broker
 from tests.support.kafka_tools import dump_group_records

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance, materialize
 
-from assets.asset_keys import history_key
-from assets.history import TABLES, history_assets, pipes_client
-from assets.history_plot import plot
 from fleet.clock import SystemClock
 from fleet.config.spec import FleetSpec
+from fleet.dagster.asset_keys import history_key
+from fleet.dagster.history_assets import TABLES, history_assets, pipes_client
+from fleet.dagster.history_plot import plot
 from fleet.history.tables import Tables
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import sys
 from dagster import materialize, DagsterInstance
-from assets.history import history_assets, pipes_client
-from assets.resources import FleetResource, declared
+from fleet.dagster.history_assets import history_assets, pipes_client
+from fleet.dagster.resources import FleetResource, declared
 
 materialize(
     [history_assets(declared({"FLEET_CONFIG": sys.argv[1]}))],
@@ -65,7 +65,10 @@ def of_home(home):
                 environ = (entry / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"assets.history_process" in arguments and f"FLEET_HOME={home}".encode() in environ:
+            if (
+                b"fleet.dagster.history_process" in arguments
+                and f"FLEET_HOME={home}".encode() in environ
+            ):
                 found.append(int(entry.name))
     return found
 

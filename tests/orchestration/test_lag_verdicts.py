@@ -14,12 +14,12 @@ from dagster import (
     materialize,
 )
 
-from assets import asset_keys
-from assets.checks import group_checks
-from assets.group_assets import group_assets
-from assets.watch_sensor import watch
 from fleet.clock import ManualClock
 from fleet.commands.groups.group_status import gather
+from fleet.dagster import asset_keys
+from fleet.dagster.group_assets import group_assets
+from fleet.dagster.watch.group_checks import group_checks
+from fleet.dagster.watch.watch_sensor import watch
 from fleet.history.job import commit
 from fleet.history.job_memory import JobMemory
 from fleet.history.tables.table_columns import LAG

@@ -11,11 +11,11 @@ from dagster import (
     materialize,
 )
 
-from assets.change_metadata import change_metadata, markdown, plan_metadata, plan_sentence
-from assets.group_assets import recorded
-from assets.judgements import lag_judgement, receipt_judgement, storm_judgement
-from assets.resources import told
 from fleet.config.spec import LagScaling, PartitionsScaling
+from fleet.dagster.change_metadata import change_metadata, markdown, plan_metadata, plan_sentence
+from fleet.dagster.group_assets import recorded
+from fleet.dagster.judgements import lag_judgement, receipt_judgement, storm_judgement
+from fleet.dagster.resources import told
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused

@@ -3,9 +3,16 @@
 import pytest
 from dagster import validate_run_config
 
-from assets import asset_keys
 from assets.definitions import build
-from assets.reconcile_schedule import Said, aim_of, max_runtime, request_for, summary, wait_after
+from fleet.dagster import asset_keys
+from fleet.dagster.reconcile_schedule import (
+    Said,
+    aim_of,
+    max_runtime,
+    request_for,
+    summary,
+    wait_after,
+)
 from fleet.model import StepKind
 from tests.orchestration.made import group, plan, spec, step
 

@@ -4,8 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from assets.cluster_tick import in_turn
-from assets.sensor_cursor import EVENTS_A_TICK, HEARTBEAT, GroupSummary, SensorMemory, due, lag_band
+from fleet.dagster.watch.cluster_tick import in_turn
+from fleet.dagster.watch.sensor_cursor import (
+    EVENTS_A_TICK,
+    HEARTBEAT,
+    GroupSummary,
+    SensorMemory,
+    due,
+    lag_band,
+)
 from fleet.model import (
     GroupSnapshot,
     GroupState,

@@ -2,9 +2,9 @@
 
 from dagster import AssetCheckEvaluation, AssetObservation
 
-from assets import asset_keys
-from assets.storm_sensor import Weather, changed, events_of
 from fleet.config.spec import FleetSpec
+from fleet.dagster import asset_keys
+from fleet.dagster.watch.storm_sensor import Weather, changed, events_of
 from fleet.decide.storms.assessment import ClusterStorm, Storm
 from fleet.decide.storms.storm_watch import StormWatch
 

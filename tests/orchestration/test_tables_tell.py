@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from dagster import AssetCheckEvaluation, build_sensor_context, instance_for_test
 
-from assets import asset_keys
-from assets.storm_sensor import watch_storms
-from assets.watch_sensor import watch
 from fleet.clock import ManualClock
+from fleet.dagster import asset_keys
+from fleet.dagster.watch.storm_sensor import watch_storms
+from fleet.dagster.watch.watch_sensor import watch
 from fleet.history.job import commit
 from fleet.history.job_memory import JobMemory
 from fleet.history.tables.table_columns import REBALANCES

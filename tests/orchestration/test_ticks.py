@@ -17,15 +17,15 @@ from dagster import (
     materialize,
 )
 
-from assets import asset_keys
-from assets.checks import group_checks
-from assets.cluster_tick import look
 from assets.definitions import build
-from assets.group_assets import group_assets
-from assets.reconcile_schedule import tick
-from assets.sensor_cursor import SensorMemory, StartedRun
-from assets.storm_sensor import watch_storms
-from assets.watch_sensor import end_dead_runs, watch
+from fleet.dagster import asset_keys
+from fleet.dagster.group_assets import group_assets
+from fleet.dagster.reconcile_schedule import tick
+from fleet.dagster.watch.cluster_tick import look
+from fleet.dagster.watch.group_checks import group_checks
+from fleet.dagster.watch.sensor_cursor import SensorMemory, StartedRun
+from fleet.dagster.watch.storm_sensor import watch_storms
+from fleet.dagster.watch.watch_sensor import end_dead_runs, watch
 from fleet.decide.slugs import slug
 
 pytestmark = pytest.mark.broker

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance, materialize
 
-from assets.history import history_assets, pipes_client
-from assets.resources import FleetResource, declared
+from fleet.dagster.history_assets import history_assets, pipes_client
+from fleet.dagster.resources import FleetResource, declared
 from fleet.history.tables import Tables
 from tests.history.test_exactly_once import KILLS, MORE, broker, fill, held, run, scan
 from tests.spark_cluster.conftest import Elsewhere

@@ -13,14 +13,14 @@ from typing import Any
 from fleet.clock import SystemClock
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec
-from k8s import deployment_objects
-from k8s.api import Api
-from k8s.informer import Informer
-from k8s.lease_store import LeaseStore
-from k8s.object_names import GROUP_LABEL, ObjectNames
-from k8s.pod_status import hash_of, is_gone, is_ready
-from k8s.rolling import Rolling
-from k8s.templates import RegisteredTemplates
+from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.informer import Informer
+from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
+from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_ready
+from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.deployment.templates import RegisteredTemplates
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.kubernetes.manifests import deployment_objects
 from tests.support import waiting
 
 

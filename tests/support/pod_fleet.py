@@ -22,13 +22,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.clock import SystemClock
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import FleetSpec
+from fleet.kubernetes.client.api import connect
+from fleet.kubernetes.client.object_names import HASH_LABEL, SPARK, ObjectNames
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.kubernetes.manifests.deployment_objects import fleet_objects
+from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.slots import Gate, Phase, Slot
-from k8s.api import connect
-from k8s.deployment_objects import fleet_objects
 from k8s.images import image_build
-from k8s.lease_store import LeaseStore
-from k8s.object_names import HASH_LABEL, SPARK, ObjectNames
-from k8s.spark_objects import spark_objects
 from tests.support import waiting
 from tests.support.kube import QUICK_JVM, Kube, image
 

@@ -22,10 +22,10 @@ from fleet.broker import Broker
 from fleet.clock import SystemClock
 from fleet.demo.coverage import coverage
 from fleet.demo.measure import Meter
+from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.log.readers.group_log import GroupLog
 from fleet.model import GroupState
 from fleet.slots import Change, ChangeState, Phase, Slot
-from k8s.object_names import ObjectNames
 from tests.support.kafka_tools import dump_group_records
 from tests.support.kube import QUICK_JVM, Kube, image
 from tests.support.pod_shop import PodShop

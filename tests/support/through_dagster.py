@@ -2,9 +2,9 @@
 
 from dagster import DagsterInstance, ExecuteInProcessResult
 
-from assets import asset_keys
 from assets.definitions import build
-from assets.resources import declared
+from fleet.dagster import asset_keys
+from fleet.dagster.resources import declared
 from tests.support.workshop import Workshop
 
 
