@@ -1,5 +1,5 @@
-"""The Dagster room: assets, checks, the watching sensor and the reconciling schedule.
+"""The Dagster project of a cluster's fleets: what a team reads and edits.
 
-The only room that imports dagster. It holds no logic of its own: what a group is, what is
-to be done and what it cost come from `fleet.cycle`; here that becomes assets and events.
+Judgements and plans are `fleet`'s, assets and events are made by `fleet.dagster`; here stands
+which of them this project has. `assets.definitions` is what Dagster loads.
 """

@@ -1,65 +1,11 @@
-"""Checks a person may run from the web page: lag and storms of a declared group.
+"""Checks of every declared group: whether it keeps up, and whether it is in a storm."""
 
-The sensor stores the same judgements on change, so these need not be run to be current. The
-third check, `receipt`, is part of the rollout: only a change makes receipts.
-"""
+from dagster import AssetChecksDefinition
 
-from collections.abc import Iterator
-
-from dagster import (
-    AssetCheckExecutionContext,
-    AssetCheckResult,
-    AssetChecksDefinition,
-    AssetCheckSpec,
-    multi_asset_check,
-)
-
-from assets import names
-from assets.judging import lag_judgement
-from assets.looking import budget_of
-from assets.recorded import from_tables
-from assets.resources import FleetResource, told
-from fleet.commands.recent import minutes_of
-from fleet.decide.names import slug
-from fleet.decide.storm_watch import watch_reach
-from fleet.keeping_up import judged
-from fleet.spec import FleetSpec, GroupSpec
+from fleet.config.spec import FleetSpec
+from fleet.dagster.watch.group_checks import group_checks
 
 
-def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
-    """The two checks of one group; they share a look at it."""
-    cluster, group = spec.cluster.name, fleet.group
-    key = names.group_key(cluster, group)
-    minutes = f"{fleet.storm.window / 60:g} min"
-
-    @multi_asset_check(
-        name=f"check_{slug(cluster, group)}".replace("-", "_"),
-        can_subset=True,
-        specs=[
-            AssetCheckSpec(names.LAG, asset=key, description="The group keeps up."),
-            AssetCheckSpec(
-                names.STORM,
-                asset=key,
-                description=f"At most {fleet.storm.rebalances} rebalances in {minutes}, "
-                "without what changes of ours were to cost.",
-            ),
-        ],
-    )
-    def check(
-        context: AssetCheckExecutionContext, fleet: FleetResource
-    ) -> Iterator[AssetCheckResult]:
-        wanted = {key.name for key in context.selected_asset_check_keys}
-        with told(), fleet.open() as cycle:
-            declared = cycle.group(group)
-            if names.LAG in wanted:
-                snapshot = cycle.snapshot([group])
-                seen = snapshot.groups[group]
-                keeps_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group]).get(group)
-                yield lag_judgement(declared, seen, keeps_up).result(names.LAG, key)
-            if names.STORM in wanted:
-                now = cycle.clock.now()
-                history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)
-                known = None if history is None else history.of(group)
-                yield budget_of(cycle, declared, known, now=now).result(names.STORM, key)
-
-    return check
+def checks(spec: FleetSpec) -> list[AssetChecksDefinition]:
+    """Two checks for each group; the third, `receipt`, comes with its rollout."""
+    return [group_checks(spec, fleet) for fleet in spec.fleets]

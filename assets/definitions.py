@@ -4,44 +4,33 @@ One fleet.yaml, one cluster, one code location. A missing or wrong file is a Con
 whose sentence (file, line, key, what is allowed) the web page shows for the location: with
 no fleets to show, an empty graph would only hide it. Correct the file, then reload the
 location; groups that are new in the file need the same.
+
+This folder is the project that a team edits: one short module for each family, which declares
+with `fleet.dagster`. Leave out what is not wanted, add what is.
 """
 
-from dagster import AssetSelection, Definitions, define_asset_job, in_process_executor
+from dagster import Definitions, in_process_executor
 
-from assets import names
-from assets.checks import group_checks
-from assets.groups import group_assets
-from assets.history import history_assets, history_job, history_schedule, pipes_client
-from assets.resources import FleetResource, declared
-from assets.schedules import reconcile_schedule
-from assets.sensors import watch_sensor
-from assets.storms import storm_sensor
-from fleet.spec import FleetSpec
+from assets import checks, downstream, groups, history, rollouts, schedules, sensors
+from fleet.config.spec import FleetSpec
+from fleet.dagster.history_assets import pipes_client
+from fleet.dagster.resources import FleetResource, declared
 
 
 def build(spec: FleetSpec) -> Definitions:
     """The definitions of one cluster."""
-    cluster = spec.cluster.name
-    managed = [fleet.group for fleet in spec.fleets if fleet.worker is not None]
-    acting = [names.plan_key(cluster, group) for group in managed]
-    acting += [names.rollout_key(cluster, group) for group in managed]
-    # One job for all groups: a run selects its own group's two assets.
-    job = define_asset_job(
-        "change_group",
-        selection=AssetSelection.assets(*acting),
-        executor_def=in_process_executor,
-        description="Plan a group and carry the plan out: select the group's plan and rollout.",
-    )
-    recording = history_job(spec)
+    changing, recording = rollouts.jobs(spec), history.job(spec)
     return Definitions(
-        assets=[*group_assets(spec), history_assets(spec)],
-        asset_checks=[group_checks(spec, fleet) for fleet in spec.fleets],
-        jobs=[*([job] if acting else []), recording],
-        schedules=[
-            *([reconcile_schedule(spec, job)] if acting else []),
-            history_schedule(recording),
+        assets=[
+            *groups.assets(spec),
+            *rollouts.assets(spec),
+            *history.assets(spec),
+            *downstream.assets(spec),
         ],
-        sensors=[watch_sensor(spec), storm_sensor(spec)],
+        asset_checks=checks.checks(spec),
+        jobs=[*changing, recording],
+        schedules=schedules.schedules(spec, changing, recording),
+        sensors=sensors.sensors(spec),
         resources={"fleet": FleetResource(), "pipes": pipes_client()},
         executor=in_process_executor,
     )

@@ -1,6 +1,6 @@
 """Fleet: change Kafka consumer fleets without stopping them.
 
-The library holds no Dagster and no Kubernetes; `assets` and `k8s` build on it.
+Only `fleet.dagster` and `fleet.kubernetes` know Dagster and Kubernetes.
 """
 
 __version__ = "0.1.0"

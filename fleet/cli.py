@@ -38,32 +38,44 @@ class Lazy:
 SECTIONS: Final = ("Start", "Look", "Change", "Hold", "Parts")
 
 COMMANDS: Final[dict[str, Lazy]] = {
-    "demo": Lazy("demo", "demo", "A whole fleet on this machine, from nothing.", "Start"),
-    "init": Lazy("life", "init", "Write a fleet.yaml from the groups of a cluster.", "Start"),
-    "up": Lazy("life", "up", "Start what fleet.yaml declares.", "Start"),
-    "down": Lazy("life", "down", "Stop all workers, and the embedded broker.", "Start"),
-    "doctor": Lazy("doctor", "doctor", "Check what Fleet needs, and say what to do.", "Look"),
-    "status": Lazy("reading", "status", "Groups: members, lag, slots, last change.", "Look"),
-    "rebalances": Lazy(
-        "rebalances", "rebalances", "What rebalanced when, why, and for how long.", "Look"
+    "demo": Lazy("parts.demo", "demo", "A whole fleet on this machine, from nothing.", "Start"),
+    "init": Lazy(
+        "change.life", "init", "Write a fleet.yaml from the groups of a cluster.", "Start"
     ),
-    "top": Lazy("top", "top", "Groups as they are now, worst first; a live view.", "Look"),
-    "plan": Lazy("reading", "plan", "What would be done, and what it costs.", "Look"),
-    "history": Lazy("history", "history", "Record every group's past as tables.", "Look"),
-    "apply": Lazy("changing", "apply", "Carry out the plans of groups.", "Change"),
-    "scale": Lazy("changing", "scale", "Give a group N slots.", "Change"),
-    "roll": Lazy("changing", "roll", "Replace all workers by workers of the new code.", "Change"),
-    "drain": Lazy("changing", "drain", "Take slots out of a group together.", "Change"),
-    "pause": Lazy("holding", "pause", "Hold all changes of a group, or of all.", "Hold"),
-    "resume": Lazy("holding", "resume", "Lift a pause, or open a slot that was shut.", "Hold"),
-    "release": Lazy("holding", "release", "Stop managing a group; its workers go on.", "Hold"),
-    "worker": Lazy("worker", "worker", "Run one worker in the foreground.", "Parts"),
-    "bench": Lazy("bench", "bench", "Measure a promise on this machine.", "Parts"),
-    "alerts": Lazy("alerts", "alerts", "Rules, routes and a dashboard for Prometheus.", "Parts"),
-    "broker": Lazy("broker", "broker", "Run the embedded Kafka.", "Parts"),
-    "exporter": Lazy("exporter", "exporter", "Prometheus metrics of every group.", "Parts"),
-    "manifests": Lazy("manifests", "manifests", "Render fleet.yaml for a cluster.", "Parts"),
-    "supervise": Lazy("supervise", "supervise", "Keep this machine's workers alive.", ""),
+    "up": Lazy("change.life", "up", "Start what fleet.yaml declares.", "Start"),
+    "down": Lazy("change.life", "down", "Stop all workers, and the embedded broker.", "Start"),
+    "doctor": Lazy(
+        "doctor.doctor", "doctor", "Check what Fleet needs, and say what to do.", "Look"
+    ),
+    "status": Lazy("groups.reading", "status", "Groups: members, lag, slots, last change.", "Look"),
+    "rebalances": Lazy(
+        "groups.rebalances", "rebalances", "What rebalanced when, why, and for how long.", "Look"
+    ),
+    "top": Lazy("groups.top", "top", "Groups as they are now, worst first; a live view.", "Look"),
+    "plan": Lazy("groups.reading", "plan", "What would be done, and what it costs.", "Look"),
+    "history": Lazy("parts.history", "history", "Record every group's past as tables.", "Look"),
+    "apply": Lazy("change.changing", "apply", "Carry out the plans of groups.", "Change"),
+    "scale": Lazy("change.changing", "scale", "Give a group N slots.", "Change"),
+    "roll": Lazy(
+        "change.changing", "roll", "Replace all workers by workers of the new code.", "Change"
+    ),
+    "drain": Lazy("change.changing", "drain", "Take slots out of a group together.", "Change"),
+    "pause": Lazy("change.pausing", "pause", "Hold all changes of a group, or of all.", "Hold"),
+    "resume": Lazy(
+        "change.pausing", "resume", "Lift a pause, or open a slot that was shut.", "Hold"
+    ),
+    "release": Lazy(
+        "change.pausing", "release", "Stop managing a group; its workers go on.", "Hold"
+    ),
+    "worker": Lazy("parts.worker", "worker", "Run one worker in the foreground.", "Parts"),
+    "bench": Lazy("bench.bench", "bench", "Measure a promise on this machine.", "Parts"),
+    "alerts": Lazy(
+        "parts.alerts", "alerts", "Rules, routes and a dashboard for Prometheus.", "Parts"
+    ),
+    "broker": Lazy("parts.broker", "broker", "Run the embedded Kafka.", "Parts"),
+    "exporter": Lazy("parts.exporter", "exporter", "Prometheus metrics of every group.", "Parts"),
+    "manifests": Lazy("parts.manifests", "manifests", "Render fleet.yaml for a cluster.", "Parts"),
+    "supervise": Lazy("parts.supervise", "supervise", "Keep this machine's workers alive.", ""),
 }
 
 _NAME_WIDTH: Final = max(len(name) for name, lazy in COMMANDS.items() if lazy.section)

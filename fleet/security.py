@@ -9,11 +9,13 @@ Errors name the variable or file, never what it holds.
 from collections.abc import Mapping
 from pathlib import Path
 
+from fleet.config.spec import ClusterSpec, Sasl, Security
 from fleet.errors import ConfigError
-from fleet.spec import Cluster, Sasl, Security
 
 
-def client_config(cluster: Cluster, bootstrap: str, environ: Mapping[str, str]) -> dict[str, str]:
+def client_config(
+    cluster: ClusterSpec, bootstrap: str, environ: Mapping[str, str]
+) -> dict[str, str]:
     """Options of librdkafka for reaching the cluster (confluent-kafka; strings only).
 
     Raises ConfigError where a variable is not set or a file cannot be read.
@@ -34,7 +36,7 @@ def client_config(cluster: Cluster, bootstrap: str, environ: Mapping[str, str]) 
 
 
 def kafka_python_config(
-    cluster: Cluster, bootstrap: str, environ: Mapping[str, str]
+    cluster: ClusterSpec, bootstrap: str, environ: Mapping[str, str]
 ) -> dict[str, str | list[str]]:
     """The same as arguments of kafka-python (used only for the batched LeaveGroup).
 

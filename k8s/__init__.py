@@ -1,1 +1,1 @@
-"""Kubernetes: runtime, slots as Lease objects, manifests. The only room with the client."""
+"""Kustomize bases and overlays, images, and a cluster to try: what a team reads and edits."""

@@ -13,22 +13,22 @@ ROOMS = ("fleet", "assets", "k8s")
 
 STAMPS = "stored stamps of records, runs or files, of other machines or other days"
 ALLOWED = {
-    "assets/checks.py": STAMPS,
-    "assets/schedules.py": f"{STAMPS}; a run that ends in the future holds nobody up",
-    "assets/storms.py": STAMPS,
+    "fleet/dagster/watch/group_checks.py": STAMPS,
+    "fleet/dagster/reconcile_schedule.py": f"{STAMPS}; a run that ends in the future holds nobody",
+    "fleet/dagster/watch/storm_sensor.py": STAMPS,
     "fleet/act/steps/open_slots.py": "`open_at` of the gate: the only moment that machines share",
-    "fleet/bench/worker.py": STAMPS,
-    "fleet/commands/history.py": "an age, told to people",
-    "fleet/commands/recent.py": STAMPS,
-    "fleet/commands/top.py": STAMPS,
+    "fleet/bench/worker_bench.py": STAMPS,
+    "fleet/commands/parts/history.py": "an age, told to people",
+    "fleet/manager/recent.py": STAMPS,
+    "fleet/commands/groups/top.py": STAMPS,
     "fleet/history/compaction.py": STAMPS,
     "fleet/history/job.py": STAMPS,
-    "fleet/history/writing.py": f"{STAMPS}; an object store has no other lease of its writer",
+    "fleet/history/tables/writing.py": f"{STAMPS}; an object store has no other lease",
     "fleet/log/readers/log_view.py": STAMPS,
-    "fleet/opening.py": STAMPS,
-    "fleet/worker/membership.py": "`open_at`, once; the wait itself is monotonic",
+    "fleet/manager/opening.py": STAMPS,
+    "fleet/worker/member/membership.py": "`open_at`, once; the wait itself is monotonic",
     "fleet/worker/sinks.py": STAMPS,
-    "fleet/worker/tenure.py": "bounds `open_at`",
+    "fleet/worker/slot/slot_holder.py": "bounds `open_at`",
 }
 
 

@@ -6,7 +6,7 @@ client, whose request carries member id and instance id together [16], so that a
 is answered with 82 and evicts nobody; what answers 25 is gone already. A fresh connection per
 attempt, since a coordinator that moved is cached by the old one. Cost: a second Kafka client,
 imported only here (0.2 s, 15 MB): what only names members imports
-fleet.act.leaving.
+fleet.act.batched_leave.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from typing import Any, Final, TypeVar
 from kafka import errors
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, MemberToRemove
 
-from fleet.act.leaving import LeaveResult, LeavingMember
+from fleet.act.batched_leave import LeaveResult, LeavingMember
 from fleet.clock import Clock, SystemClock
-from fleet.closing import Closing
 from fleet.errors import FleetError, Unreachable
+from fleet.system.closing import Closing
 
 __all__ = ["GroupAdmin", "LeaveResult", "LeavingMember"]
 

@@ -6,7 +6,7 @@ actor leaves its process identity beside the change, and every observer leaves t
 and when; a process that is gone from this machine is dead, a lease that moved since somebody
 looked is alive, one that stood still since a look long enough ago is dead, and anything else is
 not known yet. Cost: the answer may be None at a first look. It decides nothing: whoever adopts
-a change watches its lease first (`fleet.act.changing`).
+a change watches its lease first (`fleet.act.change.changes`).
 """
 
 import os
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.clock import Clock
-from fleet.processes import ProcessId, alive, identify
 from fleet.slots import Change, SlotStore
+from fleet.system.processes import ProcessId, alive, identify
 
 _ACTOR: Final = "change actor"
 _SEEN: Final = "change lease seen"

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 from fleet.act.runtime import Runtime
 from fleet.clock import Clock
-from fleet.code import code_digest
+from fleet.config.settings import WorkerSettings, revision_of, same_worker, settings_from
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.errors import Refused
-from fleet.settings import WorkerSettings, revision_of, same_worker, settings_from
-from fleet.spec import Cluster, GroupSpec
+from fleet.system.code import code_digest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Revisions:
     """Of one cluster's fleets, in one runtime."""
 
-    cluster: Cluster
+    cluster: ClusterSpec
     bootstrap: str
     """Resolved address of the cluster."""
     runtime: Runtime

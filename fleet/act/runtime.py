@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import FleetSpec, GroupSpec, RuntimeSpec
 from fleet.decide.adopted import Adopted
-from fleet.decide.concerns import Concerns
-from fleet.findings import Finding
+from fleet.decide.vetoes import Vetoes
 from fleet.model import Plan
-from fleet.settings import WorkerSettings
+from fleet.model.findings import Finding
 from fleet.slots import SlotStore, WorkerProcess
-from fleet.spec import FleetSpec, GroupSpec, RuntimeSpec
 
 
 class Runtime(Protocol):
@@ -67,7 +67,7 @@ class Runtime(Protocol):
         """All workers not yet gone."""
         ...
 
-    def rest(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
+    def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """No change of the group is carried out any more: what was asked for is done to its end.
 
         failed: the last change did not go well: what no slot has come to use is taken back.
@@ -81,7 +81,7 @@ class Runtime(Protocol):
         """What is kept from moving by a change that ended half-way, and what would let it go."""
         ...
 
-    def concerns(self, plan: Plan) -> Concerns:
+    def vetoes(self, plan: Plan) -> Vetoes:
         """What stands against a plan here, and what a person should know of it."""
         ...
 
@@ -115,13 +115,13 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestWish:
+class ManifestOptions:
     """What of a fleet.yaml shall be rendered."""
 
     text: str
     """The file as it is written."""
     parts: frozenset[str]
-    """Of fleet.runtimes.PARTS."""
+    """Of fleet.system.runtimes.PARTS."""
     groups: tuple[str, ...] = ()
     """Of which workers are rendered; empty: of all."""
     image: str | None = None
@@ -158,7 +158,7 @@ class RuntimeKind(Protocol):
         """Other people's Deployments of that place."""
         ...
 
-    def manifests(self, spec: FleetSpec, wish: ManifestWish) -> Manifests:
+    def manifests(self, spec: FleetSpec, wish: ManifestOptions) -> Manifests:
         """A fleet.yaml as objects. Raises ConfigError where this runtime has none."""
         ...
 

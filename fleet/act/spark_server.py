@@ -30,14 +30,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fleet import class_sharing
-from fleet.act.census import environment, marked
-from fleet.act.logs import last_line, set_aside
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
-from fleet.home import fleet_home, read_state, write_state
-from fleet.processes import ProcessId, end, spawn
-from fleet.processes import alive as process_alive
+from fleet.system import class_sharing
+from fleet.system.home import fleet_home, read_state, write_state
+from fleet.system.home_processes import environment, home_processes
+from fleet.system.log_files import last_line, set_aside
+from fleet.system.processes import ProcessId, end, spawn
+from fleet.system.processes import alive as process_alive
 
 SCHEMA: Final = 1
 PART: Final = "spark"
@@ -205,7 +205,7 @@ def _state(home: Path) -> dict[str, Any]:
 
 def _unrecorded(home: Path) -> ProcessId | None:
     """A server whose starter was killed before it wrote down who it is."""
-    return next((m.process for m in marked(home) if m.part == PART and m.leads), None)
+    return next((m.process for m in home_processes(home) if m.part == PART and m.leads), None)
 
 
 def _pyspark() -> Path:

@@ -18,27 +18,27 @@ from typing import Any, Final, Self
 
 import yaml
 
-from fleet.act.crew import Crew
-from fleet.act.local import LocalRuntime
+from fleet.act.local.local_runtime import LocalRuntime
+from fleet.act.standby_pool import StandbyPool
 from fleet.bench.figures import seconds_between
 from fleet.broker import Broker
 from fleet.clock import Clock
-from fleet.closing import Closing
-from fleet.counted import Counted
-from fleet.cycle import Fleet
 from fleet.demo.backlog import await_lag
 from fleet.demo.coverage import coverage
 from fleet.demo.held import read_topics
 from fleet.demo.journal import FOLDER_VARIABLE, read
 from fleet.demo.measure import Meter
+from fleet.demo.order_stream import OrderStream
 from fleet.demo.ordinary import begin_at_the_end
-from fleet.demo.stream import OrderStream
 from fleet.errors import FleetError, Unreachable
-from fleet.home import write_whole
 from fleet.log.readers.group_log import GroupLog
+from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
+from fleet.model.counted import Counted
 from fleet.security import client_config
 from fleet.slots import Change, ChangeState
+from fleet.system.closing import Closing
+from fleet.system.home import write_whole
 from fleet.worker.events import VARIABLE as EVENTS_VARIABLE
 
 ACTOR: Final = "fleet bench"
@@ -123,7 +123,7 @@ class Ground(Closing):
         return self
 
     def _begin(self) -> None:
-        source = Path(__file__).with_name("job.py").read_text(encoding="utf-8")
+        source = Path(__file__).with_name("journal_job.py").read_text(encoding="utf-8")
         write_whole(self._code, source)
         status = self._broker.start(say=self.say)
         self.declare("bench", protocol="range", slots=1)
@@ -239,7 +239,7 @@ class Ground(Closing):
         ]
         write_whole(self._code, "\n".join(lines) + "\n")
 
-    def begin(self, group: str) -> None:
+    def start_group(self, group: str) -> None:
         """Let the group begin where the topic ends now; waits for a new broker's coordinator."""
 
         def begun() -> bool:
@@ -280,9 +280,9 @@ class Ground(Closing):
         finally:
             self._stream.rate(self.rate)
 
-    def crew(self, group: str) -> Crew:
+    def pool(self, group: str) -> StandbyPool:
         """The group's workers."""
-        return Crew(self.runtime, self.fleet.store, group)
+        return StandbyPool(self.runtime, self.fleet.store, group)
 
     def wait(self, predicate: Callable[[], bool], seconds: float, what: str) -> None:
         """Poll until true; FleetError naming what was awaited."""
@@ -307,7 +307,7 @@ class Ground(Closing):
         """What the coordinator records meanwhile; the list holds it afterwards."""
         assert self._log is not None
         meter = Meter(log=self._log, clock=self.clock)
-        stretch = meter.begin("bench", group)
+        stretch = meter.open_stretch("bench", group)
         found: list[Counted] = []
         yield found
         found.append(meter.so_far(stretch))

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet.errors import FleetError, Unreachable
-from fleet.home import cache_home
+from fleet.system.home import cache_home
 
 KAFKA: Final = "4.3.1"
 LEAST_JAVA: Final = 17

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from fleet import class_sharing, processes
-from fleet.broker.config import HOST, Node, server_logging, server_properties
 from fleet.broker.jars import Kafka
+from fleet.broker.node_config import HOST, NodeConfig, server_logging, server_properties
 from fleet.broker.secrets import Secrets
 from fleet.errors import FleetError
-from fleet.home import write_whole
-from fleet.processes import ProcessId
+from fleet.system import class_sharing, processes
+from fleet.system.home import write_whole
+from fleet.system.processes import ProcessId
 
 _FORMAT_SECONDS: Final = 60.0
 _QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -27,8 +27,8 @@ _QUICK_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:aut
 
 def prepare(
     kafka: Kafka,
-    node: Node,
-    nodes: Sequence[Node],
+    node: NodeConfig,
+    nodes: Sequence[NodeConfig],
     *,
     cluster_id: str,
     overrides: Mapping[str, str],
@@ -48,7 +48,7 @@ def prepare(
         _format(kafka, node, ["-t", cluster_id, "-c", str(node.properties), *arguments])
 
 
-def _format(kafka: Kafka, node: Node, arguments: Sequence[str]) -> None:
+def _format(kafka: Kafka, node: NodeConfig, arguments: Sequence[str]) -> None:
     argv = [
         str(kafka.java), *_QUICK_JVM, "-Xmx128m", "-cp", kafka.classpath,
         "kafka.tools.StorageTool", "format", "--ignore-formatted", *arguments,
@@ -66,7 +66,7 @@ def _format(kafka: Kafka, node: Node, arguments: Sequence[str]) -> None:
         raise FleetError(f"cannot format {node.data} for Kafka: {told[:800]}")
 
 
-def launch(kafka: Kafka, node: Node) -> ProcessId:
+def launch(kafka: Kafka, node: NodeConfig) -> ProcessId:
     """Start a prepared node; returns at once. `output.log` begins anew, the others go on."""
     node.output.unlink(missing_ok=True)
     argv = [
@@ -104,12 +104,12 @@ def run_tool(
         raise FleetError(f"{main_class} did not end within {timeout:.0f} s") from error
 
 
-def find_running(node: Node) -> ProcessId | None:
+def find_running(node: NodeConfig) -> ProcessId | None:
     """A running process of this node that nobody wrote down."""
     return processes.find("kafka.Kafka", str(node.properties))
 
 
-def ports_taken(node: Node) -> list[int]:
+def ports_taken(node: NodeConfig) -> list[int]:
     """Which of the node's ports somebody listens on."""
     wanted = ((node.host, node.port), (HOST, node.controller_port))
     return [port for host, port in wanted if not port_free(port, host)]
@@ -127,7 +127,7 @@ def last_lines(path: Path, count: int) -> list[str]:
     return lines[-count:] if count > 0 else []
 
 
-def last_words(node: Node) -> str:
+def last_words(node: NodeConfig) -> str:
     """What a node that did not come up wrote last, for an error message."""
     logged = _telling(last_lines(node.server_log, 200))
     errors = [line for line in logged if " ERROR " in line or " FATAL " in line or "Caused" in line]

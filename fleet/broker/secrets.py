@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fleet.config.spec import Sasl, Security, Tls
 from fleet.errors import FleetError
-from fleet.home import write_whole
-from fleet.spec import Sasl, Security, Tls
+from fleet.system.home import write_whole
 
 ADMIN: Final = "admin"
 """The super user that clients may log in as."""

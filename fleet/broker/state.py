@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fleet import processes
-from fleet.broker.config import HOST, Node
-from fleet.processes import ProcessId
+from fleet.broker.node_config import HOST, NodeConfig
+from fleet.system import processes
+from fleet.system.processes import ProcessId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,17 +15,17 @@ class BrokerState:
     """What is kept between processes."""
 
     cluster_id: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[NodeConfig, ...]
     secure: bool = False
     overrides: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[int, ProcessId] = field(default_factory=dict)
 
-    def process(self, node: Node) -> ProcessId | None:
+    def process(self, node: NodeConfig) -> ProcessId | None:
         """The node's living process."""
         known = self.processes.get(node.id)
         return known if known is not None and processes.alive(known) else None
 
-    def with_process(self, node: Node, process: ProcessId) -> "BrokerState":
+    def with_process(self, node: NodeConfig, process: ProcessId) -> "BrokerState":
         """With that process as the node's."""
         return replace(self, processes={**self.processes, node.id: process})
 
@@ -66,7 +66,7 @@ def as_json(state: BrokerState) -> dict[str, Any]:
 def from_json(kept: Mapping[str, Any], folder: Path) -> BrokerState:
     """From state.json of `folder`; KeyError, TypeError or ValueError where it is none."""
     nodes = tuple(
-        Node(
+        NodeConfig(
             id=int(each["id"]),
             port=int(each["port"]),
             controller_port=int(each["controller_port"]),

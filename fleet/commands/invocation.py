@@ -19,7 +19,7 @@ import click
 from fleet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fleet.cycle import Fleet
+    from fleet.manager.cycle import Fleet
 
 Output = Literal["table", "json"]
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
@@ -54,7 +54,7 @@ class Invocation:
     def open(self, *, start_broker: bool = False) -> "Fleet":
         """The fleet of this invocation's file. Raises ConfigError, Unreachable."""
         path = self.existing_path()
-        from fleet.cycle import Fleet
+        from fleet.manager.cycle import Fleet
 
         return Fleet.open(path, start_broker=start_broker)
 

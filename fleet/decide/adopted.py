@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 
-from fleet.decide.names import slug
+from fleet.config.spec import GroupSpec
+from fleet.decide.slugs import slug
 from fleet.model import GroupSnapshot, Member, Plan, Price, Step, StepKind
-from fleet.spec import GroupSpec
 from fleet.text import plural
 
 MEMBERS = "foreign"

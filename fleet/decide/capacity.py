@@ -9,7 +9,7 @@ partitions together.
 import re
 from collections.abc import Mapping
 
-from fleet.spec import ClassicWorker, GroupSpec, is_pattern
+from fleet.config.spec import ClassicWorker, GroupSpec, is_pattern
 
 
 def subscribed(topics: Mapping[str, int], group: GroupSpec) -> dict[str, int]:

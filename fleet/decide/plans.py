@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from fleet.decide.names import slug
+from fleet.config.settings import membership_part
 from fleet.decide.notes import capped, promises, why_nothing
 from fleet.decide.prices import Pricing
 from fleet.decide.refusals import refusals
+from fleet.decide.slugs import slug
 from fleet.decide.world import GroupWorld
 from fleet.model import Plan, Step, StepKind
-from fleet.settings import membership_part
 from fleet.slots import ChangeState, WorkerProcess
 from fleet.text import count_of, numbers_of, plural
 

@@ -10,11 +10,11 @@ A price is a promise: where it cannot be one number, it is a range with its reas
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fleet.config.spec import CONSUMER_HEARTBEAT, ClassicWorker, ConsumerWorker
 from fleet.decide.capacity import expected_topics, subscribed
 from fleet.decide.moves import least_moved, moved, owners_now, range_owners
 from fleet.decide.world import GroupWorld
 from fleet.model import Price
-from fleet.spec import CONSUMER_HEARTBEAT, ClassicWorker, ConsumerWorker
 from fleet.text import plural
 
 HANDOVER = 0.5

@@ -12,9 +12,9 @@ session expired cannot be told from these records, so the sentences say "left or
 
 from collections.abc import Iterable
 
-from fleet.counted import Counted
 from fleet.model import Plan, Receipt, Verdict
-from fleet.rebalances import Rebalance
+from fleet.model.counted import Counted
+from fleet.model.rebalances import Rebalance
 from fleet.text import plural
 
 _NAMED = 5

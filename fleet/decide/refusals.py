@@ -9,11 +9,11 @@ hold a roll or standbys.
 
 from collections.abc import Sequence
 
+from fleet.config.spec import CONSUMER_SESSION, ClassicWorker, GroupSpec
 from fleet.decide.capacity import missing_topics, unmatched
 from fleet.decide.world import GroupWorld
 from fleet.model import GroupState, Step, StepKind
 from fleet.slots import ChangeState
-from fleet.spec import CONSUMER_SESSION, ClassicWorker, GroupSpec
 from fleet.text import duration
 
 STALE_AFTER = 60.0

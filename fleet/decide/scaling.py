@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fleet.config.spec import FixedScaling, GroupSpec, LagScaling, PartitionsScaling
 from fleet.decide.capacity import (
     expected_topics,
     missing_topics,
@@ -21,7 +22,6 @@ from fleet.decide.capacity import (
     subscribed,
 )
 from fleet.model import GroupSnapshot, Json, LagCase, TopicPartition
-from fleet.spec import FixedScaling, GroupSpec, LagScaling, PartitionsScaling
 from fleet.text import duration, plural
 
 MAX_REMEMBERED = 256

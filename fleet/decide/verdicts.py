@@ -100,7 +100,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class PartitionProgress:
     """One partition of one group. Seconds; None = not known."""
 
     tp: TopicPartition
@@ -175,7 +175,7 @@ class GroupVerdict:
 
 
 def partition_verdict(
-    seen: Progress, around: Around, patience: Patience | None = None
+    seen: PartitionProgress, around: Around, patience: Patience | None = None
 ) -> PartitionVerdict:
     """The verdict on one partition, by the first rule that fits."""
     patience = patience or Patience()
@@ -185,7 +185,7 @@ def partition_verdict(
     )
 
 
-def _judged(seen: Progress, around: Around, patience: Patience) -> tuple[LagVerdict, str]:
+def _judged(seen: PartitionProgress, around: Around, patience: Patience) -> tuple[LagVerdict, str]:
     if seen.case is LagCase.BELOW_START:
         return LagVerdict.LOSS, "committed below the log start: records went before they were read"
     if seen.case is not LagCase.OK or seen.lag is None:
@@ -219,7 +219,7 @@ def _judged(seen: Progress, around: Around, patience: Patience) -> tuple[LagVerd
 
 def group_verdict(
     group: str,
-    partitions: Iterable[Progress],
+    partitions: Iterable[PartitionProgress],
     around: Around,
     *,
     others: int = 0,

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fleet.decide.storms import Storm
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import GroupSpec
+from fleet.decide.storms.assessment import Storm
 from fleet.model import GroupSnapshot, GroupState, Member
-from fleet.settings import WorkerSettings
 from fleet.slots import (
     Change,
     Gate,
@@ -16,7 +17,6 @@ from fleet.slots import (
     WorkerProcess,
     WorkerReport,
 )
-from fleet.spec import GroupSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.cycle import Fleet
 from fleet.demo.stage import RECORDS_PER_WORKER
 from fleet.errors import FleetError
+from fleet.manager.cycle import Fleet
 
 KEPT: Final = 8 * RECORDS_PER_WORKER
 """More than six workers' share, so that the policy wants six also where one more batch is done."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fleet.demo.held import Held
-from fleet.demo.journal import Entry, numbers
+from fleet.demo.journal import JournalEntry, numbers
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 
@@ -63,14 +63,16 @@ class Coverage:
         return sum(s.records for s in self.twice if start <= s.at < end)
 
 
-def coverage(entries: Iterable[Entry], *, group: str, due: Due, held: Held) -> Coverage:
+def coverage(entries: Iterable[JournalEntry], *, group: str, due: Due, held: Held) -> Coverage:
     """Compare the rows that a group's calls got with the records that its topics hold.
 
     Records outside the due ranges are not judged. Entries are taken in the order of time; `held`
     is read after the journal. Raises FleetError where a row has a number that no record has.
     """
     mine = sorted((e for e in entries if e.group == group), key=lambda e: e.at)
-    parts = {tp: _Part(tp, offsets=held.offsets.get(tp, _NONE), due=due[tp]) for tp in sorted(due)}
+    parts = {
+        tp: _Covered(tp, offsets=held.offsets.get(tp, _NONE), due=due[tp]) for tp in sorted(due)
+    }
     for entry in mine:
         found, strange = held.find(numbers(entry.rows))
         if len(strange):
@@ -88,7 +90,9 @@ def coverage(entries: Iterable[Entry], *, group: str, due: Due, held: Held) -> C
     )
 
 
-def records_between(entries: Iterable[Entry], *, group: str, start: float, end: float) -> int:
+def records_between(
+    entries: Iterable[JournalEntry], *, group: str, start: float, end: float
+) -> int:
     """Rows that the group was called with in [start, end), repetitions included."""
     return sum(e.records for e in entries if e.group == group and start <= e.at < end)
 
@@ -96,7 +100,7 @@ def records_between(entries: Iterable[Entry], *, group: str, start: float, end: 
 _NONE: Any = np.empty(0, dtype=np.int64)
 
 
-class _Part:
+class _Covered:
     """One partition's due records: how often each was processed so far."""
 
     def __init__(self, tp: TopicPartition, *, offsets: Any, due: tuple[int, int]) -> None:

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fleet import processes
 from fleet.clock import Clock
-from fleet.decide.names import slug
+from fleet.decide.slugs import slug
 from fleet.errors import FleetError, Unreachable
-from fleet.home import write_whole
-from fleet.processes import ProcessId
+from fleet.system import processes
+from fleet.system.home import write_whole
+from fleet.system.processes import ProcessId
 
 HOST: Final = "127.0.0.1"
 LOCATION: Final = "fleet"

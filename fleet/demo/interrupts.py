@@ -28,7 +28,7 @@ class Ending:
     remark: Callable[[], None]
     begun: bool = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """From now on nothing is cut off."""
         self.begun = True
 

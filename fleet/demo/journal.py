@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """One partition of one call of an entrypoint."""
 
     group: str
@@ -78,7 +78,7 @@ class Entry:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Entry":
+    def from_json(cls, value: Mapping[str, Any]) -> "JournalEntry":
         """From a journal line; KeyError, TypeError or ValueError where it is none."""
         return cls(
             group=str(value["group"]),
@@ -124,7 +124,7 @@ def numbers(made: Iterable[Run]) -> Any:
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
-def entries_of(context: "BatchContext", rows: "Table", at: float) -> list[Entry]:
+def entries_of(context: "BatchContext", rows: "Table", at: float) -> list[JournalEntry]:
     """A call's entries: one per range that it was told, and one per partition beside them.
 
     rows: the call's rows with their `topic`, `partition` and number `seq`. A row whose number is
@@ -139,7 +139,7 @@ def entries_of(context: "BatchContext", rows: "Table", at: float) -> list[Entry]
             tp = TopicPartition(parts["topic"][part].as_py(), parts["partition"][part].as_py())
             got[tp] = parts["seq_list"][part].values.to_numpy()
     return [
-        Entry(
+        JournalEntry(
             group=context.group,
             tp=tp,
             first=told.get(tp, (0, -1))[0],
@@ -154,7 +154,7 @@ def entries_of(context: "BatchContext", rows: "Table", at: float) -> list[Entry]
     ]
 
 
-def append(folder: Path, worker: str, entries: Sequence[Entry]) -> None:
+def append(folder: Path, worker: str, entries: Sequence[JournalEntry]) -> None:
     """Append the entries to the worker's file with one write; nothing where there are none."""
     if not entries:
         return
@@ -171,7 +171,7 @@ def append(folder: Path, worker: str, entries: Sequence[Entry]) -> None:
         os.close(handle)
 
 
-def read(folder: Path) -> tuple[Entry, ...]:
+def read(folder: Path) -> tuple[JournalEntry, ...]:
     """Every entry of every worker, by time.
 
     Raises FleetError naming file and line where a line is not an entry: a journal that cannot
@@ -181,12 +181,12 @@ def read(folder: Path) -> tuple[Entry, ...]:
     return tuple(sorted(_lines(folder), key=lambda entry: entry.at))
 
 
-def _lines(folder: Path) -> Iterator[Entry]:
+def _lines(folder: Path) -> Iterator[JournalEntry]:
     for path in sorted(folder.glob("*.jsonl")):
         whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
-                yield Entry.from_json(json.loads(line))
+                yield JournalEntry.from_json(json.loads(line))
             except (KeyError, TypeError, ValueError) as error:
                 raise FleetError(
                     f"{path}, line {number} is no journal entry ({error!r}): the journal is "

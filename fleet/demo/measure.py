@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet.clock import Clock
-from fleet.counted import Counted
 from fleet.demo.coverage import Due, coverage, records_between
+from fleet.demo.demo_report import StepResult
 from fleet.demo.held import Held
-from fleet.demo.journal import Entry
-from fleet.demo.report import StepResult
+from fleet.demo.journal import JournalEntry
 from fleet.log.records import Record
 from fleet.log.replay.counting import count
+from fleet.model.counted import Counted
 
 
-class Log(Protocol):
+class MeasuredLog(Protocol):
     """The part of fleet.log.readers.group_log.GroupLog that is used."""
 
     def position(self, group: str) -> int:
@@ -54,11 +54,11 @@ class Stretch:
 class Meter:
     """Opens and closes the stretches of all steps."""
 
-    log: Log
+    log: MeasuredLog
     clock: Clock
     stretches: list[Stretch] = field(default_factory=list)
 
-    def begin(self, name: str, group: str) -> Stretch:
+    def open_stretch(self, name: str, group: str) -> Stretch:
         """Begin a step where the group's last one, if any, is read to its end."""
         for earlier in self.stretches:
             if earlier.group == group and earlier.counted is None:
@@ -106,7 +106,7 @@ def generations(stretches: Sequence[Stretch]) -> str:
 
 def results(
     stretches: Sequence[Stretch],
-    entries: Iterable[Entry],
+    entries: Iterable[JournalEntry],
     due: Mapping[str, Due],
     held: Held,
 ) -> tuple[StepResult, ...]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.cycle import Fleet
 from fleet.errors import FleetError, Unreachable
+from fleet.manager.cycle import Fleet
 from fleet.model import GroupState, TopicPartition
 
 _RESTART_SECONDS: Final = 90.0

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, cast
 
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError, Unreachable
-from fleet.home import read_state, write_state
+from fleet.system.home import read_state, write_state
 
 SCHEMA: Final = 1
 _TICK_SECONDS: Final = 0.05
@@ -33,7 +33,7 @@ _ITEMS: Final = ("tea", "coffee", "cocoa", "maté", "rooibos", "chicory", "malt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ProducerOptions:
     """What the control file asks for."""
 
     rate: float
@@ -45,7 +45,7 @@ class Wish:
         write_state(path, {"rate": self.rate, "stop": self.stop}, schema=SCHEMA)
 
     @classmethod
-    def read(cls, path: Path) -> "Wish":
+    def read(cls, path: Path) -> "ProducerOptions":
         """Read it; FleetError where it is missing or no wish."""
         state = read_state(path, schema=SCHEMA)
         try:
@@ -104,7 +104,7 @@ class Sender(Protocol):
 
 
 @dataclass(kw_only=True)
-class Stream:
+class OrderProducer:
     """Produces numbered orders to `partitions` partitions in turn, and counts."""
 
     sender: Sender
@@ -147,7 +147,7 @@ class Stream:
     def run(
         self,
         *,
-        wish: Callable[[], Wish],
+        wish: Callable[[], ProducerOptions],
         report: Callable[[bool], None],
         ended: Callable[[], bool],
     ) -> None:
@@ -184,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     parent = os.getppid()
-    stream = Stream(
+    stream = OrderProducer(
         sender=_sender(options.bootstrap),
         topic=options.topic,
         partitions=options.partitions,
@@ -202,7 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         stream.run(
-            wish=lambda: Wish.read(options.control),
+            wish=lambda: ProducerOptions.read(options.control),
             report=report,
             ended=lambda: stop.is_set() or os.getppid() != parent,
         )

@@ -21,17 +21,17 @@ from typing import Final
 
 from fleet.broker import Broker
 from fleet.clock import Clock, SystemClock
-from fleet.cycle import Fleet
 from fleet.demo import ordinary
 from fleet.demo.backlog import CAUGHT_UP, KEPT, await_lag, await_policy, keep_backlog
 from fleet.demo.coverage import Due
 from fleet.demo.dagster_ui import DagsterUi, dagster_environ
+from fleet.demo.demo_report import broken_promises, report_json, table
+from fleet.demo.group_views import pictures
 from fleet.demo.held import read_topics
 from fleet.demo.interrupts import Interrupted, interruptible
 from fleet.demo.journal import read
-from fleet.demo.looking import pictures
 from fleet.demo.measure import Meter, Stretch, generations, results
-from fleet.demo.report import broken_promises, report_json, table
+from fleet.demo.order_stream import OrderStream
 from fleet.demo.stage import (
     ASSIGNORS,
     CLUSTER,
@@ -44,13 +44,13 @@ from fleet.demo.stage import (
     end_all,
     leftovers,
 )
-from fleet.demo.stream import OrderStream
 from fleet.demo.view import Show
 from fleet.errors import ConfigError, FleetError
-from fleet.home import write_whole
 from fleet.log.readers.group_log import GroupLog
+from fleet.manager.cycle import Fleet
 from fleet.security import client_config
 from fleet.slots import Change, ChangeState
+from fleet.system.home import write_whole
 
 STEADY: Final = 300
 """Records per second while nothing is asked: three workers manage them on a slow machine too."""
@@ -92,14 +92,14 @@ def run_demo(
         play = Play(stage=stage, clock=clock, show=show, assignor=chosen)
         try:
             try:
-                play.begin(dagster=dagster, port=port)
+                play.start(dagster=dagster, port=port)
                 broken = play.play()
                 if not exit_after:
                     play.stay()
             finally:
-                ending.begin()
+                ending.start()
         finally:  # also where a second interrupt came before `ending` knew
-            ending.begin()
+            ending.start()
             play.end()
         return 1 if broken else 0
 
@@ -125,7 +125,7 @@ class Play:
 
     # --- begin ------------------------------------------------------------------------------
 
-    def begin(self, *, dagster: bool, port: int | None) -> None:
+    def start(self, *, dagster: bool, port: int | None) -> None:
         """Broker, topic, stream, Dagster, three workers and a standby."""
         say = self.show.say
         ready: Future[None] | None = None
@@ -229,7 +229,7 @@ class Play:
         )
         self.clock.sleep(STEADY_SECONDS)
         meter = self._measuring()
-        stretch = meter.begin("ordinary", ORDINARY_GROUP)
+        stretch = meter.open_stretch("ordinary", ORDINARY_GROUP)
         restarts = ordinary.OneByOne(
             fleet=fleet, group=ORDINARY_GROUP, clock=self.clock, say=self.show.say
         )
@@ -243,7 +243,7 @@ class Play:
         hold: keep the backlog until the change has begun, since a run takes seconds to plan.
         """
         meter, fleet = self._measuring(), self._now()
-        stretch = meter.begin(name, GROUP)
+        stretch = meter.open_stretch(name, GROUP)
         if self._ui is None:
             if hold:
                 self._rate(STEADY)

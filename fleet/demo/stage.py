@@ -19,11 +19,11 @@ from typing import Final
 
 import yaml
 
-from fleet import processes
 from fleet.broker import Broker
 from fleet.errors import Refused
-from fleet.home import read_state, write_state, write_whole
-from fleet.processes import ProcessId
+from fleet.system import processes
+from fleet.system.home import read_state, write_state, write_whole
+from fleet.system.processes import ProcessId
 
 SCHEMA: Final = 1
 ID_VARIABLE: Final = "FLEET_DEMO_ID"

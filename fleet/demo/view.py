@@ -27,7 +27,7 @@ _WIDTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotPicture:
+class SlotView:
     """One slot as a row."""
 
     number: int
@@ -39,7 +39,7 @@ class SlotPicture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPicture:
+class GroupView:
     """One group as a person sees it."""
 
     group: str
@@ -49,7 +49,7 @@ class GroupPicture:
     lag: int | None
     rebalances: int | None
     """Recorded since the step in hand began."""
-    slots: tuple[SlotPicture, ...]
+    slots: tuple[SlotView, ...]
 
     def sentence(self) -> str:
         """The group in one line."""
@@ -66,7 +66,7 @@ def _console() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
-Look = Callable[[], Sequence[GroupPicture]]
+Look = Callable[[], Sequence[GroupView]]
 
 
 class Show:
@@ -78,7 +78,7 @@ class Show:
         self._began = clock.monotonic()
         self._chapter = ""
         self._last = ""
-        self._pictures: Sequence[GroupPicture] = ()
+        self._pictures: Sequence[GroupView] = ()
         self._live: Live | None = None
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -164,7 +164,7 @@ class Show:
         return Group(head, *(_drawn(picture) for picture in self._pictures if picture.slots))
 
 
-def _drawn(picture: GroupPicture) -> RenderableType:
+def _drawn(picture: GroupView) -> RenderableType:
     counted = (
         "" if picture.rebalances is None else f", {picture.rebalances} rebalances in this step"
     )

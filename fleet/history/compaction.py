@@ -13,11 +13,11 @@ from typing import Final
 
 import pyarrow.parquet as pq
 
-from fleet.history.manifests import DataFile
-from fleet.history.standing import Memory
-from fleet.history.table_columns import STATE, TABLES
+from fleet.history.job_memory import JobMemory
 from fleet.history.tables import day_of
-from fleet.history.writing import Writer, with_files
+from fleet.history.tables.table_columns import STATE, TABLES
+from fleet.history.tables.table_manifests import DataFile
+from fleet.history.tables.writing import Writer, with_files
 
 MANY: Final = 16
 SMALL: Final = 32 << 20
@@ -25,7 +25,7 @@ _LARGE: Final = 128 << 20
 _ROWS: Final = 100_000
 
 
-def compacted(writer: Writer, memory: Memory, *, thoroughly: bool = False) -> int:
+def compacted(writer: Writer, memory: JobMemory, *, thoroughly: bool = False) -> int:
     """Merge what is due and commit it; how many files were merged into fewer.
 
     `thoroughly`: wherever there are two.

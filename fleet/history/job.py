@@ -3,12 +3,12 @@
 Problem: millions of commits are Spark's work, but a rebalance is told by replaying each group's
 few events in order with its state, and all of it has to become visible at once or not at all.
 Choice: the tasks of one Spark job per batch read, decode, thin and write `commits` and `events`
-(fleet.history.digested); then this process reads the events back, partition by partition, replays
-them (60 to 200 µs each, where grouping them on executors would cost a shuffle and a second job
-of about a second), and writes `rebalances`, `memberships`, and the memory beside them; one
-manifest makes it all visible with the new positions. Bounded: a batch takes at most
-`records` offsets; its events are held one offsets partition at a time.
-Cost: events cross from Spark to here by files; a batch takes a second even where little is new.
+(fleet.history.rollup_tasks); then this process reads the events back, partition by partition,
+replays them (60 to 200 µs each, where grouping them on executors would cost a shuffle and a second
+job of about a second), and writes `rebalances`, `memberships`, and the memory beside them; one
+manifest makes it all visible with the new positions. Bounded: a batch takes at most `records`
+offsets; its events are held one offsets partition at a time. Cost: events cross from Spark to here
+by files; a batch takes a second even where little is new.
 """
 
 from collections import Counter
@@ -18,21 +18,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from fleet.errors import FleetError
-from fleet.history.batch import Batch, BatchFiles
+from fleet.history.batch_tables import Batch, BatchFiles
 from fleet.history.compaction import compacted
-from fleet.history.lag import lag_rows
-from fleet.history.manifests import DataFile, Led
-from fleet.history.standing import Memory
-from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
-from fleet.history.writing import Writer, with_files
-from fleet.lag.measure import Logs
+from fleet.history.job_memory import JobMemory
+from fleet.history.lag_rows import lag_rows
+from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES
+from fleet.history.tables.table_manifests import DataFile, Led
+from fleet.history.tables.writing import Writer, with_files
+from fleet.lag.partition_lag import Logs
 from fleet.model import TopicPartition
 
 BATCH: Final = 2_000_000
 """Offsets of one batch."""
 
 
-class Log(Protocol):
+class OffsetsLog(Protocol):
     """The offsets topic and the topics that groups read, as the job needs them."""
 
     def bounds(self) -> Mapping[int, tuple[int, int]]:
@@ -45,7 +45,7 @@ class Log(Protocol):
         """Have the rows of `commits` and `events` of the ranges written; their files (FILES).
 
         `led`: leader epochs as known before, so that others are told; `where`: the place, the
-        folder and the cluster of a Task (fleet.history.digested).
+        folder and the cluster of a Task (fleet.history.rollup_tasks).
         """
         ...
 
@@ -102,7 +102,7 @@ class Recorder:
     def __init__(
         self,
         writer: Writer,
-        log: Log,
+        log: OffsetsLog,
         *,
         say: Callable[[str], None],
         batch: int = BATCH,
@@ -111,7 +111,7 @@ class Recorder:
         self._log = log
         self._say = say
         self.batch = batch
-        self._memory = Memory.read(writer.place, writer.manifest)
+        self._memory = JobMemory.read(writer.place, writer.manifest)
         self._cluster = writer.manifest.cluster
 
     def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> Done:
@@ -253,7 +253,7 @@ class Recorder:
 
 def commit(
     writer: Writer,
-    memory: Memory,
+    memory: JobMemory,
     folder: str,
     what: str,
     files: list[DataFile],

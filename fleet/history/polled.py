@@ -11,22 +11,22 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fleet.history.standing import Kept, Memory
+from fleet.history.job_memory import JobMemory, Kept
 from fleet.lag.snapshot import Snapshot
 from fleet.model import GroupSnapshot, GroupState, Member, TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 
 _SETTLED = frozenset({GroupState.STABLE, GroupState.EMPTY})
 _Seen = dict[str, tuple[str, list[list[Any]]]]
 """Identity → member id, its partitions."""
 
 
-def compared(memory: Memory, snapshot: Snapshot) -> list[Rebalance | Membership]:
+def compared(memory: JobMemory, snapshot: Snapshot) -> list[Rebalance | MembershipSpan]:
     """What changed since the look that the memory holds, which then holds this one.
 
     A group that is just rebalancing is left for the next look.
     """
-    found: list[Rebalance | Membership] = []
+    found: list[Rebalance | MembershipSpan] = []
     for name, group in sorted(snapshot.groups.items()):
         if not group.exists or group.state not in _SETTLED:
             continue
@@ -57,13 +57,13 @@ def _identity(member: Member) -> str:
 
 def _difference(
     snapshot: Snapshot, group: GroupSnapshot, before: _Seen, now: _Seen
-) -> list[Rebalance | Membership]:
+) -> list[Rebalance | MembershipSpan]:
     joined = tuple(sorted(now.keys() - before.keys()))
     left = tuple(sorted(before.keys() - now.keys()))
     replaced = tuple(sorted(m for m in now.keys() & before.keys() if now[m][0] != before[m][0]))
     owners, last = _owners(now), _owners(before)
     moved = tuple(sorted(tp for tp in owners.keys() & last.keys() if owners[tp] != last[tp]))
-    rows: list[Rebalance | Membership] = [*_memberships(snapshot, group, before, now)]
+    rows: list[Rebalance | MembershipSpan] = [*_memberships(snapshot, group, before, now)]
     if not joined and not left and owners == last:
         return rows  # a static member came back under its name: no rebalance
     causes = [*([Cause.JOIN] if joined else []), *([Cause.DEPARTURE] if left else [])]
@@ -102,7 +102,7 @@ def _owners(seen: _Seen) -> dict[TopicPartition, str]:
 
 def _memberships(
     snapshot: Snapshot, group: GroupSnapshot, before: _Seen, now: _Seen
-) -> list[Membership]:
+) -> list[MembershipSpan]:
     members: Mapping[str, Member] = {_identity(m): m for m in group.members}
     found = []
     for who in sorted(before.keys() | now.keys()):
@@ -119,7 +119,7 @@ def _memberships(
         member_id = (new or old or ("", []))[0]
         owned = () if new is None else new[1]
         found.append(
-            Membership(
+            MembershipSpan(
                 cluster=snapshot.cluster,
                 group=group.group,
                 at=snapshot.at,

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 from fleet.history.compaction import compacted
 from fleet.history.job import Done, commit
-from fleet.history.lag import polled_rows
+from fleet.history.job_memory import JobMemory
+from fleet.history.lag_rows import polled_rows
 from fleet.history.polled import compared
-from fleet.history.rows import membership_row, rebalance_row
-from fleet.history.standing import Memory
-from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
-from fleet.history.writing import Writer
+from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES
+from fleet.history.tables.table_rows import membership_row, rebalance_row
+from fleet.history.tables.writing import Writer
 from fleet.lag.snapshot import Snapshot
-from fleet.rebalances import Rebalance
+from fleet.model.rebalances import Rebalance
 
 
 class Poller:
@@ -23,7 +23,7 @@ class Poller:
         self._writer = writer
         self._look = look
         self._wanted = wanted
-        self._memory = Memory.read(writer.place, writer.manifest)
+        self._memory = JobMemory.read(writer.place, writer.manifest)
 
     def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> Done:
         """One look."""

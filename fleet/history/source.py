@@ -19,7 +19,7 @@ with type -1 says in `problem` which offsets are gone, and reading goes on.
     register(spark)
     spark.read.format("consumer_offsets").option("bootstrap.servers", "localhost:9092").load()
 
-Options: `fleet.history.options`, docs/history-source.md. Columns: `fleet.log.columns`.
+Options: `fleet.history.read_options`, docs/history-source.md. Columns: `fleet.log.record_columns`.
 """
 
 import os
@@ -46,7 +46,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from fleet.history.options import EARLIEST, LATEST, Wish, wish_of
+from fleet.history.read_options import EARLIEST, LATEST, ReadOptions, read_options
 from fleet.kafka_source.bounds import Bounds, bounds
 from fleet.kafka_source.columns import Part
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
@@ -54,13 +54,16 @@ from fleet.kafka_source.login import resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
 from fleet.kafka_source.source import SENT, Share, by_value
 from fleet.kafka_source.tasks import options_of, read_ranges, reading
-from fleet.log.columns import COLUMNS, LED, columns
+from fleet.log.record_columns import COLUMNS, LED, columns
 
 FORMAT: Final = "consumer_offsets"
 _SENT: Final = (
     *SENT,
-    *(f"fleet.history.{name}" for name in ("options", "source")),
-    *(f"fleet.log.{n}" for n in ("columns", "layout", "records", "schemas", "shapes", "wire")),
+    *(f"fleet.history.{name}" for name in ("read_options", "source")),
+    *(
+        f"fleet.log.{n}"
+        for n in ("record_columns", "layout", "records", "schemas", "record_types", "wire")
+    ),
     "fleet.model",
 )
 _SPARK_TYPES: Final = {
@@ -97,17 +100,17 @@ class ConsumerOffsets(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - PySpark's signature
         """One batch."""
-        return OffsetsReader(wish_of(self.options))
+        return OffsetsReader(read_options(self.options))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802, ARG002
         """Micro-batches; positions are Spark's own checkpoint."""
-        return OffsetsStream(wish_of(self.options))
+        return OffsetsStream(read_options(self.options))
 
 
 class OffsetsReader(DataSourceReader):
     """From `startingOffsets` to `endingOffsets`, each found once."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: ReadOptions) -> None:
         self._wish = wish
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -125,7 +128,7 @@ class OffsetsReader(DataSourceReader):
 class OffsetsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets by partition, as Spark keeps them in its checkpoint: {"0": 120, …}."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: ReadOptions) -> None:
         self._wish = wish
         self._target: dict[str, int] | None = None
 
@@ -179,11 +182,11 @@ def _limited(start: Mapping[str, int], end: Mapping[str, int], most: int | None)
     return {p: start.get(p, 0) + -(-behind[p] * most // total) for p in end}
 
 
-def _reach(wish: Wish) -> dict[int, Bounds]:
+def _reach(wish: ReadOptions) -> dict[int, Bounds]:
     return bounds(_options(wish), wish.topic, isolation=wish.isolation, timeout=wish.read_timeout)
 
 
-def _options(wish: Wish) -> dict[str, str]:
+def _options(wish: ReadOptions) -> dict[str, str]:
     try:
         return resolved(wish.login, os.environ)
     except ValueError as error:
@@ -218,18 +221,18 @@ def _at(offset: int, reach: Bounds | None) -> int:
     return {EARLIEST: first, LATEST: end}.get(offset, offset)
 
 
-def _shares(wish: Wish, spans: Mapping[int, tuple[int, int]]) -> list[InputPartition]:
+def _shares(wish: ReadOptions, spans: Mapping[int, tuple[int, int]]) -> list[InputPartition]:
     ranges = [OffsetRange(wish.topic, p, start, end) for p, (start, end) in sorted(spans.items())]
     return [Share(each) for each in shares(ranges, wish.tasks or os.cpu_count() or 1)]
 
 
-def _read(wish: Wish, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(wish: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, Share):  # else Spark's own, where there is no share at all
         yield from read_share(wish, [OffsetRange(*each) for each in partition.ranges])
 
 
 def read_share(
-    wish: Wish, ranges: Sequence[OffsetRange], decode: Decode = columns
+    wish: ReadOptions, ranges: Sequence[OffsetRange], decode: Decode = columns
 ) -> Iterator[pa.RecordBatch]:
     """The records of the ranges, as a task reads them; rows of COLUMNS, or what `decode` makes."""
     options = options_of(_options(wish), group=wish.group, isolation=wish.isolation)
@@ -238,13 +241,13 @@ def read_share(
         ranges,
         read_timeout=wish.read_timeout,
         make=partial(_piece, epochs=None if wish.epochs is None else dict(wish.epochs)),
-        gone=lambda lost: Piece(led=(_gone(lost),)),
+        gone=lambda lost: OffsetsPiece(led=(_gone(lost),)),
     )
     for held in _gathered(pieces):
         yield _decoded(held, groups=wish.groups, pattern=wish.pattern, decode=decode)
 
 
-class Piece(NamedTuple):
+class OffsetsPiece(NamedTuple):
     """Records as they came, by column, and the rows that stand for none of them."""
 
     led: Sequence[Mapping[str, Any]] = ()
@@ -255,11 +258,11 @@ class Piece(NamedTuple):
     values: Any = ()
 
 
-def _piece(parts: Sequence[Part], *, epochs: dict[int, int] | None) -> Piece:
+def _piece(parts: Sequence[Part], *, epochs: dict[int, int] | None) -> OffsetsPiece:
     """Of messages: what they hold is copied, so that they need not live until it is decoded."""
     messages = [message for _, _, mine in parts for message in mine]
     kind = type(messages[0])
-    return Piece(
+    return OffsetsPiece(
         [row for _, number, mine in parts for row in _led(number, mine, epochs)],
         np.repeat([number for _, number, _ in parts], [len(mine) for _, _, mine in parts]),
         np.array(list(map(kind.offset, messages)), np.int64),
@@ -269,9 +272,9 @@ def _piece(parts: Sequence[Part], *, epochs: dict[int, int] | None) -> Piece:
     )
 
 
-def _gathered(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+def _gathered(pieces: Iterable[OffsetsPiece]) -> Iterator[list[OffsetsPiece]]:
     """So many at a time that what decoding costs a call is little beside what it costs a row."""
-    held: list[Piece] = []
+    held: list[OffsetsPiece] = []
     count = 0
     for piece in pieces:
         held.append(piece)
@@ -284,7 +287,11 @@ def _gathered(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def _decoded(
-    held: Sequence[Piece], *, groups: frozenset[str] | None, pattern: str | None, decode: Decode
+    held: Sequence[OffsetsPiece],
+    *,
+    groups: frozenset[str] | None,
+    pattern: str | None,
+    decode: Decode,
 ) -> pa.RecordBatch:
     led = [row for piece in held for row in piece.led]
     full = [piece for piece in held if len(piece.offset)]

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fleet.spec import Cluster
+from fleet.config.spec import ClusterSpec
 
 References = Mapping[str, Mapping[str, str]]
 """librdkafka option → {"env" | "file" | "value": …}."""
 
 
-def references(cluster: Cluster, bootstrap: str) -> dict[str, dict[str, str]]:
+def references(cluster: ClusterSpec, bootstrap: str) -> dict[str, dict[str, str]]:
     """Where a task finds what it needs to reach the cluster; holds no secret."""
     security = cluster.security
     found: dict[str, dict[str, str]] = {

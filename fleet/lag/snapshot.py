@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fleet.lag.columns import NONE, Commits, Floats, Longs, Rows
-from fleet.lag.measure import CASES, Lag
+from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows
+from fleet.lag.partition_lag import CASES, Lag
 from fleet.model import (
     GroupSnapshot,
     GroupState,

@@ -16,9 +16,7 @@ All times are milliseconds since the epoch, as Kafka writes them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fleet.log.schemas import SCHEMAS
-from fleet.log.schemas import read as read_fields
-from fleet.log.shapes import (
+from fleet.log.record_types import (
     AssignmentEpoch,
     ClassicMember,
     ConsumerGroupEpoch,
@@ -33,6 +31,8 @@ from fleet.log.shapes import (
     Tombstone,
     Undecoded,
 )
+from fleet.log.schemas import SCHEMAS
+from fleet.log.schemas import read as read_fields
 from fleet.log.wire import Cursor, Malformed, i64_of
 from fleet.model import TopicPartition
 

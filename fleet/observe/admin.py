@@ -39,14 +39,14 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.lag.columns import Commits
-from fleet.lag.ends import EndHistory
-from fleet.lag.measure import Logs, measured
+from fleet.lag.end_history import EndHistory
+from fleet.lag.lag_columns import Commits
+from fleet.lag.partition_lag import Logs, measured
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.model import GroupState, Member, TopicPartition
-from fleet.observe.look import LEAST, Look, reason
 from fleet.observe.permissions import Asked, allowed_operations
-from fleet.observe.seen import Seen, is_dead, unlisted_group
+from fleet.observe.poll import LEAST, Poll, reason
+from fleet.observe.seen import PollAnswers, is_dead, unlisted_group
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _OTHERS_KEPT: Final = 60.0
@@ -90,7 +90,7 @@ class Observer:
             "error_cb": self._refused.append,
         }
         self._admin = AdminClient(self._options)
-        self._last: Look | None = None
+        self._last: Poll | None = None
         self._others: tuple[float, frozenset[str]] | None = None
 
     def snapshot(self, groups: Collection[str] | None = None) -> Snapshot:
@@ -110,7 +110,7 @@ class Observer:
         described = self._describe(asked, look)
         # Never ask for offsets where the coordinator did not just answer: see the docstring.
         answered = [g for g in asked if g in described and not is_dead(described[g])]
-        seen = Seen(
+        seen = PollAnswers(
             listed=listed, descriptions=described, committed=self._committed(answered, look)
         )
         known = frozenset(g for g in asked if not is_dead(described.get(g)))
@@ -130,7 +130,7 @@ class Observer:
 
     def _measured(
         self,
-        look: Look,
+        look: Poll,
         facts: Mapping[str, GroupFacts],
         commits: Commits,
         partitions: Mapping[str, int],
@@ -175,7 +175,7 @@ class Observer:
         described = self._describe([group], self._look()).get(group)
         if described is None:
             return GroupState.UNKNOWN
-        return Seen(descriptions={group: described}).state(group)
+        return PollAnswers(descriptions={group: described}).state(group)
 
     def partitions(self) -> dict[str, int]:
         """Topic name → number of partitions."""
@@ -195,7 +195,7 @@ class Observer:
         return self._logs(tps, self._topics(look), look)
 
     def _logs(
-        self, tps: Collection[TopicPartition], partitions: Mapping[str, int], look: Look
+        self, tps: Collection[TopicPartition], partitions: Mapping[str, int], look: Poll
     ) -> Logs:
         """Starts and ends of all logs, asked for together; topics that are deleted."""
         there = [tp for tp in tps if tp.partition < partitions.get(tp.topic, 0)]
@@ -222,7 +222,7 @@ class Observer:
 
     # --- the requests -----------------------------------------------------------------------
 
-    def _look(self) -> Look:
+    def _look(self) -> Poll:
         """A new look, by a new client where one of the last look's requests was never answered.
 
         Seen (2.16.1): a client that was idle while its broker was away for 12 s describes no
@@ -230,10 +230,10 @@ class Observer:
         """
         if self._last is not None and self._last.silent:
             self._admin = AdminClient(self._options)
-        self._last = Look(self._clock, self._timeout)
+        self._last = Poll(self._clock, self._timeout)
         return self._last
 
-    def _topics(self, look: Look) -> dict[str, int]:
+    def _topics(self, look: Poll) -> dict[str, int]:
         try:
             metadata = self._metadata(look)
         except KafkaException as error:
@@ -243,7 +243,7 @@ class Observer:
                 look.problems.append(f"topic {name} cannot be read: {topic.error.str()}")
         return {n: len(t.partitions) for n, t in metadata.topics.items() if t.error is None}
 
-    def _metadata(self, look: Look) -> Any:
+    def _metadata(self, look: Poll) -> Any:
         """A refused login is told after 2 s: waiting longer would not mend it."""
         self._admin.poll(0)  # what was refused before this look is no reason now
         self._refused.clear()
@@ -254,7 +254,7 @@ class Observer:
                 raise
             return self._admin.list_topics(timeout=look.left())
 
-    def _listed(self, listing: "Future[Any]", look: Look) -> dict[str, Any]:
+    def _listed(self, listing: "Future[Any]", look: Poll) -> dict[str, Any]:
         result = self._answer(listing, look)
         while any(error.code() in _LOADING for error in result.errors) and look.left() > LEAST:
             self._clock.sleep(LEAST)  # a coordinator that starts or takes over, some 0.1 s
@@ -267,14 +267,14 @@ class Observer:
             look.problems.append(f"groups of one broker are not listed: {failure.str()}")
         return {group.group_id: group for group in result.valid}
 
-    def _answer(self, listing: "Future[Any]", look: Look) -> Any:
+    def _answer(self, listing: "Future[Any]", look: Poll) -> Any:
         error = look.error_of(listing)
         if error is not None:
             raise self._unreachable(reason(error)) from error
         return listing.result()
 
     def _other_groups(
-        self, listed: frozenset[str], look: Look, wanted: Collection[str] | None
+        self, listed: frozenset[str], look: Poll, wanted: Collection[str] | None
     ) -> frozenset[str]:
         """Groups that are no consumer groups: share, streams, Connect; all, or of those wanted.
 
@@ -302,13 +302,13 @@ class Observer:
             self._others = (now, names)
         return names
 
-    def _describe(self, groups: list[str], look: Look) -> dict[str, Any]:
+    def _describe(self, groups: list[str], look: Poll) -> dict[str, Any]:
         def ask(portion: list[str]) -> Mapping[str, "Future[Any]"]:
             return self._admin.describe_consumer_groups(portion, request_timeout=look.left())
 
         return look.gather_all(groups, ask, "group(s) cannot be described", lambda value: value)
 
-    def _committed(self, groups: list[str], look: Look) -> dict[str, dict[TopicPartition, int]]:
+    def _committed(self, groups: list[str], look: Poll) -> dict[str, dict[TopicPartition, int]]:
         """All committed offsets of each group (KIP-88)."""
 
         def ask(portion: list[str]) -> Mapping[str, "Future[Any]"]:
@@ -321,7 +321,7 @@ class Observer:
 
         return look.gather_all(groups, ask, "group(s) have unreadable offsets", _offsets_of)
 
-    def _gone(self, topics: set[str], look: Look) -> frozenset[str]:
+    def _gone(self, topics: set[str], look: Poll) -> frozenset[str]:
         """Which of the topics without metadata are deleted, rather than hidden from us.
 
         Asked by describe, since a plain metadata request may create a missing topic.
@@ -341,7 +341,7 @@ class Observer:
         return frozenset(gone)
 
     def _offsets(
-        self, tps: Collection[TopicPartition], spec: OffsetSpec, look: Look
+        self, tps: Collection[TopicPartition], spec: OffsetSpec, look: Poll
     ) -> Callable[[], dict[TopicPartition, int]]:
         """Start one call for all partitions; the answer waits for it."""
         if not tps:

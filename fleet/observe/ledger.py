@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from fleet.counted import Counted
 from fleet.log.readers.group_log import GroupLog, Unreadable
 from fleet.log.records import Record
 from fleet.log.replay.causes import Replay
 from fleet.log.replay.counting import count
 from fleet.model import GroupState
+from fleet.model.counted import Counted
+from fleet.model.rebalances import Rebalance
 from fleet.observe.admin import Observer
-from fleet.rebalances import Rebalance
 
 
 class CoordinatorLedger:

@@ -23,7 +23,7 @@ _TYPES: Final[Mapping[Any, str]] = {
 
 
 @dataclass(slots=True)
-class Seen:
+class PollAnswers:
     """The answers of one look."""
 
     descriptions: Mapping[str, Any]

@@ -19,16 +19,16 @@ import numpy as np
 from confluent_kafka import TopicCollection
 
 from fleet.clock import Clock
-from fleet.lag.columns import Commits, Floats
-from fleet.lag.ends import EndHistory
+from fleet.lag.end_history import EndHistory
+from fleet.lag.lag_columns import Commits, Floats
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.log.readers.group_log import Unreadable
 from fleet.log.readers.positions import Positions, key_to
 from fleet.log.readers.tail import Tail
 from fleet.model import GroupState
 from fleet.observe.admin import Observer, id_of
-from fleet.observe.look import Look
-from fleet.observe.seen import Seen, is_dead
+from fleet.observe.poll import Poll
+from fleet.observe.seen import PollAnswers, is_dead
 
 _WAIT: Final = 0.25
 """Seconds that a look waits for the tail to hold what was written before it."""
@@ -105,7 +105,7 @@ class GroupWatcher(Observer):
         self, listed: Mapping[str, Any], tail: Tail
     ) -> tuple[dict[str, GroupFacts], Commits]:
         summaries, changed = tail.summaries(), tail.changed()
-        seen = Seen(descriptions={}, listed=listed)
+        seen = PollAnswers(descriptions={}, listed=listed)
         groups = {}
         for group in listed:
             state, told = seen.state(group), summaries.get(group)
@@ -131,14 +131,14 @@ class GroupWatcher(Observer):
         return {g: facts for g, facts in groups.items() if chosen(g)}, tail.commits()
 
     def _by_coordinators(
-        self, listed: Mapping[str, Any], look: Look
+        self, listed: Mapping[str, Any], look: Poll
     ) -> tuple[dict[str, GroupFacts], Commits]:
         """Describe all and fetch all offsets; what changed since the last look was committed."""
         chosen = self._tail.chosen if self._tail is not None else (lambda _: True)
         wanted = sorted(filter(chosen, listed))
         described = self._describe(wanted, look)
         answered = [g for g in wanted if g in described and not is_dead(described[g])]
-        seen = Seen(
+        seen = PollAnswers(
             descriptions=described,
             listed=listed,
             committed=self._committed(answered, look),

@@ -1,4 +1,4 @@
-"""Alertmanager's route and inhibitions for the rules of `fleet.report.rules`.
+"""Alertmanager's route and inhibitions for the rules of `fleet.report.alert_rules`.
 
 One cause is one notification: a storm of the cluster silences those of its groups, a storm of a
 group silences the lag that it makes, and while the exporter sees nothing, nothing it said
@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fleet.report.rules import prometheus_duration
+from fleet.report.alert_rules import prometheus_duration
 
 
 def alertmanager(

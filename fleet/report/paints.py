@@ -6,7 +6,7 @@ nobody depends on seeing colours; each is dark enough for white letters.
 
 from typing import Final
 
-from fleet.rebalances import Cause
+from fleet.model.rebalances import Cause
 from fleet.report.sketch import paint_of
 
 _CAUSES: Final[dict[Cause, str]] = {

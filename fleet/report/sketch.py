@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fleet.rebalances import Cause
+from fleet.model.rebalances import Cause
 from fleet.report.timeline import Bar, Lane, Mark, Span, Timeline, labelled
 from fleet.report.wording import clock_text, number_word
 from fleet.text import duration

@@ -20,7 +20,7 @@ from math import ceil
 from typing import Final
 
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Known, Membership, Rebalance
+from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
 from fleet.report.wording import by_cause, sentence, short
 
 _EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
@@ -109,7 +109,7 @@ class Timeline:
 def lay_out(
     *,
     rebalances: Sequence[Rebalance],
-    memberships: Sequence[Membership],
+    memberships: Sequence[MembershipSpan],
     since: float,
     until: float,
     storms: Sequence[Span] = (),
@@ -259,7 +259,7 @@ class _Stay:
 
 
 def _lanes(
-    memberships: Sequence[Membership], shown: Sequence[Rebalance], since: float, until: float
+    memberships: Sequence[MembershipSpan], shown: Sequence[Rebalance], since: float, until: float
 ) -> list[Lane]:
     stays = _stays(memberships, until)
     visible = [s for s in stays if s.came <= until and (s.went or until) > since]
@@ -271,7 +271,7 @@ def _lanes(
     return sorted(made, key=lambda lane: _order(lane, static=_is_static(lane, visible)))
 
 
-def _stays(memberships: Sequence[Membership], until: float) -> list[_Stay]:
+def _stays(memberships: Sequence[MembershipSpan], until: float) -> list[_Stay]:
     present: dict[str, _Stay] = {}
     done: list[_Stay] = []
     for row in sorted(memberships, key=lambda m: m.at):

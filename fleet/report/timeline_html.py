@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import Final
 
-from fleet.rebalances import Rebalance
+from fleet.model.rebalances import Rebalance
 from fleet.report.paints import DARK, LIGHT
 from fleet.report.sketch import Box, Diamond, Shape, Sketch, Stroke
 from fleet.report.wording import cause_text, clock_text, took, who

@@ -9,7 +9,7 @@ Who may take over is the lease's business, commits are Kafka's.
 
 Expiry needs no clocks that agree: an observer calls a lease dead when (holder, token,
 counter) has not changed for the lease duration on the observer's own monotonic clock, while it
-looked and its own writes went through (`fleet.evidence`). Values and the store's contract are
+looked and its own writes went through (`fleet.slots.evidence`). Values and the store's contract are
 here, for every room; the store's rules are in `fleet.slots.store`, the places that keep it beside
 them.
 """
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from fleet.evidence import Writes
 from fleet.model import Plan, Receipt, TopicPartition
+from fleet.slots.evidence import Writes
 
 
 class Phase(StrEnum):
@@ -336,7 +336,7 @@ class SlotStore(Protocol):
         """Drop the report of a worker that was removed."""
         ...
 
-    def begin(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
+    def begin_change(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
         """Start a change: None where one is RUNNING for the group (see `change`)."""
         ...
 

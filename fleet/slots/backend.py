@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from fleet.evidence import Writes
 from fleet.model import TopicPartition
 from fleet.slots import Change, ChangeState, Pause, Quarantine, Slot, WorkerReport
+from fleet.slots.evidence import Writes
 from fleet.slots.gates import GateRecord
 
 Value = Slot | GateRecord | Change

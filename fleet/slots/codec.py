@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter
 
 from fleet.slots import Gate
-from fleet.slots.gates import GateRecord, Trial
+from fleet.slots.gates import Claim, GateRecord
 
 Value = TypeVar("Value")
 _CODECS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
@@ -76,11 +76,11 @@ def record_from_json(value: Mapping[str, Any], *, made: frozenset[int]) -> GateR
     )
 
 
-def trials_as_json(trials: Mapping[str, Trial]) -> dict[str, Any]:
+def trials_as_json(trials: Mapping[str, Claim]) -> dict[str, Any]:
     """Claims by revision."""
     return {revision: as_json(trial) for revision, trial in sorted(trials.items())}
 
 
-def trials_from_json(value: Mapping[str, Any]) -> dict[str, Trial]:
+def trials_from_json(value: Mapping[str, Any]) -> dict[str, Claim]:
     """The reverse of trials_as_json."""
-    return {revision: from_json(Trial, told) for revision, told in value.items()}
+    return {revision: from_json(Claim, told) for revision, told in value.items()}

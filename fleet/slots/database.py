@@ -19,7 +19,7 @@ from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, SchemaTooNew, Unreachable
-from fleet.evidence import Writes
+from fleet.slots.evidence import Writes
 
 SCHEMA: Final = 1
 DATABASE: Final = "fleet.db"

@@ -7,7 +7,7 @@ from fleet.slots import Gate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Claim:
     """The one slot of another revision that an unproven revision may take now."""
 
     slot: int
@@ -23,7 +23,7 @@ class GateRecord:
     gate: Gate
     opened: frozenset[int] = frozenset()
     """Slots that were ever open."""
-    trials: Mapping[str, Trial] = field(default_factory=dict)
+    trials: Mapping[str, Claim] = field(default_factory=dict)
     """By revision."""
     going: frozenset[str] = frozenset()
     """Workers that were asked to go: they live until they are removed, and take nothing."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet.clock import Clock
-from fleet.evidence import Writes
 from fleet.slots import Change, Slot
 from fleet.slots.backend import (
     KEPT_CHANGES,
@@ -22,6 +21,7 @@ from fleet.slots.backend import (
     Value,
     is_next,
 )
+from fleet.slots.evidence import Writes
 from fleet.slots.gates import GateRecord
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.clock import Clock
-from fleet.evidence import Writes
 from fleet.model import TopicPartition
 from fleet.slots import Change, Pause, Phase, Quarantine, Slot, WorkerReport
 from fleet.slots.backend import (
@@ -30,6 +29,7 @@ from fleet.slots.backend import (
 )
 from fleet.slots.codec import as_json, from_json, record_as_json, record_from_json
 from fleet.slots.database import Database
+from fleet.slots.evidence import Writes
 from fleet.slots.gates import GateRecord
 from fleet.slots.store import Store
 

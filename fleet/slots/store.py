@@ -4,7 +4,7 @@ Problem: the same promises have to hold in a file, on an API server and in memor
 be written is a pure function (`fleet.slots.transitions`), a back end only compares and swaps one
 object at a time, and here is what calls them, once. A change's actor is fenced at the gate by its
 token: whoever adopts a change writes its own there before it acts. Cost: what touches two objects
-takes several requests, in an order that leaves no harm wherever it ends (`fleet.slots.taking`).
+takes several requests, in an order that leaves no harm wherever it ends (`fleet.slots.acquire`).
 """
 
 import contextlib
@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.evidence import Writes
 from fleet.model import Plan, TopicPartition
 from fleet.slots import (
     Change,
@@ -25,10 +24,11 @@ from fleet.slots import (
     WorkerReport,
     transitions,
 )
+from fleet.slots.acquire import SlotAcquisition
 from fleet.slots.backend import Backend, Key, Kind, Space, Value, mark_key
+from fleet.slots.evidence import Writes
 from fleet.slots.gates import GateRecord
-from fleet.slots.objects import Objects, change_of
-from fleet.slots.taking import Taking
+from fleet.slots.group_objects import Objects, change_of
 
 
 class Store:
@@ -42,7 +42,7 @@ class Store:
     ) -> None:
         self._backend = backend
         self._objects = Objects(backend, clock=clock, jitter=jitter)
-        self._taking = Taking(self._objects)
+        self._taking = SlotAcquisition(self._objects)
 
     @property
     def writes(self) -> Writes:
@@ -149,7 +149,7 @@ class Store:
 
     # --- changes ----------------------------------------------------------------------------
 
-    def begin(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
+    def begin_change(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
         """Start a change; None where one is running. The token grows over all changes."""
 
         def edit(last: Value | None) -> Value | None:

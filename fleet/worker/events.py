@@ -40,14 +40,14 @@ class Events:
         self._lock = threading.Lock()
         self._said: dict[str, float] = {}
 
-    def say(self, sentence: str) -> None:
+    def log(self, sentence: str) -> None:
         """One line for people."""
         at = datetime.fromtimestamp(self._clock.now(), UTC).isoformat(timespec="milliseconds")
         with self._lock, contextlib.suppress(*_UNTOLD):
             sys.stderr.write(f"{at.replace('+00:00', 'Z')} {self._worker}: {sentence}\n")
             sys.stderr.flush()
 
-    def say_rarely(self, sentence: str, *, every: float = 30.0, key: str | None = None) -> None:
+    def log_rarely(self, sentence: str, *, every: float = 30.0, key: str | None = None) -> None:
         """A line of one kind at most once per `every` seconds: weather that lasts."""
         now, key = self._clock.monotonic(), key or sentence
         last = self._said.get(key)
@@ -55,7 +55,7 @@ class Events:
             if len(self._said) > 100:
                 self._said.clear()
             self._said[key] = now
-            self.say(sentence)
+            self.log(sentence)
 
     def librdkafka_logger(self) -> logging.Logger:
         """A logger for the client library's own lines, told as weather."""
@@ -63,7 +63,7 @@ class Events:
         logger.addHandler(_Rarely(self))
         return logger
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def emit(self, event: str, **facts: Any) -> None:
         """One JSON event, where somebody asked for them."""
         if self._path is None:
             return
@@ -92,4 +92,4 @@ class _Rarely(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass one line on."""
-        self._events.say_rarely(f"librdkafka: {record.getMessage()[:300]}", key="librdkafka")
+        self._events.log_rarely(f"librdkafka: {record.getMessage()[:300]}", key="librdkafka")

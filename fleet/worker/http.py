@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fleet.errors import ConfigError
 
 Status = Callable[[], Mapping[str, Any]]
-"""The worker's facts now; see `fleet.worker.process`."""
+"""The worker's facts now; see `fleet.worker.slot.process`."""
 
 _COUNTERS: Final = {
     "batches": "Batches committed.",
@@ -114,7 +114,7 @@ class StatusServer:
 
 
 def _handler(status: Status, registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class StatusHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
@@ -141,4 +141,4 @@ def _handler(status: Status, registry: CollectorRegistry) -> type[BaseHTTPReques
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
             """Probes are no events."""
 
-    return Handler
+    return StatusHandler

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException
 
-from fleet.spec import is_pattern
+from fleet.config.spec import is_pattern
 
 TIMEOUT: Final = 5.0
 """Seconds after which brokers that have not answered count as away."""
@@ -49,7 +49,7 @@ class Reach:
                 self._thread.start()
             self._lock.notify_all()
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Look no more: the worker has a slot."""
         with self._lock:
             self._wanted = False

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from fleet.errors import FleetError
-from fleet.home import fleet_home
+from fleet.system.home import fleet_home
 from k8s.cluster import programs
-from k8s.cluster.life import Cluster, ClusterStatus
+from k8s.cluster.lifecycle import ClusterStatus, TrialCluster
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def _do(options: argparse.Namespace) -> None:
-    cluster = Cluster(fleet_home())
+    cluster = TrialCluster(fleet_home())
     match options.command:
         case "build":
             programs.build(_say)
@@ -54,7 +54,7 @@ def _do(options: argparse.Namespace) -> None:
             sys.stdout.write(f"no cluster in {fleet_home()}\n" if found is None else _told(found))
 
 
-def _up(cluster: Cluster) -> None:
+def _up(cluster: TrialCluster) -> None:
     given = os.environ.get("KUBECONFIG")
     now = cluster.status()
     if given and (now is None or Path(given).absolute() != now.kubeconfig):

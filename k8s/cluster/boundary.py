@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from fleet import processes
 from fleet.errors import FleetError
-from fleet.processes import ProcessId
+from fleet.system import processes
+from fleet.system.processes import ProcessId
 from k8s.cluster import programs
-from k8s.cluster.layout import INSIDE, Layout
+from k8s.cluster.cluster_layout import INSIDE, Layout
 
 _REAP: Final = (
     "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile 1: signal.pause()"

@@ -15,9 +15,9 @@ from typing import Final
 import yaml
 
 from fleet.errors import FleetError
-from fleet.home import write_whole
+from fleet.system.home import write_whole
 from k8s.cluster import programs
-from k8s.cluster.layout import API_SERVICE, DOMAIN, INSIDE, NODE, Layout
+from k8s.cluster.cluster_layout import API_SERVICE, DOMAIN, INSIDE, NODE, Layout
 
 _CURVE: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 _DAYS: Final = "3650"

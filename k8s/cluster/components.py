@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from k8s.cluster.layout import (
+from k8s.cluster.cluster_layout import (
     API_PORT,
     CONTAINERD,
     DOMAIN,

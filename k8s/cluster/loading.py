@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from fleet.errors import FleetError
-from fleet.processes import ProcessId
+from fleet.system.processes import ProcessId
 from k8s.cluster import boundary, programs
-from k8s.cluster.layout import PAUSE
+from k8s.cluster.cluster_layout import PAUSE
 
 
 def load(outer: ProcessId, archive: IO[bytes]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet.errors import FleetError
-from fleet.home import cache_home, write_whole
+from fleet.system.home import cache_home, write_whole
 
 VERSION: Final = "1.36.3"
 _UPSTREAM: Final = "k8s.io/kubernetes/cmd"

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from fleet.errors import FleetError
-from fleet.home import fleet_home
-from k8s.cluster.life import Cluster
-from k8s.images import building
+from fleet.system.home import fleet_home
+from k8s.cluster.lifecycle import TrialCluster
+from k8s.images import image_build
 
 
 def main() -> int:
@@ -19,7 +19,7 @@ def main() -> int:
         ("load", "build them and bring them to the cluster of this home"),
     ):
         made = commands.add_parser(name, help=text)
-        made.add_argument("targets", nargs="*", default=list(building.TARGETS))
+        made.add_argument("targets", nargs="*", default=list(image_build.TARGETS))
         made.add_argument("--tag", default="dev")
     written = commands.add_parser("archive", help="write an image as an OCI archive")
     written.add_argument("image")
@@ -38,20 +38,22 @@ def main() -> int:
 def _do(options: argparse.Namespace) -> None:
     match options.command:
         case "build" | "load":
-            unknown = sorted(set(options.targets) - set(building.TARGETS))
+            unknown = sorted(set(options.targets) - set(image_build.TARGETS))
             if unknown:
-                raise FleetError(f"no image {unknown[0]}; there are {', '.join(building.TARGETS)}")
-            names = building.build(options.targets, options.tag, _say)
+                raise FleetError(
+                    f"no image {unknown[0]}; there are {', '.join(image_build.TARGETS)}"
+                )
+            names = image_build.build(options.targets, options.tag, _say)
             if options.command == "load":
-                building.load(names, Cluster(fleet_home()))
+                image_build.load(names, TrialCluster(fleet_home()))
             for name in names:
-                sys.stdout.write(f"{name} {building.size(name)}\n")
+                sys.stdout.write(f"{name} {image_build.size(name)}\n")
         case "archive":
-            building.archive(options.image, options.file)
+            image_build.archive(options.image, options.file)
         case "context":
-            sys.stdout.write(f"{building.context(_say)}\n")
+            sys.stdout.write(f"{image_build.context(_say)}\n")
         case _:
-            building.clean()
+            image_build.clean()
 
 
 def _say(text: str) -> None:

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from fleet.errors import FleetError
-from fleet.home import write_whole
+from fleet.system.home import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fleet.act.performer import Performer
+from fleet.act.change.performer import Performer
+from fleet.config.spec import GroupSpec
 from fleet.model import Step, StepKind
 from fleet.slots import Change, Gate, Slot
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import GroupSpec
-from tests.acting.crew import GROUP, Behaviour, Crowd, Turning
+from tests.acting.standbys import GROUP, Behaviour, Crowd, Turning
 from tests.support.plans import plan_of, step_of
 
 
@@ -89,7 +89,7 @@ class Scene:
         """A change that nobody performs yet."""
         self.actor += 1
         plan = plan_of(*steps, id=f"plan-{self.actor}", revision=revision)
-        begun = self.store.begin(plan, actor=f"a{self.actor}", started_at=self.clock.now())
+        begun = self.store.begin_change(plan, actor=f"a{self.actor}", started_at=self.clock.now())
         assert begun is not None
         return begun
 

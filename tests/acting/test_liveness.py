@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.act.changing import Changing
+from fleet.act.change.changes import GroupChanges
 from fleet.act.liveness import sign, works_on
 from fleet.clock import ManualClock
-from fleet.processes import identify
 from fleet.slots import Change, ChangeState, Gate, Handover, Slot
 from fleet.slots.sqlite import SqliteStore
+from fleet.system.processes import identify
 from tests.support.plans import plan_of
 
 LEASE = 10.0
@@ -30,7 +30,7 @@ def store(tmp_path, clock) -> SqliteStore:
 
 @pytest.fixture
 def change(store) -> Change:
-    begun = store.begin(PLAN, actor="ann@elsewhere:7", started_at=0.0)
+    begun = store.begin_change(PLAN, actor="ann@elsewhere:7", started_at=0.0)
     assert begun is not None
     return begun
 
@@ -82,7 +82,7 @@ def test_the_signature_of_an_earlier_change_says_nothing(store, change, clock):
 
 def test_without_a_change_nobody_works(store, clock):
     """Nothing is unfinished."""
-    changing = Changing(
+    changing = GroupChanges(
         group="g", store=store, clock=clock, lease=LEASE, perform=lambda change, _: change
     )
     assert changing.works_on() is False
@@ -104,10 +104,10 @@ def test_aborting_takes_back_its_asks_whoever_else_writes_the_gate(tmp_path, clo
             return super().slots(group)
 
     store = Crowded(tmp_path / "crowded.db", cluster="main", clock=clock)
-    assert store.begin(PLAN, actor="ann@elsewhere:7", started_at=0.0) is not None
+    assert store.begin_change(PLAN, actor="ann@elsewhere:7", started_at=0.0) is not None
     asks = {0: Handover(token=1, revision="r2")}
     assert store.write_gate(Gate(group="g", open=frozenset({0}), handover=asks, rejoin={0: 1}))
-    changing = Changing(
+    changing = GroupChanges(
         group="g", store=store, clock=clock, lease=LEASE, perform=lambda change, _: change
     )
     aborted = changing.abort(actor="bob")
@@ -119,7 +119,7 @@ def test_aborting_takes_back_its_asks_whoever_else_writes_the_gate(tmp_path, clo
 
 def test_an_actor_that_could_not_renew_has_a_whole_lease(store, change, clock, monkeypatch):
     """Nothing follows from a store that was silent: it counts from when the store is known."""
-    changing = Changing(
+    changing = GroupChanges(
         group="g", store=store, clock=clock, lease=LEASE, perform=lambda begun, _: begun
     )
     known_at = clock.monotonic() + 25.0

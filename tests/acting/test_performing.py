@@ -7,7 +7,7 @@ import pytest
 from fleet.errors import LostLease, Unreachable
 from fleet.model import GroupState, Price, StepKind, Verdict
 from fleet.slots import ChangeState, Phase
-from tests.acting.crew import LEASE
+from tests.acting.standbys import LEASE
 from tests.support.plans import FREE, TWO, step_of
 
 OPEN, LEAVE, ROLL, REJOIN, WARM, STOP = (
@@ -191,8 +191,8 @@ def test_standbys_are_made_up_for(scene):
     done = here.perform(step_of(WARM, (), "old"), revision="old")
     assert done.state is ChangeState.DONE, done.sentence
     assert all(s.holder for s in here.slots())
-    standing = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
-    assert len(standing) == 1
+    state = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
+    assert len(state) == 1
 
 
 # --- receipts, settling ---------------------------------------------------------------------

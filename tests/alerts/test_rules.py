@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from fleet import cli
+from fleet.config.spec import FleetSpec
+from fleet.report.alert_rules import rules, rules_yaml
 from fleet.report.alertmanager import alertmanager_yaml
-from fleet.report.rules import rules, rules_yaml
-from fleet.spec import FleetSpec
 from tests.support.needs import program, repository
 
 pytestmark = pytest.mark.prometheus

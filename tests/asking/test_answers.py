@@ -6,10 +6,10 @@ import json
 import pytest
 from rich.console import Console
 
-from fleet.commands.past import Replayed, Source
-from fleet.commands.rebalances_answer import answer, print_rebalances, summary
-from fleet.commands.recent import Recent, recent_from
-from fleet.rebalances import Cause, Confidence, Known
+from fleet.commands.groups.rebalances_answer import answer, print_rebalances, summary
+from fleet.manager.past import Replayed, Source
+from fleet.manager.recent import Recent, recent_from
+from fleet.model.rebalances import Cause, Confidence, Known
 from tests.asking.worlds import START, membership, rebalance
 from tests.support.json_contract import documented, shape
 

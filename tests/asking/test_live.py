@@ -26,13 +26,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet import cli
 from fleet.clock import SystemClock
-from fleet.commands.past import past_of
-from fleet.cycle import Fleet
-from fleet.history.places import Place
-from fleet.history.rows import membership_row, rebalance_row
-from fleet.history.table_columns import MEMBERSHIPS, REBALANCES
-from fleet.history.writing import Writer
-from fleet.rebalances import Cause
+from fleet.history.tables.table_columns import MEMBERSHIPS, REBALANCES
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_rows import membership_row, rebalance_row
+from fleet.history.tables.writing import Writer
+from fleet.manager.cycle import Fleet
+from fleet.manager.past import past_of
+from fleet.model.rebalances import Cause
 from tests.support import kafka_tools
 from tests.support.waiting import until
 
@@ -232,7 +232,7 @@ def test_tables_are_asked_where_they_are_kept(group, capsys, tmp_path, monkeypat
 
 def keep(rows, group, where):
     """Write rows of one group as the history's tables."""
-    with Writer(Place(where), cluster="asked", clock=SystemClock(), retention=1e6) as writer:
+    with Writer(TableFolder(where), cluster="asked", clock=SystemClock(), retention=1e6) as writer:
         folder = writer.attempt()
         rebalances = [rebalance_row(r) for r in rows.rebalances()]
         members = [membership_row(m) for m in rows.memberships(group=group)]

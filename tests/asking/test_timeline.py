@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import matplotlib.image
 import pytest
 
-from fleet.rebalances import Cause, Confidence, Known
+from fleet.model.rebalances import Cause, Confidence, Known
 from fleet.report.sketch import LETTERS, Box, Diamond, Words, sketch
 from fleet.report.timeline import Bar, Span, extent, labelled, lay_out, ticks
 from fleet.report.timeline_html import as_html

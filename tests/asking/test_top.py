@@ -10,12 +10,21 @@ import termios
 import pytest
 from rich.console import Console
 
+from fleet.commands.groups.stormy_times import StormLooks, storm_spans
+from fleet.commands.groups.top_frame import (
+    SORTS,
+    Frame,
+    FrameRow,
+    after,
+    answer,
+    arranged,
+    drawn,
+    rows_of,
+)
 from fleet.commands.keys import BACKSPACE, ENTER, ESCAPE, Keys
-from fleet.commands.recent import Recent, recent_from
-from fleet.commands.stormy_times import Watch, storm_spans
-from fleet.commands.top_frame import SORTS, Frame, Row, after, answer, arranged, drawn, rows_of
+from fleet.config.spec import FleetSpec, StormSpec
+from fleet.manager.recent import Recent, recent_from
 from fleet.model import GroupSnapshot, GroupState, LagCase, PartitionState, TopicPartition
-from fleet.spec import FleetSpec, Storm
 from tests.asking.worlds import START, rebalance
 from tests.support.json_contract import documented, shape
 from tests.support.snapshots import snapshot_of
@@ -27,7 +36,7 @@ def row(group, **changed):
         "lag": 0, "lag_seconds": 0.0, "in_rate": 10.0, "out_rate": 10.0, "rebalances": 0,
         "last_cause": None, "last_at": None, "storm": None,
     }  # fmt: skip
-    return Row(**{**known, **changed})
+    return FrameRow(**{**known, **changed})
 
 
 def frame(rows, **changed):
@@ -175,7 +184,7 @@ def test_json_has_the_documented_shape():
 
 # --- storms ---------------------------------------------------------------------------------
 
-SPEC = FleetSpec(storm=Storm(rebalances=3, window=60.0, calm=30.0))
+SPEC = FleetSpec(storm=StormSpec(rebalances=3, window=60.0, calm=30.0))
 
 
 def test_storms_have_a_beginning_and_an_end():
@@ -192,7 +201,7 @@ def test_storms_have_a_beginning_and_an_end():
 
 def test_the_view_remembers_a_storm():
     """It is named while it lasts."""
-    watch = Watch(SPEC)
+    watch = StormLooks(SPEC)
     often = [rebalance(n, n * 5, joined=("orders-3",)) for n in range(10)]
     assert set(watch.look(often, now=START + 46, changes={})) == {"orders"}
     assert watch.look(often, now=START + 900, changes={}) == {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.rebalances import Cause, Confidence, Known
+from fleet.model.rebalances import Cause, Confidence, Known
 from fleet.report.wording import cause_text, sentence, short, took, who
 from tests.asking.worlds import rebalance
 

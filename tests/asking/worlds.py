@@ -3,7 +3,7 @@
 from typing import Any
 
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Known, Membership, Rebalance
+from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
 from tests.support.rebalances import rebalance as plain
 
 START = 1_795_000_000.0
@@ -23,7 +23,7 @@ def rebalance(number: int, at: float, **changed) -> Rebalance:
     return plain(number, START + at, **{**known, **changed})
 
 
-def membership(event: str, member: str, at: float, owned=0, **changed) -> Membership:
+def membership(event: str, member: str, at: float, owned=0, **changed) -> MembershipSpan:
     """A static member's row, or a dynamic one's where `instance_id=None` is given."""
     owns = partitions(owned) if isinstance(owned, int) else owned
     known = {
@@ -32,7 +32,7 @@ def membership(event: str, member: str, at: float, owned=0, **changed) -> Member
         "client_id": "rdkafka", "host": "/127.0.0.1", "owned": owns,
         "log_partition": 7, "log_offset": 1,
     }  # fmt: skip
-    return Membership(**{**known, **changed})
+    return MembershipSpan(**{**known, **changed})
 
 
 def partitions(count: int, *, first: int = 0) -> tuple[TopicPartition, ...]:

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from fleet.bench.commits import GROUPS, arrays
-from fleet.bench.history import Result, Wish, ways
-from fleet.bench.recording import Recorded
-from fleet.commands.bench_history import _as_json
-from fleet.log.columns import columns
+from fleet.bench.history_bench import HistoryOptions, HistoryResult, ways
+from fleet.bench.offset_commits import GROUPS, arrays
+from fleet.bench.recording_bench import RecordingResult
+from fleet.commands.bench.bench_history import _as_json
+from fleet.log.record_columns import columns
 from tests.bench.test_commands import bench
 from tests.support.json_contract import documented, shape
 
@@ -27,15 +27,15 @@ def test_synthetic_commits_are_read_without_a_problem():
 
 def test_the_answer_is_the_documented_one():
     """docs/json.md; a slow decoder misses its goal, and so does one that was not measured."""
-    wish = Wish(commits=10)
+    wish = HistoryOptions(commits=10)
     bare = dict.fromkeys(ways("b:1"), 9.0)
     document = documented("fleet bench history -o json")
     names = list(document["decoder_records_per_second"])
     memory = {"job": 1.0, "Spark": 1.0, "Spark's Python": 1.0}
-    recorded = Recorded(
+    recorded = RecordingResult(
         commits=10, seconds=5e-5, rows=2, missing=0, memory=memory, cpu={**memory, "broker": 1.0}
     )
-    result = Result(
+    result = HistoryResult(
         wish=wish,
         decoder=dict.fromkeys(names, 3e6),
         bare=bare,
@@ -54,7 +54,7 @@ def test_the_answer_is_the_documented_one():
         {"recorded": None},
     ):
         assert not replace(result, **changed).met, changed
-    assert not Result(wish=wish).met
+    assert not HistoryResult(wish=wish).met
 
 
 @pytest.mark.long

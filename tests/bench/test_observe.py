@@ -9,8 +9,8 @@ import pytest
 
 from fleet import cli
 from fleet.bench.figures import spread
-from fleet.bench.observe import Result, Size, Wish, _value
-from fleet.commands.bench_observe import as_json
+from fleet.bench.observe_bench import ObserveOptions, ObserveResult, Size, _value
+from fleet.commands.bench.bench_observe import as_json
 from fleet.commands.invocation import SCHEMA_VERSION
 from tests.support.json_contract import documented, shape
 
@@ -31,7 +31,7 @@ def size(groups: int, **found) -> Size:
 
 def test_json_is_the_documented_one():
     """docs/json.md has its keys."""
-    answer = as_json(Result(wish=Wish(groups=(1000,)), sizes=[size(1000)]))
+    answer = as_json(ObserveResult(wish=ObserveOptions(groups=(1000,)), sizes=[size(1000)]))
     found = {"schema_version": SCHEMA_VERSION, "bench": "observe", **answer}
     assert shape(json.loads(json.dumps(found))) == shape(documented("fleet bench observe -o json"))
 
@@ -40,11 +40,11 @@ def test_goals_grow_with_the_groups_and_wrong_figures_miss():
     """Five times the groups may take five times as long; memory does not grow."""
     assert [goal.limit for goal in size(5000).goals()] == [2.5, 1.0, 400.0]
     assert [goal.limit for goal in size(100).goals()] == [0.5, 0.2, 400.0]
-    wish = Wish(groups=(1000,))
-    assert Result(wish=wish, sizes=[size(1000)]).met
-    assert not Result(wish=wish, sizes=[size(1000, right=False)]).met
-    assert not Result(wish=wish, sizes=[size(1000, megabytes=401.0)]).met
-    assert not Result(wish=wish, sizes=[]).met
+    wish = ObserveOptions(groups=(1000,))
+    assert ObserveResult(wish=wish, sizes=[size(1000)]).met
+    assert not ObserveResult(wish=wish, sizes=[size(1000, right=False)]).met
+    assert not ObserveResult(wish=wish, sizes=[size(1000, megabytes=401.0)]).met
+    assert not ObserveResult(wish=wish, sizes=[]).met
 
 
 def test_values_are_found_in_metrics():

@@ -1,14 +1,14 @@
-"""What `fleet bench roll` and `gate` make of what was recorded, on values made by hand."""
+"""What `fleet bench roll` and `gate_bench` make of what was recorded, on values made by hand."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from fleet.bench import gate, roll
+from fleet.bench import gate_bench, roll_bench
 from fleet.bench.figures import spread
-from fleet.commands.bench import answer
-from fleet.counted import Counted
+from fleet.commands.bench.bench import answer
+from fleet.model.counted import Counted
 from tests.support.json_contract import documented, shape
 from tests.support.rebalances import rebalance
 
@@ -21,15 +21,15 @@ def recorded(*pauses, rebalances=0):
 
 def rolled(**changes):
     """A good result of four handovers in two rolls, with some of our side changed."""
-    ours = roll.side_of(
+    ours = roll_bench.side_of(
         [recorded(0.1, 0.2), recorded(0.3, 0.4)], handovers=4, account=(0, 0), seconds=20.0
     )
-    ordinary = roll.side_of(
+    ordinary = roll_bench.side_of(
         [recorded(1.0, 2.0, rebalances=4)], handovers=2, account=(0, 3), seconds=30.0
     )
-    return roll.RollResult(
+    return roll_bench.RollResult(
         protocol="range",
-        wish=roll.Wish(handovers=4, slots=2, ordinary_rolls=1),
+        wish=roll_bench.RollOptions(handovers=4, slots=2, ordinary_rolls=1),
         batch=spread([0.1, 0.2, 0.3]),
         ours=replace(ours, **changes),
         ordinary=ordinary,
@@ -80,15 +80,15 @@ def test_the_goal_for_the_pause_may_be_given():
 
 def one(k, joins=1, leaves=1, apart=0.01):
     """A gate run with so many rebalances."""
-    rounds = gate.Round(joined=k, moved=2 * k)
-    return gate.GateRun(k=k, joins=(rounds,) * joins, leaves=(rounds,) * leaves, spread=apart)
+    rounds = gate_bench.Round(joined=k, moved=2 * k)
+    return gate_bench.GateRun(k=k, joins=(rounds,) * joins, leaves=(rounds,) * leaves, spread=apart)
 
 
 def gated(*runs, protocol="range", lost=0):
     """A result of these runs, two of each k asked for."""
-    return gate.GateResult(
+    return gate_bench.GateResult(
         protocol=protocol,
-        wish=gate.Wish(joins=(2, 5), runs=2),
+        wish=gate_bench.GateOptions(joins=(2, 5), runs=2),
         runs=runs,
         at_once=(one(2, joins=2, apart=0.4), one(5, joins=3)),
         in_turn=(one(2, joins=2), one(5, joins=5)),

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fleet.bench.worker import VARIANTS, Result, Wish, age_of, batches, rate_of
-from fleet.commands.bench_worker import answer
+from fleet.bench.worker_bench import VARIANTS, WorkerOptions, WorkerResult, age_of, batches, rate_of
+from fleet.commands.bench.bench_worker import answer
 from fleet.errors import FleetError
 from tests.bench.test_commands import bench
 from tests.support.json_contract import documented, shape
@@ -20,7 +20,7 @@ def result(*, ours=300.0, theirs=150.0, age=0.3, their_age=2.0, **wish):
     """Both sides' figures."""
     names = {"fleet": ours, **dict.fromkeys(VARIANTS, theirs)}
     ages = {"fleet": age, **dict.fromkeys(VARIANTS, their_age)}
-    return Result(wish=Wish(**wish), rate=names, age=ages)
+    return WorkerResult(wish=WorkerOptions(**wish), rate=names, age=ages)
 
 
 def missed(found):
@@ -46,7 +46,7 @@ def test_goals(figures, goals):
 
 def test_what_was_not_measured_is_missed():
     """A run that found nothing of the other side has not shown the ratio."""
-    found = Result(wish=Wish(), rate={"fleet": 300.0}, age={"fleet": 0.1})
+    found = WorkerResult(wish=WorkerOptions(), rate={"fleet": 300.0}, age={"fleet": 0.1})
     assert len(missed(found)) == 2
     assert not found.met
 

@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.broker import Broker, cluster, embedded_bootstrap
+from fleet.broker import Broker, embedded_bootstrap
+from fleet.broker import embedded as cluster
 from fleet.errors import ConfigError, FleetError, Refused, SchemaTooNew, Unreachable
 
 pytestmark = pytest.mark.broker

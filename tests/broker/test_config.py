@@ -6,14 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from fleet.broker.config import Node, check_host, server_logging, server_properties, tool_logging
+from fleet.broker.node_config import (
+    NodeConfig,
+    check_host,
+    server_logging,
+    server_properties,
+    tool_logging,
+)
 from fleet.errors import ConfigError
 
 
-def cluster(count: int) -> list[Node]:
+def cluster(count: int) -> list[NodeConfig]:
     """Nodes on made-up ports."""
     return [
-        Node(id=i, port=9000 + i, controller_port=9100 + i, home=Path(f"/home/node-{i}"))
+        NodeConfig(id=i, port=9000 + i, controller_port=9100 + i, home=Path(f"/home/node-{i}"))
         for i in range(1, count + 1)
     ]
 

@@ -15,16 +15,15 @@ from fleet.commands.answers import (
     print_change,
     print_plan,
 )
-from fleet.commands.changing import Result
-from fleet.commands.checks import guarded
-from fleet.commands.doctor import as_json
-from fleet.commands.group_status import GroupStatus, Managed, status_answer
-from fleet.commands.recent import Recent
-from fleet.commands.status_table import last_change, print_status
-from fleet.decide.storms import Storm
+from fleet.commands.change.changing import GroupOutcome
+from fleet.commands.doctor.checks import guarded
+from fleet.commands.doctor.doctor import as_json
+from fleet.commands.groups.group_status import GroupStatus, Managed, status_answer
+from fleet.commands.groups.status_table import last_change, print_status
+from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, PartitionVerdict
 from fleet.errors import FleetError
-from fleet.findings import Finding, Level
+from fleet.manager.recent import Recent
 from fleet.model import (
     GroupSnapshot,
     GroupState,
@@ -39,6 +38,7 @@ from fleet.model import (
     TopicPartition,
     Verdict,
 )
+from fleet.model.findings import Finding, Severity
 from fleet.slots import (
     Change,
     ChangeState,
@@ -147,16 +147,16 @@ def printed(show, *args, width=100, **kwargs) -> str:
         ),
         (
             "fleet scale|roll|drain -o json",
-            {"schema_version": 1, **Result("orders", plan=PLAN, change=CHANGE).as_json()},
+            {"schema_version": 1, **GroupOutcome("orders", plan=PLAN, change=CHANGE).as_json()},
         ),
         (
             "fleet apply -o json",
             {"schema_version": 1,
-             "results": [Result("orders", plan=PLAN, change=CHANGE).as_json()]},
+             "results": [GroupOutcome("orders", plan=PLAN, change=CHANGE).as_json()]},
         ),
         (
             "fleet doctor -o json",
-            as_json([Finding("java", Level.WARN, "Java 11", "install 17")]),
+            as_json([Finding("java", Severity.WARN, "Java 11", "install 17")]),
         ),
     ],
     ids=["status", "status of a group", "plan", "change", "apply", "doctor"],
@@ -282,10 +282,10 @@ def test_a_check_that_fails_is_a_finding():
     """A FleetError of a check is a FAIL with its sentence; what was found before stays."""
 
     def look():
-        yield Finding("java", Level.OK, "found")
+        yield Finding("java", Severity.OK, "found")
         raise FleetError("too old")
 
     assert [(f.level, f.found) for f in guarded("java", look)] == [
-        (Level.OK, "found"),
-        (Level.FAIL, "too old"),
+        (Severity.OK, "found"),
+        (Severity.FAIL, "too old"),
     ]

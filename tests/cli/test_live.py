@@ -17,10 +17,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet import cli
-from fleet.act.census import marked
 from fleet.clock import SystemClock
-from fleet.cycle import Fleet
+from fleet.manager.cycle import Fleet
 from fleet.model import StepKind
+from fleet.system.home_processes import home_processes
 from tests.support.plans import plan_of, step_of
 
 PARTITIONS = 4
@@ -105,7 +105,7 @@ class Live:
         """What a manager leaves that was killed right after it began."""
         plan = plan_of(step_of(StepKind.WARM, ()), id="left", cluster="live", group=self.ours)
         with Fleet.open(Path("fleet.yaml"), clock=SystemClock()) as fleet:
-            assert fleet.store.begin(plan, actor="killed@there:1", started_at=1.0)
+            assert fleet.store.begin_change(plan, actor="killed@there:1", started_at=1.0)
 
 
 def answer(capsys, *arguments: str, code: int = 0) -> dict:
@@ -361,7 +361,7 @@ def test_a_fleet_comes_up_grows_and_goes(cluster, capsys, tmp_path):
         assert len(_changes(cluster)) == before, "an empty plan is no change"
     finally:
         said(capsys, "down", "--purge", "--yes")
-    assert not list(marked(tmp_path / "home"))
+    assert not list(home_processes(tmp_path / "home"))
     assert answer(capsys, "status", cluster.ours)["groups"][0]["members"] == 0
 
 

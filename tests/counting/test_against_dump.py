@@ -17,9 +17,9 @@ from confluent_kafka.admin import (
 from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from fleet.clock import SystemClock
-from fleet.counted import Counted
 from fleet.log.readers.group_log import GroupLog, partition_for
 from fleet.log.replay.counting import count
+from fleet.model.counted import Counted
 from tests.support import kafka_tools
 from tests.support.commits import commit
 from tests.support.waiting import until

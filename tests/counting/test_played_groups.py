@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.counted import Counted
 from fleet.log.replay.counting import count
 from fleet.model import TopicPartition
+from fleet.model.counted import Counted
 from tests.support.played_group import TOPIC, TOPIC_ID, PlayedGroup, compacted, played_groups
 
 NAMES = {TOPIC_ID: TOPIC}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fleet.counted import Counted
 from fleet.decide.receipts import judge
 from fleet.model import Plan, Price, Receipt, StepKind, TopicPartition, Verdict
-from fleet.rebalances import Rebalance
+from fleet.model.counted import Counted
+from fleet.model.rebalances import Rebalance
 from tests.support.plans import plan_of, step_of
 from tests.support.rebalances import rebalance as gen
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fleet import processes
+from fleet.system import processes
 from tests.dagster_ui.ports import free_port
 from tests.support.waiting import until
 

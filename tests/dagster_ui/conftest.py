@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.cycle import Fleet
-from fleet.decide.names import slug
+from fleet.decide.slugs import slug
+from fleet.manager.cycle import Fleet
 from fleet.slots import Change, ChangeState
 from tests.dagster_ui.browser import Browser, chromium
 from tests.dagster_ui.served import Served, dagster_dev

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fleet import processes
-from fleet.processes import ProcessId
+from fleet.system import processes
+from fleet.system.processes import ProcessId
 from tests.dagster_ui.ports import free_port
 from tests.support.waiting import until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.decide.names import slug
+from fleet.decide.slugs import slug
 from fleet.slots import ChangeState
 from tests.dagster_ui.conftest import PLAIN, PLAN, ROLL, ROLLOUT, SLUG
 from tests.support.waiting import until

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from fleet.config.spec import FleetSpec, GroupSpec, LagScaling
 from fleet.decide.adopted import MEMBERS, Adopted, deployed, make_adopted_plan, members_of, runs_in
-from fleet.decide.concerns import NO_CONCERNS, Concerns
 from fleet.decide.refusals import refusals
 from fleet.decide.scaling import ScalingMemory, wanted_slots
+from fleet.decide.vetoes import NO_CONCERNS, Vetoes
 from fleet.decide.world import GroupWorld
 from fleet.model import (
     GroupSnapshot,
@@ -20,7 +21,6 @@ from fleet.model import (
     TopicPartition,
 )
 from fleet.slots import Gate, Pause
-from fleet.spec import FleetSpec, GroupSpec, LagScaling
 
 SPEC = GroupSpec.model_validate(
     {
@@ -192,11 +192,11 @@ def test_an_unsettled_group_is_left_alone() -> None:
 
 def test_a_runtime_may_stand_against_a_plan() -> None:
     """Its refusals count where there is a step; its notes always."""
-    concerns = Concerns(refusals=("an autoscaler",), notes=("held",))
+    vetoes = Vetoes(refusals=("an autoscaler",), notes=("held",))
     scaled, idle = plan(group(None), adopted(1), 2), plan(group(None), adopted(1), 1)
-    assert concerns.told_in(scaled).refusals == ("an autoscaler",)
-    assert concerns.told_in(idle).refusals == ()
-    assert concerns.told_in(idle).notes[-1] == "held"
+    assert vetoes.told_in(scaled).refusals == ("an autoscaler",)
+    assert vetoes.told_in(idle).refusals == ()
+    assert vetoes.told_in(idle).notes[-1] == "held"
     assert NO_CONCERNS.told_in(scaled) is scaled
 
 

@@ -6,8 +6,8 @@ from fleet.decide.verdicts import (
     Around,
     LagVerdict,
     Level,
+    PartitionProgress,
     Patience,
-    Progress,
     group_verdict,
     partition_verdict,
 )
@@ -18,7 +18,7 @@ EMPTY = Around(state=GroupState.EMPTY, since_settled=7200.0)
 LATE = {"waited": 300.0, "since_commit": 5.0, "since_moved": 5.0, "gap": 5.0}
 
 
-def progress(number: int = 0, **facts) -> Progress:
+def progress(number: int = 0, **facts) -> PartitionProgress:
     """A partition that moves and has 100 records waiting; facts replace."""
     known = {
         "tp": TopicPartition("orders", number),
@@ -29,7 +29,7 @@ def progress(number: int = 0, **facts) -> Progress:
         "since_moved": 2.0,
         "gap": 5.0,
     }
-    return Progress(**{**known, **facts})
+    return PartitionProgress(**{**known, **facts})
 
 
 CASES = {

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fleet.decide.capacity import ownable, subscribed
 from fleet.decide.moves import least_moved, moved, range_owners
-from fleet.decide.names import k8s_slug, slug
+from fleet.decide.slugs import k8s_slug, slug
 from fleet.model import TopicPartition
 from tests.decide.worlds import spec
 

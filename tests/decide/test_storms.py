@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from fleet.config.spec import FleetSpec
+from fleet.config.spec import StormSpec as Budget
 from fleet.decide.plans import make_plan
-from fleet.decide.storm_watch import StormWatch, watch_reach
-from fleet.decide.storms import (
+from fleet.decide.storms.assessment import (
     ClusterStorm,
     Storm,
     assess,
@@ -18,11 +19,10 @@ from fleet.decide.storms import (
     excused,
     reach,
 )
+from fleet.decide.storms.storm_watch import StormWatch, watch_reach
 from fleet.model import Price, Receipt, StepKind, TopicPartition, Verdict
-from fleet.rebalances import Cause, CoordinatorMove, Rebalance
+from fleet.model.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
-from fleet.spec import FleetSpec
-from fleet.spec import Storm as Budget
 from tests.decide.worlds import GROUP, world
 from tests.support.rebalances import rebalance as plain
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fleet.config.settings import WorkerSettings, revision_of
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.decide.moves import range_owners
 from fleet.decide.world import GroupWorld
 from fleet.model import (
@@ -14,9 +16,7 @@ from fleet.model import (
     PartitionState,
     TopicPartition,
 )
-from fleet.settings import WorkerSettings, revision_of
 from fleet.slots import Gate, Phase, Slot, WorkerProcess
-from fleet.spec import Cluster, GroupSpec
 
 NOW = 1_000_000.0
 GROUP = "orders"
@@ -44,7 +44,7 @@ def revision(fleet: GroupSpec, code: str = "code") -> str:
 def settings(fleet: GroupSpec, code: str = "code") -> WorkerSettings:
     """What was published for that revision."""
     return WorkerSettings(
-        cluster=Cluster(),
+        cluster=ClusterSpec(),
         bootstrap_servers="127.0.0.1:9092",
         group=fleet,
         revision=revision(fleet, code),

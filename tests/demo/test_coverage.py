@@ -9,11 +9,11 @@ import pytest
 
 from fleet.demo.coverage import coverage, records_between
 from fleet.demo.held import Held, in_value
-from fleet.demo.journal import Entry, entries_of, runs
+from fleet.demo.journal import JournalEntry, entries_of, runs
 from fleet.demo.producer import order
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
-from fleet.worker.batches import Buffer, InlineBatch
+from fleet.worker.batch.batches import Buffer, InlineBatch
 from fleet.worker.context import BatchContext
 from tests.worker.test_batches import Record
 
@@ -28,10 +28,10 @@ HELD = Held.of(
 
 def entry(
     first: int, end: int, at: float, *, tp: TopicPartition = TP, group: str = "g", rows: Any = None
-) -> Entry:
+) -> JournalEntry:
     begin = OTHERS if tp == OTHER else 0
     got = runs(range(begin + first, begin + end) if rows is None else rows)
-    return Entry(
+    return JournalEntry(
         group=group, tp=tp, first=first, last=end - 1, rows=got, worker="w", attempt=1,
         revision="r", at=at,
     )  # fmt: skip
@@ -167,7 +167,7 @@ def test_a_fault_in_the_reading_is_seen(fault, found):
     }
     buffer = Buffer(limit=40, max_wait=0.0)
     for tp, records in topic.items():
-        buffer.begin(tp, topic_id="id", start=0, replay_to=None)
+        buffer.add_partition(tp, topic_id="id", start=0, replay_to=None)
         buffer.add(tp, records, 1.0)
     batch = buffer.close(2.0)
     assert batch is not None
@@ -180,7 +180,7 @@ def test_a_fault_in_the_reading_is_seen(fault, found):
     assert coverage(journal, group="g", due=due, held=held).lost_and_twice == found
 
 
-def call(batch: InlineBatch) -> list[Entry]:
+def call(batch: InlineBatch) -> list[JournalEntry]:
     """What the example entrypoint writes of a batch; the numbers taken out without Spark."""
     table = batch.table()
     seq = [in_value(Record(0, value_=value)) for value in table["value"].to_pylist()]

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as Place
 
 from fleet.broker import Broker
 from fleet.demo.stage import GROUP, ORDINARY_GROUP, PARTITIONS, TOPIC, Stage, end_all, leftovers
-from fleet.home import read_state
+from fleet.system.home import read_state
 from tests.support.kafka_tools import generations
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.alone]

@@ -17,7 +17,7 @@ def test_an_interrupt_raises_until_the_ending_has_begun(number: signal.Signals):
         with interruptible(lambda: remarks.append("one moment")) as ending:
             with pytest.raises(Interrupted, match=number.name):
                 os.kill(os.getpid(), number)
-            ending.begin()
+            ending.start()
             os.kill(os.getpid(), number)
         assert remarks == ["one moment"]
         assert signal.getsignal(number) is signal.SIG_IGN

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fleet.demo.journal import Entry, Run, append, entries_of, numbers, read, runs
+from fleet.demo.journal import JournalEntry, Run, append, entries_of, numbers, read, runs
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.context import BatchContext, BatchRange
@@ -15,9 +15,9 @@ from fleet.worker.context import BatchContext, BatchRange
 TP = TopicPartition("orders", 3)
 
 
-def entry(first: int, end: int, at: float) -> Entry:
+def entry(first: int, end: int, at: float) -> JournalEntry:
     rows = runs(range(first, end))
-    return Entry(
+    return JournalEntry(
         group="g", tp=TP, first=first, last=end - 1, rows=rows, worker="w", attempt=1,
         revision="r", at=at,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from fleet.clock import ManualClock
 from fleet.demo.held import Held
-from fleet.demo.journal import Entry, runs
+from fleet.demo.journal import JournalEntry, runs
 from fleet.demo.measure import Meter, results
 from fleet.log.records import Record
 from fleet.model import TopicPartition
@@ -35,8 +35,8 @@ class Log:
         return ()
 
 
-def entry(first: int, end: int, at: float) -> Entry:
-    return Entry(
+def entry(first: int, end: int, at: float) -> JournalEntry:
+    return JournalEntry(
         group="g", tp=TP, first=first, last=end - 1, rows=runs(range(first, end)), worker="w",
         attempt=1, revision="r", at=at,
     )  # fmt: skip
@@ -48,7 +48,7 @@ def test_a_step_is_read_until_the_next_of_its_group_begins():
     meter = Meter(log=log, clock=clock)
     for name, group, end in (("up", "g", 100), ("down", "g", 150), ("ordinary", "h", 170)):
         log.end = end
-        meter.end(meter.begin(name, group), expected=1)
+        meter.end(meter.open_stretch(name, group), expected=1)
     log.end = 200
     meter.close_all()
     assert log.asked == [("g", 100, 150), ("g", 150, 200), ("h", 170, 200)]
@@ -59,7 +59,7 @@ def test_slips_are_charged_to_the_step_they_showed_in():
     log, clock = Log(), ManualClock(at=1000.0)
     meter = Meter(log=log, clock=clock)
     for name in ("up", "down"):
-        stretch = meter.begin(name, "g")
+        stretch = meter.open_stretch(name, "g")
         clock.sleep(10)
         meter.end(stretch, expected=0)
         clock.sleep(5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.demo.producer import Pace, Stream, Wish, order
+from fleet.demo.producer import OrderProducer, Pace, ProducerOptions, order
 from fleet.errors import FleetError, Unreachable
 
 
@@ -85,7 +85,7 @@ def test_the_rate_changes_while_it_runs():
 def test_numbers_are_consecutive_and_partitions_even():
     """Partition p holds the numbers p, p + n, p + 2n …, so a gap is visible to anybody."""
     log = Log(queue=7)
-    stream = Stream(sender=log, topic="orders", partitions=4, clock=ManualClock())
+    stream = OrderProducer(sender=log, topic="orders", partitions=4, clock=ManualClock())
     stream.send(40)
     log.flush(1)
     for partition, records in log.records.items():
@@ -103,10 +103,10 @@ def test_a_clean_stop_reports_all_that_was_acknowledged():
     """The last report comes after the flush."""
     clock = ManualClock()
     began = clock.now()
-    stream = Stream(sender=Log(), topic="orders", partitions=3, clock=clock)
+    stream = OrderProducer(sender=Log(), topic="orders", partitions=3, clock=clock)
     reports: list[tuple[bool, int]] = []
     stream.run(
-        wish=lambda: Wish(rate=60.0, stop=clock.now() - began > 10),
+        wish=lambda: ProducerOptions(rate=60.0, stop=clock.now() - began > 10),
         report=lambda stopped: reports.append((stopped, sum(stream.acknowledged))),
         ended=lambda: False,
     )
@@ -117,10 +117,10 @@ def test_a_clean_stop_reports_all_that_was_acknowledged():
 def test_refused_records_are_a_failure():
     """A stream with holes would make every count wrong."""
     clock = ManualClock()
-    stream = Stream(sender=Log(refuse=True), topic="orders", partitions=3, clock=clock)
+    stream = OrderProducer(sender=Log(refuse=True), topic="orders", partitions=3, clock=clock)
     with pytest.raises(Unreachable, match=r"were refused \(refused\)"):
         stream.run(
-            wish=lambda: Wish(rate=60.0, stop=clock.now() > 1_000_005),
+            wish=lambda: ProducerOptions(rate=60.0, stop=clock.now() > 1_000_005),
             report=lambda _stopped: None,
             ended=lambda: False,
         )
@@ -129,10 +129,10 @@ def test_refused_records_are_a_failure():
 def test_the_control_file(tmp_path: Path):
     """A wish that is written is read; a missing or damaged one is named."""
     path = tmp_path / "control.json"
-    Wish(rate=5.0, stop=True).write(path)
-    assert Wish.read(path) == Wish(rate=5.0, stop=True)
+    ProducerOptions(rate=5.0, stop=True).write(path)
+    assert ProducerOptions.read(path) == ProducerOptions(rate=5.0, stop=True)
     path.write_text('{"rate": "fast"}')
     with pytest.raises(FleetError, match="no control file"):
-        Wish.read(path)
+        ProducerOptions.read(path)
     with pytest.raises(FleetError, match="missing"):
-        Wish.read(tmp_path / "none.json")
+        ProducerOptions.read(tmp_path / "none.json")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet import processes
+from fleet.config.load import load
+from fleet.config.spec import ClassicWorker
 from fleet.demo.stage import GROUP, ID_VARIABLE, ORDINARY_GROUP, Stage, end_all, leftovers
 from fleet.errors import Refused
-from fleet.load import load
-from fleet.spec import ClassicWorker
+from fleet.system import processes
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
+from fleet.demo.order_stream import OrderStream
 from fleet.demo.ordinary import begin_at_the_end
 from fleet.demo.stage import PARTITIONS, TOPIC, Stage
-from fleet.demo.stream import OrderStream
 from fleet.model import TopicPartition
 
 

@@ -6,10 +6,10 @@ import threading
 from rich.console import Console
 
 from fleet.clock import ManualClock
-from fleet.demo.view import GroupPicture, Show, SlotPicture
+from fleet.demo.view import GroupView, Show, SlotView
 from fleet.errors import Unreachable
 
-PICTURE = GroupPicture(
+PICTURE = GroupView(
     group="orders-enrichment",
     state="Stable",
     members=3,
@@ -17,7 +17,7 @@ PICTURE = GroupPicture(
     lag=12345,
     rebalances=0,
     slots=(
-        SlotPicture(
+        SlotView(
             number=0,
             holder="orders-enrichment-w1",
             phase="active",
@@ -48,7 +48,7 @@ def test_a_terminal_gets_the_slots():
     console = Console(file=out, width=100, force_terminal=True, color_system=None)
     looked = threading.Event()
 
-    def look() -> tuple[GroupPicture, ...]:
+    def look() -> tuple[GroupView, ...]:
         looked.set()
         return (PICTURE,)
 
@@ -66,7 +66,7 @@ def test_a_look_that_fails_is_left_out():
     """The view never stops the demo."""
     failed = threading.Event()
 
-    def look() -> tuple[GroupPicture, ...]:
+    def look() -> tuple[GroupView, ...]:
         failed.set()
         raise Unreachable("away")
 

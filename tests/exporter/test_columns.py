@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decide.verdicts import LagVerdict, Patience, partition_verdict
-from fleet.keeping_up import _doubtful, _progress, around, verdicts
-from fleet.lag.columns import NONE, Commits
-from fleet.lag.measure import CASES, Lag
+from fleet.exporter.picturing import picture_of
+from fleet.lag.lag_columns import NONE, Commits
+from fleet.lag.partition_lag import CASES, Lag
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.log.readers.positions import Positions
+from fleet.manager.keeping_up import _doubtful, _progress, around, verdicts
 from fleet.model import GroupState, LagCase, TopicPartition
-from fleet.picturing import picture_of
 
 
 def snapshot(rows, *, state=GroupState.STABLE, now=1_000_000.0) -> Snapshot:

@@ -20,10 +20,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.clock import SystemClock
-from fleet.cycle import Fleet
-from fleet.exporting import Exporter
-from fleet.keeping_up import verdicts
+from fleet.exporter.exporting import Exporter
 from fleet.log.readers.tail import Tail
+from fleet.manager.cycle import Fleet
+from fleet.manager.keeping_up import verdicts
 from fleet.observe.admin import Observer
 from fleet.observe.watcher import GroupWatcher
 from tests.support import commits

@@ -12,15 +12,15 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from fleet.decide.storm_watch import StormWatch
+from fleet.config.spec import FleetSpec
+from fleet.decide.storms.storm_watch import StormWatch
 from fleet.errors import ConfigError
-from fleet.rebalances import Cause, CoordinatorMove, Known, Rebalance
-from fleet.report.metrics import Ages, families, rendered
-from fleet.report.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
-from fleet.report.serving import Body, Server
-from fleet.report.storm_metrics import receipt_families, storm_families
-from fleet.spec import FleetSpec
-from fleet.totals import Totals
+from fleet.exporter.metrics import Ages, families, rendered
+from fleet.exporter.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
+from fleet.exporter.serving import Body, Server
+from fleet.exporter.storm_metrics import receipt_families, storm_families
+from fleet.model.rebalances import Cause, CoordinatorMove, Known, Rebalance
+from fleet.model.totals import Totals
 from tests.support.needs import repository
 from tests.support.rebalances import rebalance as plain
 

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.act.join_window import SETTING
 from fleet.act.kafka import GroupAdmin
-from fleet.act.local import find_orphans
+from fleet.act.local.local_runtime import find_orphans
 from fleet.slots import ChangeState
 from tests.faults.test_kills import all_active, spawn_manager, watch_and_kill
 from tests.support.kafka_tools import assignment_epochs

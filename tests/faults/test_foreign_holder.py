@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import Consumer, KafkaException
 
-from fleet.commands.group_status import Managed
+from fleet.commands.groups.group_status import Managed
 from fleet.slots import Phase
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
@@ -121,8 +121,8 @@ def shown(group: Group) -> list[str]:
 
     from rich.console import Console
 
-    from fleet.commands.group_status import GroupStatus
-    from fleet.commands.status_table import print_status
+    from fleet.commands.groups.group_status import GroupStatus
+    from fleet.commands.groups.status_table import print_status
     from tests.support.snapshots import snapshot_of
 
     out = io.StringIO()

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from fleet.act.local import find_orphans
+from fleet.act.local.local_runtime import find_orphans
 from fleet.broker import Broker
-from fleet.processes import ProcessId, alive
 from fleet.slots import ChangeState, Phase
+from fleet.system.processes import ProcessId, alive
 from tests.support.brokers import running_broker
 from tests.support.kafka_tools import generations
 from tests.support.workshop import Workshop, kill
@@ -157,7 +157,7 @@ def act(config: str, home: str, group: str, wanted: int | None) -> None:
     """What a manager process does; killed by the test."""
     from pathlib import Path
 
-    from fleet.cycle import Fleet
+    from fleet.manager.cycle import Fleet
 
     with Fleet.open(Path(config), home=Path(home)) as fleet:
         fleet.apply(group, wanted=wanted, actor=f"manager {os.getpid()}", progress=print)

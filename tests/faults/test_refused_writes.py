@@ -14,10 +14,10 @@ import pytest
 
 from fleet.act import spark_server
 from fleet.clock import SystemClock
-from fleet.worker.pod import SPARK, SPARK_TOKEN
-from k8s.names import Names
-from k8s.store import LeaseStore
-from k8s.store_rules import worker_rules
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.kubernetes.leases.store_roles import worker_rules
+from fleet.worker.pod_environment import SPARK, SPARK_TOKEN
 from tests.conftest import RunningBroker
 from tests.faults.weather import WAYS, members
 from tests.support.kafka_tools import dump_group_records
@@ -40,7 +40,7 @@ class LeaseGroup(Group):
         super().__init__(home, bootstrap, name, folder)
         self.server = server
         self.namespace = server.namespace()
-        self.names = Names("main", name)
+        self.names = ObjectNames("main", name)
         self.rules = worker_rules(self.names, slots=MOST_SLOTS)
         server.grant(self.namespace, USER, self.rules)
         api = server.api(self.namespace)

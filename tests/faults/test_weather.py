@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.act.local import find_orphans
+from fleet.act.local.local_runtime import find_orphans
 from tests.faults.weather import FAULTS, WAYS, Weather, WeatherShop, disk_of_its_own
 from tests.support import needs
 from tests.support.brokers import running_broker

@@ -22,11 +22,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from fleet.act.census import marked
 from fleet.broker import Broker
-from fleet.demo.journal import Entry, numbers
+from fleet.demo.journal import JournalEntry, numbers
 from fleet.slots import ChangeState, Phase
 from fleet.slots.database import DATABASE
+from fleet.system.home_processes import home_processes
 from tests.faults.test_kills import all_active, spawn_manager
 from tests.support.kafka_tools import Record, dump_group_records
 from tests.support.workshop import Workshop
@@ -152,7 +152,7 @@ class Weather:
 
     def machine_frozen(self) -> None:
         """Workers, supervisor, Spark and broker stop for longer than a lease, and go on in turn."""
-        pids = [each.process.pid for each in marked(self.shop.home)]
+        pids = [each.process.pid for each in home_processes(self.shop.home)]
         pids += [node.pid for node in self.broker.status().nodes if node.pid is not None]
         self._each(pids, signal.SIGSTOP)
         time.sleep(LEASE + 2)
@@ -275,7 +275,7 @@ class Weather:
         if after.letters - before.letters != fault.letters:
             yield f"{after.letters - before.letters} dead letters, {fault.letters} are due"
 
-    def _killed(self, entries: Sequence[Entry]) -> list[Entry]:
+    def _killed(self, entries: Sequence[JournalEntry]) -> list[JournalEntry]:
         """The calls that ended their worker."""
         deadly = self.shop.place / "deadly"
         number = int(deadly.read_text()) if deadly.exists() else -1
@@ -348,7 +348,7 @@ def is_unclean(event: dict[str, Any]) -> bool:
     )
 
 
-def biggest(entries: Sequence[Entry]) -> int:
+def biggest(entries: Sequence[JournalEntry]) -> int:
     """Most records that one worker was called for at one moment."""
     calls: dict[tuple[str, float], int] = {}
     for entry in entries:

@@ -8,14 +8,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from fleet.history.batch import Batch, BatchFiles
-from fleet.history.digest import Digest
-from fleet.history.early import decoded_last
-from fleet.history.manifests import DataFile
-from fleet.history.places import Place
-from fleet.history.standing import Memory
-from fleet.history.table_columns import DIGEST, TABLES
-from fleet.log.columns import columns
+from fleet.history.batch_tables import Batch, BatchFiles
+from fleet.history.job_memory import JobMemory
+from fleet.history.prefilter import decoded_last
+from fleet.history.rollup import Rollup
+from fleet.history.tables.table_columns import DIGEST, TABLES
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_manifests import DataFile
+from fleet.log.record_columns import columns
 from tests.history.records_made import group_metadata, offset_commit
 
 INTERVAL = 1000
@@ -40,7 +40,7 @@ class Driver:
 
     def __init__(self, folder, records, decode):
         self.folder, self.records, self.decode = folder, records, decode
-        self.memory, self.rebalances, self.place = Memory(), [], Place(folder)
+        self.memory, self.rebalances, self.place = JobMemory(), [], TableFolder(folder)
 
     def take(self, start, end):
         """One batch of these offsets."""
@@ -52,7 +52,7 @@ class Driver:
             pa.array(keys, pa.binary()),
             pa.array(values, pa.binary()),
         )
-        rows = pa.Table.from_batches(Digest(DIGEST, interval=INTERVAL).run([made]), DIGEST)
+        rows = pa.Table.from_batches(Rollup(DIGEST, interval=INTERVAL).run([made]), DIGEST)
         files = []
         for table in ("commits", "events"):
             mine = rows.filter(pc.equal(rows["kind"], table))

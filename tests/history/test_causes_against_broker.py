@@ -19,9 +19,9 @@ from fleet.clock import SystemClock
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import OffsetCommit
 from fleet.model import TopicPartition
+from fleet.model.rebalances import Cause, Confidence, Known, Rebalance
 from fleet.observe.admin import Observer
 from fleet.observe.ledger import CoordinatorLedger
-from fleet.rebalances import Cause, Confidence, Known, Rebalance
 from tests.support import kafka_tools, lane_scripts
 from tests.support.coordinator_log import Round, rounds
 from tests.support.lane import SESSION_S, Lane

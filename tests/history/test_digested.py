@@ -9,13 +9,13 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.history.digested import Task
-from fleet.history.manifests import DataFile
-from fleet.history.places import Place
+from fleet.history.rollup_tasks import Task
 from fleet.history.tables import Tables
-from fleet.history.writing import KEPT_SECONDS, Writer
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_manifests import DataFile
+from fleet.history.tables.writing import KEPT_SECONDS, Writer
 from fleet.kafka_source.pieces import OffsetRange
-from fleet.log.columns import LED
+from fleet.log.record_columns import LED
 from tests.history.test_exactly_once import TOPIC, fill, scan
 from tests.support.offsets_topic import offsets_partitions
 
@@ -38,7 +38,7 @@ def test_a_second_attempt_doubles_no_row(broker, unique, tmp_path: Path):
     """As Spark runs a task again whose executor died: the first attempt's files are nobody's."""
     bootstrap = broker.bootstrap_servers
     fill(bootstrap, unique, generations=2, commits=50)
-    ranges, place = everything(bootstrap), Place(tmp_path / "it's a history")
+    ranges, place = everything(bootstrap), TableFolder(tmp_path / "it's a history")
     clock = ManualClock(SystemClock().now())
     with Writer(place, cluster="main", clock=clock, retention=10**9) as writer:
         task = Task(

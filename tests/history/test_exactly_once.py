@@ -14,8 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from fleet.act import spark_server
 from fleet.history.tables import Tables
-from fleet.log.columns import LED
 from fleet.log.readers.group_log import partition_for
+from fleet.log.record_columns import LED
 from fleet.log.records import OffsetCommit, Tombstone, decode
 from tests.history.records_made import group_metadata, offset_commit
 from tests.support.brokers import running_broker
@@ -31,8 +31,8 @@ ROOT = Path(__file__).parents[2]
 CHILD = """
 import functools, os, signal, sys, threading
 from fleet import cli
-from fleet.commands import recording
-from fleet.history import job, writing
+from fleet.manager import history_session as recording
+from fleet.history import job; from fleet.history.tables import writing
 
 at, times = sys.argv[1], int(sys.argv[2])
 recording.Recorder = functools.partial(job.Recorder, batch=int(os.environ["BATCH"]))

@@ -2,14 +2,14 @@
 
 import pytest
 
-from fleet.history.options import EARLIEST, LATEST, wish_of
+from fleet.history.read_options import EARLIEST, LATEST, read_options
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 
 
 def test_defaults():
     """Everything, from the beginning, committed records only."""
-    wish = wish_of(SERVERS)
+    wish = read_options(SERVERS)
     assert wish.login == {"bootstrap.servers": {"value": "localhost:9092"}}
     assert (wish.starting, wish.ending) == (EARLIEST, LATEST)
     assert (wish.groups, wish.pattern, wish.tasks, wish.most) == (None, None, None, None)
@@ -18,20 +18,22 @@ def test_defaults():
 
 def test_names_are_read_in_any_case_as_spark_sends_them():
     """Spark lowers the case of options on some ways."""
-    wish = wish_of({**SERVERS, "startingoffsets": "LATEST", "MAXOFFSETSPERTRIGGER": "7"})
+    wish = read_options({**SERVERS, "startingoffsets": "LATEST", "MAXOFFSETSPERTRIGGER": "7"})
     assert (wish.starting, wish.most) == (LATEST, 7)
 
 
 def test_offsets_in_json():
     """By partition, flat or under the topic's name; -2 and -1 as in Spark's own source."""
-    flat = wish_of({**SERVERS, "startingOffsets": '{"0": 12, "3": -2}'})
-    nested = wish_of({**SERVERS, "startingOffsets": '{"__consumer_offsets": {"0": 12, "3": -2}}'})
+    flat = read_options({**SERVERS, "startingOffsets": '{"0": 12, "3": -2}'})
+    nested = read_options(
+        {**SERVERS, "startingOffsets": '{"__consumer_offsets": {"0": 12, "3": -2}}'}
+    )
     assert flat.starting == nested.starting == {0: 12, 3: EARLIEST}
 
 
 def test_client_options_and_references():
     """kafka.… is what is no secret; a secret is a place where it is found."""
-    wish = wish_of(
+    wish = read_options(
         {
             "kafka.bootstrap.servers": "b:1",
             "kafka.security.protocol": "SASL_SSL",
@@ -66,7 +68,7 @@ def test_client_options_and_references():
 def test_mistakes_are_refused_in_words(options, told):
     """The option, its value, what is allowed."""
     with pytest.raises(ValueError, match="option") as refused:
-        wish_of(options)
+        read_options(options)
     assert told in str(refused.value)
 
 
@@ -74,5 +76,5 @@ def test_mistakes_are_refused_in_words(options, told):
 def test_a_secret_is_no_option(name):
     """It would stand in plans, logs and Spark's UI; its value is not repeated."""
     with pytest.raises(ValueError, match="does not belong into an option") as refused:
-        wish_of({**SERVERS, f"kafka.{name}": "hunter2"})
+        read_options({**SERVERS, f"kafka.{name}": "hunter2"})
     assert "hunter2" not in str(refused.value)

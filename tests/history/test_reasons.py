@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from fleet.log.replay.reasons import (
-    Change,
+    EpochChange,
+    GenerationChange,
+    Reason,
     Silence,
-    Step,
-    Verdict,
     of_assignment,
     of_epoch,
     of_generation,
 )
-from fleet.rebalances import Cause, Confidence
+from fleet.model.rebalances import Cause, Confidence
 
 CERTAIN, LIKELY, AMBIGUOUS = Confidence.CERTAIN, Confidence.LIKELY, Confidence.AMBIGUOUS
 
@@ -30,136 +30,152 @@ NEVER_COMMITTED = silence()
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        pytest.param(Change(joined=True), Verdict(Cause.JOIN), id="joined"),
-        pytest.param(Change(left=(RECENT,)), Verdict(Cause.LEAVE), id="too soon for an expiry"),
+        pytest.param(GenerationChange(joined=True), Reason(Cause.JOIN), id="joined"),
         pytest.param(
-            Change(left=(STEADY_THEN_SILENT,)),
-            Verdict(Cause.EXPIRY, LIKELY),
+            GenerationChange(left=(RECENT,)), Reason(Cause.LEAVE), id="too soon for an expiry"
+        ),
+        pytest.param(
+            GenerationChange(left=(STEADY_THEN_SILENT,)),
+            Reason(Cause.EXPIRY, LIKELY),
             id="steady, then silent for a session",
         ),
         pytest.param(
-            Change(left=(NEVER_COMMITTED,)),
-            Verdict(Cause.DEPARTURE, AMBIGUOUS),
+            GenerationChange(left=(NEVER_COMMITTED,)),
+            Reason(Cause.DEPARTURE, AMBIGUOUS),
             id="idle: nothing tells",
         ),
         pytest.param(
-            Change(left=(silence(since_commit_s=50.0, gap_s=20.0),)),
-            Verdict(Cause.DEPARTURE, AMBIGUOUS),
+            GenerationChange(left=(silence(since_commit_s=50.0, gap_s=20.0),)),
+            Reason(Cause.DEPARTURE, AMBIGUOUS),
             id="commits too seldom to tell",
         ),
         pytest.param(
-            Change(left=(silence(quiet_s=2.0, dropped=True),)),
-            Verdict(Cause.LEAVE, LIKELY),
+            GenerationChange(left=(silence(quiet_s=2.0, dropped=True),)),
+            Reason(Cause.LEAVE, LIKELY),
             id="may have been dropped at the rebalance timeout",
         ),
         pytest.param(
-            Change(left=(RECENT, STEADY_THEN_SILENT)),
-            Verdict(Cause.DEPARTURE, AMBIGUOUS, (Cause.EXPIRY, Cause.LEAVE)),
+            GenerationChange(left=(RECENT, STEADY_THEN_SILENT)),
+            Reason(Cause.DEPARTURE, AMBIGUOUS, (Cause.EXPIRY, Cause.LEAVE)),
             id="one left, one expired",
         ),
         pytest.param(
-            Change(left=(RECENT, RECENT), static=True),
-            Verdict(Cause.BATCHED_LEAVE, LIKELY),
+            GenerationChange(left=(RECENT, RECENT), static=True),
+            Reason(Cause.BATCHED_LEAVE, LIKELY),
             id="two static members removed at once",
         ),
         pytest.param(
-            Change(left=(RECENT, RECENT)), Verdict(Cause.LEAVE), id="two dynamic ones left"
+            GenerationChange(left=(RECENT, RECENT)), Reason(Cause.LEAVE), id="two dynamic ones left"
         ),
         pytest.param(
-            Change(left=(STEADY_THEN_SILENT,) * 2, static=True),
-            Verdict(Cause.EXPIRY, LIKELY),
+            GenerationChange(left=(STEADY_THEN_SILENT,) * 2, static=True),
+            Reason(Cause.EXPIRY, LIKELY),
             id="two static members expired",
         ),
         pytest.param(
-            Change(joined=True, left=(RECENT,)),
-            Verdict(Cause.JOIN, AMBIGUOUS, (Cause.LEAVE,)),
+            GenerationChange(joined=True, left=(RECENT,)),
+            Reason(Cause.JOIN, AMBIGUOUS, (Cause.LEAVE,)),
             id="which came first is not told",
         ),
-        pytest.param(Change(resubscribed=True), Verdict(Cause.SUBSCRIPTION), id="topics"),
-        pytest.param(Change(grown=True), Verdict(Cause.PARTITIONS), id="partitions"),
+        pytest.param(GenerationChange(resubscribed=True), Reason(Cause.SUBSCRIPTION), id="topics"),
+        pytest.param(GenerationChange(grown=True), Reason(Cause.PARTITIONS), id="partitions"),
         pytest.param(
-            Change(noticed=True), Verdict(Cause.PARTITIONS, LIKELY), id="others noticed later"
+            GenerationChange(noticed=True),
+            Reason(Cause.PARTITIONS, LIKELY),
+            id="others noticed later",
         ),
-        pytest.param(Change(assignor=True), Verdict(Cause.ASSIGNOR), id="assignor"),
+        pytest.param(GenerationChange(assignor=True), Reason(Cause.ASSIGNOR), id="assignor"),
         pytest.param(
-            Change(assignor=True, left=(RECENT,)),
-            Verdict(Cause.LEAVE, CERTAIN, (Cause.ASSIGNOR,)),
+            GenerationChange(assignor=True, left=(RECENT,)),
+            Reason(Cause.LEAVE, CERTAIN, (Cause.ASSIGNOR,)),
             id="the last one with the old assignor left",
         ),
-        pytest.param(Change(withheld=True), Verdict(Cause.SECOND_ROUND), id="second round"),
-        pytest.param(Change(), Verdict(Cause.LEADER_REJOIN, LIKELY), id="nothing differs"),
         pytest.param(
-            Change(coordinator=True), Verdict(Cause.COORDINATOR_MOVE, LIKELY), id="coordinator"
+            GenerationChange(withheld=True), Reason(Cause.SECOND_ROUND), id="second round"
+        ),
+        pytest.param(GenerationChange(), Reason(Cause.LEADER_REJOIN, LIKELY), id="nothing differs"),
+        pytest.param(
+            GenerationChange(coordinator=True),
+            Reason(Cause.COORDINATOR_MOVE, LIKELY),
+            id="coordinator",
         ),
         pytest.param(
-            Change(aborted=1), Verdict(Cause.UNKNOWN, AMBIGUOUS), id="came and went in between"
+            GenerationChange(aborted=1),
+            Reason(Cause.UNKNOWN, AMBIGUOUS),
+            id="came and went in between",
         ),
         pytest.param(
-            Change(cooperative=True),
-            Verdict(Cause.LEADER_REJOIN, AMBIGUOUS),
+            GenerationChange(cooperative=True),
+            Reason(Cause.LEADER_REJOIN, AMBIGUOUS),
             id="a follower of a cooperative group may be it",
         ),
-        pytest.param(Change(aborted=1, joined=True), Verdict(Cause.JOIN, LIKELY), id="aborted"),
-        pytest.param(Change(first=True), Verdict(Cause.UNKNOWN, AMBIGUOUS), id="log begins here"),
         pytest.param(
-            Change(origin=Cause.CREATED, joined=True, aborted=1), Verdict(Cause.CREATED), id="new"
+            GenerationChange(aborted=1, joined=True), Reason(Cause.JOIN, LIKELY), id="aborted"
         ),
         pytest.param(
-            Change(origin=Cause.MIGRATION, left=(RECENT,)),
-            Verdict(Cause.MIGRATION, CERTAIN, (Cause.LEAVE,)),
+            GenerationChange(first=True), Reason(Cause.UNKNOWN, AMBIGUOUS), id="log begins here"
+        ),
+        pytest.param(
+            GenerationChange(origin=Cause.CREATED, joined=True, aborted=1),
+            Reason(Cause.CREATED),
+            id="new",
+        ),
+        pytest.param(
+            GenerationChange(origin=Cause.MIGRATION, left=(RECENT,)),
+            Reason(Cause.MIGRATION, CERTAIN, (Cause.LEAVE,)),
             id="downgraded",
         ),
     ],
 )
-def test_a_generation(change: Change, expected: Verdict) -> None:
+def test_a_generation(change: GenerationChange, expected: Reason) -> None:
     assert of_generation(change) == expected
 
 
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
-        pytest.param(Step(joined=True, hash_changed=True), Verdict(Cause.JOIN), id="join"),
+        pytest.param(EpochChange(joined=True, hash_changed=True), Reason(Cause.JOIN), id="join"),
         pytest.param(
-            Step(left=(NEVER_COMMITTED,) * 2), Verdict(Cause.BATCHED_LEAVE), id="one request"
+            EpochChange(left=(NEVER_COMMITTED,) * 2), Reason(Cause.BATCHED_LEAVE), id="one request"
         ),
         pytest.param(
-            Step(left=(silence(session_s=None, since_commit_s=1.5, gap_s=1.0),)),
-            Verdict(Cause.LEAVE, LIKELY),
+            EpochChange(left=(silence(session_s=None, since_commit_s=1.5, gap_s=1.0),)),
+            Reason(Cause.LEAVE, LIKELY),
             id="still in its rhythm",
         ),
         pytest.param(
-            Step(left=(silence(session_s=None, since_commit_s=10.0, gap_s=1.0),)),
-            Verdict(Cause.DEPARTURE, AMBIGUOUS),
+            EpochChange(left=(silence(session_s=None, since_commit_s=10.0, gap_s=1.0),)),
+            Reason(Cause.DEPARTURE, AMBIGUOUS),
             id="silent, but not for a default session",
         ),
         pytest.param(
-            Step(left=(silence(session_s=None, since_commit_s=46.0, gap_s=1.0),)),
-            Verdict(Cause.EXPIRY, LIKELY),
+            EpochChange(left=(silence(session_s=None, since_commit_s=46.0, gap_s=1.0),)),
+            Reason(Cause.EXPIRY, LIKELY),
             id="silent for a default session",
         ),
-        pytest.param(Step(left=(RECENT,)), Verdict(Cause.LEAVE), id="session known"),
+        pytest.param(EpochChange(left=(RECENT,)), Reason(Cause.LEAVE), id="session known"),
         pytest.param(
-            Step(left=(silence(quiet_s=2.0, overdue=True),)),
-            Verdict(Cause.EXPIRY, LIKELY),
+            EpochChange(left=(silence(quiet_s=2.0, overdue=True),)),
+            Reason(Cause.EXPIRY, LIKELY),
             id="never gave up its partitions",
         ),
         pytest.param(
-            Step(left=(silence(quiet_s=2.0, away=True),)),
-            Verdict(Cause.DEPARTURE, AMBIGUOUS),
+            EpochChange(left=(silence(quiet_s=2.0, away=True),)),
+            Reason(Cause.DEPARTURE, AMBIGUOUS),
             id="static and away: expired, or removed",
         ),
-        pytest.param(Step(resubscribed=True), Verdict(Cause.SUBSCRIPTION), id="topics"),
-        pytest.param(Step(hash_changed=True), Verdict(Cause.PARTITIONS), id="partitions"),
-        pytest.param(Step(assignor=True), Verdict(Cause.ASSIGNOR), id="assignor"),
-        pytest.param(Step(), Verdict(Cause.UNKNOWN, AMBIGUOUS), id="nothing"),
+        pytest.param(EpochChange(resubscribed=True), Reason(Cause.SUBSCRIPTION), id="topics"),
+        pytest.param(EpochChange(hash_changed=True), Reason(Cause.PARTITIONS), id="partitions"),
+        pytest.param(EpochChange(assignor=True), Reason(Cause.ASSIGNOR), id="assignor"),
+        pytest.param(EpochChange(), Reason(Cause.UNKNOWN, AMBIGUOUS), id="nothing"),
     ],
 )
-def test_an_epoch(step: Step, expected: Verdict) -> None:
+def test_an_epoch(step: EpochChange, expected: Reason) -> None:
     assert of_epoch(step) == expected
 
 
 def test_an_assignment_answers_the_first_of_its_epochs() -> None:
-    steps = [Verdict(Cause.LEAVE, LIKELY), Verdict(Cause.JOIN), Verdict(Cause.JOIN)]
-    assert of_assignment(steps, None) == Verdict(Cause.LEAVE, LIKELY, (Cause.JOIN,))
-    assert of_assignment(steps[1:], Cause.REBORN) == Verdict(Cause.REBORN)
-    assert of_assignment([], None) == Verdict(Cause.UNKNOWN, AMBIGUOUS)
+    steps = [Reason(Cause.LEAVE, LIKELY), Reason(Cause.JOIN), Reason(Cause.JOIN)]
+    assert of_assignment(steps, None) == Reason(Cause.LEAVE, LIKELY, (Cause.JOIN,))
+    assert of_assignment(steps[1:], Cause.REBORN) == Reason(Cause.REBORN)
+    assert of_assignment([], None) == Reason(Cause.UNKNOWN, AMBIGUOUS)

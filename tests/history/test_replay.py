@@ -16,7 +16,7 @@ from fleet.log.records import (
 )
 from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 
 START = 1_800_000_000.0
 
@@ -26,7 +26,7 @@ class Story:
 
     def __init__(self) -> None:
         self.replay = Replay("main", "g")
-        self.rows: list[Rebalance | Membership] = []
+        self.rows: list[Rebalance | MembershipSpan] = []
         self.offset = 0
         self.at = START
 
@@ -132,7 +132,7 @@ class Story:
     @property
     def members(self) -> list[tuple[str, str]]:
         """Event and member of every row of the membership."""
-        return [(row.event, row.member) for row in self.rows if isinstance(row, Membership)]
+        return [(row.event, row.member) for row in self.rows if isinstance(row, MembershipSpan)]
 
 
 A, B = ("a-1", None, (0, 1)), ("b-1", None, (2, 3))
@@ -316,7 +316,7 @@ def test_a_member_whose_own_record_compaction_put_behind_is_no_newcomer() -> Non
     story.owns("m1", 4, 0, 1)
     kept = json.loads(json.dumps(story.replay.as_json()))
     story.joins("m1", "i1")  # its address changed after its assignment
-    assert [(row.event, row.owned) for row in story.rows if isinstance(row, Membership)] == [
+    assert [(row.event, row.owned) for row in story.rows if isinstance(row, MembershipSpan)] == [
         ("owns", (TopicPartition("id-of-t", 0), TopicPartition("id-of-t", 1)))
     ]
     story.joins("m2")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fleet.log.records import Record
 from fleet.log.replay.causes import Replay
-from fleet.rebalances import Membership, Rebalance
+from fleet.model.rebalances import MembershipSpan, Rebalance
 from tests.support.group_streams import GROUP, TOPIC_IDS, streams
 
 
@@ -24,7 +24,7 @@ def kept(replay: Replay) -> Replay:
     return again
 
 
-def fed(replay: Replay, records: list[Record]) -> list[Rebalance | Membership]:
+def fed(replay: Replay, records: list[Record]) -> list[Rebalance | MembershipSpan]:
     return [row for record in records for row in replay.feed(7, record)]
 
 
@@ -76,7 +76,7 @@ def test_the_members_are_those_whose_rows_say_so(records: list[Record]) -> None:
         if replay.incarnation != incarnation:
             incarnation, present = replay.incarnation, {}
         for row in rows:
-            if isinstance(row, Membership):
+            if isinstance(row, MembershipSpan):
                 present[row.member] = row
                 if row.event == "left":
                     del present[row.member]

@@ -2,7 +2,7 @@
 
 from fleet.log.records import decode
 from fleet.log.replay.causes import Replay
-from fleet.rebalances import Cause, Rebalance
+from fleet.model.rebalances import Cause, Rebalance
 
 KEY = b"\x00\x08sh-17202"
 MEMBER = KEY + b"\x00\x168ZCDkTEYTv2AFqNb2b2sSg"

@@ -15,11 +15,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.history import source
-from fleet.history.options import wish_of
+from fleet.history.read_options import read_options
 from fleet.history.source import OffsetsReader, OffsetsStream, register
 from fleet.kafka_source.bounds import bounds
 from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread
-from fleet.log.columns import LED
+from fleet.log.record_columns import LED
 from fleet.log.records import (
     ConsumerGroupMember,
     CurrentAssignment,
@@ -28,7 +28,7 @@ from fleet.log.records import (
     Tombstone,
     decode,
 )
-from fleet.worker.spark_link import SparkLink
+from fleet.worker.batch.spark_link import SparkLink
 from tests.conftest import RunningBroker
 from tests.history import making
 from tests.support.waiting import until
@@ -43,7 +43,7 @@ Assigned = dict[str, set[tuple[str, int]]]
 def read(bootstrap: str, **options: str) -> list[dict[str, Any]]:
     """Rows of a batch, read here as a task would."""
     named = {name.replace("_", "."): value for name, value in options.items()}
-    reader = OffsetsReader(wish_of({"bootstrap.servers": bootstrap, **named}))
+    reader = OffsetsReader(read_options({"bootstrap.servers": bootstrap, **named}))
     return rows_of(reader, reader.partitions())
 
 
@@ -286,7 +286,7 @@ def test_several_partitions_begin_later(broker: RunningBroker, unique: str):
 
 def test_streams_end_where_they_are_told(groups: Groups):
     """Positions of a stream: limits, what is there now, and a log that was made anew."""
-    stream = OffsetsStream(wish_of({"bootstrap.servers": groups.bootstrap}))
+    stream = OffsetsStream(read_options({"bootstrap.servers": groups.bootstrap}))
     first = stream.initialOffset()
     limit = source.ReadMaxRows(5)
     middle = stream.latestOffset(first, limit)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fleet.act import spark_server
-from fleet.bench.commits import write
+from fleet.bench.offset_commits import write
 from fleet.clock import SystemClock
 from fleet.history.source import register
-from fleet.worker.spark_link import SparkLink
+from fleet.worker.batch.spark_link import SparkLink
 from tests.conftest import RunningBroker
 from tests.ranges.test_elsewhere import cluster
 from tests.support.waiting import until

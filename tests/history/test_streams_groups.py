@@ -9,7 +9,7 @@ from fleet.clock import SystemClock
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import Undecoded
 from fleet.log.replay.causes import Replay
-from fleet.rebalances import Cause, Known, Rebalance
+from fleet.model.rebalances import Cause, Known, Rebalance
 from tests.support import kafka_tools
 from tests.support.offsets_topic import offsets_partitions
 from tests.support.streams_member import StreamsMember, settle

@@ -7,18 +7,18 @@ from fleet.clock import ManualClock
 from fleet.errors import FleetError, LostLease, Refused, SchemaTooNew
 from fleet.history.compaction import MANY, compacted
 from fleet.history.job import commit
-from fleet.history.lag import lag_rows
-from fleet.history.manifests import latest, name_of, numbers
-from fleet.history.places import Place
+from fleet.history.job_memory import JobMemory, Kept, LastCommit
+from fleet.history.lag_rows import lag_rows
 from fleet.history.polled import compared
-from fleet.history.rows import membership_row, rebalance_row
-from fleet.history.standing import Commit, Kept, Memory
-from fleet.history.table_columns import LAG, MEMBERSHIPS, REBALANCES
 from fleet.history.tables import Tables
-from fleet.history.writing import ATTEMPT_SECONDS, KEPT_SECONDS, Writer
-from fleet.lag.measure import Logs
+from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_manifests import latest, name_of, numbers
+from fleet.history.tables.table_rows import membership_row, rebalance_row
+from fleet.history.tables.writing import ATTEMPT_SECONDS, KEPT_SECONDS, Writer
+from fleet.lag.partition_lag import Logs
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 from tests.support.rebalances import rebalance as plain
 from tests.support.snapshots import snapshot_of
 
@@ -36,7 +36,7 @@ def rebalance(number, at=NOW, *, group="g", cause=Cause.JOIN):
 
 
 def membership(at=NOW):
-    return Membership(
+    return MembershipSpan(
         cluster="main",
         group="g",
         at=at,
@@ -60,7 +60,7 @@ def clock():
 
 @pytest.fixture
 def writer(tmp_path, clock):
-    with Writer(Place(tmp_path), cluster="main", clock=clock, retention=10 * DAY) as made:
+    with Writer(TableFolder(tmp_path), cluster="main", clock=clock, retention=10 * DAY) as made:
         yield made
 
 
@@ -70,7 +70,7 @@ def add(writer, *rebalances, memory=None):
     rows = [rebalance_row(each) for each in rebalances]
     files = writer.write(folder, "rebalances", REBALANCES, rows, "ended_at")
     commit(
-        writer, memory or Memory(), folder, "batch", files, positions={0: writer.manifest.number}
+        writer, memory or JobMemory(), folder, "batch", files, positions={0: writer.manifest.number}
     )
 
 
@@ -81,7 +81,7 @@ def test_values_come_back_as_they_went(writer, tmp_path):
     folder = writer.attempt()
     rows = [membership_row(membership())]
     files = writer.write(folder, "memberships", MEMBERSHIPS, rows, "at")
-    commit(writer, Memory(), folder, "batch", files)
+    commit(writer, JobMemory(), folder, "batch", files)
     tables = Tables(tmp_path)
     assert tables.rebalances() == made
     assert tables.rebalances(group="g", since=NOW + 60, until=NOW + 90) == made[1:2]
@@ -109,9 +109,9 @@ def test_what_no_manifest_names_is_not_there(writer, tmp_path):
 def test_second_writer_is_refused_in_words(writer, tmp_path, clock):
     """Locally by the kernel's lock, with the process that holds it."""
     with pytest.raises(Refused, match="another `fleet history run` or `tail` writes"):
-        Writer(Place(tmp_path), cluster="main", clock=clock, retention=DAY)
+        Writer(TableFolder(tmp_path), cluster="main", clock=clock, retention=DAY)
     writer.close()
-    with Writer(Place(tmp_path), cluster="main", clock=clock, retention=DAY) as other:
+    with Writer(TableFolder(tmp_path), cluster="main", clock=clock, retention=DAY) as other:
         assert other.manifest.number == 0
 
 
@@ -128,7 +128,7 @@ def test_another_clusters_tables_are_refused(writer, tmp_path, clock):
     add(writer, rebalance(1))
     writer.close()
     with pytest.raises(FleetError, match="holds the history of cluster main, not of other"):
-        Writer(Place(tmp_path), cluster="other", clock=clock, retention=DAY)
+        Writer(TableFolder(tmp_path), cluster="other", clock=clock, retention=DAY)
 
 
 def test_newer_manifests_are_refused(writer, tmp_path):
@@ -151,7 +151,7 @@ def test_compaction_keeps_every_row_and_clears_away_later(writer, tmp_path, cloc
         day="x",
     )
     before = Tables(tmp_path).rebalances()
-    assert compacted(writer, Memory()) == MANY + 2
+    assert compacted(writer, JobMemory()) == MANY + 2
     assert len(writer.manifest.of("rebalances")) == 1
     assert Tables(tmp_path).rebalances() == before
     assert writer.clear_away() == 0
@@ -173,14 +173,14 @@ def test_days_past_retention_go(writer, tmp_path, clock):
     add(writer, rebalance(1, NOW - 11 * DAY), rebalance(2, NOW - 9 * DAY), rebalance(3))
     assert [r.number for r in Tables(tmp_path).rebalances()] == [2, 3]
     clock.sleep(2 * DAY)
-    assert compacted(writer, Memory()) == 0
+    assert compacted(writer, JobMemory()) == 0
     assert [r.number for r in Tables(tmp_path).rebalances()] == [3]
 
 
 def test_memory_comes_back(writer):
     """Changes are rows; the latest of a key counts; what was deleted stays deleted."""
-    memory = Memory()
-    first = Commit(5, 1000, 0, "id", 3, 70, gap=900, early=True)
+    memory = JobMemory()
+    first = LastCommit(5, 1000, 0, "id", 3, 70, gap=900, early=True)
     memory.commit(("g", "t", 0), first)
     memory.commit(("g", "t", 1), first)
     memory.keep("g", Kept(3, 70, 1000, "{}"))
@@ -192,7 +192,7 @@ def test_memory_comes_back(writer):
     memory.commit(("g", "t", 0), newer)
     add(writer, memory=memory)
     for _ in range(2):
-        back = Memory.read(writer.place, writer.manifest)
+        back = JobMemory.read(writer.place, writer.manifest)
         assert back.commits == {("g", "t", 0): newer}
         assert back.groups == {"g": Kept(3, 70, 1000, "{}")}
         assert not list(back.changed())
@@ -206,13 +206,13 @@ def lag_of(memory, at, end, **keys):
 
 def test_lag_has_a_row_where_something_changed_or_waits():
     """And once an hour in any case."""
-    memory = Memory()
-    memory.commit(("g", "t", 0), Commit(10, 1000, 0, None, 0, 1))
+    memory = JobMemory()
+    memory.commit(("g", "t", 0), LastCommit(10, 1000, 0, None, 0, 1))
     assert lag_of(memory, NOW, 10) == [("ok", 0)]
     assert lag_of(memory, NOW + 10, 10) == []
     assert lag_of(memory, NOW + 20, 12) == [("ok", 2)]
     assert lag_of(memory, NOW + 30, 12) == [("ok", 2)]
-    memory.commit(("g", "t", 0), Commit(12, 2000, 0, None, 0, 2))
+    memory.commit(("g", "t", 0), LastCommit(12, 2000, 0, None, 0, 2))
     assert lag_of(memory, NOW + 40, 12) == [("ok", 0)]
     assert lag_of(memory, NOW + 50, 12) == []
     assert lag_of(memory, NOW + 40 + 3600, 12) == [("ok", 0)]
@@ -225,8 +225,8 @@ def test_lag_has_a_row_where_something_changed_or_waits():
 
 def test_lag_reads_back(writer, tmp_path):
     """As points of one group."""
-    memory = Memory()
-    memory.commit(("g", "t", 0), Commit(10, int(NOW * 1000), 0, None, 0, 1))
+    memory = JobMemory()
+    memory.commit(("g", "t", 0), LastCommit(10, int(NOW * 1000), 0, None, 0, 1))
     logs = Logs(at=NOW, starts={T0: 0}, ends={T0: 15})
     folder = writer.attempt()
     rows = list(lag_rows(memory, logs, cluster="main"))
@@ -262,12 +262,12 @@ def looked(members, at, state=GroupState.STABLE):
 
 def test_polling_tells_what_two_looks_differ_in():
     """Marked so, without generation and start; a static member that is back is no rebalance."""
-    memory = Memory()
+    memory = JobMemory()
     assert compared(memory, looked({"a:1": [0, 1]}, NOW)) == []
     assert compared(memory, looked({"a:1": [0, 1]}, NOW + 1)) == []
     assert compared(memory, looked({"b:1": [1]}, NOW + 2, GroupState.PREPARING)) == []
     joined = compared(memory, looked({"a:1": [0], "b:1": [1]}, NOW + 3))
-    assert [type(each) for each in joined] == [Membership, Membership, Rebalance]
+    assert [type(each) for each in joined] == [MembershipSpan, MembershipSpan, Rebalance]
     made = joined[-1]
     assert isinstance(made, Rebalance)
     assert (made.cause, made.joined, made.moved) == (Cause.JOIN, ("b",), (TopicPartition("t", 1),))
@@ -279,7 +279,7 @@ def test_polling_tells_what_two_looks_differ_in():
     assert (left[-1].cause, left[-1].confidence) == (Cause.DEPARTURE, Confidence.AMBIGUOUS)
 
 
-class Store(Place):
+class Store(TableFolder):
     """A folder as if it were an object store: no locks, no hard links."""
 
     def __init__(self, path):

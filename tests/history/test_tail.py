@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.history.tables import Tables
-from fleet.rebalances import Cause, Known
+from fleet.model.rebalances import Cause, Known
 from tests.support.json_contract import documented
 from tests.support.waiting import until
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.clock import SystemClock
-from k8s.names import Names
-from k8s.store import LeaseStore
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.lease_store import LeaseStore
 from tests.support.kube_api import ADMIN, KubeApi
 
 GROUP = "orders"
@@ -33,7 +33,7 @@ class Namespace:
     def __init__(self, server: KubeApi) -> None:
         self.server = server
         self.name = server.namespace()
-        self.names = Names("main", GROUP)
+        self.names = ObjectNames("main", GROUP)
         self._open: list[LeaseStore] = []
 
     def manager(self, user: str = ADMIN) -> LeaseStore:

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import SchemaTooNew, Unreachable
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases import lease_objects as objects
+from fleet.kubernetes.leases.lease_objects import First, GateLease
+from fleet.kubernetes.leases.pod_revisions import PublishedTemplates
 from fleet.model import TopicPartition
 from fleet.slots import Change, Gate, Handover, Pause, Quarantine, Slot, WorkerReport
-from fleet.slots.gates import GateRecord, Trial
-from k8s import lease_objects as objects
-from k8s.lease_objects import First, GateLease
-from k8s.names import Names
-from k8s.revisions import Templates
+from fleet.slots.gates import Claim, GateRecord
 
-NAMES = Names("main", "orders")
+NAMES = ObjectNames("main", "orders")
 _finite = st.floats(allow_nan=False, allow_infinity=False)
 _json = st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=5))
 st.register_type_strategy(float, _finite)
@@ -58,12 +58,12 @@ def test_an_unwritten_lease_is_a_free_slot():
     st.builds(Gate, group=st.just("orders"), version=st.integers(min_value=1)),
     st.frozensets(st.integers(0, 99)),
     st.dictionaries(st.text(max_size=10), st.text(max_size=10)),
-    st.dictionaries(st.text(max_size=10), st.from_type(Trial), max_size=3),
+    st.dictionaries(st.text(max_size=10), st.from_type(Claim), max_size=3),
 )
 def test_the_gates_lease_reads_back(gate, opened, templates, trials):
     """Gate, opened slots, templates and claims; `first` is left to whoever rendered it."""
     record = GateRecord(gate=gate, opened=opened, trials=trials)
-    held = GateLease(record=record, templates=Templates(templates))
+    held = GateLease(record=record, templates=PublishedTemplates(templates))
     found = lease()
     found["metadata"]["annotations"][objects.FIRST] = '{"slots":2,"after":60}'
     stored = through_text(objects.with_gate(found, held))
@@ -172,7 +172,7 @@ def test_a_damaged_annotation_is_no_answer(damage):
 
 # --- revisions ------------------------------------------------------------------------------
 
-KNOWN = Templates({"aaa": "r1", "bbb": "r1", "ccc": "r2"})
+KNOWN = PublishedTemplates({"aaa": "r1", "bbb": "r1", "ccc": "r2"})
 
 
 @pytest.mark.parametrize(

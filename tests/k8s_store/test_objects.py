@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import SchemaTooNew
+from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE
+from fleet.kubernetes.leases import config_maps
+from fleet.kubernetes.leases import lease_objects as objects
+from fleet.kubernetes.leases.lease_objects import First
 from fleet.slots import Gate, Handover, Pause, WorkerReport
-from k8s import lease_objects as objects
-from k8s import maps
-from k8s.calls import CONFIG_MAP, LEASE
-from k8s.lease_objects import First
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -108,7 +108,7 @@ def test_reports_of_the_dead_go(place, monkeypatch):
     assert manager.keep_reports(GROUP, [f"w{n:02}" for n in range(2, 12)]) == 0
     manager.forget_worker("w02")
     assert [told.worker for told in manager.reports(GROUP)] == [f"w{n:02}" for n in range(3, 12)]
-    monkeypatch.setattr(maps, "MOST_REPORTS", 4)
+    monkeypatch.setattr(config_maps, "MOST_REPORTS", 4)
     assert len(manager.reports(GROUP)) == 9
     assert [told.worker for told in manager.reports(GROUP)] == ["w09", "w10", "w11"]
 

@@ -9,10 +9,10 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
+from fleet.kubernetes.leases.store_roles import Rule, worker_rules
 from fleet.slots import Gate, WorkerReport
 from fleet.worker.events import Events
-from fleet.worker.holding import Holding, Looker
-from k8s.store_rules import Rule, worker_rules
+from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -68,7 +68,7 @@ class Standby:
     def __init__(self, place) -> None:
         self.store = place.worker(slots=1, lease=LEASE_SECONDS, user=WORKER)
         clock = SystemClock()
-        self.looker = Looker(self.store, group=GROUP, lease=LEASE_SECONDS, clock=clock)
+        self.looker = SlotWatcher(self.store, group=GROUP, lease=LEASE_SECONDS, clock=clock)
         self.taken = False
         self._reported_at = 0.0
 
@@ -111,7 +111,7 @@ def test_refused_writes_make_nobody_a_taker(place, refused):
     held = store.take(store.slots(GROUP)[0], worker="w", revision="r1", spark_session=None)
     assert held is not None
     clock = SystemClock()
-    holding = Holding(
+    holding = SlotLease(
         store,
         held,
         lease=LEASE_SECONDS,

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import FleetError, Unreachable
+from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Missing
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.store_roles import manager_rules, reader_rules, worker_rules
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Phase, Quarantine, WorkerReport
-from k8s.calls import CONFIG_MAP, LEASE, Missing
-from k8s.names import Names
-from k8s.store_rules import manager_rules, reader_rules, worker_rules
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -80,7 +80,7 @@ def refused(call) -> bool:
 def test_a_worker_is_refused_one_step_beyond(granted):
     """Another group's slot, gate and reports; creating, deleting, and looking at all."""
     worker = granted.worker("r1", slots=SLOTS, user="worker")
-    calls, other = worker.leases.calls, Names("main", "other")
+    calls, other = worker.leases.calls, ObjectNames("main", "other")
     assert worker.slots(GROUP)
     foreign = granted.manager().leases.calls.get(LEASE, other.slot(0))
     assert refused(lambda: calls.get(LEASE, other.slot(0)))

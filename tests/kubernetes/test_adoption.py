@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.cli import cli
-from fleet.cycle import Fleet
+from fleet.config.load import load
 from fleet.errors import Refused
-from fleet.load import load
+from fleet.manager.cycle import Fleet
 from fleet.model import StepKind
 from fleet.slots import ChangeState
 from tests.support.kafka_tools import generations

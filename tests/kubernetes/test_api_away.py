@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from k8s.cluster.life import Cluster
-from k8s.images import building
+from k8s.cluster.lifecycle import TrialCluster
+from k8s.images import image_build
 from tests.support import kube as support
 from tests.support.brokers import running_broker
 from tests.support.pod_ground import Ground, opened
@@ -33,10 +33,10 @@ def ground(kube: support.Kube, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Cluster, broker and fleet of this file alone; judged at the end."""
     del kube  # images are built for it
     folder = tmp_path_factory.mktemp("away")
-    cluster = Cluster(folder / "cluster-home")
+    cluster = TrialCluster(folder / "cluster-home")
     try:
         status = cluster.up()
-        building.load([support.image("worker"), support.image("spark")], cluster)
+        image_build.load([support.image("worker"), support.image("spark")], cluster)
         with running_broker(folder / "broker-home", host=status.host_address) as running:
             own = support.Kube(cluster, status)
             group = f"away-{uuid.uuid4().hex[:8]}"

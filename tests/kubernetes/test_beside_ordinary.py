@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from assets import names
 from fleet.bench.figures import ratio
+from fleet.dagster import asset_keys
 from fleet.slots import ChangeState
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube
@@ -73,7 +73,7 @@ def test_rolled_through_dagster(ground: Ground) -> None:
         result = ran(ground.shop)
     assert result.success, [e for e in result.all_events if e.is_step_failure]
     (receipt,) = result.get_asset_check_evaluations()
-    assert (receipt.check_name, receipt.passed) == (names.RECEIPT, True)
+    assert (receipt.check_name, receipt.passed) == (asset_keys.RECEIPT, True)
     with ground.shop.fleet() as fleet:
         change = fleet.changes(ground.shop.group, limit=1)[0]
     assert change.state is ChangeState.DONE

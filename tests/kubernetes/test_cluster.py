@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet import processes
 from fleet.errors import FleetError
+from fleet.system import processes
 from k8s.cluster import boundary
-from k8s.cluster.layout import DOMAIN, PAUSE
-from k8s.cluster.life import Cluster
+from k8s.cluster.cluster_layout import DOMAIN, PAUSE
+from k8s.cluster.lifecycle import TrialCluster
 from tests.support import kube as support
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first starts the cluster
@@ -143,7 +143,7 @@ def _machine() -> dict[str, object]:
 def test_nothing_stays(tmp_path) -> None:
     """Killed with -9 it comes back with its data; ended, the machine is as before."""
     before = _machine()
-    own = Cluster(tmp_path)
+    own = TrialCluster(tmp_path)
     first = own.up()
     try:
         kube = support.Kube(own, first)
@@ -185,7 +185,7 @@ def test_another_cluster_is_only_asked(kube, tmp_path) -> None:
         assert done.returncode == 0, done.stderr
         said += done.stdout
     assert "answers; nothing was started" in said
-    assert Cluster(tmp_path).status() is None
+    assert TrialCluster(tmp_path).status() is None
     assert kube.kubectl("get", "--raw=/readyz") == "ok"
 
 

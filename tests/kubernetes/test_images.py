@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from k8s.images import building, wheels
+from k8s.images import image_build, wheels
 from tests.support import kube as support
 
 IMAGES = pytest.mark.timeout(300)  # a gigabyte is written, read or unpacked
@@ -23,7 +23,8 @@ LEFT_OUT = re.compile(
 )
 WORKS = {
     "worker": [
-        "import confluent_kafka, kafka, pyarrow, pandas, kubernetes, k8s.names",
+        "import confluent_kafka, kafka, pyarrow, pandas, kubernetes",
+        "import fleet.kubernetes.client.object_names",
         "from pyspark.sql.connect.session import SparkSession",
         "SparkSession.builder.remote('sc://127.0.0.1:1')",
         "import importlib.util; assert importlib.util.find_spec('dagster') is None",
@@ -36,7 +37,8 @@ WORKS = {
         "assert s.range(5).selectExpr('sum(id)').first()[0] == 10",
     ],
     "manager": [
-        "import dagster, dagster_webserver, matplotlib, assets.names",
+        "import dagster, dagster_webserver, matplotlib, fleet.dagster.asset_keys",
+        "import importlib.util; assert importlib.util.find_spec('assets.definitions')",
         "import dagster_k8s, dagster_postgres, psycopg2",
     ],
 }
@@ -64,28 +66,30 @@ def test_code_that_changed_has_another_tag(tmp_path, monkeypatch) -> None:
     for name in ("pyproject.toml", "requirements.lock"):
         (tmp_path / name).touch()
     monkeypatch.setattr(wheels, "repository", lambda: tmp_path)
-    first = building.code_tag()
-    assert building.code_tag() == first
+    first = image_build.code_tag()
+    assert image_build.code_tag() == first
     (tmp_path / "fleet" / "__pycache__").mkdir()
     (tmp_path / "fleet" / "__pycache__" / "a.pyc").touch()
-    assert building.code_tag() == first
+    assert image_build.code_tag() == first
     (tmp_path / "k8s" / "a.py").write_text("2\n")
-    assert building.code_tag() != first
+    assert image_build.code_tag() != first
 
 
 @pytest.mark.kubernetes
 def test_an_image_in_use_fails_no_build(tmp_path, monkeypatch) -> None:
     """A container that somebody left keeps its image; the others are forgotten."""
-    monkeypatch.setattr(building, "store", lambda: tmp_path)
-    monkeypatch.setattr(building, "_KEPT", 0)
+    monkeypatch.setattr(image_build, "store", lambda: tmp_path)
+    monkeypatch.setattr(image_build, "_KEPT", 0)
     (tmp_path / "Containerfile").write_text("FROM scratch\nCOPY Containerfile /\n")
-    kept, gone = (building.name_of("worker", f"code-{name}") for name in ("kept", "gone"))
+    kept, gone = (image_build.name_of("worker", f"code-{name}") for name in ("kept", "gone"))
     for name in (kept, gone):
-        building._buildah("build", "--quiet", f"--tag={name}", f"--label=is={name}", str(tmp_path))
-    building._buildah("from", kept)
+        image_build._buildah(
+            "build", "--quiet", f"--tag={name}", f"--label=is={name}", str(tmp_path)
+        )
+    image_build._buildah("from", kept)
     said: list[str] = []
-    building._forget(said.append)
-    assert building.names() == [kept]
+    image_build._forget(said.append)
+    assert image_build.names() == [kept]
     (why,) = said
     assert kept in why
 
@@ -109,7 +113,7 @@ def _hosts() -> set[str]:
 def _layers(folder: Path, target: str, seen: set[str]) -> list[Path]:
     """The layers of an image that were not seen yet, uncompressed."""
     pushed = folder / target
-    building._buildah("push", "--quiet", support._name(target), f"dir:{pushed}")
+    image_build._buildah("push", "--quiet", support._name(target), f"dir:{pushed}")
     layers = [
         path for path in pushed.iterdir() if len(path.name) == 64 and tarfile.is_tarfile(path)
     ]
@@ -126,7 +130,7 @@ def test_no_index_stays_inside(tmp_path) -> None:
     hosts = [host.encode() for host in _hosts()]
     seen: set[str] = set()
     wrong = []
-    for target in building.TARGETS:
+    for target in image_build.TARGETS:
         for layer in _layers(tmp_path, target, seen):
             content = layer.read_bytes()
             wrong += [f"{target}: names a host" for host in hosts if host in content]
@@ -140,7 +144,7 @@ def test_no_index_stays_inside(tmp_path) -> None:
 
 @IMAGES
 @pytest.mark.kubernetes
-@pytest.mark.parametrize("target", list(building.TARGETS))
+@pytest.mark.parametrize("target", list(image_build.TARGETS))
 def test_image_can_do_its_work(kube, namespace, target) -> None:
     """As nobody in particular, on a root file system that is read-only."""
     lines = ["import os", "assert os.getuid() == 10001", *WORKS[target]]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fleet import cli
-from fleet.decide.names import slug
+from fleet.decide.slugs import slug
 from tests.conftest import RunningBroker
 from tests.support.needs import repository
 

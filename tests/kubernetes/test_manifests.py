@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from fleet import cli
-from fleet.code import code_digest
-from fleet.load import load
-from fleet.runtimes import PARTS
-from fleet.settings import revision_of
+from fleet.config.load import load
+from fleet.config.settings import revision_of
+from fleet.system.code import code_digest
+from fleet.system.runtimes import PARTS
 from tests.support.needs import repository
 
 MANIFESTS = repository() / "k8s" / "manifests"

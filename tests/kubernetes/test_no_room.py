@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.errors import NoRoom
-from k8s import making, shapes
-from k8s.api import again_on_conflict
-from k8s.shapes import Shape
+from fleet.kubernetes.client.api import again_on_conflict
+from fleet.kubernetes.deployment import pod_counts, pod_creation
+from fleet.kubernetes.deployment.pod_counts import PodCounts
 from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kubernetes
 
 @pytest.fixture
 def ground(control_plane: KubeApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
-    monkeypatch.setattr(making, "_REFUSED_SECONDS", 1.5)
+    monkeypatch.setattr(pod_creation, "_REFUSED_SECONDS", 1.5)
     api = control_plane.api(control_plane.namespace())
     found = Ground(api)
     try:
@@ -26,14 +26,14 @@ def ground(control_plane: KubeApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         api.close()
 
 
-def shape_of(ground: Ground) -> Shape:
+def shape_of(ground: Ground) -> PodCounts:
     """Of its Deployment."""
     _, shape = ground.rolling.look()
     assert shape is not None
     return shape
 
 
-def all_refused(shape: Shape) -> bool:
+def all_refused(shape: PodCounts) -> bool:
     """Whether each ReplicaSet that lacks pods says that they are refused: no more will come."""
     return shape.settled and all(s.refused or s.replicas <= s.labelled for s in shape.sets)
 
@@ -73,7 +73,7 @@ def test_a_new_template_goes_back(ground: Ground) -> None:
     told = ground.rolling.held()
     assert told is not None
     assert "3 pods of one" in told
-    ground.rolling.rest(give_up=lambda _: True, let_go=False)
+    ground.rolling.finish_removals(give_up=lambda _: True, let_go=False)
     ground.until(lambda: shape_of(ground).total == 3)
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.0)
@@ -99,7 +99,7 @@ def test_one_extra_pod_is_enough_for_a_roll(ground: Ground) -> None:
         if len(old) > 1:
             assert len(ground.start("two", 1)) == 1
         ground.until(lambda: not ground.rolling.settle())
-    ground.rolling.rest()
+    ground.rolling.finish_removals()
     ground.stays({"two": 3}, seconds=0.5)
 
 
@@ -132,12 +132,12 @@ def test_what_an_earlier_release_left_behind(ground: Ground) -> None:
             found, shape = ground.rolling.look()
             assert found is not None
             assert shape is not None
-            ground.rolling._write_both(found, shapes.grow(shape, count))
+            ground.rolling._write_both(found, pod_counts.grow(shape, count))
 
         again_on_conflict(ground.clock, ask)
     assert shape_of(ground).replicas > 6
     ground.until(lambda: all_refused(shape_of(ground)))  # as it stood for hours: all was told
-    ground.rolling.rest(give_up=lambda _: True)
+    ground.rolling.finish_removals(give_up=lambda _: True)
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.5)
     assert (shape_of(ground).replicas, shape_of(ground).held) == (3, False)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import FleetSpec
 from fleet.errors import ConfigError
-from fleet.settings import WorkerSettings
-from fleet.spec import FleetSpec
-from k8s.names import Names
-from k8s.objects import (
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.manifests.deployment_objects import (
     MOST_CODE,
     budget,
     deployment,
@@ -18,8 +18,8 @@ from k8s.objects import (
     leases,
     settings_map,
 )
-from k8s.spark import spark_objects
-from k8s.terms import grace_seconds
+from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds
+from fleet.kubernetes.manifests.spark_objects import spark_objects
 
 REVISION = "0123456789"
 
@@ -78,7 +78,7 @@ def test_the_selector_finds_the_pods_and_no_other_fleets() -> None:
     labels = first["template"]["metadata"]["labels"]
     assert first["selector"]["matchLabels"].items() <= labels.items()
     assert not second["selector"]["matchLabels"].items() <= labels.items()
-    names = Names("main", "orders")
+    names = ObjectNames("main", "orders")
     assert budget(names, "fleets")["spec"]["selector"] == first["selector"]
 
 
@@ -166,7 +166,7 @@ def test_a_jvm_of_its_own_asks_for_its_cores_and_heap() -> None:
 
 def test_leases_are_there_for_every_slot_and_hold_nothing_of_a_worker() -> None:
     group = fleet(replicas={"min": 2, "max": 5}).fleets[0]
-    names = Names("main", "orders")
+    names = ObjectNames("main", "orders")
     made = leases(names, "fleets", group)
     assert [lease["metadata"]["name"] for lease in made] == [names.gate, *names.slots(range(5))]
     assert all("spec" not in lease for lease in made)

@@ -14,7 +14,7 @@ import pytest
 
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change
-from k8s.images import building
+from k8s.images import image_build
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube, image
 from tests.support.needs import repository
@@ -26,7 +26,13 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
 ]
-FIRST = ("log", "--diff-filter=A", "--format=%h", "--", "k8s/runtime.py")
+FIRST = (
+    "log",
+    "--diff-filter=A",
+    "--format=%h",
+    "--",
+    "fleet/kubernetes/deployment/kubernetes_runtime.py",
+)
 """Tells the first state of the code with which pods were managed."""
 BUILD = """
 import sys
@@ -71,8 +77,8 @@ def older(commit: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def older_image(kube: Kube, commit: str, older: Path) -> str:
     """Its worker image, in the cluster."""
     tag = f"release-{commit}"
-    name = building.name_of("worker", tag)
-    if name not in building.names():
+    name = image_build.name_of("worker", tag)
+    if name not in image_build.names():
         made = subprocess.run(
             [sys.executable, "-c", BUILD, tag],
             cwd=older, env={**os.environ, "PYTHONPATH": str(older)},
@@ -80,7 +86,7 @@ def older_image(kube: Kube, commit: str, older: Path) -> str:
         )  # fmt: skip
         assert made.returncode == 0, made.stdout + made.stderr
     if name not in kube.cluster.images():
-        building.load([name], kube.cluster)
+        image_build.load([name], kube.cluster)
     return name
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from k8s.pods import exit_reason, is_leaving, worker_of
+from fleet.kubernetes.deployment.pod_status import exit_reason, is_leaving, worker_of
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 

@@ -8,20 +8,20 @@ import pytest
 import yaml
 from kubernetes.client import ApiClient, Configuration
 
-from fleet.act.runtime import ManifestWish
+from fleet.act.runtime import ManifestOptions
 from fleet.clock import SystemClock
+from fleet.config.spec import FleetSpec
 from fleet.errors import FleetError
-from fleet.spec import FleetSpec
-from k8s.api import Api
-from k8s.names import Names
-from k8s.rendering import manifests
+from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.manifests.rendering import manifests
 from tests.support.kube_api import KubeApi
 from tests.support.needs import repository
 
 pytestmark = pytest.mark.kubernetes
 
 OVERLAY = repository() / "k8s" / "manifests" / "overlays" / "postgres"
-ORDERS, PAYMENTS = Names("main", "orders"), Names("main", "payments")
+ORDERS, PAYMENTS = ObjectNames("main", "orders"), ObjectNames("main", "payments")
 WORKER, MANAGER, EXPORTER = ORDERS.service_account, "fleet-manager", "fleet-exporter"
 RUN = "fleet-run"
 ALL = ("get", "list", "watch", "create", "update", "patch", "delete")
@@ -104,7 +104,7 @@ def ground(kube_api: KubeApi) -> Iterator[Ground]:
     """All that is rendered, applied, but for what would start pods."""
     name, elsewhere = kube_api.namespace(), kube_api.namespace()
     with kube_api.api(name) as api:
-        wish = ManifestWish(text="", parts=frozenset({"workers", "manager", "exporter"}))
+        wish = ManifestOptions(text="", parts=frozenset({"workers", "manager", "exporter"}))
         for each in manifests(spec(name), wish).objects:
             if each["kind"] not in {"Deployment", "PersistentVolumeClaim"}:
                 api.apply(each)
@@ -118,7 +118,7 @@ def launching(kube_api: KubeApi) -> Iterator[Ground]:
     name = kube_api.namespace()
     text = (OVERLAY / "launcher.yaml").read_text().replace("fleets", name)
     with kube_api.api(name) as api:
-        wish = ManifestWish(text="", parts=frozenset({"manager"}))
+        wish = ManifestOptions(text="", parts=frozenset({"manager"}))
         made = [*manifests(spec(name), wish).objects, *yaml.safe_load_all(text)]
         for each in made:
             if each["kind"] in {"ServiceAccount", "Role", "RoleBinding"}:
@@ -359,7 +359,7 @@ def test_a_workers_token_reads_no_secret_and_changes_no_deployment(ground: Groun
 
 def test_a_managers_token_gives_workers_their_role_and_nobody_more(ground: Ground) -> None:
     """Applying a fleet's Role again is its work; a Role with what it has not is an escalation."""
-    wish = ManifestWish(text="", parts=frozenset({"workers"}))
+    wish = ManifestOptions(text="", parts=frozenset({"workers"}))
     role = next(
         each
         for each in manifests(spec(ground.api.namespace), wish).objects

@@ -12,11 +12,12 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
-from k8s import objects, shapes
-from k8s.api import Api, again_on_conflict
-from k8s.names import COST_ANNOTATION
-from k8s.pods import is_marked
-from k8s.rolling import Rolling
+from fleet.kubernetes.client.api import Api, again_on_conflict
+from fleet.kubernetes.client.object_names import COST_ANNOTATION
+from fleet.kubernetes.deployment import pod_counts
+from fleet.kubernetes.deployment.pod_status import is_marked
+from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.manifests import deployment_objects
 from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
 
@@ -56,7 +57,7 @@ def test_a_whole_roll(ground: Ground) -> None:
         if have < want:
             ground.start("two", want - have)
         ground.ready()
-    ground.rolling.rest()
+    ground.rolling.finish_removals()
     ground.stays({"two": 5})
     _, rest = ground.rolling.look()
     assert rest is not None
@@ -123,7 +124,7 @@ def test_a_template_that_is_given_up_goes_back(ground: Ground) -> None:
     bad = ground.start("two", 2)
     ground.rolling.mark(bad)
     ground.until(lambda: not ground.rolling.settle())
-    ground.rolling.rest()
+    ground.rolling.finish_removals()
     ground.stays({"one": 4})
     assert sorted(ground.names_of("one")) == before
     found, shape = ground.rolling.look()
@@ -148,11 +149,11 @@ def test_the_next_manager_goes_on(ground: Ground) -> None:
     ground.until(lambda: not successor.settle())
     assert old not in ground.names_of("one")
     assert {p["metadata"]["name"] for p in ground.living() if is_marked(p)} == set()
-    successor.rest()
+    successor.finish_removals()
     _, shape = successor.look()
     assert shape is not None
     assert shape.held, "not at its end yet: it stays held"
-    successor.rest(give_up=lambda _: False)
+    successor.finish_removals(give_up=lambda _: False)
     ground.until(lambda: ground.by_revision() == {"two": 3})
 
 
@@ -162,7 +163,7 @@ def test_an_aborted_roll_that_nobody_runs_goes_back(ground: Ground) -> None:
     ground.ready()
     ground.start("two", 2)
     ground.ready()
-    ground.rolling.rest(give_up=lambda _: True)
+    ground.rolling.finish_removals(give_up=lambda _: True)
     ground.until(lambda: ground.by_revision() == {"one": 3})
     ground.stays({"one": 3})
 
@@ -190,14 +191,14 @@ def test_a_hand_made_template_is_another_revision(ground: Ground) -> None:
     for name in [p["metadata"]["name"] for p in ground.living()]:
         if name not in ground.names_of("one"):
             ground.remove(name)
-    ground.rolling.rest()
+    ground.rolling.finish_removals()
     ground.stays({"one": 2})
 
 
 def test_applied_manifests_and_restarts_are_recognised(ground: Ground) -> None:
     """What kubectl made of our rendering is ours; what it changed in it is not."""
     settings = ground.settings("one")
-    wanted = objects.deployment(settings, replicas=2)
+    wanted = deployment_objects.deployment(settings, replicas=2)
     ground.api.create(wanted)
     ground.until(lambda: len(ground.living()) == 2)
     ground.ready()
@@ -252,7 +253,7 @@ def test_numbers_that_the_controller_takes(ground: Ground) -> None:
     def hold() -> None:
         found, shape = ground.rolling.look()
         assert shape is not None
-        fields = {"spec": shapes.hold(shape)}
+        fields = {"spec": pod_counts.hold(shape)}
         ground.api.merge("Deployment", ground.names.deployment, fields, seen=found)
 
     again_on_conflict(ground.clock, hold)
@@ -260,7 +261,7 @@ def test_numbers_that_the_controller_takes(ground: Ground) -> None:
     assert found is not None
     assert shape is not None
     assert shape.held
-    assert found["spec"]["progressDeadlineSeconds"] == shapes.NO_DEADLINE
+    assert found["spec"]["progressDeadlineSeconds"] == pod_counts.NO_DEADLINE
 
 
 class Killed(BaseException):
@@ -305,7 +306,7 @@ def manage(ground: Ground, rolling: Rolling, asked: set[str]) -> None:
         asked.add(old[0])
         rolling.mark([old[0]])
         ground.until(lambda: not rolling.settle())
-    rolling.rest()
+    rolling.finish_removals()
 
 
 @pytest.mark.long

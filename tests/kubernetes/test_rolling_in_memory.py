@@ -10,15 +10,20 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
-from k8s import shapes
-from k8s.mirror import Mirror
-from k8s.names import COST_ANNOTATION, GROUP_LABEL, MANAGED_LABEL, Names
-from k8s.rolling import Rolling
-from k8s.store import LeaseStore
-from k8s.templates import Templates
+from fleet.kubernetes.client.informer import Informer
+from fleet.kubernetes.client.object_names import (
+    COST_ANNOTATION,
+    GROUP_LABEL,
+    MANAGED_LABEL,
+    ObjectNames,
+)
+from fleet.kubernetes.deployment import pod_counts
+from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.deployment.templates import RegisteredTemplates
+from fleet.kubernetes.leases.lease_store import LeaseStore
 from tests.support.memory_server import MemoryServer
 
-NAMES = Names("main", "orders")
+NAMES = ObjectNames("main", "orders")
 _ORDER = "deployment.kubernetes.io/revision"
 
 
@@ -35,19 +40,19 @@ class Yard:
         """Whether the ReplicaSets' controller hears of marks at once."""
         api = self.server.api(self.clock)
         store = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=10.0)
-        self.mirror = Mirror(api, "Pod", GROUP_LABEL, clock=self.clock)
+        self.mirror = Informer(api, "Pod", GROUP_LABEL, clock=self.clock)
         self.rolling = Rolling(
             api,
             NAMES,
             pods=self.mirror,
-            templates=Templates(store, "orders", clock=self.clock),
+            templates=RegisteredTemplates(store, "orders", clock=self.clock),
             clock=self.clock,
         )
 
     def deploy(self, *, held: bool = False, **pods: int) -> None:
         """So many pods of each template, the last one the Deployment's."""
         total = sum(pods.values())
-        fields = shapes.held(total, 1) if held else shapes.at_rest(total)
+        fields = pod_counts.held(total, 1) if held else pod_counts.at_rest(total)
         for order, (hash_, count) in enumerate(pods.items(), 1):
             labels = {**NAMES.labels(), "pod-template-hash": hash_}
             self.server.put(
@@ -296,11 +301,11 @@ def test_a_set_that_moves_at_the_last_moment_is_looked_at_again(yard: Yard) -> N
 def test_it_rests_where_one_template_is_left(yard: Yard) -> None:
     """In mid-roll it stays held: its controller would delete who holds slots."""
     yard.deploy(held=True, a=1, b=2)
-    yard.rolling.rest()
+    yard.rolling.finish_removals()
     spec = yard.server.get("Deployment", NAMES.deployment)["spec"]
-    assert (spec["minReadySeconds"], spec["replicas"]) == (shapes.NEVER, 3)
+    assert (spec["minReadySeconds"], spec["replicas"]) == (pod_counts.NEVER, 3)
     yard.scale("set-a", 0)
-    yard.rolling.rest()
+    yard.rolling.finish_removals()
     spec = yard.server.get("Deployment", NAMES.deployment)["spec"]
     assert (spec["minReadySeconds"], spec["replicas"]) == (0, 2)
 

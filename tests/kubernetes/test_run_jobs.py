@@ -17,7 +17,7 @@ import pytest
 from kubernetes import client
 
 from fleet import cli
-from fleet.decide.names import slug
+from fleet.decide.slugs import slug
 from tests.conftest import RunningBroker
 from tests.dagster_ui.served import Page
 from tests.support import postgres

@@ -9,16 +9,16 @@ import pytest
 import yaml
 
 from fleet.clock import SystemClock
+from fleet.config.load import load
+from fleet.config.settings import WorkerSettings, revision_of
 from fleet.errors import FleetError, NoRoom, Refused
-from fleet.findings import Level
-from fleet.load import load
+from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
+from fleet.kubernetes.deployment import pod_creation
+from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
+from fleet.kubernetes.kind import KIND
 from fleet.model import StepKind
-from fleet.settings import WorkerSettings, revision_of
-from k8s import making
-from k8s.api import Api
-from k8s.kind import KIND
-from k8s.names import GROUP_LABEL, Names
-from k8s.runtime import KubernetesRuntime
+from fleet.model.findings import Severity
 from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
 from tests.support.plans import plan_of, step_of
@@ -108,7 +108,7 @@ def test_a_life(place: Place) -> None:
     place.kubelet.ready()
 
     runtime.remove(names[:1], grace=1.0)
-    runtime.rest("orders")
+    runtime.finish_removals("orders")
     assert {w.name for w in runtime.workers()} == {names[1], *again}
     with pytest.raises(Refused, match="there is no pod nobody"):
         runtime.restart("nobody")
@@ -127,7 +127,7 @@ def test_a_life(place: Place) -> None:
     runtime.down(grace=1.0)
     assert runtime.workers() == ()
     runtime.purge()
-    slug = Names("main", "orders").slug
+    slug = ObjectNames("main", "orders").slug
     for kind in ("Deployment", "Lease", "ConfigMap", "PodDisruptionBudget", "Role", "RoleBinding"):
         assert place.api.find(kind, f"{GROUP_LABEL}={slug}")[0] == [], kind
 
@@ -139,7 +139,7 @@ def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
     """With half of its pods refused: where no slot runs the new template, the old one is back and
     keeps itself; else it stays held, which is told, until somebody lets it go.
     """
-    monkeypatch.setattr(making, "_REFUSED_SECONDS", 1.0)
+    monkeypatch.setattr(pod_creation, "_REFUSED_SECONDS", 1.0)
     first = place.open()
     old = place.publish(first)
     before = first.start("orders", old, 2)
@@ -159,14 +159,14 @@ def test_a_change_that_failed_keeps_nothing_that_no_slot_runs(
         assert store.write_gate(replace(gate, open=frozenset({0}))) is not None
         slot = store.slots("orders")[0]
         assert store.take(slot, worker=made, revision=new, spark_session=None) is not None
-    runtime.rest("orders", failed=True)
+    runtime.finish_removals("orders", failed=True)
     told = runtime.held("orders")
     if used:
         assert told is not None
         assert f"held with 1 pods of {new} and 2 pods of {old}" in told
         assert told.endswith("`fleet apply orders --abort` lets it go")
         assert {w.name for w in runtime.workers()} == {made, *before}
-        runtime.rest("orders", given_up=True)
+        runtime.finish_removals("orders", given_up=True)
     else:
         place.kubelet.until(lambda: {w.name for w in runtime.workers()} == set(before))
     assert runtime.held("orders") is None
@@ -180,9 +180,9 @@ def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:
     runtime.start("orders", revision, 1)
     place.kubelet.ready()
     found = {(f.check, f.level) for f in runtime.examine()}
-    assert ("permissions", Level.OK) in found
-    assert ("deployment", Level.OK) in found
-    assert not [f for f in runtime.examine() if f.level is not Level.OK]
+    assert ("permissions", Severity.OK) in found
+    assert ("deployment", Severity.OK) in found
+    assert not [f for f in runtime.examine() if f.level is not Severity.OK]
 
     owner = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": "lag", "uid": "1"}
     place.api.create(
@@ -195,7 +195,7 @@ def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:
                 "scaleTargetRef": {
                     "apiVersion": "apps/v1",
                     "kind": "Deployment",
-                    "name": Names("main", "orders").deployment,
+                    "name": ObjectNames("main", "orders").deployment,
                 },
             },
         }
@@ -204,7 +204,7 @@ def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:
     assert "KEDA's ScaledObject lag" in rival.found
     assert "delete scaledobject lag" in rival.remedy
     plan = plan_of(step_of(StepKind.OPEN, (1,), revision), wanted=2)
-    (why,) = runtime.concerns(plan).told_in(plan).refusals
+    (why,) = runtime.vetoes(plan).told_in(plan).refusals
     assert "KEDA's ScaledObject lag (its autoscaler keda-hpa-lag) scales Deployment" in why
     runtime.close()
 
@@ -298,6 +298,8 @@ def test_other_peoples_deployment(place: Place) -> None:
     place.api.delete("Deployment", "billing")
     with pytest.raises(FleetError, match="there is no Deployment billing"):
         runtime.scale_adopted("billing", 2)
-    (missing,) = [f for f in runtime.examine() if f.level is Level.WARN and f.check == "deployment"]
+    (missing,) = [
+        f for f in runtime.examine() if f.level is Severity.WARN and f.check == "deployment"
+    ]
     assert "there is no Deployment billing" in missing.found
     runtime.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from assets import names
+from fleet.dagster import asset_keys
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change, ChangeState
 from tests.support.kafka_tools import generations
@@ -88,7 +88,7 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
             result = ran(shop)
             assert result.success, [e for e in result.all_events if e.is_step_failure]
             (receipt,) = result.get_asset_check_evaluations()
-            assert (receipt.check_name, receipt.passed) == (names.RECEIPT, True)
+            assert (receipt.check_name, receipt.passed) == (asset_keys.RECEIPT, True)
             shop.rest(4)
         with shop.fleet() as fleet:
             rolled = fleet.changes(shop.group, limit=1)[0]

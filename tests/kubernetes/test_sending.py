@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fleet.clock import SystemClock
-from k8s.api import Api, Request, connect, transmit
+from fleet.kubernetes.client.api import Api, Request, connect, transmit
 
 TOKEN = "a-token"
 

@@ -11,7 +11,7 @@ import yaml
 
 from fleet import cli
 from fleet.clock import SystemClock
-from k8s.api import Api
+from fleet.kubernetes.client.api import Api
 from tests.support.kube_api import KubeApi, program
 from tests.support.needs import repository
 

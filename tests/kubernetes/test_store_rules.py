@@ -1,9 +1,9 @@
 """A worker's Role allows what its slots need and no more; `tests/k8s_store` asks a real server."""
 
-from k8s.names import Names
-from k8s.store_rules import reader_rules, worker_rules
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.store_roles import reader_rules, worker_rules
 
-NAMES = Names("main", "orders")
+NAMES = ObjectNames("main", "orders")
 WRITES = {"create", "update", "patch", "delete", "deletecollection", "*"}
 
 

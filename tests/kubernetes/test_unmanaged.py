@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from fleet.broker import Broker
-from k8s.names import SPARK
+from fleet.kubernetes.client.object_names import SPARK
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.support.kube import Kube

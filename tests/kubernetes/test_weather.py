@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from kubernetes import client
 
+from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.slots import ChangeState
-from k8s.names import Names
 from tests.faults.weather import WAYS, members
 from tests.support.brokers import running_broker
 from tests.support.kafka_tools import dump_group_records
@@ -74,7 +74,7 @@ def version(ground: Ground) -> int:
 def read_only(ground: Ground) -> Iterator[None]:
     """The Role of the workers is one that may only read."""
     rbac = client.RbacAuthorizationV1Api(ground.kube.api)
-    name = Names("test", ground.shop.group).role
+    name = ObjectNames("test", ground.shop.group).role
     whole = rbac.read_namespaced_role(name, ground.shop.namespace).rules
     reading = [
         client.V1PolicyRule(

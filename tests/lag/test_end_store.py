@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from fleet.errors import FleetError, SchemaTooNew
-from fleet.lag.end_store import KEEP, EndStore
+from fleet.lag.samples import KEEP, EndStore
 from fleet.model import TopicPartition
 
 TP = TopicPartition("t", 0)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.lag.columns import NONE, Commits
-from fleet.lag.ends import EndHistory
-from fleet.lag.measure import CASES, Logs, measured
+from fleet.lag.end_history import EndHistory
+from fleet.lag.lag_columns import NONE, Commits
+from fleet.lag.partition_lag import CASES, Logs, measured
 from fleet.model import LagCase, TopicPartition
 
 TP = TopicPartition("t", 0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet.act.local import find_orphans
+from fleet.act.local.local_runtime import find_orphans
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change, ChangeState
 from tests.support.kafka_tools import generations

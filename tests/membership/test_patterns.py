@@ -2,10 +2,10 @@
 
 import pytest
 
-from fleet.commands.checks_fleet import topics as doctor_on_topics
+from fleet.commands.doctor.checks_fleet import topics as doctor_on_topics
 from fleet.errors import Refused
-from fleet.findings import Level
 from fleet.model import LagCase, StepKind
+from fleet.model.findings import Severity
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
@@ -24,7 +24,7 @@ def test_topics_of_a_pattern(unique, open_shop, counting):
         with pytest.raises(Refused, match="no topic matches"):
             fleet.apply(group, wanted=2, actor="test")
         (finding,) = doctor_on_topics(fleet, fleet.snapshot())
-        assert finding.level is Level.WARN
+        assert finding.level is Severity.WARN
         assert "no topic matches" in finding.found
     shop.create_topic(4)
     count = counting(shop)

@@ -8,14 +8,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from fleet.clock import ManualClock
-from fleet.worker.plans import (
+from fleet.worker.offsets.commit_metadata import (
     decode_cluster,
     decode_parts,
     decode_plan,
     decode_topic,
     encode_plan,
 )
-from fleet.worker.topics import TopicWatch
+from fleet.worker.offsets.topics import TopicWatch
 
 
 @pytest.mark.parametrize(("end", "topic"), [(7, "a_b-c"), (None, "a_b-c"), (7, None), (None, None)])

@@ -52,9 +52,9 @@ def table() -> tuple[Mutant, ...]:
     from tests.mutants import (
         table_act,
         table_decide,
-        table_holding,
         table_k8s,
         table_owning,
+        table_slot_lease,
         table_slots,
         table_worker,
     )
@@ -62,7 +62,7 @@ def table() -> tuple[Mutant, ...]:
     rooms = (
         table_owning,
         table_worker,
-        table_holding,
+        table_slot_lease,
         table_slots,
         table_act,
         table_decide,

@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _PERFORMING = ("tests/acting/test_performing.py",)
 _ROLLING = ("tests/acting/test_rolling.py",)
-_CHANGING = ("tests/acting/test_liveness.py", "tests/acting/test_changing.py")
+_CHANGING = ("tests/acting/test_liveness.py", "tests/acting/test_changes.py")
 _ADOPTING = ("tests/acting/test_adopting.py",)
 _LEAVE = ("tests/acting/test_batched_leave.py",)
 
@@ -27,8 +27,8 @@ MUTANTS = (
     Mutant(
         name="open-without-warm-standbys",
         file="fleet/act/steps/open_slots.py",
-        old="work.crew.await_warm(revision, count, timeout",
-        new="work.crew.await_warm(revision, 0, timeout",
+        old="work.pool.await_warm(revision, count, timeout",
+        new="work.pool.await_warm(revision, 0, timeout",
         tests=_PERFORMING,
     ),
     Mutant(
@@ -159,7 +159,7 @@ MUTANTS = (
     ),
     Mutant(
         name="leave-no-answer-counts-as-gone",
-        file="fleet/act/leaving.py",
+        file="fleet/act/batched_leave.py",
         old='        parts += [f"{instance} was answered with {name}" for instance, name in '
         "self.failed.items()]\n",
         new="",
@@ -291,7 +291,7 @@ MUTANTS = (
     # --- performing -------------------------------------------------------------------------------
     Mutant(
         name="perform-goes-on-after-a-broken-price",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="if receipt.verdict is Verdict.DIFFERS and held:",
         new="if receipt.verdict is Verdict.UNVERIFIED and held:",
         tests=_PERFORMING,
@@ -305,7 +305,7 @@ MUTANTS = (
     ),
     Mutant(
         name="perform-starts-over-when-adopted",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="            index = lease.change.step\n",
         new="            index = len(lease.change.receipts) - len(lease.change.receipts)\n",
         tests=_PERFORMING,
@@ -342,7 +342,7 @@ MUTANTS = (
     ),
     Mutant(
         name="perform-lost-change-is-ended",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="            except LostLease:\n                raise\n            except RolledBack as error:\n"
         "                self.window",
         new="            except RolledBack as error:\n                self.window",
@@ -350,21 +350,21 @@ MUTANTS = (
     ),
     Mutant(
         name="perform-rolled-back-told-as-failed",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="return self._end(lease, ChangeState.ROLLED_BACK, self._rested(str(error)))",
         new="return self._end(lease, ChangeState.FAILED, self._rested(str(error)))",
         tests=_ROLLING,
     ),
     Mutant(
         name="perform-runtime-not-at-rest",
-        file="fleet/act/performer.py",
-        old="            self.runtime.rest(self.spec.group, failed=True)\n",
+        file="fleet/act/change/performer.py",
+        old="            self.runtime.finish_removals(self.spec.group, failed=True)\n",
         new="            self.runtime.ensure()\n",
         tests=_PERFORMING,
     ),
     Mutant(
         name="perform-loss-noticed-at-the-end",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="            if self._lease is not None:\n                self._lease.check()\n",
         new="",
         tests=_PERFORMING,
@@ -373,7 +373,7 @@ MUTANTS = (
     ),
     Mutant(
         name="perform-standbys-of-a-group-without-slots",
-        file="fleet/act/performer.py",
+        file="fleet/act/change/performer.py",
         old="wanted = self.spec.replicas.standby if self.store.gate(self.spec.group).open else 0",
         new="wanted = self.spec.replicas.standby",
         tests=_PERFORMING,
@@ -381,35 +381,35 @@ MUTANTS = (
     # --- the crew -----------------------------------------------------------------------------------
     Mutant(
         name="crew-ended-process-is-warm",
-        file="fleet/act/crew.py",
+        file="fleet/act/standby_pool.py",
         old='if r.phase == "standby" and r.slot is None and r.worker in free & running',
         new='if r.phase == "standby" and r.slot is None and r.worker in free',
-        tests=("tests/acting/test_crew.py",),
+        tests=("tests/acting/test_standby_pool.py",),
     ),
     Mutant(
         name="crew-starting-process-is-warm",
-        file="fleet/act/crew.py",
+        file="fleet/act/standby_pool.py",
         old='if r.phase == "standby" and r.slot is None and r.worker in free & running',
         new="if r.slot is None and r.worker in free & running",
-        tests=("tests/acting/test_crew.py", *_PERFORMING),
+        tests=("tests/acting/test_standby_pool.py", *_PERFORMING),
     ),
     Mutant(
         name="crew-warm-standbys-go-first",
-        file="fleet/act/crew.py",
+        file="fleet/act/standby_pool.py",
         old="ranked = sorted(spare, key=lambda name: (name not in warm, name))",
         new="ranked = sorted(spare, key=lambda name: (name in warm, name))",
-        tests=("tests/acting/test_crew.py",),
+        tests=("tests/acting/test_standby_pool.py",),
     ),
     Mutant(
         name="crew-holders-removed-as-standbys",
-        file="fleet/act/crew.py",
+        file="fleet/act/standby_pool.py",
         old="if w.name not in held and (revision is None or w.revision == revision)",
         new="if revision is None or w.revision == revision",
-        tests=("tests/acting/test_crew.py", *_PERFORMING),
+        tests=("tests/acting/test_standby_pool.py", *_PERFORMING),
     ),
     Mutant(
         name="crew-ill-ones-waited-for",
-        file="fleet/act/crew.py",
+        file="fleet/act/standby_pool.py",
         old="            if worker.revision != revision or not worker.ill:\n                continue\n",
         new="            if worker.revision != revision or not worker.stuck:\n                continue\n",
         tests=_ROLLING,
@@ -417,35 +417,35 @@ MUTANTS = (
     # --- who may change a group ---------------------------------------------------------------------
     Mutant(
         name="change-of-a-living-manager-adopted",
-        file="fleet/act/changing.py",
+        file="fleet/act/change/changes.py",
         old="        if self.alive():\n            raise Refused(self._busy())\n",
         new="",
         tests=_CHANGING,
     ),
     Mutant(
         name="change-that-moved-counts-as-silent",
-        file="fleet/act/changing.py",
+        file="fleet/act/change/changes.py",
         old="            if mark != first:\n                return True\n",
         new="            if mark != first:\n                return False\n",
         tests=_CHANGING,
     ),
     Mutant(
         name="change-refused-plan-performed",
-        file="fleet/act/changing.py",
+        file="fleet/act/change/changes.py",
         old='        if plan.refusals:\n            raise Refused(" ".join(plan.refusals))\n',
         new="",
         tests=_CHANGING,
     ),
     Mutant(
         name="change-abort-strands-the-closed",
-        file="fleet/act/changing.py",
+        file="fleet/act/change/changes.py",
         old="leaving=gate.leaving & closed",
         new="leaving=frozenset()",
         tests=_CHANGING,
     ),
     Mutant(
         name="change-abort-keeps-its-pins",
-        file="fleet/act/changing.py",
+        file="fleet/act/change/changes.py",
         old="handover={}, rejoin={})",
         new="rejoin={})",
         tests=_CHANGING,

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
-from fleet.lag.ends import EndHistory
+from fleet.lag.end_history import EndHistory
 from fleet.lag.snapshot import rates
 from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.observe.admin import Observer

@@ -15,8 +15,8 @@ from fleet.log.readers.group_log import GroupLog, partition_for
 from fleet.log.readers.tail import Tail
 from fleet.log.replay.causes import Replay
 from fleet.model import Member, TopicPartition
+from fleet.model.rebalances import Cause, Rebalance
 from fleet.observe.admin import Observer
-from fleet.rebalances import Cause, Rebalance
 from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS
 from tests.support.waiting import until

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from assets.resources import FleetResource, declared
 from fleet.broker import Broker
-from fleet.spec import FleetSpec
+from fleet.config.spec import FleetSpec
+from fleet.dagster.resources import FleetResource, declared
 from tests.support.brokers import running_broker
 
 PARTITIONS = 4

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from fleet.load import load
+from fleet.config.load import load
+from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.model import Plan, Price, Receipt, Step, StepKind, Verdict
 from fleet.slots import Change, ChangeState
-from fleet.spec import FleetSpec, GroupSpec
 
 FLEET_YAML = Path(__file__).with_name("fleet.yaml")
 

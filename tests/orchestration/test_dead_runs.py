@@ -2,8 +2,8 @@
 
 import pytest
 
-from assets.runs import IDLE, combined, mark_of, seen_again, why_dead
-from assets.watching import StartedRun
+from fleet.dagster.watch.dead_runs import IDLE, combined, mark_of, seen_again, why_dead
+from fleet.dagster.watch.sensor_cursor import StartedRun
 from fleet.slots import ChangeState
 from tests.orchestration.made import change
 

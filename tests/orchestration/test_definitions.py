@@ -12,7 +12,7 @@ from dagster import DagsterInstance, DefaultScheduleStatus, Definitions
 from dagster._core.instance import InstanceRef
 
 from assets.definitions import build
-from fleet.spec import ClassicWorker, FleetSpec, GroupSpec
+from fleet.config.spec import ClassicWorker, FleetSpec, GroupSpec
 from tests.orchestration.made import FLEET_YAML, spec
 
 ROOT = Path(__file__).parents[2]

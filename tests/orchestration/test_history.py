@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance, materialize
 
-from assets.history import TABLES, history_assets, pipes_client
-from assets.history_plot import plot
-from assets.names import history_key
-from fleet.act.census import marked
 from fleet.clock import SystemClock
-from fleet.history.places import Place
+from fleet.config.spec import FleetSpec
+from fleet.dagster.asset_keys import history_key
+from fleet.dagster.history_assets import TABLES, history_assets, pipes_client
+from fleet.dagster.history_plot import plot
 from fleet.history.tables import Tables
-from fleet.history.writing import Writer
-from fleet.spec import FleetSpec
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.writing import Writer
+from fleet.system.home_processes import home_processes
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import sys
 from dagster import materialize, DagsterInstance
-from assets.history import history_assets, pipes_client
-from assets.resources import FleetResource, declared
+from fleet.dagster.history_assets import history_assets, pipes_client
+from fleet.dagster.resources import FleetResource, declared
 
 materialize(
     [history_assets(declared({"FLEET_CONFIG": sys.argv[1]}))],
@@ -57,7 +57,7 @@ def recorded(scene):
 
 def of_home(home):
     """Processes that a run started for this home, Spark's server among them."""
-    found = [m.process.pid for m in marked(home)]
+    found = [m.process.pid for m in home_processes(home)]
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -65,7 +65,10 @@ def of_home(home):
                 environ = (entry / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"assets.history_process" in arguments and f"FLEET_HOME={home}".encode() in environ:
+            if (
+                b"fleet.dagster.history_process" in arguments
+                and f"FLEET_HOME={home}".encode() in environ
+            ):
                 found.append(int(entry.name))
     return found
 
@@ -104,7 +107,9 @@ def test_a_run_records_tells_and_can_be_ended(scene, tmp_path, monkeypatch):
     assert told["commits"]["rows added"].value == tables.rows()["commits"]
     assert of_home(home) == []
 
-    with Writer(Place(home / "history"), cluster="main", clock=SystemClock(), retention=86400.0):
+    with Writer(
+        TableFolder(home / "history"), cluster="main", clock=SystemClock(), retention=86400.0
+    ):
         told = recorded(scene)
     assert "rows added" not in told["commits"]
     assert told["commits"]["dagster/row_count"].value == tables.rows()["commits"]

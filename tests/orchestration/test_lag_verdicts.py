@@ -14,20 +14,20 @@ from dagster import (
     materialize,
 )
 
-from assets import names
-from assets.checks import group_checks
-from assets.groups import group_assets
-from assets.sensors import watch
 from fleet.clock import ManualClock
-from fleet.commands.group_status import gather
-from fleet.commands.recent import minutes_of, recently
+from fleet.commands.groups.group_status import gather
+from fleet.dagster import asset_keys
+from fleet.dagster.group_assets import group_assets
+from fleet.dagster.watch.group_checks import group_checks
+from fleet.dagster.watch.watch_sensor import watch
 from fleet.history.job import commit
-from fleet.history.places import Place
-from fleet.history.standing import Memory
-from fleet.history.table_columns import LAG
-from fleet.history.writing import Writer
-from fleet.keeping_up import with_past
-from fleet.lag.end_store import EndStore
+from fleet.history.job_memory import JobMemory
+from fleet.history.tables.table_columns import LAG
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.writing import Writer
+from fleet.lag.samples import EndStore
+from fleet.manager.keeping_up import with_past
+from fleet.manager.recent import minutes_of, recently
 from fleet.model import TopicPartition
 from tests.orchestration.conftest import PARTITIONS, RECORDS
 from tests.support import commits
@@ -68,7 +68,7 @@ def recorded(scene):
         samples.record("main", now - ago, dict.fromkeys(ends, 0) if ago > SILENT else ends)
         samples.close()
     with Writer(
-        Place(home / "history"), cluster="main", clock=ManualClock(at=now), retention=1e6
+        TableFolder(home / "history"), cluster="main", clock=ManualClock(at=now), retention=1e6
     ) as writer:
         rows = [
             {
@@ -81,17 +81,17 @@ def recorded(scene):
         ]  # fmt: skip
         folder = writer.attempt()
         files = writer.write(folder, "lag", LAG, rows, "at")
-        commit(writer, Memory(), folder, "batch", files, positions={0: 1})
+        commit(writer, JobMemory(), folder, "batch", files, positions={0: 1})
 
 
 def checked(scene, instance):
     """The check by the sensor's tick, and as a person runs it."""
-    key = names.group_key("main", scene.plain)
+    key = asset_keys.group_key("main", scene.plain)
     told = [
         event
         for event in watch(build_sensor_context(instance=instance), scene.resource).asset_events
         if isinstance(event, AssetCheckEvaluation)
-        and (event.asset_key, event.check_name) == (key, names.LAG)
+        and (event.asset_key, event.check_name) == (key, asset_keys.LAG)
     ]
     declared = scene.spec.fleet(scene.plain)
     assert declared is not None
@@ -101,7 +101,9 @@ def checked(scene, instance):
         resources={"fleet": scene.resource},
         instance=instance,
     )
-    told += [each for each in run.get_asset_check_evaluations() if each.check_name == names.LAG]
+    told += [
+        each for each in run.get_asset_check_evaluations() if each.check_name == asset_keys.LAG
+    ]
     return told
 
 

@@ -11,11 +11,12 @@ from dagster import (
     materialize,
 )
 
-from assets.groups import recorded
-from assets.judging import lag_judgement, receipt_judgement, storm_judgement
-from assets.resources import told
-from assets.tables import change_metadata, markdown, plan_metadata, plan_sentence
-from fleet.decide.storms import Storm
+from fleet.config.spec import LagScaling, PartitionsScaling
+from fleet.dagster.change_metadata import change_metadata, markdown, plan_metadata, plan_sentence
+from fleet.dagster.group_assets import recorded
+from fleet.dagster.judgements import lag_judgement, receipt_judgement, storm_judgement
+from fleet.dagster.resources import told
+from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused
 from fleet.model import (
@@ -28,7 +29,6 @@ from fleet.model import (
     Verdict,
 )
 from fleet.slots import ChangeState
-from fleet.spec import LagScaling, PartitionsScaling
 from tests.orchestration.made import change, group, plan, receipt, step
 
 KEY = AssetKey(["main", "rollout", "orders"])

@@ -3,9 +3,16 @@
 import pytest
 from dagster import validate_run_config
 
-from assets import names
 from assets.definitions import build
-from assets.schedules import Said, aim_of, max_runtime, request_for, summary, wait_after
+from fleet.dagster import asset_keys
+from fleet.dagster.reconcile_schedule import (
+    Said,
+    aim_of,
+    max_runtime,
+    request_for,
+    summary,
+    wait_after,
+)
 from fleet.model import StepKind
 from tests.orchestration.made import group, plan, spec, step
 
@@ -15,11 +22,11 @@ def test_request_selects_plan_and_rollout_of_one_group():
     asked = request_for(plan(step()), group())
     assert asked.run_key == "plan-1"
     assert asked.asset_selection == [
-        names.plan_key("main", "orders-enrichment"),
-        names.rollout_key("main", "orders-enrichment"),
+        asset_keys.plan_key("main", "orders-enrichment"),
+        asset_keys.rollout_key("main", "orders-enrichment"),
     ]
-    assert int(asked.tags[names.MAX_RUNTIME_TAG]) >= 120
-    assert asked.tags[names.GROUP_TAG] == "main_orders_enrichment_e7b3c880"
+    assert int(asked.tags[asset_keys.MAX_RUNTIME_TAG]) >= 120
+    assert asked.tags[asset_keys.GROUP_TAG] == "main_orders_enrichment_e7b3c880"
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -30,7 +37,7 @@ def test_request_fits_the_job(resume):
     subset = job.get_subset(asset_selection=set(asked.asset_selection or ()))
     assert validate_run_config(subset, asked.run_config)
     checks = subset.asset_layer.asset_graph.asset_check_keys
-    assert {key.name for key in checks} == {names.RECEIPT}
+    assert {key.name for key in checks} == {asset_keys.RECEIPT}
 
 
 def test_runtime_grows_with_the_steps():

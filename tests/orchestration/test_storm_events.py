@@ -2,11 +2,11 @@
 
 from dagster import AssetCheckEvaluation, AssetObservation
 
-from assets import names
-from assets.storms import Weather, changed, events_of
-from fleet.decide.storm_watch import StormWatch
-from fleet.decide.storms import ClusterStorm, Storm
-from fleet.spec import FleetSpec
+from fleet.config.spec import FleetSpec
+from fleet.dagster import asset_keys
+from fleet.dagster.watch.storm_sensor import Weather, changed, events_of
+from fleet.decide.storms.assessment import ClusterStorm, Storm
+from fleet.decide.storms.storm_watch import StormWatch
 
 SPEC = FleetSpec.model_validate({"fleets": [{"group": "orders", "topics": ["orders"]}]})
 
@@ -47,8 +47,8 @@ def test_a_declared_group_has_its_check_and_a_stranger_its_partition():
     assert isinstance(over, AssetObservation)
     assert over.description == "orders: the storm is over."
     assert isinstance(passed, AssetCheckEvaluation)
-    assert (passed.check_name, passed.passed) == (names.STORM, True)
+    assert (passed.check_name, passed.passed) == (asset_keys.STORM, True)
     assert isinstance(begun, AssetObservation)
-    assert (begun.asset_key, begun.partition) == (names.discovered_key("main"), "stranger")
+    assert (begun.asset_key, begun.partition) == (asset_keys.discovered_key("main"), "stranger")
     assert "orders-3 joins and leaves every 40 s" in str(begun.description)
     assert "12 groups in a storm at once" in str(cluster.description)

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 from dagster import AssetCheckEvaluation, build_sensor_context, instance_for_test
 
-from assets import names
-from assets.sensors import watch
-from assets.storms import watch_storms
 from fleet.clock import ManualClock
+from fleet.dagster import asset_keys
+from fleet.dagster.watch.storm_sensor import watch_storms
+from fleet.dagster.watch.watch_sensor import watch
 from fleet.history.job import commit
-from fleet.history.places import Place
-from fleet.history.rows import rebalance_row
-from fleet.history.standing import Memory
-from fleet.history.table_columns import REBALANCES
-from fleet.history.writing import Writer
+from fleet.history.job_memory import JobMemory
+from fleet.history.tables.table_columns import REBALANCES
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_rows import rebalance_row
+from fleet.history.tables.writing import Writer
 from tests.asking.worlds import rebalance
 
 pytestmark = pytest.mark.broker
@@ -32,7 +32,7 @@ def instance():
 def written(scene, *, ago=0.0, behind=0):
     """Tables in which two groups rebalanced every ten seconds, written so many seconds ago."""
     at = time.time() - ago
-    place = Place(scene.folder / "home" / "history")
+    place = TableFolder(scene.folder / "home" / "history")
     with Writer(place, cluster="main", clock=ManualClock(at=at), retention=1e6) as writer:
         rows = [
             rebalance_row(
@@ -46,7 +46,7 @@ def written(scene, *, ago=0.0, behind=0):
         ]
         folder = writer.attempt()
         files = writer.write(folder, "rebalances", REBALANCES, rows, "ended_at")
-        commit(writer, Memory(), folder, "batch", files, positions={0: 1}, behind=behind)
+        commit(writer, JobMemory(), folder, "batch", files, positions={0: 1}, behind=behind)
 
 
 def storms(scene, instance):
@@ -58,12 +58,12 @@ def storms(scene, instance):
 def check(scene, instance):
     """The check on storms of the declared group, as the watching sensor stores it."""
     made = watch(build_sensor_context(instance=instance), scene.resource)
-    key = names.group_key("main", scene.plain)
+    key = asset_keys.group_key("main", scene.plain)
     (found,) = [
         event
         for event in made.asset_events
         if isinstance(event, AssetCheckEvaluation)
-        and (event.asset_key, event.check_name) == (key, names.STORM)
+        and (event.asset_key, event.check_name) == (key, asset_keys.STORM)
     ]
     return found
 

@@ -17,16 +17,16 @@ from dagster import (
     materialize,
 )
 
-from assets import names
-from assets.checks import group_checks
 from assets.definitions import build
-from assets.groups import group_assets
-from assets.looking import look
-from assets.schedules import tick
-from assets.sensors import end_dead_runs, watch
-from assets.storms import watch_storms
-from assets.watching import Memory, StartedRun
-from fleet.decide.names import slug
+from fleet.dagster import asset_keys
+from fleet.dagster.group_assets import group_assets
+from fleet.dagster.reconcile_schedule import tick
+from fleet.dagster.watch.cluster_tick import look
+from fleet.dagster.watch.group_checks import group_checks
+from fleet.dagster.watch.sensor_cursor import SensorMemory, StartedRun
+from fleet.dagster.watch.storm_sensor import watch_storms
+from fleet.dagster.watch.watch_sensor import end_dead_runs, watch
+from fleet.decide.slugs import slug
 
 pytestmark = pytest.mark.broker
 
@@ -68,24 +68,24 @@ def test_first_tick_tells_all_the_next_one_nothing(scene, instance):
         assert {scene.plain, scene.managed, scene.stranger} <= set(seen)
         assert seen[scene.plain].metadata["members"].value == 1
         assert seen[scene.plain].metadata["state"].value == "Stable"
-        assert seen[scene.stranger].asset_key == names.discovered_key("main")
+        assert seen[scene.stranger].asset_key == asset_keys.discovered_key("main")
         (added,) = first.dynamic_partitions_requests
         assert scene.stranger in added.partition_keys
         assert scene.plain not in added.partition_keys
 
-        key = names.group_key("main", scene.plain)
+        key = asset_keys.group_key("main", scene.plain)
         checks = {
             event.check_name: event
             for event in first.asset_events
             if isinstance(event, AssetCheckEvaluation) and event.asset_key == key
         }
-        assert set(checks) == {names.LAG, names.STORM}
-        assert checks[names.STORM].metadata["rebalances"].value == 1
+        assert set(checks) == {asset_keys.LAG, asset_keys.STORM}
+        assert checks[asset_keys.STORM].metadata["rebalances"].value == 1
 
         second = watched(scene, instance, first.cursor)
         told = {event.asset_key for event in second.asset_events}
         assert key not in told, second.asset_events
-        assert names.discovered_key("main") not in told or scene.stranger not in {
+        assert asset_keys.discovered_key("main") not in told or scene.stranger not in {
             event.partition for event in second.asset_events
         }
 
@@ -96,11 +96,11 @@ def test_a_member_that_joins_is_told_and_a_storm_fails_its_check(scene, instance
         first = watched(scene, instance)
         with scene.member(scene.plain):
             second = watched(scene, instance, first.cursor)
-    key = names.group_key("main", scene.plain)
+    key = asset_keys.group_key("main", scene.plain)
     mine = [event for event in second.asset_events if event.asset_key == key]
     assert [type(event) for event in mine][:1] == [AssetObservation]
     assert mine[0].metadata["members"].value == 2
-    (budget,) = [e for e in mine if getattr(e, "check_name", "") == names.STORM]
+    (budget,) = [e for e in mine if getattr(e, "check_name", "") == asset_keys.STORM]
     assert not budget.passed
     assert budget.metadata["rebalances"].value >= 2
 
@@ -118,7 +118,7 @@ def test_a_storm_is_told_once_and_holds_the_schedule(scene, instance):
         held = planned(scene, instance)
         told, checked = begun.asset_events
         assert "client rdkafka joins every" in told.metadata["sentence"].value
-        assert (checked.check_name, checked.passed) == (names.STORM, False)
+        assert (checked.check_name, checked.passed) == (asset_keys.STORM, False)
         assert checked.metadata["worst member"].value == "client rdkafka"
         assert scene.managed in begun.skip_reason.skip_message
         assert stormy(scene, instance, begun.cursor).asset_events == []
@@ -134,25 +134,25 @@ def test_checks_can_be_run_by_hand(scene, instance):
     with scene.member(scene.plain):
         result = materialize(
             [*group_assets(scene.spec), group_checks(scene.spec, plain)],
-            selection=AssetSelection.checks_for_assets(names.group_key("main", scene.plain)),
+            selection=AssetSelection.checks_for_assets(asset_keys.group_key("main", scene.plain)),
             resources={"fleet": scene.resource},
             instance=instance,
         )
     found = {e.check_name: e for e in result.get_asset_check_evaluations()}
-    assert found[names.LAG].passed
-    assert found[names.LAG].metadata["members"].value == 1
-    assert found[names.STORM].passed
+    assert found[asset_keys.LAG].passed
+    assert found[asset_keys.LAG].metadata["members"].value == 1
+    assert found[asset_keys.STORM].passed
 
 
 def test_schedule_asks_only_for_groups_that_act_and_need_it(scene, instance):
     """A group in mode act without workers gets one run; one whose run is not over gets none."""
     (asked,) = planned(scene, instance)
     assert isinstance(asked, RunRequest)
-    assert asked.run_key == asked.tags[names.PLAN_TAG]
-    assert asked.tags[names.GROUP_TAG] == slug("main", scene.managed)
+    assert asked.run_key == asked.tags[asset_keys.PLAN_TAG]
+    assert asked.tags[asset_keys.GROUP_TAG] == slug("main", scene.managed)
     assert asked.asset_selection == [
-        names.plan_key("main", scene.managed),
-        names.rollout_key("main", scene.managed),
+        asset_keys.plan_key("main", scene.managed),
+        asset_keys.rollout_key("main", scene.managed),
     ]
 
     run = started(scene, instance, asked.tags)
@@ -192,14 +192,14 @@ def started(scene, instance, tags):
 
 def test_dead_run_is_ended_and_a_young_one_left(scene, instance):
     """A STARTED run without a change for two minutes is failed, and says why [36]."""
-    run = started(scene, instance, {names.GROUP_TAG: slug("main", scene.managed)})
+    run = started(scene, instance, {asset_keys.GROUP_TAG: slug("main", scene.managed)})
     with scene.resource.open() as fleet:
-        looked = look(fleet, Memory())
-    kept, said = end_dead_runs(instance, looked, Memory())
+        looked = look(fleet, SensorMemory())
+    kept, said = end_dead_runs(instance, looked, SensorMemory())
     assert (set(kept), said) == ({run.run_id}, [])
 
     old = StartedRun(mark=kept[run.run_id].mark, since=int(looked.at) - 130, ticks=8)
-    kept, said = end_dead_runs(instance, looked, Memory(runs={run.run_id: old}))
+    kept, said = end_dead_runs(instance, looked, SensorMemory(runs={run.run_id: old}))
     assert kept == {}
     assert "its process is gone" in said[0]
     assert instance.get_run_by_id(run.run_id).status is DagsterRunStatus.FAILURE

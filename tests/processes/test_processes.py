@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import processes
-from fleet.processes import ProcessId
+from fleet.system import processes
+from fleet.system.processes import ProcessId
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -107,7 +107,7 @@ def test_ignored_signals_are_not_inherited(log) -> None:
     starter = (
         "import signal, sys\n"
         "from pathlib import Path\n"
-        "from fleet import processes\n"
+        "from fleet.system import processes\n"
         "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n"
         "    signal.signal(number, signal.SIG_IGN)\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"

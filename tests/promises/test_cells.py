@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.local import find_orphans
+from fleet.act.local.local_runtime import find_orphans
 from tests.promises.cells import CELLS, Cells, Outcome
 from tests.support.workshop import Workshop
 

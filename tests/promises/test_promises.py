@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.act.local import find_orphans
+from fleet.act.local.local_runtime import find_orphans
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change, ChangeState
 from tests.support.kafka_tools import dump_group_records

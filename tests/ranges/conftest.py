@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
-from fleet.worker.ends import Ends
-from fleet.worker.ranges import Look
+from fleet.worker.batch.partition_ends import PartitionEnds
+from fleet.worker.batch.ranges import PartitionBounds
 from tests.conftest import RunningBroker
 from tests.support.waiting import until
 from tests.worker.conftest import group, spark_home
@@ -48,10 +48,10 @@ class Topic:
         for future in asked.values():
             future.result(20)
 
-    def look(self, isolation: str) -> Look:
+    def look(self, isolation: str) -> PartitionBounds:
         """What Fleet's own question is answered with."""
-        ends = Ends(admin=self.admin, isolation=isolation)
-        found: dict[TopicPartition, Look] = {}
+        ends = PartitionEnds(admin=self.admin, isolation=isolation)
+        found: dict[TopicPartition, PartitionBounds] = {}
 
         def answered() -> bool:
             if not ends.pending:

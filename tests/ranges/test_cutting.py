@@ -7,14 +7,14 @@ from itertools import pairwise
 import pytest
 from pyspark import cloudpickle
 
+from fleet.config.spec import ClusterSpec
 from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread, told_by
 from fleet.kafka_source.login import references, resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
 from fleet.kafka_source.source import FleetKafka, by_value
 from fleet.model import TopicPartition
-from fleet.spec import Cluster
-from fleet.worker.ranges import Look, NamedBatch, Ranges, fair
-from fleet.worker.ways import ranges_pay
+from fleet.worker.batch.adaptive_reader import ranges_pay
+from fleet.worker.batch.ranges import NamedBatch, PartitionBounds, Ranges, fair
 
 P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
 
@@ -24,8 +24,8 @@ def ranges(**waiting: int) -> Ranges:
     made = Ranges()
     for name, size in waiting.items():
         tp = TopicPartition("orders", int(name[1:]))
-        made.begin(tp, topic_id="T", start=0, replay_to=None)
-        made.learn({tp: Look(0, size, size)})
+        made.add_partition(tp, topic_id="T", start=0, replay_to=None)
+        made.learn({tp: PartitionBounds(0, size, size)})
     return made
 
 
@@ -53,7 +53,7 @@ def test_more_than_a_batch_is_shared_fairly():
 def test_a_partition_not_looked_at_is_not_named():
     """Nothing is guessed of a partition whose leader has not answered."""
     made = ranges(p0=5)
-    made.begin(P1, topic_id="T", start=7, replay_to=None)
+    made.add_partition(P1, topic_id="T", start=7, replay_to=None)
     assert not made.known
     assert ids(made, 100) == ["T-0-0-5"]
 
@@ -61,9 +61,9 @@ def test_a_partition_not_looked_at_is_not_named():
 def test_a_replay_is_named_exactly_and_alone():
     """A successor's first range is its predecessor's, whatever else waits [4]."""
     made = ranges(p0=500)
-    made.begin(P1, topic_id="T", start=10, replay_to=20)
+    made.add_partition(P1, topic_id="T", start=10, replay_to=20)
     assert ids(made, 5) == [], "its log may be shorter than the plan: looked at first"
-    made.learn({P1: Look(0, 90, 90)})
+    made.learn({P1: PartitionBounds(0, 90, 90)})
     assert ids(made, 5) == ["T-1-10-20"], "no limit cuts it short"
     assert not made.replaying
     assert ids(made, 600) == ["T-0-0-500", "T-1-20-90"]
@@ -80,24 +80,24 @@ def test_a_replay_is_named_exactly_and_alone():
 def test_a_plan_beyond_the_log_ends_with_it(high: int, expected: list[str]):
     """After an unclean election there is no more to repeat than there is."""
     made = Ranges()
-    made.begin(P0, topic_id="T", start=10, replay_to=20)
-    made.learn({P0: Look(0, high, high)})
+    made.add_partition(P0, topic_id="T", start=10, replay_to=20)
+    made.learn({P0: PartitionBounds(0, high, high)})
     assert ids(made, 100) == expected
 
 
 @pytest.mark.parametrize(
     ("look", "outside"),
     [
-        pytest.param(Look(0, 100, 100), False, id="inside"),
-        pytest.param(Look(51, 100, 100), True, id="start is gone"),
-        pytest.param(Look(0, 49, 49), True, id="log ends before"),
-        pytest.param(Look(0, 40, 60), False, id="an open transaction is before it"),
+        pytest.param(PartitionBounds(0, 100, 100), False, id="inside"),
+        pytest.param(PartitionBounds(51, 100, 100), True, id="start is gone"),
+        pytest.param(PartitionBounds(0, 49, 49), True, id="log ends before"),
+        pytest.param(PartitionBounds(0, 40, 60), False, id="an open transaction is before it"),
     ],
 )
-def test_outside_of_the_log(look: Look, outside: bool):
+def test_outside_of_the_log(look: PartitionBounds, outside: bool):
     """A position that the log does not hold is told, and not named until it is decided [7]."""
     made = Ranges()
-    made.begin(P0, topic_id="T", start=50, replay_to=None)
+    made.add_partition(P0, topic_id="T", start=50, replay_to=None)
     assert made.learn({P0: look}) == (((P0, 50),) if outside else ())
     assert made.known is not outside
     assert bool(made.cut(1000)) is (not outside and look.end > 50)
@@ -107,7 +107,7 @@ def test_dropped_partition_leaves_nothing():
     """What goes takes its position along; an answer that comes late is for nobody."""
     made = ranges(p0=5, p1=3)
     made.drop([P0])
-    made.learn({P0: Look(0, 9, 9)})
+    made.learn({P0: PartitionBounds(0, 9, 9)})
     assert ids(made, 100) == ["T-1-0-3"]
 
 
@@ -214,7 +214,7 @@ def test_credentials_travel_as_references(tmp_path):
             "password_file": str(secret),
         },
     }
-    cluster = Cluster.model_validate({"bootstrap_servers": "b:9092", "security": security})
+    cluster = ClusterSpec.model_validate({"bootstrap_servers": "b:9092", "security": security})
     travels = references(cluster, "b:9092")
     assert "s3cret" not in str(travels)
     found = resolved(travels, {"KAFKA_USER": "alice"})

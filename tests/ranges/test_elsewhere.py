@@ -12,7 +12,7 @@ from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.kafka_source.failures import TRUNCATED, told_by
 from fleet.kafka_source.source import frame_of_ranges
-from fleet.worker.spark_link import SparkLink
+from fleet.worker.batch.spark_link import SparkLink
 from tests.conftest import RunningBroker
 from tests.ranges.conftest import Topic
 from tests.ranges.test_reading import SMALL, read, rows, spark, ways

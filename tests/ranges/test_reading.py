@@ -13,7 +13,7 @@ from fleet.kafka_source.failures import TRUNCATED, UNREAD, told_by
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.source import frame_of_ranges
 from fleet.model import TopicPartition
-from fleet.worker.spark_link import SparkLink
+from fleet.worker.batch.spark_link import SparkLink
 from tests.ranges.conftest import Topic
 from tests.worker.conftest import Group
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fleet.clock import SystemClock
+from fleet.config.spec import BatchSpec
 from fleet.model import TopicPartition
-from fleet.spec import Batch
-from fleet.worker.batches import InlineReading
-from fleet.worker.ends import Ends
-from fleet.worker.ways import TwoWays
+from fleet.worker.batch.adaptive_reader import AdaptiveReader
+from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.partition_ends import PartitionEnds
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -67,17 +67,17 @@ class Bench:
     def __init__(self, mode: str = "auto", *, ranges: int = 1000) -> None:
         self.clock, self.kafka = Clock(), Kafka()
         self.told: list[str] = []
-        self.reading = TwoWays(
+        self.reading = AdaptiveReader(
             mode=mode,
-            batch=Batch(inline=100, ranges=ranges, max_wait=0.2, max_seconds=10.0),
+            batch=BatchSpec(inline=100, ranges=ranges, max_wait=0.2, max_seconds=10.0),
             inline=InlineReading(limit=100, max_wait=0.2, max_seconds=10.0, clock=self.clock),
-            ends=Ends(admin=self.kafka, isolation="read_committed"),
+            ends=PartitionEnds(admin=self.kafka, isolation="read_committed"),
             read=lambda _, wanted: wanted,
             clock=self.clock,
             tell=lambda way, _: self.told.append(way),
         )
         for tp in (P0, P1):
-            self.reading.begin(tp, topic_id="T", start=0, replay_to=None)
+            self.reading.add_partition(tp, topic_id="T", start=0, replay_to=None)
 
     def turns(self, count: int = 4) -> tuple[list[str], list[Any]]:
         """Some turns of the consumer thread: ranges of the batches closed, errors."""
@@ -134,7 +134,7 @@ def test_a_planned_range_too_large_for_memory():
     """A predecessor's range is repeated as it was read, whatever waits."""
     bench = Bench()
     bench.kafka.log = {P0: (0, 700), P1: (0, 0)}
-    bench.reading.begin(P0, topic_id="T", start=10, replay_to=610)
+    bench.reading.add_partition(P0, topic_id="T", start=10, replay_to=610)
     assert bench.told == ["ranges"]
     assert bench.turns(2)[0] == ["T-0-10-610"]
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fleet.act.local import LocalRuntime
+from fleet.act.local.local_runtime import LocalRuntime
 from fleet.act.revisions import Revisions
 from fleet.clock import SystemClock
+from fleet.config.settings import WorkerSettings, read_settings, revision_of, settings_from
 from fleet.errors import SchemaTooNew
+from fleet.kubernetes.leases import lease_objects as objects
 from fleet.model import StepKind, TopicPartition, Verdict
-from fleet.settings import WorkerSettings, read_settings, revision_of, settings_from
 from fleet.slots import ChangeState, Gate, Handover, Phase
-from k8s import lease_objects as objects
 
 FIRST = Path(__file__).with_name("first")
 PACKED = {"fleet/gate", "fleet/slot", "fleet/change", "fleet/trials"}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.census import marked
-from fleet.act.local import LocalRuntime
+from fleet.act.local.local_runtime import LocalRuntime
 from fleet.clock import SystemClock
-from fleet.processes import ProcessId, alive
-from fleet.settings import WorkerSettings
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.slots import WorkerProcess
-from fleet.spec import Cluster, GroupSpec
+from fleet.system.home_processes import home_processes
+from fleet.system.processes import ProcessId, alive
 from tests.support.waiting import sizes, until
 
 GROUP = "orders"
@@ -55,7 +55,7 @@ def settings(**worker: object) -> str:
         }
     )
     return WorkerSettings(
-        cluster=Cluster(), bootstrap_servers="127.0.0.1:1", group=group, revision=REVISION
+        cluster=ClusterSpec(), bootstrap_servers="127.0.0.1:1", group=group, revision=REVISION
     ).model_dump_json()
 
 
@@ -129,4 +129,4 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     yield bench
     bench.runtime.down(grace=1.0)
     bench.runtime.close()
-    assert list(marked(bench.runtime.home)) == []
+    assert list(home_processes(bench.runtime.home)) == []

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet import processes
-from fleet.act.logs import thin_out
-from fleet.act.roster import Launch, Row
-from fleet.act.supervisor import FIRST_DELAY, STEADY_SECONDS, Supervisor, _Backoff
+from fleet.act.local.process_table import Launch, ProcessRow
+from fleet.act.local.supervisor import FIRST_DELAY, STEADY_SECONDS, Supervisor, _Backoff
 from fleet.clock import SystemClock
 from fleet.slots import ILL_AFTER
+from fleet.system import processes
+from fleet.system.log_files import thin_out
 
 
 class SetClock(SystemClock):
@@ -33,12 +33,14 @@ def test_a_clock_that_is_set_keeps_no_worker_from_starting(tmp_path: Path, hours
     clock = SetClock()
     supervisor = Supervisor(tmp_path, clock=clock)
     fails = Launch(argv=(sys.executable, "-S", "-c", "raise SystemExit(3)"))
-    row = Row(name="w", cluster="main", group="g", revision="r", launch=fails, shared_spark=False)
-    supervisor.roster.add([row])
+    row = ProcessRow(
+        name="w", cluster="main", group="g", revision="r", launch=fails, shared_spark=False
+    )
+    supervisor.table.add([row])
 
     def restarts() -> int:
         supervisor.look()
-        return supervisor.roster.rows()[0].restarts
+        return supervisor.table.rows()[0].restarts
 
     try:
         deadline = time.monotonic() + 20.0
@@ -51,10 +53,10 @@ def test_a_clock_that_is_set_keeps_no_worker_from_starting(tmp_path: Path, hours
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert time.monotonic() - began >= FIRST_DELAY
-        assert supervisor.roster.rows()[0].failures == 2
+        assert supervisor.table.rows()[0].failures == 2
     finally:
         supervisor.end_all()
-        supervisor.roster.close()
+        supervisor.table.close()
 
 
 def test_a_worker_that_cannot_be_started_says_why(tmp_path: Path):
@@ -63,20 +65,22 @@ def test_a_worker_that_cannot_be_started_says_why(tmp_path: Path):
     """
     supervisor = Supervisor(tmp_path, clock=SystemClock())
     nothing = Launch(argv=("/no/such/python", "-m", "fleet.worker"))
-    row = Row(name="w", cluster="main", group="g", revision="r", launch=nothing, shared_spark=False)
+    row = ProcessRow(
+        name="w", cluster="main", group="g", revision="r", launch=nothing, shared_spark=False
+    )
     try:
-        supervisor.roster.add([row])
+        supervisor.table.add([row])
         for tries in range(1, 4):
             supervisor.look()
             supervisor.look()  # its pause is not over
-            (found,) = supervisor.roster.rows()
+            (found,) = supervisor.table.rows()
             assert (found.restarts, found.failures) == (tries, tries)
             told = "it could not be started: no program /no/such/python"
             assert found.exit_reason == told
             supervisor._backoffs["w"].not_before = 0.0
         assert found.restarts >= ILL_AFTER
     finally:
-        supervisor.roster.close()
+        supervisor.table.close()
 
 
 def test_a_new_supervisor_goes_on_with_the_back_off():

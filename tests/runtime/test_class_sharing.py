@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet import class_sharing
 from fleet.broker import Broker
 from fleet.broker.jars import find_kafka
+from fleet.system import class_sharing
 
 WHOLE = bytes.fromhex("a8ab0bf0") + b"classes"
 

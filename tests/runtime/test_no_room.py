@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from fleet.act.crew import Crew
 from fleet.act.lease import ChangeLease
+from fleet.act.standby_pool import StandbyPool
 from fleet.act.steps import kinds
 from fleet.act.steps.work import StepWork
 from fleet.clock import ManualClock
+from fleet.config.spec import GroupSpec
 from fleet.errors import NoRoom, RolledBack
 from fleet.model import StepKind
 from fleet.slots import Gate, WorkerProcess
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import GroupSpec
 from tests.support.plans import plan_of, step_of
 
 
@@ -66,23 +66,23 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     made.close()
 
 
-def crew_of(place: Any, store: SqliteStore, said: list[str] | None = None) -> Crew:
+def crew_of(place: Any, store: SqliteStore, said: list[str] | None = None) -> StandbyPool:
     """One change's."""
-    return Crew(place, store, "orders", say=([] if said is None else said).append)
+    return StandbyPool(place, store, "orders", say=([] if said is None else said).append)
 
 
 def test_fewer_will_do_and_it_is_said_once(store: SqliteStore) -> None:
     """Of three one; the next asks for no more than there was room for, until more are needed."""
     place, said = Place(3), list[str]()
     place.start("orders", "old", 2)
-    crew = crew_of(place, store, said)
-    assert crew.ensure("new", 3, least=1) == 1
+    pool = crew_of(place, store, said)
+    assert pool.ensure("new", 3, least=1) == 1
     assert said == ["  1 worker without a slot where 3 were wanted: exceeded quota"]
     assert place.asked == [2, 3]
-    assert crew.ensure("new", 3, least=1) == 1
+    assert pool.ensure("new", 3, least=1) == 1
     place.names.remove("new-3")  # it took a slot, say
     place.names.remove("old-1")  # whose holder went
-    assert crew.ensure("new", 3, least=1) == 1
+    assert pool.ensure("new", 3, least=1) == 1
     assert place.asked == [2, 3, 1]
     assert len(said) == 1
 
@@ -115,13 +115,13 @@ def test_a_roll_without_room_for_one_pod_has_touched_nothing(store: SqliteStore)
     for slot, worker in zip(store.slots("orders"), place.names, strict=False):
         assert store.take(slot, worker=worker, revision="old", spark_session=None) is not None
     step = step_of(StepKind.ROLL, (0, 1))
-    change = store.begin(plan_of(step), actor="test", started_at=0.0)
+    change = store.begin_change(plan_of(step), actor="test", started_at=0.0)
     assert change is not None
     worker = {"protocol": "classic", "entrypoint": "job:process"}
     work = StepWork(
         spec=GroupSpec.model_validate({"group": "orders", "topics": ["t"], "worker": worker}),
         store=store,
-        crew=crew_of(place, store, said),
+        pool=crew_of(place, store, said),
         leave=lambda *_, **__: None,
         lease=ChangeLease(store, change, lease=10.0),
         wait=lambda *_: None,

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from fleet.act import spark_server
-from fleet.act.census import marked
-from fleet.act.local import find_orphans
+from fleet.act.local.local_runtime import find_orphans
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
-from fleet.processes import ProcessId, alive
-from fleet.worker.spark_link import SparkLink
+from fleet.system.home_processes import home_processes
+from fleet.system.processes import ProcessId, alive
+from fleet.worker.batch.spark_link import SparkLink
 
 CLIENT = """
 import sys
@@ -92,7 +92,7 @@ def test_the_server_is_shared_comes_back_and_goes(bench, monkeypatch):
     assert second is not None
     bench.runtime.down(grace=2.0)
     assert not alive(second)
-    assert list(marked(home)) == []
+    assert list(home_processes(home)) == []
 
 
 def _everything_of(process: ProcessId) -> str:

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from fleet.act.census import environment, marked
-from fleet.act.local import find_orphans
-from fleet.act.roster import Roster
+from fleet.act.local.local_runtime import find_orphans
+from fleet.act.local.process_table import ProcessTable
 from fleet.clock import SystemClock
 from fleet.errors import Refused
-from fleet.processes import alive, identify, spawn
+from fleet.system.home_processes import environment, home_processes
+from fleet.system.processes import alive, identify, spawn
 from tests.runtime.conftest import GROUP, REVISION
 
 pytestmark = pytest.mark.slow
@@ -85,8 +85,8 @@ def test_a_start_that_was_not_written_down_is_found_again(bench):
     bench.until(lambda: bench.all_run(1))
     (pid,) = bench.pids().values()
     bench.kill_supervisor()
-    roster = Roster(bench.home, clock=SystemClock())
-    roster.ended(name, reason="", failures=0, restarts=0)
+    table = ProcessTable(bench.home, clock=SystemClock())
+    table.ended(name, reason="", failures=0, restarts=0)
     assert bench.worker(name).pid is None
     stranger = spawn(
         bench.arguments(bench.home, "stranger"),
@@ -170,8 +170,8 @@ def test_two_callers_at_once_get_one_supervisor(bench):
         thread.join()
     assert errors == []
     home = bench.runtime.home
-    bench.until(lambda: len([m for m in marked(home) if m.part == "supervisor"]) == 1)
-    (left,) = [m for m in marked(home) if m.part == "supervisor"]
+    bench.until(lambda: len([m for m in home_processes(home) if m.part == "supervisor"]) == 1)
+    (left,) = [m for m in home_processes(home) if m.part == "supervisor"]
     assert bench.runtime.supervisor() == left.process
 
 
@@ -183,7 +183,7 @@ def test_all_killed_and_all_back(bench):
     bench.kill_supervisor()
     for pid in bench.pids().values():
         os.kill(pid, signal.SIGKILL)
-    bench.until(lambda: not list(marked(bench.runtime.home)))
+    bench.until(lambda: not list(home_processes(bench.runtime.home)))
     bench.runtime.ensure()
     bench.until(lambda: bench.all_run(2))
     assert tuple(bench.pids()) == names
@@ -199,7 +199,7 @@ def test_all_killed_and_all_back(bench):
 )
 def test_down_leaves_nothing(bench, monkeypatch, supervisor):
     """After down no process of the home runs, whatever state its supervisor was in."""
-    monkeypatch.setattr("fleet.act.local._SLACK_SECONDS", 0.5)
+    monkeypatch.setattr("fleet.act.local.local_runtime._SLACK_SECONDS", 0.5)
     bench.runtime.ensure()
     bench.start(2, env={"STUB_DRAIN": "0.3"})
     bench.until(lambda: bench.all_run(2))
@@ -208,7 +208,7 @@ def test_down_leaves_nothing(bench, monkeypatch, supervisor):
     elif supervisor == "stuck":
         os.kill(bench.runtime.supervisor().pid, signal.SIGSTOP)
     bench.runtime.down(grace=2.0)
-    assert list(marked(bench.runtime.home)) == []
+    assert list(home_processes(bench.runtime.home)) == []
     assert bench.runtime.workers() == ()
     assert bench.runtime.supervisor() is None
     assert len(bench.entries("term")) == 2  # asked, not killed
@@ -236,7 +236,7 @@ def test_a_deleted_home_takes_its_processes_along(bench, tmp_path):
     bench.start(1)
     bench.until(lambda: bench.all_run(1))
     bench.home.rename(tmp_path / "elsewhere")
-    bench.until(lambda: not list(marked(bench.runtime.home)))
+    bench.until(lambda: not list(home_processes(bench.runtime.home)))
     (tmp_path / "elsewhere").rename(bench.home)
 
 
@@ -266,4 +266,4 @@ def test_down_ends_children_whose_parent_is_gone(bench, tmp_path):
     )
     bench.until(lambda: started.exists() and len(find_orphans(bench.home)) == 1)
     bench.runtime.down(grace=1.0)
-    assert list(marked(bench.runtime.home)) == []
+    assert list(home_processes(bench.runtime.home)) == []

@@ -24,10 +24,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from fleet.acls import Grant
 from fleet.broker import Broker
+from fleet.config.acls import Grant
+from fleet.config.spec import ClusterSpec, Sasl, Security
 from fleet.security import client_config
-from fleet.spec import Cluster, Sasl, Security
 from tests.support.brokers import running_broker
 from tests.support.waiting import until
 
@@ -49,7 +49,7 @@ class Guarded:
         self.bootstrap = broker.status().bootstrap_servers
         self.folder = folder
         self.secrets: list[str] = []
-        self.config = client_config(Cluster(security=broker.security()), self.bootstrap, {})
+        self.config = client_config(ClusterSpec(security=broker.security()), self.bootstrap, {})
         self.admin = AdminClient({**self.config, "log_level": 0})
         self._producer = Producer({**self.config, "log_level": 0})
 

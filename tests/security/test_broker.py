@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from fleet import cli
 from fleet.broker import Broker
-from fleet.cycle import Fleet
 from fleet.errors import FleetError, Refused
+from fleet.manager.cycle import Fleet
 from tests.security.conftest import secrets_of
 
 pytestmark = pytest.mark.broker

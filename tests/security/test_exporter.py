@@ -3,7 +3,7 @@
 import pytest
 
 from fleet import cli
-from fleet.acls import OFFSETS, grants
+from fleet.config.acls import OFFSETS, grants
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker

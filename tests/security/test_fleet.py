@@ -14,11 +14,11 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from dagster import DagsterInstance, materialize
 
-from assets.groups import plan_asset
-from assets.resources import FleetResource, declared
 from fleet import cli
-from fleet.acls import grants
-from fleet.act.local import find_orphans
+from fleet.act.local.local_runtime import find_orphans
+from fleet.config.acls import grants
+from fleet.dagster.group_assets import plan_asset
+from fleet.dagster.resources import FleetResource, declared
 from fleet.model import Verdict
 from fleet.slots import Change, ChangeState
 from tests.security.conftest import Guarded, secrets_of

@@ -6,11 +6,11 @@ import subprocess
 import pytest
 
 from fleet import cli
-from fleet.acls import OFFSETS, grants
 from fleet.act.kafka import GroupAdmin, LeavingMember
+from fleet.config.acls import OFFSETS, grants
+from fleet.config.spec import ClusterSpec, Security
 from fleet.errors import FleetError
 from fleet.security import kafka_python_config
-from fleet.spec import Cluster, Security
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker
@@ -188,7 +188,7 @@ def _allowed(admin: GroupAdmin, group: str, setting: str) -> bool:
 
 
 def _admin(guarded, security: Security) -> GroupAdmin:
-    cluster = Cluster(security=security)
+    cluster = ClusterSpec(security=security)
     return GroupAdmin(
         bootstrap=guarded.bootstrap,
         kafka_python_config=kafka_python_config(cluster, guarded.bootstrap, {}),

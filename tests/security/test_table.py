@@ -1,7 +1,7 @@
 """The table of ACLs: what the manual says is what the code has."""
 
-from fleet.acls import OFFSETS, TABLE, allows, grants, markdown, needed
-from fleet.spec import GroupSpec
+from fleet.config.acls import OFFSETS, TABLE, allows, grants, markdown, needed
+from fleet.config.spec import GroupSpec
 from tests.support.needs import repository
 
 

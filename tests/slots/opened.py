@@ -13,7 +13,7 @@ from fleet.slots.sqlite import SqliteStore
 from fleet.slots.store import Store
 
 if TYPE_CHECKING:
-    from k8s.store import LeaseStore
+    from fleet.kubernetes.leases.lease_store import LeaseStore
 
 GROUP = "orders"
 SLOTS = 20
@@ -29,8 +29,8 @@ def leases(
     kubeconfig: str, namespace: str, cluster: str = "main", worker: str | None = None
 ) -> "LeaseStore":
     """In a namespace; worker: the raw revision of the worker whose view it is."""
-    from k8s.api import connect
-    from k8s.store import LeaseStore
+    from fleet.kubernetes.client.api import connect
+    from fleet.kubernetes.leases.lease_store import LeaseStore
 
     clock = SystemClock()
     environ = {"KUBECONFIG": kubeconfig}
@@ -72,9 +72,9 @@ class Stores:
     @property
     def kept_changes(self) -> int:
         """Of a group."""
-        from k8s import maps
+        from fleet.kubernetes.leases import config_maps
 
-        return KEPT_CHANGES if self.local else maps.KEPT_CHANGES
+        return KEPT_CHANGES if self.local else config_maps.KEPT_CHANGES
 
     @property
     def racers(self) -> int:

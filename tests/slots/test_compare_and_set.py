@@ -6,7 +6,6 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import LostLease
-from fleet.evidence import Watch
 from fleet.model import TopicPartition
 from fleet.slots import (
     ChangeState,
@@ -19,6 +18,7 @@ from fleet.slots import (
     SlotStore,
     WorkerReport,
 )
+from fleet.slots.evidence import LeaseWatch
 from tests.support.plans import plan_of
 
 GROUP = "orders"
@@ -199,15 +199,17 @@ def test_a_release_keeps_the_member_id_until_the_leave(store, phase, after):
 
 def test_one_change_at_a_time_and_a_token_that_grows(store):
     """A second one is refused while a change runs; the next one has a higher token."""
-    first = store.begin(plan_of(id="p1"), actor="a", started_at=5.0)
+    first = store.begin_change(plan_of(id="p1"), actor="a", started_at=5.0)
     assert first is not None
-    assert store.begin(plan_of(id="p2"), actor="b", started_at=6.0) is None
-    assert store.begin(plan_of(id="p2", group="other"), actor="b", started_at=6.0) is not None
+    assert store.begin_change(plan_of(id="p2"), actor="b", started_at=6.0) is None
+    assert (
+        store.begin_change(plan_of(id="p2", group="other"), actor="b", started_at=6.0) is not None
+    )
     done = store.advance(
         replace(first, state=ChangeState.DONE, step=0, ended_at=7.0, sentence="done")
     )
     assert done.counter == 1
-    second = store.begin(plan_of(id="p2"), actor="b", started_at=8.0)
+    second = store.begin_change(plan_of(id="p2"), actor="b", started_at=8.0)
     assert second is not None
     assert second.token > first.token
     assert [c.plan.id for c in store.changes(GROUP)] == ["p2", "p1"]
@@ -216,7 +218,7 @@ def test_one_change_at_a_time_and_a_token_that_grows(store):
 
 def test_a_change_is_adopted_only_as_seen_and_its_former_actor_is_told(store):
     """After adopt the old actor gets LostLease; a stale adopter gets None."""
-    change = store.begin(plan_of(id="p1"), actor="a", started_at=5.0)
+    change = store.begin_change(plan_of(id="p1"), actor="a", started_at=5.0)
     assert change is not None
     renewed = store.advance(replace(change, detail={"position": 42}))
     assert store.adopt(change, actor="b") is None
@@ -234,7 +236,7 @@ def test_a_change_is_adopted_only_as_seen_and_its_former_actor_is_told(store):
 def test_old_changes_go(store, stores):
     """A group keeps its last changes only."""
     for number in range(stores.kept_changes + 3):
-        change = store.begin(plan_of(id=f"p{number}"), actor="a", started_at=0.0)
+        change = store.begin_change(plan_of(id=f"p{number}"), actor="a", started_at=0.0)
         assert change is not None
         store.advance(replace(change, state=ChangeState.DONE))
     kept = store.changes(GROUP, limit=10_000)
@@ -288,7 +290,7 @@ def test_clusters_do_not_see_each_other(store, stores):
     """The cluster's name is part of every key."""
     other = stores.open(cluster="other")
     open_slots(store, 0)
-    assert store.begin(plan_of(id="p1"), actor="a", started_at=0.0)
+    assert store.begin_change(plan_of(id="p1"), actor="a", started_at=0.0)
     store.put_note(GROUP, "k", {})
     assert other.gate(GROUP).version == 0
     assert (other.slots(GROUP), other.change(GROUP), other.note(GROUP, "k")) == ((), None, None)
@@ -297,7 +299,7 @@ def test_clusters_do_not_see_each_other(store, stores):
 def test_an_actor_that_lost_its_change_writes_no_gate(store):
     """Whatever it has read: the gate itself knows who has the change now."""
     open_slots(store, 0)
-    first = store.begin(plan_of(id="p1"), actor="ann", started_at=0.0)
+    first = store.begin_change(plan_of(id="p1"), actor="ann", started_at=0.0)
     seen = store.write_gate(replace(store.gate(GROUP), open_at=1.0), by=first)
     assert seen is not None
     second = store.adopt(first, actor="bob")
@@ -314,7 +316,7 @@ def test_an_actor_that_lost_its_change_writes_no_gate(store):
 def test_a_beat_changes_nothing_that_anybody_reads(store):
     """It proves that a renewal would have been stored [38]."""
     open_slots(store, 0)
-    assert store.begin(plan_of(id="p1"), actor="ann", started_at=0.0)
+    assert store.begin_change(plan_of(id="p1"), actor="ann", started_at=0.0)
     before = (store.gate(GROUP), store.slots(GROUP), store.change(GROUP))
     store.beat(GROUP)
     assert (store.gate(GROUP), store.slots(GROUP), store.change(GROUP)) == before
@@ -324,7 +326,7 @@ def test_a_beat_changes_nothing_that_anybody_reads(store):
 
 def test_a_lease_is_dead_once_it_has_not_changed_for_its_duration(store):
     """Expiry is what one observer sees on its own clock [13]; any change starts it anew."""
-    clock, watch = ManualClock(), Watch(10.0, None)
+    clock, watch = ManualClock(), LeaseWatch(10.0, None)
     open_slots(store, 0)
     held = take(store, store.slots(GROUP)[0])
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.changing import Changing
+from fleet.act.change.changes import GroupChanges
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from fleet.evidence import Evidence, Watch
 from fleet.slots import Gate, Slot, database
 from fleet.slots.database import DATABASE
+from fleet.slots.evidence import Evidence, LeaseWatch
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
-from fleet.worker.holding import Looker
-from fleet.worker.leaving import Completer
+from fleet.worker.slot.leave_completion import LeaveCompleter
+from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support.plans import plan_of
 
 GROUP = "g"
@@ -37,7 +37,7 @@ class Scene:
         )
         assert held is not None
         self.held: Slot = held
-        self.looker = Looker(self.store, group=GROUP, lease=LEASE, clock=self.clock)
+        self.looker = SlotWatcher(self.store, group=GROUP, lease=LEASE, clock=self.clock)
         self.lives = True
         self.taken = 0
 
@@ -164,7 +164,7 @@ def test_an_old_look_says_nothing(scene: Scene):
 
 
 def change_of(scene: Scene):
-    change = scene.holder.begin(plan_of(group=GROUP), actor="ann", started_at=0.0)
+    change = scene.holder.begin_change(plan_of(group=GROUP), actor="ann", started_at=0.0)
     assert change is not None
     return change
 
@@ -189,7 +189,7 @@ def test_a_living_managers_change_is_not_adopted(scene: Scene):
     clock = Passing(scene.clock.at)
     store = SqliteStore(scene.path, cluster="main", clock=clock)
     lock.enter_context(locked(scene.path))
-    changing = Changing(
+    changing = GroupChanges(
         group=GROUP, store=store, clock=clock, lease=LEASE, perform=lambda begun, _: begun
     )
     assert changing.alive() is True
@@ -199,7 +199,7 @@ def test_a_living_managers_change_is_not_adopted(scene: Scene):
 def test_a_manager_that_only_looks_writes_a_little_while_it_watches(scene: Scene):
     """It would else conclude from a store that it never wrote; and a dead actor is found."""
     change_of(scene)
-    changing = Changing(
+    changing = GroupChanges(
         group=GROUP, store=scene.store, clock=scene.clock, lease=LEASE, perform=lambda c, _: c
     )
     began = scene.clock.at
@@ -216,7 +216,7 @@ def test_workers_complete_no_leave_of_an_actor_that_could_not_write(scene: Scene
     gate = scene.holder.gate(GROUP)
     assert scene.holder.release(scene.held, clean=True)
     scene.holder.write_gate(replace(gate, leaving=frozenset({0}), plan_id="p"))
-    completer = Completer(
+    completer = LeaveCompleter(
         scene.store,
         group=GROUP,
         static=True,
@@ -252,7 +252,7 @@ def test_a_write_that_waits_for_long_proves_nothing_of_what_was_seen_before(scen
             super().beat(group)
 
     store = Slow(scene.path, cluster="main", clock=scene.clock)
-    watch = Watch(LEASE, Evidence(store=store, group=GROUP, lease=LEASE, clock=scene.clock))
+    watch = LeaseWatch(LEASE, Evidence(store=store, group=GROUP, lease=LEASE, clock=scene.clock))
     for _ in range(50):
         scene.clock.sleep(LEASE / 10)
         assert not watch.expired("0", ("w", 1, 1), scene.clock.monotonic())

@@ -173,7 +173,7 @@ def test_a_former_actor_writes_no_gate(rounds):
     for seed in range(rounds):
         world = World(seed)
         prepared(world)
-        first = world.quiet().begin(plan_of(group=GROUP), actor="ann", started_at=0.0)
+        first = world.quiet().begin_change(plan_of(group=GROUP), actor="ann", started_at=0.0)
         assert first is not None
 
         def slept(world: World = world, first: Change = first) -> None:

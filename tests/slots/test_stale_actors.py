@@ -33,10 +33,10 @@ def test_a_slot_that_was_taken_since_is_not_cleared(store):
 
 def test_a_change_under_way_is_the_only_one(store):
     """Also after its first step."""
-    begun = store.begin(plan_of(), actor="ann", started_at=0.0)
+    begun = store.begin_change(plan_of(), actor="ann", started_at=0.0)
     assert begun is not None
     assert store.advance(replace(begun, step=1)).step == 1
-    assert store.begin(plan_of(id="q"), actor="bob", started_at=1.0) is None
+    assert store.begin_change(plan_of(id="q"), actor="bob", started_at=1.0) is None
 
 
 def test_a_gate_of_an_unread_version_is_refused(store):

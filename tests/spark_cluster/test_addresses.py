@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fleet.act import spark_server
+from fleet.config.load import load
 from fleet.errors import ConfigError
-from fleet.load import load
-from fleet.worker.spark_link import in_clear
+from fleet.worker.batch.spark_link import in_clear
 
 GROUP = """
 fleets:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet.cycle import Fleet
 from fleet.errors import Refused
 from fleet.history.tables import Tables
+from fleet.manager.cycle import Fleet
 from fleet.slots import ChangeState
 from tests.conftest import RunningBroker
 from tests.spark_cluster.conftest import TOKEN, Elsewhere

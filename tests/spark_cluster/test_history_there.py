@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance, materialize
 
-from assets.history import history_assets, pipes_client
-from assets.resources import FleetResource, declared
+from fleet.dagster.history_assets import history_assets, pipes_client
+from fleet.dagster.resources import FleetResource, declared
 from fleet.history.tables import Tables
 from tests.history.test_exactly_once import KILLS, MORE, broker, fill, held, run, scan
 from tests.spark_cluster.conftest import Elsewhere
@@ -35,11 +35,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 IMPATIENT = """
 import sys
 from fleet import cli
-from fleet.commands import recording
+from fleet.manager import history_session as recording
 
 recording._TASK_SECONDS = 4.0
 if sys.argv[1] == "trusting":
-    recording.Session._cores = lambda *_: 2
+    recording.LazySpark._cores = lambda *_: 2
 sys.exit(cli.run(["history", "run", "-o", "json"]))
 """
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import fleet.demo
-from fleet.code import code_digest, packed_code, snapshot_code
+from fleet.config.spec import GroupSpec
 from fleet.errors import ConfigError
-from fleet.spec import GroupSpec
+from fleet.system.code import code_digest, packed_code, snapshot_code
 
 
 def group(entrypoint: str, *folders: Path) -> GroupSpec:

@@ -6,8 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.draft import draft
-from fleet.load import load
+from fleet.config.draft import draft
+from fleet.config.load import load
+from fleet.config.spec import ClusterSpec, KubernetesRuntimeSpec
 from fleet.model import (
     GroupSnapshot,
     GroupState,
@@ -15,7 +16,6 @@ from fleet.model import (
     PartitionState,
     TopicPartition,
 )
-from fleet.spec import Cluster, KubernetesRuntimeSpec
 from tests.support.snapshots import snapshot_of
 
 
@@ -59,7 +59,7 @@ def test_what_is_found_is_observed(tmp_path: Path) -> None:
         group("bare"),
         group("shared", "t", type="share"),
     )
-    cluster = Cluster.model_validate({"name": "prod", "bootstrap_servers": "k:9092"})
+    cluster = ClusterSpec.model_validate({"name": "prod", "bootstrap_servers": "k:9092"})
     text = draft(seen, cluster)
     spec = load(written(text, tmp_path), {})
     assert [(f.group, f.topics, f.mode, f.worker) for f in spec.fleets] == [
@@ -81,7 +81,7 @@ def test_deployments_are_named(tmp_path: Path) -> None:
         "dots": {"a.b": 1},
         "twin": {"billing-consumer": 1},
     }
-    text = draft(seen, Cluster(), runtime=runtime, deployed=found)
+    text = draft(seen, ClusterSpec(), runtime=runtime, deployed=found)
     spec = load(written(text, tmp_path), {})
     named = {f.group: f.runtime for f in spec.fleets}
     assert all(isinstance(each, KubernetesRuntimeSpec) for each in named.values())
@@ -103,7 +103,7 @@ def test_deployments_are_named(tmp_path: Path) -> None:
 
 def test_an_empty_cluster_has_a_file_too(tmp_path: Path) -> None:
     """No groups: a file that loads and says so."""
-    text = draft(snapshot_of(), Cluster())
+    text = draft(snapshot_of(), ClusterSpec())
     assert "No consumer group was found" in text
     assert load(written(text, tmp_path), {}).fleets == ()
 
@@ -111,7 +111,7 @@ def test_an_empty_cluster_has_a_file_too(tmp_path: Path) -> None:
 def test_security_is_kept_by_reference(tmp_path: Path) -> None:
     """Names of variables and files are written, so that the file reaches the same cluster."""
     login = {"mechanism": "PLAIN", "username_env": "U", "password_env": "P"}
-    cluster = Cluster.model_validate(
+    cluster = ClusterSpec.model_validate(
         {"bootstrap_servers": "k:1", "security": {"protocol": "SASL_SSL", "sasl": login}}
     )
     assert load(written(draft(snapshot_of(), cluster), tmp_path), {}).cluster == cluster
@@ -121,5 +121,5 @@ def test_security_is_kept_by_reference(tmp_path: Path) -> None:
 def test_any_group_name_survives(tmp_path_factory: Any, name: str) -> None:
     """Quotes, line ends, ${…}, emoji: what Kafka allows in a group id, the file carries."""
     folder = tmp_path_factory.mktemp("draft")
-    spec = load(written(draft(snapshot_of(group(name, "t")), Cluster()), folder), {})
+    spec = load(written(draft(snapshot_of(group(name, "t")), ClusterSpec()), folder), {})
     assert [f.group for f in spec.fleets] == [name]

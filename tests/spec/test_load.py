@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet.config.load import MAX_PROBLEMS, load
+from fleet.config.spec import ClassicWorker, ConsumerWorker, FleetSpec, LagScaling
 from fleet.errors import ConfigError
-from fleet.load import MAX_PROBLEMS, load
-from fleet.spec import ClassicWorker, ConsumerWorker, FleetSpec, LagScaling
 
 FLEET = "fleets:\n  - group: orders\n    topics: [orders]\n"
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from fleet.config.load import load
+from fleet.config.references import plain_environment, worker_environment
+from fleet.config.settings import WorkerSettings, revision_of
+from fleet.config.spec import FleetSpec
 from fleet.errors import ConfigError
-from fleet.load import load
-from fleet.references import plain_environment, worker_environment
 from fleet.security import client_config
-from fleet.settings import WorkerSettings, revision_of
-from fleet.spec import FleetSpec
 
 SECRET = "hunter2-of-the-test"
 ENVIRON = {"DB_PASSWORD": SECRET, "KAFKA_PASSWORD": SECRET, "KAFKA_USER": "ann"}

@@ -7,19 +7,19 @@ import pytest
 from confluent_kafka import Consumer
 from kafka.admin import KafkaAdminClient
 
+from fleet.config.spec import ClusterSpec
 from fleet.errors import ConfigError
 from fleet.security import client_config, kafka_python_config
-from fleet.spec import Cluster
 
 BOOT = "k1:9092, k2:9092"
 
 
-def cluster(**security: Any) -> Cluster:
+def cluster(**security: Any) -> ClusterSpec:
     """A cluster with this security."""
-    return Cluster.model_validate({"bootstrap_servers": BOOT, "security": security})
+    return ClusterSpec.model_validate({"bootstrap_servers": BOOT, "security": security})
 
 
-def sasl(**changes: Any) -> Cluster:
+def sasl(**changes: Any) -> ClusterSpec:
     """One that logs in with SCRAM, credentials from the environment."""
     login = {"mechanism": "SCRAM-SHA-256", "username_env": "USER_NAME", "password_env": "PASS"}
     login = {k: v for k, v in {**login, **changes}.items() if v is not None}

@@ -14,8 +14,8 @@ from typing import Any
 from kubernetes import client, config, watch
 
 from k8s.cluster import programs
-from k8s.cluster.life import Cluster, ClusterStatus
-from k8s.images import building
+from k8s.cluster.lifecycle import ClusterStatus, TrialCluster
+from k8s.images import image_build
 from tests.support import dying
 from tests.support.kube_home import VARIABLE
 
@@ -28,7 +28,7 @@ leave the optimising compiler out, as every JVM of a test does (tests/conftest.p
 class Kube:
     """A running cluster: its client, its kubectl, its addresses."""
 
-    cluster: Cluster
+    cluster: TrialCluster
     status: ClusterStatus
 
     @property
@@ -127,9 +127,9 @@ class Kube:
             self.core.delete_namespace(name, grace_period_seconds=0)
 
 
-def home() -> Cluster:
+def home() -> TrialCluster:
     """The session's cluster, running or not."""
-    return Cluster(Path(os.environ[VARIABLE]))
+    return TrialCluster(Path(os.environ[VARIABLE]))
 
 
 @cache
@@ -140,7 +140,7 @@ def image(target: str) -> str:
     """
     name = _name(target)
     if name not in home().images():
-        building.load([name], home())
+        image_build.load([name], home())
     return name
 
 
@@ -155,21 +155,21 @@ def prepare() -> None:
 
     The processes of a run ask at once: one makes them, the others wait for it.
     """
-    store = building.store()
+    store = image_build.store()
     store.mkdir(parents=True, exist_ok=True)
     with (store.parent / ".tests.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        there = building.names()
-        wanted = [target for target in building.TARGETS if _name(target) not in there]
+        there = image_build.names()
+        wanted = [target for target in image_build.TARGETS if _name(target) not in there]
         if wanted:
-            building.build(wanted, _tag(), lambda text: print(text, file=sys.stderr))
+            image_build.build(wanted, _tag(), lambda text: print(text, file=sys.stderr))
 
 
 def _name(target: str) -> str:
-    return building.name_of(target, _tag())
+    return image_build.name_of(target, _tag())
 
 
 @cache
 def _tag() -> str:
     """Of the code as it was when the session began, also where somebody goes on editing it."""
-    return os.environ.setdefault("FLEET_TEST_TAG", building.code_tag())
+    return os.environ.setdefault("FLEET_TEST_TAG", image_build.code_tag())

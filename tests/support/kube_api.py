@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from fleet.clock import SystemClock
-from fleet.home import cache_home
-from k8s.api import Api, Request, connect, transmit
+from fleet.kubernetes.client.api import Api, Request, connect, transmit
+from fleet.system.home import cache_home
 
 ADMIN = "admin"
 GROUPS = {ADMIN: "system:masters", "worker": "", "manager": "", "reader": ""}

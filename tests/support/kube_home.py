@@ -37,9 +37,9 @@ def end_session() -> None:
 
 
 def _end(home: Path) -> None:
-    from k8s.cluster.life import Cluster
+    from k8s.cluster.lifecycle import TrialCluster
 
-    Cluster(home).down()
+    TrialCluster(home).down()
     shutil.rmtree(home)
 
 

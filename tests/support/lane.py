@@ -32,7 +32,7 @@ from fleet.clock import SystemClock
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import Record
 from fleet.log.replay.causes import Replay
-from fleet.rebalances import Membership, Rebalance
+from fleet.model.rebalances import MembershipSpan, Rebalance
 
 CLASSIC = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300, "max.poll.interval.ms": 10_000}
 CONSUMER = {"group.protocol": "consumer", "max.poll.interval.ms": 10_000}
@@ -93,7 +93,7 @@ class Lane:
         self.replay = Replay("main", group)
         self.records: list[Record] = []
         self.rebalances: list[Rebalance] = []
-        self.memberships: list[Membership] = []
+        self.memberships: list[MembershipSpan] = []
         self.expected: list[str] = []
         self.producing = True
         self._produced_at = self._read_at = 0.0

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from fleet.clock import Clock
-from k8s.api import Api, path_of
+from fleet.kubernetes.client.api import Api, path_of
 
 Object = dict[str, Any]
 _KINDS = {

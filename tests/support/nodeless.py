@@ -11,16 +11,16 @@ from collections.abc import Hashable
 from typing import Any
 
 from fleet.clock import SystemClock
-from fleet.settings import WorkerSettings
-from fleet.spec import FleetSpec
-from k8s import objects
-from k8s.api import Api
-from k8s.mirror import Mirror
-from k8s.names import GROUP_LABEL, Names
-from k8s.pods import hash_of, is_gone, is_ready
-from k8s.rolling import Rolling
-from k8s.store import LeaseStore
-from k8s.templates import Templates
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import FleetSpec
+from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.informer import Informer
+from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
+from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_ready
+from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.deployment.templates import RegisteredTemplates
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.kubernetes.manifests import deployment_objects
 from tests.support import waiting
 
 
@@ -30,17 +30,17 @@ class Ground:
     def __init__(self, api: Api) -> None:
         self.api = api
         self.clock = SystemClock()
-        self.names = Names("main", "orders")
-        self.mirror = Mirror(api, "Pod", GROUP_LABEL, clock=self.clock)
+        self.names = ObjectNames("main", "orders")
+        self.mirror = Informer(api, "Pod", GROUP_LABEL, clock=self.clock)
         self.rolling = self.another()
         self.unready: set[str] = set()
         self.auto = True
         self._stop = threading.Event()
         self._kubelet = threading.Thread(target=self._keep, daemon=True)
         group = self.spec("a").fleets[0]
-        for each in objects.access(self.names, api.namespace, slots=group.replicas.max):
+        for each in deployment_objects.access(self.names, api.namespace, slots=group.replicas.max):
             api.apply(each)
-        for each in objects.leases(self.names, api.namespace, group):
+        for each in deployment_objects.leases(self.names, api.namespace, group):
             api.create(each)
         self._kubelet.start()
 
@@ -48,7 +48,7 @@ class Ground:
         """What the next manager has."""
         way = api or self.api
         store = LeaseStore.for_manager(way, cluster="main", clock=self.clock, lease=10.0)
-        templates = Templates(store, self.names.group, clock=self.clock)
+        templates = RegisteredTemplates(store, self.names.group, clock=self.clock)
         return Rolling(way, self.names, pods=self.mirror, templates=templates, clock=self.clock)
 
     def spec(self, image: str) -> FleetSpec:

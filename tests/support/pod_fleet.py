@@ -20,15 +20,15 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Produc
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.settings import WorkerSettings, revision_of
+from fleet.config.settings import WorkerSettings, revision_of
+from fleet.config.spec import FleetSpec
+from fleet.kubernetes.client.api import connect
+from fleet.kubernetes.client.object_names import HASH_LABEL, SPARK, ObjectNames
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.kubernetes.manifests.deployment_objects import fleet_objects
+from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.slots import Gate, Phase, Slot
-from fleet.spec import FleetSpec
-from k8s.api import connect
-from k8s.images import building
-from k8s.names import HASH_LABEL, SPARK, Names
-from k8s.objects import fleet_objects
-from k8s.spark import spark_objects
-from k8s.store import LeaseStore
+from k8s.images import image_build
 from tests.support import waiting
 from tests.support.kube import QUICK_JVM, Kube, image
 
@@ -96,7 +96,7 @@ class PodFleet:
                 ],
             }
         )
-        self.names = Names("main", group)
+        self.names = ObjectNames("main", group)
         fleet = self.spec.fleets[0]
         self.settings = WorkerSettings(
             cluster=self.spec.cluster,
@@ -307,9 +307,9 @@ def derived(kube: Kube, tag: str, **environ: str) -> str:
         recipe = Path(folder, "Containerfile")
         told = "".join(f"ENV {key}={value}\n" for key, value in environ.items())
         recipe.write_text(f"FROM {image('worker')}\n{told}")
-        building._buildah(
+        image_build._buildah(
             *("build", "--quiet", "--isolation=chroot", "--network=host", "--pull-never"),
             *(f"--tag={name}", f"--file={recipe}", folder),
         )
-    building.load([name], kube.cluster)
+    image_build.load([name], kube.cluster)
     return name

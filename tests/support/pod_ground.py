@@ -22,10 +22,10 @@ from fleet.broker import Broker
 from fleet.clock import SystemClock
 from fleet.demo.coverage import coverage
 from fleet.demo.measure import Meter
+from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.log.readers.group_log import GroupLog
 from fleet.model import GroupState
 from fleet.slots import Change, ChangeState, Phase, Slot
-from k8s.names import Names
 from tests.support.kafka_tools import dump_group_records
 from tests.support.kube import QUICK_JVM, Kube, image
 from tests.support.pod_shop import PodShop
@@ -115,7 +115,7 @@ class Ground:
 
     def pods(self) -> dict[str, client.V1Pod]:
         """Those that are not on their way out, by name."""
-        chosen = Names("test", self.shop.group).selector()
+        chosen = ObjectNames("test", self.shop.group).selector()
         found = self.kube.core.list_namespaced_pod(
             self.shop.namespace, label_selector=",".join(f"{k}={v}" for k, v in chosen.items())
         )
@@ -174,7 +174,7 @@ class Ground:
         name = group or self.shop.group
         with GroupLog({"bootstrap.servers": self.shop.bootstrap}, clock=SystemClock()) as log:
             meter = Meter(log=log, clock=SystemClock())
-            before, stretch = self.recorded(name), meter.begin("change", name)
+            before, stretch = self.recorded(name), meter.open_stretch("change", name)
             found = Cost()
             yield found
             SystemClock().sleep(2.0)  # each new owner's first commit belongs to it

@@ -8,7 +8,7 @@ import yaml
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.demo.journal import Entry
+from fleet.demo.journal import JournalEntry
 from tests.support.workshop import Workshop, until
 
 JOB = '''"""A test's entrypoint: journal first (a topic, acks=all), then a little Spark."""
@@ -68,18 +68,18 @@ class PodShop(Workshop):
         """Where its pods are."""
         return str(self.runtime["namespace"])
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         """The journal, whole, in the order in which it was written."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "journal-reader"})
         place = TopicPartition(self.journal_topic, 0)
         _, end = consumer.get_watermark_offsets(place, timeout=10)
         consumer.assign([TopicPartition(self.journal_topic, 0, 0)])
-        found: list[Entry] = []
+        found: list[JournalEntry] = []
         try:
             while len(found) < end:
                 for message in consumer.consume(1000, timeout=10.0):
                     assert message.error() is None, message.error()
-                    found.append(Entry.from_json(json.loads(message.value())))
+                    found.append(JournalEntry.from_json(json.loads(message.value())))
         finally:
             consumer.close()
         return found

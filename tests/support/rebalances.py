@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fleet.rebalances import Cause, Confidence, Known, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, Rebalance
 
 
 def rebalance(number: int = 1, at: float = 0.0, **changes: Any) -> Rebalance:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fleet.lag.columns import NONE, Commits
-from fleet.lag.measure import CASES, Lag
+from fleet.lag.lag_columns import NONE, Commits
+from fleet.lag.partition_lag import CASES, Lag
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.model import GroupSnapshot
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleet.clock import SystemClock
-from fleet.worker.spark_link import SparkLink
+from fleet.worker.batch.spark_link import SparkLink
 
 
 class Session:

@@ -24,7 +24,7 @@ def pytest_configure(config):
 STARTS = """
 import os, sys, time
 from pathlib import Path
-from fleet.processes import spawn
+from fleet.system.processes import spawn
 from tests.support.dying import for_the_run
 
 def test_starts():

@@ -2,9 +2,9 @@
 
 from dagster import DagsterInstance, ExecuteInProcessResult
 
-from assets import names
 from assets.definitions import build
-from assets.resources import declared
+from fleet.dagster import asset_keys
+from fleet.dagster.resources import declared
 from tests.support.workshop import Workshop
 
 
@@ -19,7 +19,10 @@ def ran(shop: Workshop) -> ExecuteInProcessResult:
             .resolve_job_def("change_group")
             .execute_in_process(
                 instance=instance,
-                asset_selection=[names.plan_key(cluster, group), names.rollout_key(cluster, group)],
+                asset_selection=[
+                    asset_keys.plan_key(cluster, group),
+                    asset_keys.rollout_key(cluster, group),
+                ],
                 run_config={"resources": {"fleet": resource}},
                 raise_on_error=False,
             )

@@ -20,10 +20,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.cycle import Fleet
 from fleet.demo.coverage import coverage
 from fleet.demo.held import Held, read_topics
-from fleet.demo.journal import Entry, read
+from fleet.demo.journal import JournalEntry, read
+from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
 from fleet.slots.sqlite import SqliteStore
 from tests.support import waiting
@@ -191,7 +191,7 @@ class Workshop:
             producer.poll(0)
         producer.flush(20)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         """The journal."""
         return list(read(self.journal))
 

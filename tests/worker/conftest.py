@@ -20,12 +20,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.clock import SystemClock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.demo.held import read_topics
 from fleet.model import TopicPartition
-from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import Cluster, GroupSpec
 from tests.conftest import RunningBroker
 from tests.support.waiting import sizes, stored, until
 
@@ -108,7 +108,7 @@ class Group:
             }
         )
         settings = WorkerSettings(
-            cluster=Cluster(bootstrap_servers=self.bootstrap),
+            cluster=ClusterSpec(bootstrap_servers=self.bootstrap),
             bootstrap_servers=self.bootstrap,
             group=spec,
             revision=revision,

@@ -13,22 +13,23 @@ import pyarrow as pa
 import pytest
 
 from fleet.clock import SystemClock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.kafka_source import source
 from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
-from fleet.settings import WorkerSettings
 from fleet.slots import Slot
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import Cluster, GroupSpec
-from fleet.worker import building, membership
+from fleet.worker.batch.batch_run import Identity
+from fleet.worker.batch.entrypoint import Entrypoint
+from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.context import BatchContext
-from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner
-from fleet.worker.marks import Marks
-from fleet.worker.protocols import protocol_of
-from fleet.worker.runs import Identity
-from fleet.worker.standing import Drain
+from fleet.worker.member import membership
+from fleet.worker.member.member_state import Drain
+from fleet.worker.member.protocols import protocol_of
+from fleet.worker.quarantine import QuarantinedPartitions
+from fleet.worker.slot import membership_setup
 from tests.support import spark_stand_in
 from tests.support.memory_kafka import MemoryKafka
 from tests.support.spark_stand_in import Link
@@ -79,10 +80,10 @@ class Driven:
         self.may_end = threading.Event()
         self.may_end.set()
         patch.setattr(membership, "Consumer", kafka.consumer)
-        patch.setattr(building, "AdminClient", kafka.admin)
+        patch.setattr(membership_setup, "AdminClient", kafka.admin)
         patch.setattr("confluent_kafka.Consumer", kafka.consumer)
         settings = WorkerSettings(
-            cluster=Cluster(bootstrap_servers="memory:1"),
+            cluster=ClusterSpec(bootstrap_servers="memory:1"),
             bootstrap_servers="memory:1",
             group=_group(worker),
             revision="r1",
@@ -105,14 +106,16 @@ class Driven:
             pauses=(),
         )
         store = SqliteStore(folder / "fleet.db", cluster="main", clock=CLOCK)
-        self.member = building.membership_of(
+        self.member = membership_setup.membership_of(
             settings,
             Slot(group="g", number=0),
             name="w1",
             open_at=0.0,
             protocol=protocol_of(settings),
             runner=self.runner,
-            marks=Marks(store, group="g", revision="r1", clock=CLOCK, events=events),
+            marks=QuarantinedPartitions(
+                store, group="g", revision="r1", clock=CLOCK, events=events
+            ),
             may_wait=lambda: True,
             clock=CLOCK,
             events=events,

@@ -12,17 +12,17 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import ManualClock, SystemClock
 from fleet.model import TopicPartition
-from fleet.worker.assigning import Start
-from fleet.worker.backing_off import BackingOff
-from fleet.worker.batches import InlineReading
+from fleet.worker.batch.batch_run import Identity
+from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.entrypoint import Entrypoint
+from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.context import BatchContext
-from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner
-from fleet.worker.pipeline import Pipeline
-from fleet.worker.plans import decode_begun, decode_plan
-from fleet.worker.runs import Identity
-from fleet.worker.standing import Standing
+from fleet.worker.member.backing_off import BackingOff
+from fleet.worker.member.member_state import MemberState
+from fleet.worker.member.pipeline import Pipeline
+from fleet.worker.offsets.assigning import Start
+from fleet.worker.offsets.commit_metadata import decode_begun, decode_plan
 from tests.support.spark_stand_in import Link
 
 SYSTEM = SystemClock()
@@ -103,7 +103,7 @@ class Process:
     ) -> None:
         self.broker = broker
         self.clock = clock or ManualClock()
-        self.standing = Standing()
+        self.state = MemberState()
         self.marks: dict[int, tuple[int, str]] = {}
         self.begun: list[dict[int, tuple[int, int]]] = []
         """Batches: partition → first offset, next after the last."""
@@ -134,7 +134,7 @@ class Process:
             consumer=Consumer(broker),
             reading=self.reading,
             runner=self.runner,
-            standing=self.standing,
+            state=self.state,
             revision=revision,
             patience=30.0,
             post=self._posted.put,
@@ -144,7 +144,7 @@ class Process:
             events=events,
         )
         for partition in broker.ends:
-            self.flow.begin(self._start(partition), reads=True)
+            self.flow.start_partition(self._start(partition), reads=True)
 
     def _start(self, partition: int) -> Start:
         offset, metadata = self.broker.committed.get(partition, (0, ""))

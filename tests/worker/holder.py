@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.model import Member
-from fleet.settings import WorkerSettings
 from fleet.slots import Gate, Slot
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import Cluster, GroupSpec
-from fleet.worker.entrypoint import Entrypoint
+from fleet.worker.batch.entrypoint import Entrypoint
+from fleet.worker.batch.executor import BatchRunner, Identity
+from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner, Identity
-from fleet.worker.holding import Looker
-from fleet.worker.leaving import Completer
-from fleet.worker.protocols import protocol_of
-from fleet.worker.reporting import Reporter
-from fleet.worker.spark_link import SparkLink
-from fleet.worker.takeover import Takeover
-from fleet.worker.tenure import Tools
-from fleet.worker.trial import Trial
+from fleet.worker.member.protocols import protocol_of
+from fleet.worker.revision_trial import RevisionTrial
+from fleet.worker.slot.leave_completion import LeaveCompleter
+from fleet.worker.slot.reporting import Reporter
+from fleet.worker.slot.slot_holder import HolderTools
+from fleet.worker.slot.slot_lease import SlotWatcher
+from fleet.worker.slot.takeover import Takeover
 
 GROUP = "g"
 CLASSIC = {"protocol": "classic", "session_timeout": 180}
@@ -58,7 +58,7 @@ class Parts:
             "runtime": {"kind": "local", "lease": lease},
         }
         self.settings = WorkerSettings(
-            cluster=Cluster(bootstrap_servers=bootstrap),
+            cluster=ClusterSpec(bootstrap_servers=bootstrap),
             bootstrap_servers=bootstrap,
             group=GroupSpec.model_validate(spec),
             revision="r",
@@ -75,14 +75,14 @@ class Parts:
             clock=clock,
             events=self.events,
         )
-        self.looker = Looker(self.store, group=GROUP, lease=lease, clock=clock)
+        self.watcher = SlotWatcher(self.store, group=GROUP, lease=lease, clock=clock)
         self.reporter = Reporter(self.settings, name="w", clock=clock, events=self.events)
-        self.tools = Tools(
+        self.tools = HolderTools(
             settings=self.settings,
             name="w",
             store=self.store,
-            looker=self.looker,
-            completer=Completer(
+            watcher=self.watcher,
+            completer=LeaveCompleter(
                 self.store, group=GROUP, static=True, lease=lease, leave=self.leave,
                 clock=clock, events=self.events,
             ),
@@ -93,7 +93,7 @@ class Parts:
             protocol=protocol_of(self.settings),
             runner=self.runner,
             reporter=self.reporter,
-            trial=Trial(None),
+            trial=RevisionTrial(None),
             stop=self.stop,
             clock=clock,
             events=self.events,

@@ -14,21 +14,21 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.settings import WorkerSettings
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClassicWorker, ClusterSpec, GroupSpec
 from fleet.slots import Gate, Phase
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import ClassicWorker, Cluster, GroupSpec
-from fleet.worker import membership as members
-from fleet.worker.assigning import Assigner
-from fleet.worker.backing_off import BackingOff
 from fleet.worker.events import Events
-from fleet.worker.holding import Looker
-from fleet.worker.membership import Membership
-from fleet.worker.protocols import Classic
-from fleet.worker.reporting import Reporter
-from fleet.worker.standing import Drain, Terms
-from fleet.worker.tenure import Tenure, Tools
-from fleet.worker.trial import Trial
+from fleet.worker.member import membership as members
+from fleet.worker.member.backing_off import BackingOff
+from fleet.worker.member.member_state import Drain, MembershipOptions
+from fleet.worker.member.membership import Membership
+from fleet.worker.member.protocols import ClassicProtocol
+from fleet.worker.offsets.assigning import Assigner
+from fleet.worker.revision_trial import RevisionTrial
+from fleet.worker.slot.reporting import Reporter
+from fleet.worker.slot.slot_holder import HolderTools, SlotHolder
+from fleet.worker.slot.slot_lease import SlotWatcher
 
 PATIENCE = 180.0
 
@@ -67,9 +67,9 @@ class Place:
             }
         )
         assert isinstance(group.worker, ClassicWorker)
-        self.protocol = Classic(group.worker)
+        self.protocol = ClassicProtocol(group.worker)
         self.settings = WorkerSettings(
-            cluster=Cluster(), bootstrap_servers="127.0.0.1:1", group=group, revision="r1"
+            cluster=ClusterSpec(), bootstrap_servers="127.0.0.1:1", group=group, revision="r1"
         )
         self.reporter = Reporter(self.settings, name="w1", clock=self.clock, events=self.events)
         self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
@@ -84,7 +84,7 @@ class Place:
         """Of slot 0, on this consumer."""
         monkeypatch.setattr(members, "Consumer", lambda _: consumer)
         made = Membership(
-            terms=Terms(
+            terms=MembershipOptions(
                 options={"bootstrap.servers": "kafka:9092"},
                 topics=("orders",),
                 open_at=0.0,
@@ -111,7 +111,7 @@ class Place:
             clock=self.clock,
             events=self.events,
         )
-        self.reporter.member(0, made.standing)
+        self.reporter.member(0, made.state)
         return made
 
 
@@ -163,44 +163,44 @@ def test_a_drain_is_told_when_it_is_asked_for(place: Place, monkeypatch: pytest.
     (slot,) = (s for s in place.store.slots("orders") if s.number == 0)
     taken = place.store.take(slot, worker="w1", revision="r1", spark_session=None)
     assert taken is not None
-    tenure = Tenure(tools, taken)
-    tenure._membership = membership
+    holder = SlotHolder(tools, taken)
+    holder._membership = membership
     membership.start()
     assert asked.wait(10)
-    tenure._tick(membership)
+    holder._tick(membership)
     assert place.reporter.status()["phase"] == "joining"
     tools.stop.set()  # SIGTERM
-    tenure._tick(membership)
+    holder._tick(membership)
     assert place.reporter.status()["phase"] == "draining"
-    assert tenure._holding.renew()
+    assert holder._lease.renew()
     assert place.store.slots("orders")[0].phase is Phase.DRAINING
     membership.go_on()
     assert place.reporter.status()["phase"] == "joining"
     membership.drain(Drain.REJOIN)
     assert place.reporter.status()["phase"] == "joining", "it stays"
-    tenure._holding.abandon()
+    holder._lease.abandon()
     membership.abort()
     go.set()
     assert membership.join(10)
 
 
-def _tools(place: Place, membership: Membership) -> Tools:
+def _tools(place: Place, membership: Membership) -> HolderTools:
     place.store.write_gate(Gate(group="orders", open=frozenset({0})))
-    looker = Looker(place.store, group="orders", lease=10.0, clock=place.clock)
-    looker.look()
+    watcher = SlotWatcher(place.store, group="orders", lease=10.0, clock=place.clock)
+    watcher.look()
     unused: Any = SimpleNamespace()
-    return Tools(
+    return HolderTools(
         settings=place.settings,
         name="w1",
         store=place.store,
-        looker=looker,
+        watcher=watcher,
         completer=unused,
         leave=lambda *_: None,
         takeover=unused,
         protocol=place.protocol,
         runner=SimpleNamespace(session_id=None, watch=lambda: None),  # type: ignore[arg-type]
         reporter=place.reporter,
-        trial=Trial(None),
+        trial=RevisionTrial(None),
         stop=threading.Event(),
         clock=place.clock,
         events=place.events,

@@ -1,7 +1,7 @@
 """What a dropped or a half-read partition leaves of a batch's bounds."""
 
 from fleet.model import TopicPartition
-from fleet.worker.batches import Buffer
+from fleet.worker.batch.batches import Buffer
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -23,7 +23,7 @@ class Record:
 def buffer() -> Buffer:
     made = Buffer(limit=10, max_wait=1.0, max_bytes=100_000)
     for tp in (P0, P1):
-        made.begin(tp, topic_id="T", start=0, replay_to=None)
+        made.add_partition(tp, topic_id="T", start=0, replay_to=None)
     return made
 
 
@@ -54,6 +54,6 @@ def test_read_to_the_end_with_records_waiting_is_no_gap():
 def test_a_planned_range_is_no_gap():
     """A predecessor's cut is repeated, though it may be markers alone."""
     made = Buffer(limit=10, max_wait=1.0)
-    made.begin(P0, topic_id="T", start=0, replay_to=4)
+    made.add_partition(P0, topic_id="T", start=0, replay_to=4)
     made.end_at(P0, 6)
     assert made.gaps() == {}

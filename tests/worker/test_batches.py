@@ -6,7 +6,7 @@ import pytest
 
 from fleet.kafka_source.columns import batch_of, to_stderr
 from fleet.model import TopicPartition
-from fleet.worker.batches import Buffer
+from fleet.worker.batch.batches import Buffer
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -57,8 +57,8 @@ def records(first: int, after: int, part: int = 0) -> list[Record]:
 
 def buffer(*, limit: int = 100, max_wait: float = 0.2, max_bytes: int = 1 << 20) -> Buffer:
     made = Buffer(limit=limit, max_wait=max_wait, max_bytes=max_bytes)
-    made.begin(P0, topic_id="T", start=0, replay_to=None)
-    made.begin(P1, topic_id="T", start=0, replay_to=None)
+    made.add_partition(P0, topic_id="T", start=0, replay_to=None)
+    made.add_partition(P1, topic_id="T", start=0, replay_to=None)
     return made
 
 
@@ -145,7 +145,7 @@ def test_refetched_records_are_left_out():
 def test_replay_cuts_exactly_at_the_plan():
     """The first batch of a successor ends where its predecessor's did; the rest is carried on."""
     made = buffer(limit=4, max_wait=0.0)
-    made.begin(P0, topic_id="T", start=10, replay_to=20)
+    made.add_partition(P0, topic_id="T", start=10, replay_to=20)
     made.add(P0, records(10, 18), now=1.0)
     assert made.close(99.0) is None, "neither limit nor wait may cut a replay short"
     made.add(P0, records(18, 25), now=2.0)
@@ -161,7 +161,7 @@ def test_replay_cuts_exactly_at_the_plan():
 def test_replay_goes_alone():
     """While a replay is read the other partitions are paused, and not in its batch."""
     made = buffer(max_wait=0.0)
-    made.begin(P0, topic_id="T", start=0, replay_to=3)
+    made.add_partition(P0, topic_id="T", start=0, replay_to=3)
     assert made.to_pause() == {P1}
     made.add(P1, records(0, 2, part=1), now=1.0)
     made.add(P0, records(0, 3), now=1.0)
@@ -185,7 +185,7 @@ def test_replay_goes_alone():
 def test_replay_ends_by_position(end: int, expected: list[str]):
     """A replay is complete by position: its last records may be markers, or gone."""
     made = buffer()
-    made.begin(P0, topic_id="T", start=10, replay_to=20)
+    made.add_partition(P0, topic_id="T", start=10, replay_to=20)
     made.add(P0, records(10, 12), now=1.0)
     made.end_at(P0, end)
     batch = made.close(1.0)

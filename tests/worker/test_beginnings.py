@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleet.slots import Phase
-from fleet.worker.plans import decode_cluster, decode_parts
+from fleet.worker.offsets.commit_metadata import decode_cluster, decode_parts
 from tests.worker.conftest import Group
 from tests.worker.test_consumer_life import committed_in_order
 

@@ -3,8 +3,8 @@
 import pytest
 
 from fleet.errors import FleetError
-from fleet.worker.narrowing import ALONE, PIECES, TOGETHER, Piece, pieces
-from fleet.worker.plans import Begun, decode_begun, decode_plan, encode_plan
+from fleet.worker.member.crash_search import ALONE, PIECES, TOGETHER, SuspectRange, pieces
+from fleet.worker.offsets.commit_metadata import Begun, decode_begun, decode_plan, encode_plan
 from tests.worker.flow import REVISION, Broker, Process
 
 
@@ -88,10 +88,10 @@ def test_pieces_are_few():
 
 def test_only_one_offset_alone_is_condemned():
     """Never a part of several, nor one that ran with others."""
-    assert Piece(start=0, end=1, tries=ALONE, until=9).condemned
-    assert not Piece(start=0, end=1, tries=ALONE - 1, until=9).condemned
-    assert not Piece(start=0, end=2, tries=99, until=9).condemned
-    assert not Piece(start=0, end=1, tries=99).condemned
+    assert SuspectRange(start=0, end=1, tries=ALONE, until=9).condemned
+    assert not SuspectRange(start=0, end=1, tries=ALONE - 1, until=9).condemned
+    assert not SuspectRange(start=0, end=2, tries=99, until=9).condemned
+    assert not SuspectRange(start=0, end=1, tries=99).condemned
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
-from fleet.worker.spark_link import SparkLink
+from fleet.worker.batch.spark_link import SparkLink
 
 
 class Busy:

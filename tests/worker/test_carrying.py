@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.worker.carrying import carry
-from fleet.worker.entrypoint import load
+from fleet.worker.batch.entrypoint import load
+from fleet.worker.batch.pickle_by_value import pickle_by_value
 
 THERE = """
 import pickle, sys
@@ -47,7 +47,7 @@ def test_a_package_on_the_path_goes_along(tmp_path: Path, unique: str):
     entrypoint = load(f"{name}.jobs:process", [str(tmp_path)])
     price = sys.modules[f"{name}.jobs"].price
     assert f"No module named '{name}'" in elsewhere(cloudpickle.dumps(price))
-    assert carry(entrypoint.name)
+    assert pickle_by_value(entrypoint.name)
     assert elsewhere(cloudpickle.dumps(price)) == "42"
 
 
@@ -55,4 +55,4 @@ def test_a_package_on_the_path_goes_along(tmp_path: Path, unique: str):
 def test_what_is_installed_is_named_only(entrypoint: str):
     """Of the standard library, of site-packages, and Fleet itself, wherever it lies."""
     load(entrypoint) if entrypoint.startswith("fleet") else __import__(entrypoint.partition(":")[0])
-    assert not carry(entrypoint)
+    assert not pickle_by_value(entrypoint)

@@ -6,12 +6,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError
 
 from fleet.clock import ManualClock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.errors import FleetError
 from fleet.model import Member
-from fleet.settings import WorkerSettings
-from fleet.spec import Cluster, GroupSpec
 from fleet.worker.events import Events
-from fleet.worker.protocols import (
+from fleet.worker.member.member_state import End
+from fleet.worker.member.protocols import (
     RETRIED,
     VOID,
     Fenced,
@@ -20,8 +21,7 @@ from fleet.worker.protocols import (
     protocol_of,
     verdict,
 )
-from fleet.worker.standing import End
-from fleet.worker.takeover import ForeignHolder, Former, Takeover
+from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
 
 
 def protocol(**worker):
@@ -29,7 +29,7 @@ def protocol(**worker):
     declared = {"entrypoint": "m:f", "protocol": "consumer", **worker}
     spec = GroupSpec.model_validate({"group": "g", "topics": ["t"], "worker": declared})
     return protocol_of(
-        WorkerSettings(cluster=Cluster(), bootstrap_servers="x", group=spec, revision="r")
+        WorkerSettings(cluster=ClusterSpec(), bootstrap_servers="x", group=spec, revision="r")
     )
 
 

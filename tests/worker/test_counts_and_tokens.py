@@ -1,10 +1,10 @@
 """Tokens are given once, and a count of beginnings is of one range alone."""
 
 from fleet.model import TopicPartition
-from fleet.worker.batches import InlineBatch
-from fleet.worker.narrowing import pieces
-from fleet.worker.plans import Begun, Ownership
-from tests.worker.test_culprits import Entry, batch, examined, found
+from fleet.worker.batch.batches import InlineBatch
+from fleet.worker.member.crash_search import pieces
+from fleet.worker.offsets.commit_metadata import Begun, Ownership
+from tests.worker.test_poison_search import Entry, batch, examined, found
 
 P0 = TopicPartition("t", 0)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
-from fleet.worker.eligibility import candidates, outranked
+from fleet.worker.slot.eligibility import candidates, outranked
 
 GATE = Gate(group="g", version=1, open=frozenset({0, 1}))
 FREE = [Slot(group="g", number=0), Slot(group="g", number=1)]

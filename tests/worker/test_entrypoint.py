@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import ConfigError
+from fleet.worker.batch.entrypoint import load, takes_batch_id
 from fleet.worker.context import BatchContext
-from fleet.worker.entrypoint import load, takes_batch_id
 
 CONTEXT = BatchContext(
     cluster="main",

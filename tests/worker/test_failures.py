@@ -16,13 +16,13 @@ from fleet.clock import SystemClock
 from fleet.kafka_source.columns import SCHEMA
 from fleet.kafka_source.failures import TRUNCATED, UNREAD
 from fleet.model import TopicPartition
-from fleet.worker.batches import InlineBatch
+from fleet.worker.batch.batch_run import BatchDone, Identity, Why
+from fleet.worker.batch.batches import InlineBatch
+from fleet.worker.batch.entrypoint import Entrypoint
+from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.batch.spark_link import is_spark_failure
 from fleet.worker.context import BatchContext, BatchRange
-from fleet.worker.entrypoint import Entrypoint
 from fleet.worker.events import Events
-from fleet.worker.executor import BatchRunner
-from fleet.worker.runs import BatchDone, Identity, Why
-from fleet.worker.spark_link import is_spark_failure
 from tests.support.spark_stand_in import Link
 
 CLOCK = SystemClock()

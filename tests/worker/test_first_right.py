@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport, proven, spoiled
-from fleet.worker.eligibility import candidates, outranked
+from fleet.worker.slot.eligibility import candidates, outranked
 
 HELD = Slot(group="g", number=0, holder="w", token=1, phase=Phase.ACTIVE, revision="r1")
 STANDBY = WorkerReport(

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
-from fleet.worker.backing_off import BackingOff
+from fleet.worker.member.backing_off import BackingOff
 from tests.worker.flow import Broker, Process
 
 
@@ -48,8 +48,8 @@ def test_a_sink_that_is_down_stops_no_partition(worker: Process, broker: Broker,
     worker.run()
     assert not worker.marks
     assert not worker.flow.busy, "a drain has nothing to wait for"
-    assert "so for 0 s, tried again in 1 s, at most for 600 s" in str(worker.standing.error)
-    assert worker.standing.failing_since is not None
+    assert "so for 0 s, tried again in 1 s, at most for 600 s" in str(worker.state.error)
+    assert worker.state.failing_since is not None
     calls = len(worker.begun)
     worker.run()
     assert len(worker.begun) == calls, "not before its time"
@@ -58,8 +58,8 @@ def test_a_sink_that_is_down_stops_no_partition(worker: Process, broker: Broker,
     worker.run()
     assert sink.rows == [(0, 0), (0, 1), (0, 2)]
     assert broker.committed[0][0] == 3
-    assert (worker.standing.error, worker.standing.failing_since) == (None, None)
-    assert not worker.standing.failed
+    assert (worker.state.error, worker.state.failing_since) == (None, None)
+    assert not worker.state.failed
 
 
 def test_a_later_record_is_the_witness(worker: Process, broker: Broker, sink: Sink):
@@ -98,7 +98,7 @@ def test_what_went_well_before_the_bad_record_is_committed(
     assert worker.marks == {0: (13, "OSError: poison")}
     assert broker.committed[0][0] == 13
     assert sink.rows == [(0, at) for at in range(13)]
-    assert worker.standing.records == 13
+    assert worker.state.records == 13
 
 
 def test_patience_has_an_end(worker: Process, sink: Sink):

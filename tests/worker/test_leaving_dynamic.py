@@ -8,7 +8,7 @@ from fleet.clock import ManualClock
 from fleet.slots import Gate, Phase
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import Events
-from fleet.worker.leaving import Completer
+from fleet.worker.slot.leave_completion import LeaveCompleter
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -31,7 +31,7 @@ def test_they_are_named_by_member_id_and_clear_themselves(tmp_path: Path):
         sent.extend(members)
         return None
 
-    completer = Completer(
+    completer = LeaveCompleter(
         store,
         group="g",
         static=False,

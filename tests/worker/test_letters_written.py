@@ -3,8 +3,8 @@
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.clock import SystemClock
-from fleet.worker.culprits import Letter
-from fleet.worker.dead_letters import DeadLetters
+from fleet.worker.batch.dead_letters import DeadLetters
+from fleet.worker.batch.poison_search import PoisonRecord
 from fleet.worker.events import Events
 from tests.worker.test_failures import batch
 
@@ -20,11 +20,11 @@ def letters(bootstrap: str, topic: str, seconds: float) -> DeadLetters:
     )
 
 
-def letter(offset: int) -> Letter:
+def letter(offset: int) -> PoisonRecord:
     whole = batch(0)
     (each,) = whole.ranges
     part = whole.part(each.tp, offset, offset + 1)
-    return Letter(tp=each.tp, offset=offset, part=part, error="E", attempts=4)
+    return PoisonRecord(tp=each.tp, offset=offset, part=part, error="E", attempts=4)
 
 
 def test_what_is_sent_is_there(mock_broker: str, unique: str):

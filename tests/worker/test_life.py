@@ -93,8 +93,8 @@ def test_two_leave_together(group: Group, broker: RunningBroker):
     left = group.store.slots(group.name)[1:3]
     assert {(slot.phase, slot.holder) for slot in left} == {(Phase.FREE, None)}
     assert {p.poll() for p in group.processes.values()} == {None}, "they stay up, without a slot"
-    standing = Counter(r.phase for r in group.store.reports(group.name))
-    assert standing == {"active": 1, "standby": 2}
+    state = Counter(r.phase for r in group.store.reports(group.name))
+    assert state == {"active": 1, "standby": 2}
     time.sleep(1.5)
     assert group.store.slots(group.name)[1:3] == left, "nobody takes a closed slot again"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.evidence import known_for
 from fleet.slots import Gate, Handover, Phase
+from fleet.slots.evidence import known_for
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.holding import Looker
+from fleet.worker.slot.slot_lease import SlotWatcher
 
 
 class FedStore(SqliteStore):
@@ -35,8 +35,8 @@ class Scene:
         )
         assert held is not None
         assert held.phase is Phase.JOINING
-        self.looker = Looker(self.store, group="g", lease=10.0, clock=self.clock)
-        self.looker.look()
+        self.watcher = SlotWatcher(self.store, group="g", lease=10.0, clock=self.clock)
+        self.watcher.look()
         self.dead()
 
     def later(self, seconds: float) -> None:
@@ -44,17 +44,17 @@ class Scene:
         while seconds > 0:
             self.clock.sleep(min(1.0, seconds))
             seconds -= 1.0
-            self.looker.look()
+            self.watcher.look()
 
     def dead(self) -> frozenset[int]:
         """One more look."""
-        self.looker.look()
-        return self.looker.dead()
+        self.watcher.look()
+        return self.watcher.dead()
 
     def takeable(self) -> list[int]:
         """What a standby may take."""
-        self.looker.look()
-        slots = self.looker.takeable(worker="s", revision="r", since=0.0)
+        self.watcher.look()
+        slots = self.watcher.takeable(worker="s", revision="r", since=0.0)
         return sorted(slot.number for slot in slots)
 
 
@@ -98,18 +98,18 @@ def test_a_store_that_cannot_tell_is_always_known(tmp_path: Path):
 
 
 def test_a_slot_that_was_handed_over_is_left_to_others(scene: Scene):
-    """While it is pinned, for a lease; how long it was free before its tenure says nothing."""
+    """While it is pinned, for a lease; how long it was free before its holder says nothing."""
     slot = scene.store.slots("g")[0]
     scene.later(10.0)
     assert scene.takeable() == [0, 1]
-    scene.later(60.0)  # as long as its tenure took
+    scene.later(60.0)  # as long as its holder took
     assert scene.store.release(slot, clean=True)
     asked = Handover(token=slot.token, revision="r")
     scene.store.write_gate(replace(scene.store.gate("g"), handover={0: asked}))
-    scene.looker.released(slot, handed=True)
+    scene.watcher.released(slot, handed=True)
     assert scene.takeable() == [1]
     scene.later(10.0)
     assert scene.takeable() == [0, 1]
     scene.store.write_gate(replace(scene.store.gate("g"), handover={}))
-    scene.looker.forget()
+    scene.watcher.forget()
     assert scene.takeable() == [0, 1]

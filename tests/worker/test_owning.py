@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.standing import Drain
+from fleet.worker.member.member_state import Drain
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import QUICK, Driven
 
@@ -88,7 +88,7 @@ def test_a_drain_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: str, 
     driven = working(drive, P[0], reading=reading)
     driven.member.drain(then)
     driven.turns(8)
-    assert driven.member.standing.phase == "draining"
+    assert driven.member.state.phase == "draining"
     assert all(kind not in {"close", "unassign"} for kind, _ in kafka.done)
     driven.may_end.set()
     if then is Drain.CLOSE:
@@ -97,7 +97,7 @@ def test_a_drain_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: str, 
         assert driven.member.ended.clean
         assert before(kafka, "close") == {P[0]: 3}
     elif then is Drain.HOLD:
-        driven.until(lambda: driven.member.standing.phase == "drained", "the drain")
+        driven.until(lambda: driven.member.state.phase == "drained", "the drain")
         assert kafka.committed(P[0])[-1] == 3
     else:
         driven.until(lambda: any(kind == "unassign" for kind, _ in kafka.done), "the leave")
@@ -136,7 +136,7 @@ def test_what_was_lost_is_not_committed(kafka, drive: Drive, reading: str):
     """Fault: every partition of the batch is taken for still ours."""
     driven = working(drive, *P[:2], reading=reading)
     kafka.lose(P[0])
-    driven.until(lambda: driven.member.standing.partitions == {P[1]}, "the loss")
+    driven.until(lambda: driven.member.state.partitions == {P[1]}, "the loss")
     kafka.commits[P[0]] = (99, "")  # its new owner
     driven.may_end.set()
     driven.until(lambda: kafka.committed(P[1])[-1] == 3, "what is left")
@@ -219,6 +219,6 @@ def test_a_position_that_is_gone_is_a_named_loss(kafka, drive: Drive, reading: s
         driven.until(lambda: kafka.committed(P[0])[-1] == 7, "the rest")
         assert driven.values() == [b"a", b"b", b"c", b"2", b"3"]
     else:
-        driven.until(lambda: driven.member.standing.quarantined == {P[0]}, "the quarantine")
+        driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the quarantine")
         assert kafka.commits[P[0]][0] == 3
-    assert driven.member.standing.lost_records == 2
+    assert driven.member.state.lost_records == 2

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
-from fleet.settings import WorkerSettings
-from fleet.spec import Cluster, GroupSpec, KubernetesRuntimeSpec
-from fleet.worker.entrypoint import load
-from fleet.worker.pod import put_first, raw_revision, settled, spark_url, template_of, unpack
+from fleet.worker.batch.entrypoint import load
+from fleet.worker.pod_environment import (
+    put_first,
+    raw_revision,
+    settled,
+    spark_url,
+    template_of,
+    unpack,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +49,7 @@ def settings(kind: str) -> WorkerSettings:
         }
     )
     return WorkerSettings(
-        cluster=Cluster(), bootstrap_servers="kafka:9092", group=group, revision="abc"
+        cluster=ClusterSpec(), bootstrap_servers="kafka:9092", group=group, revision="abc"
     )
 
 

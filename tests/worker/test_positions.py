@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.plans import encode_plan
+from fleet.worker.offsets.commit_metadata import encode_plan
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import Driven
 
@@ -72,7 +72,7 @@ def test_latest_is_committed_before_it_is_read(kafka, drive: Drive, worker, read
     first = drive(start_from="latest", reading=reading, **worker)
     first.member.start()
     kafka.assign(*P[:2])
-    first.until(lambda: first.member.standing.phase == "active", "it to be ready")
+    first.until(lambda: first.member.state.phase == "active", "it to be ready")
     assert {tp: kafka.committed(tp) for tp in P[:2]} == {P[0]: [3], P[1]: [3]}
     assert first_of(kafka, "commit") < first_of(kafka, "assign")
     first.drain()
@@ -115,7 +115,7 @@ def test_earliest_is_committed_and_a_clean_takeover_commits_nothing_more(kafka, 
     second = drive()
     second.member.start()
     kafka.assign(P[0])
-    second.until(lambda: second.member.standing.phase == "active", "it to be ready")
+    second.until(lambda: second.member.state.phase == "active", "it to be ready")
     assert len(kafka.committed(P[0])) == commits
     # The coordinator found; committed offsets and log start at the assignment: as ever.
     assert kafka.asked - asked == 3
@@ -158,9 +158,9 @@ def test_it_is_not_ready_before_its_choice_is_committed(kafka, drive: Drive):
     kafka.assign(P[0])
     driven.until(lambda: refused(kafka), "a refusal")
     driven.turns()
-    assert driven.member.standing.phase == "joining"
+    assert driven.member.state.phase == "joining"
     kafka.answers.clear()
-    driven.until(lambda: driven.member.standing.phase == "active", "it to be ready")
+    driven.until(lambda: driven.member.state.phase == "active", "it to be ready")
     assert kafka.committed(P[0]) == [3]
 
 
@@ -177,7 +177,7 @@ def test_whoever_goes_commits_its_choice_first(kafka, drive: Drive, then):
         driven.until(lambda: driven.member.ended is not None, "the end")
     else:
         kafka.revoke(P[0])
-        driven.until(lambda: not driven.member.standing.partitions and given_up(kafka), "it to go")
+        driven.until(lambda: not driven.member.state.partitions and given_up(kafka), "it to go")
     assert kafka.committed(P[0]) == [3]
 
 
@@ -189,9 +189,9 @@ def test_what_is_lost_is_not_committed(kafka, drive: Drive):
     kafka.assign(*P[:2])
     driven.until(lambda: refused(kafka), "a refusal")
     kafka.lose(P[1])
-    driven.until(lambda: driven.member.standing.partitions == {P[0]}, "the loss")
+    driven.until(lambda: driven.member.state.partitions == {P[0]}, "the loss")
     kafka.answers.clear()
-    driven.until(lambda: driven.member.standing.phase == "active", "what is left to be ready")
+    driven.until(lambda: driven.member.state.phase == "active", "what is left to be ready")
     assert kafka.committed(P[0]) == [3]
     assert kafka.committed(P[1]) == []
 
@@ -265,7 +265,7 @@ def test_a_loss_that_stops_keeps_its_commit_until_it_is_lifted(kafka, drive: Dri
     driven = drive()
     driven.member.start()
     kafka.assign(P[0])
-    driven.until(lambda: driven.member.standing.quarantined == {P[0]}, "the quarantine")
+    driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the quarantine")
     driven.turns()
     assert kafka.committed(P[0]) == []
     driven.member.lift(frozenset({P[0]}))

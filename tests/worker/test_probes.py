@@ -15,14 +15,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.settings import WorkerSettings
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.slots import Phase
 from fleet.slots.sqlite import SqliteStore
-from fleet.spec import Cluster, GroupSpec
 from fleet.worker.events import Events
+from fleet.worker.member.member_state import MemberState
 from fleet.worker.reach import Reach
-from fleet.worker.reporting import Reporter
-from fleet.worker.standing import Standing
+from fleet.worker.slot.reporting import Reporter
 
 
 class Probed:
@@ -37,7 +37,7 @@ class Probed:
             }
         )
         settings = WorkerSettings(
-            cluster=Cluster(), bootstrap_servers="127.0.0.1:1", group=group, revision="r1"
+            cluster=ClusterSpec(), bootstrap_servers="127.0.0.1:1", group=group, revision="r1"
         )
         self.clock = ManualClock()
         self.reporter = Reporter(
@@ -84,7 +84,7 @@ def test_a_start_is_allowed_and_says_what_it_waits_for(probed: Probed):
 
 def test_without_a_slot_is_well(probed: Probed):
     """A warm standby is ready and live, and told from an ill worker in words and by a field."""
-    probed.reporter.begin(probed.store)
+    probed.reporter.start(probed.store)
     probed.reporter.standby()
     assert probed.probes() == {"startupz": 200, "readyz": 200, "livez": 200}
     assert probed.get("/readyz")[1] == "ok: no slot; waits for a free slot that is open"
@@ -94,19 +94,19 @@ def test_without_a_slot_is_well(probed: Probed):
 
 def test_a_holder_is_ready_once_it_has_committed(probed: Probed):
     """Joining is neither ready nor ill; a failed batch is ill, a good one after it is not."""
-    standing = Standing(moved_at=probed.clock.monotonic())
+    state = MemberState(moved_at=probed.clock.monotonic())
     probed.reporter.standby()
-    probed.reporter.member(3, standing)
+    probed.reporter.member(3, state)
     assert probed.get("/readyz") == (503, "no: joining (slot 3)")
     assert probed.status()["condition"] == "joining"
-    standing.phase = Phase.ACTIVE
+    state.phase = Phase.ACTIVE
     assert probed.get("/readyz") == (200, "ok: serving (slot 3)")
-    standing.failed, standing.error = True, "orders-1 is quarantined at offset 7: ValueError: x"
+    state.failed, state.error = True, "orders-1 is quarantined at offset 7: ValueError: x"
     code, text = probed.get("/readyz")
-    assert (code, text) == (503, f"no: ill (slot 3): {standing.error}")
+    assert (code, text) == (503, f"no: ill (slot 3): {state.error}")
     assert probed.get("/livez")[0] == 200, "a restart would mend nothing"
-    standing.failed = False  # the other partitions' next batch
-    assert probed.get("/readyz") == (200, f"ok: serving (slot 3): {standing.error}")
+    state.failed = False  # the other partitions' next batch
+    assert probed.get("/readyz") == (200, f"ok: serving (slot 3): {state.error}")
     probed.reporter.left()
     assert probed.status()["condition"] == "no slot"
 
@@ -114,7 +114,7 @@ def test_a_holder_is_ready_once_it_has_committed(probed: Probed):
 @pytest.mark.parametrize("phase", [Phase.DRAINING, Phase.DRAINED, Phase.CLOSED])
 def test_a_drain_is_no_illness(probed: Probed, phase: Phase):
     """What is asked to go stays ready until it is gone, or a scale-down would rank it first."""
-    probed.reporter.member(0, Standing(phase=phase, moved_at=probed.clock.monotonic()))
+    probed.reporter.member(0, MemberState(phase=phase, moved_at=probed.clock.monotonic()))
     assert probed.get("/readyz")[0] == 200
 
 
@@ -122,16 +122,16 @@ def test_a_consumer_that_does_not_turn_is_not_live(probed: Probed):
     """30 s without a turn: ill, to be restarted; one that waits for brokers is not, for as long
     as it may; what it waited for is no turn that it missed.
     """
-    standing = Standing(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic())
+    state = MemberState(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic())
     probed.reporter.standby()
-    probed.reporter.member(0, standing)
+    probed.reporter.member(0, state)
     probed.clock.sleep(31)
     assert probed.probes() == {"startupz": 200, "readyz": 503, "livez": 503}
     assert probed.status()["condition"] == "ill"
-    with standing.waits(probed.clock):
+    with state.waits(probed.clock):
         assert probed.probes() == {"startupz": 200, "readyz": 200, "livez": 200}
         probed.clock.sleep(300)  # max_poll_interval: no wait for brokers is longer
-        with standing.waits(probed.clock):  # a commit inside an assignment: still one wait
+        with state.waits(probed.clock):  # a commit inside an assignment: still one wait
             assert probed.get("/livez")[0] == 200
         probed.clock.sleep(30)
         assert probed.get("/livez")[0] == 503, "a wait that never ends is a thread that hangs"
@@ -160,7 +160,7 @@ def test_a_standby_that_no_broker_answers_is_not_ready(probed: Probed):
     assert probed.get("/readyz") == (200, "ok: no slot; waits for a free slot that is open")
     reach.look()
     assert probed.status()["condition"] == "cut off"
-    probed.reporter.member(0, Standing(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic()))
+    probed.reporter.member(0, MemberState(phase=Phase.ACTIVE, moved_at=probed.clock.monotonic()))
     assert probed.get("/readyz")[0] == 200, "a holder works on, or says itself that it cannot"
 
 
@@ -171,7 +171,7 @@ def test_brokers_are_asked_only_while_there_is_no_slot(probed: Probed):
     reach.watch()
     asked.get(timeout=5)
     asked.get(timeout=5)
-    reach.rest()
+    reach.pause()
     time.sleep(0.02)
     while not asked.empty():
         asked.get()
@@ -199,7 +199,7 @@ def test_a_batch_over_its_time_is_ill_and_says_why(probed: Probed):
 
 def test_a_store_that_hangs_delays_no_answer(probed: Probed):
     """While a report waits for a locked store, probes answer at once."""
-    probed.reporter.begin(probed.store)
+    probed.reporter.start(probed.store)
     probed.reporter.standby()
     lock = sqlite3.connect(probed.store.database.path, isolation_level=None)
     lock.execute("BEGIN EXCLUSIVE")

@@ -11,9 +11,9 @@ import pytest
 from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
+from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.context import BatchContext, BatchRange
 from fleet.worker.sinks import write_parquet
-from fleet.worker.spark_link import SparkLink
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 

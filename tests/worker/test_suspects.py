@@ -2,8 +2,8 @@
 
 import pytest
 
-from fleet.worker.batches import InlineBatch
-from tests.worker.test_culprits import Entry, batch, examined, found
+from fleet.worker.batch.batches import InlineBatch
+from tests.worker.test_poison_search import Entry, batch, examined, found
 
 
 @pytest.mark.parametrize(("bad", "letters"), [(2, [0, 9]), (3, [])])

@@ -8,7 +8,7 @@ from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member
 from fleet.worker.events import Events
-from fleet.worker.takeover import ForeignHolder, Former, Takeover
+from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
 
 OURS = Former(instance_id="g-0", member_ids=("old", "m1"), workers=frozenset({"w", "dead"}))
 

@@ -12,12 +12,12 @@ from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member
 from fleet.slots import Handover, Slot
-from fleet.worker.building import membership_of
-from fleet.worker.membership import Membership
-from fleet.worker.reporting import Reporter
-from fleet.worker.spark_link import SparkLink
-from fleet.worker.standing import End, Ended
-from fleet.worker.tenure import Tenure
+from fleet.worker.batch.spark_link import SparkLink
+from fleet.worker.member.member_state import End, Ended
+from fleet.worker.member.membership import Membership
+from fleet.worker.slot.membership_setup import membership_of
+from fleet.worker.slot.reporting import Reporter
+from fleet.worker.slot.slot_holder import SlotHolder
 from tests.worker.holder import CLASSIC, CONSUMER, Parts
 
 FENCED = Ended(how=End.FENCED, sentence="82", clean=True)
@@ -47,7 +47,7 @@ class Scene(Parts):
     def __init__(self, folder: Path, worker: Mapping[str, Any]) -> None:
         clock = ManualClock()
         super().__init__(folder, clock=clock, link=Link(clock), worker=worker)
-        self.tenures: list[Tenure] = []
+        self.tenures: list[SlotHolder] = []
 
     def held(self, **fields: Any) -> Slot:
         """By `dead`, with these fields."""
@@ -57,19 +57,19 @@ class Scene(Parts):
         assert stored is not None
         return stored
 
-    def take(self) -> Tenure:
+    def take(self) -> SlotHolder:
         """Take the slot as it is."""
-        tenure = Tenure.take(self.tools, self.slot())
-        assert tenure is not None
-        self.tenures.append(tenure)
+        holder = SlotHolder.take(self.tools, self.slot())
+        assert holder is not None
+        self.tenures.append(holder)
         self.runner._call_later(lambda: None).result(10.0)  # behind what is to be cured
-        return tenure
+        return holder
 
     def ask(self, **gate: Any) -> None:
         """Somebody writes the gate."""
         assert self.store.write_gate(replace(self.store.gate("g"), **gate)) is not None
-        self.looker.forget()
-        self.looker.look()
+        self.watcher.forget()
+        self.watcher.look()
 
     def lose(self) -> None:
         """Somebody else takes the slot; its holder may write it in between."""
@@ -81,8 +81,8 @@ class Scene(Parts):
 
     def close(self) -> None:
         """End all threads."""
-        for tenure in self.tenures:
-            tenure._holding.abandon()
+        for holder in self.tenures:
+            holder._lease.abandon()
         self.runner.stop()
 
 
@@ -141,7 +141,7 @@ def test_a_slot_that_somebody_took_is_left(new):
     scene = new(CONSUMER)
     seen = scene.held(member_id="m")
     scene.lose()
-    assert Tenure.take(scene.tools, seen) is None
+    assert SlotHolder.take(scene.tools, seen) is None
     assert (scene.link.cured, scene.left) == ([], [])
 
 
@@ -178,58 +178,58 @@ def test_a_dead_member_of_kip_848_is_freed_before_the_join(new, released, leave)
 def test_what_is_asked_of_the_holder(new):
     """The most urgent first; of a token that is another holder's, nothing."""
     scene = new()
-    tenure = scene.take()
-    token = tenure._holding.slot.token
-    scene.looker.look()
-    assert tenure._ask() is None
+    holder = scene.take()
+    token = holder._lease.slot.token
+    scene.watcher.look()
+    assert holder._ask() is None
     scene.ask(rejoin={0: token - 1}, handover={0: Handover(token=token - 1, revision="r2")})
-    assert tenure._ask() is None, "asked of the holder before us"
+    assert holder._ask() is None, "asked of the holder before us"
     scene.ask(rejoin={0: token})
-    assert tenure._ask() == ("rejoin", token)
+    assert holder._ask() == ("rejoin", token)
     scene.ask(handover={0: Handover(token=token, revision="r2")})
-    assert tenure._ask() == ("handover", token)
+    assert holder._ask() == ("handover", token)
     scene.ask(quarantined=frozenset({0}))
-    assert tenure._ask() == ("slot closed", None)
+    assert holder._ask() == ("slot closed", None)
     scene.ask(quarantined=frozenset(), open=frozenset())
-    assert tenure._ask() == ("slot closed", None)
+    assert holder._ask() == ("slot closed", None)
     scene.ask(open=frozenset({0}), leaving=frozenset({0}))
-    assert tenure._ask() == ("leave", None)
+    assert holder._ask() == ("leave", None)
     scene.stop.set()
-    assert tenure._ask() == ("end", None)
+    assert holder._ask() == ("end", None)
 
 
-def unstarted(scene: Scene, tenure: Tenure) -> Membership:
+def unstarted(scene: Scene, holder: SlotHolder) -> Membership:
     """A membership that has not begun: what is asked of it stands in its queue."""
     made = membership_of(
         scene.tools.settings,
-        tenure._holding.slot,
+        holder._lease.slot,
         name="w",
         open_at=0.0,
         protocol=scene.tools.protocol,
         runner=scene.runner,
-        marks=tenure._marks,
+        marks=holder._quarantine,
         may_wait=lambda: True,
         clock=scene.clock,
         events=scene.events,
     )
-    tenure._membership = made
+    holder._membership = made
     return made
 
 
 def test_who_lost_its_slot_stops_at_once(new):
     """Its batch is void, and it is not asked for anything more [12]."""
     scene = new()
-    tenure = scene.take()
-    membership = unstarted(scene, tenure)
-    tenure._tick(membership)
+    holder = scene.take()
+    membership = unstarted(scene, holder)
+    holder._tick(membership)
     membership._commands.serve(0.0)
     assert not membership._done
     scene.lose()
-    assert not tenure._holding.renew()
-    tenure._tick(membership)
+    assert not holder._lease.renew()
+    holder._tick(membership)
     membership._commands.serve(0.0)
     assert membership._done
-    told = tenure._after(Ended(how=End.CLOSED, sentence="closed", clean=True))
+    told = holder._after(Ended(how=End.CLOSED, sentence="closed", clean=True))
     assert told == (1, "slot 0 has another holder or token: stopped, batch void")
     assert scene.slot().holder == "x"
 
@@ -237,18 +237,18 @@ def test_who_lost_its_slot_stops_at_once(new):
 def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
     """Its writer's clock is wrong."""
     scene = new()
-    tenure = scene.take()
+    holder = scene.take()
     asked = []
 
     def over(*_: Any, open_at: float, **__: Any) -> Membership:
         asked.append(open_at)
         raise FleetError("seen")
 
-    monkeypatch.setattr("fleet.worker.tenure.membership_of", over)
+    monkeypatch.setattr("fleet.worker.slot.slot_holder.membership_of", over)
     for ahead in (2.0, 3600.0):
         scene.ask(open_at=scene.clock.now() + ahead)
         with pytest.raises(FleetError, match="seen"):
-            tenure._one_membership()
+            holder._one_membership()
     assert [at - scene.clock.now() for at in asked] == [2.0, 30.0]
 
 
@@ -258,12 +258,12 @@ def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
 def test_fenced_once_it_joins_again(new):
     """It may be librdkafka fencing itself; twice within the session timeout it is another [15]."""
     scene = new()
-    tenure = scene.take()
-    assert tenure._after_fencing(FENCED) is None
+    holder = scene.take()
+    assert holder._after_fencing(FENCED) is None
     scene.clock.sleep(181.0)
-    assert tenure._after_fencing(FENCED) is None, "a session timeout later it is the first again"
+    assert holder._after_fencing(FENCED) is None, "a session timeout later it is the first again"
     scene.clock.sleep(179.0)
-    ended = tenure._after_fencing(FENCED)
+    ended = holder._after_fencing(FENCED)
     assert ended is not None
     assert "another process uses the instance id g-0" in ended[1]
     assert scene.store.gate("g").quarantined == {0}
@@ -273,9 +273,9 @@ def test_fenced_once_it_joins_again(new):
 def test_fenced_by_its_successor_it_stops(new):
     """The store is asked: it names who has the slot."""
     scene = new()
-    tenure = scene.take()
+    holder = scene.take()
     scene.lose()
-    assert tenure._after_fencing(FENCED) == (
+    assert holder._after_fencing(FENCED) == (
         1,
         "slot 0 has another holder (82): stopped, batch void",
     )
@@ -286,12 +286,12 @@ def test_refused_once_it_frees_the_id_and_joins_again(new):
     """Refused again it ends, and the next taker frees as well [10]."""
     scene = new(CONSUMER)
     scene.held(member_id="m")
-    tenure = scene.take()
+    holder = scene.take()
     scene.left.clear()
-    assert tenure._after_refusal(REFUSED) is None
+    assert holder._after_refusal(REFUSED) is None
     assert scene.left == [("g-0", "m")]
     scene.clock.sleep(30.0)
-    ended = tenure._after_refusal(REFUSED)
+    ended = holder._after_refusal(REFUSED)
     assert ended is not None
     assert "refuses g-0 (111)" in ended[1]
     assert (scene.slot().holder, scene.slot().clean) == (None, False)
@@ -301,13 +301,13 @@ def test_a_foreign_holder_closes_the_slot(new):
     """It is told by name, and not evicted."""
     scene = new(CONSUMER)
     scene.held(member_id="m")
-    tenure = scene.take()
+    holder = scene.take()
     scene.refusal = "82"
     scene.member = Member(
         member_id="m9", instance_id="g-0", client_id="somebody", host="/10.0.0.9",
         partitions=frozenset(),
     )  # fmt: skip
-    ended = tenure._after_refusal(REFUSED)
+    ended = holder._after_refusal(REFUSED)
     assert ended is not None
     assert "the process somebody at /10.0.0.9" in ended[1]
     assert scene.store.gate("g").quarantined == {0}

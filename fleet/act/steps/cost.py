@@ -8,11 +8,11 @@ of waiting per step.
 
 from fleet.act.steps.step_memory import StepStart
 from fleet.act.steps.work import StepWork, member_ids
-from fleet.counted import Counted
+from fleet.config.spec import CONSUMER_HEARTBEAT, ClassicWorker
 from fleet.decide.receipts import judge
 from fleet.errors import Unreachable
 from fleet.model import GroupState, Receipt, Step, StepKind
-from fleet.spec import CONSUMER_HEARTBEAT, ClassicWorker
+from fleet.model.counted import Counted
 from fleet.text import plural
 
 

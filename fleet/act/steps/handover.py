@@ -90,7 +90,7 @@ class _Roll:
         """
         spec = self._work.spec
         ahead = min(left, spec.rollout.max_parallel + 1)
-        return self._work.crew.ensure(self._new, ahead + spec.replicas.standby, least=min(left, 1))
+        return self._work.pool.ensure(self._new, ahead + spec.replicas.standby, least=min(left, 1))
 
     def _first_stock(self, left: int) -> int:
         """The same before the canary: without room for a single one, nothing was touched yet."""
@@ -110,9 +110,9 @@ class _Roll:
         deadline = work.clock.monotonic() + STOCK_PATIENCE
 
         def warm() -> bool:
-            work.crew.raise_if_ill(self._new)
+            work.pool.raise_if_ill(self._new)
             waited = work.clock.monotonic() > deadline
-            return waited or len(work.crew.warm(self._new)) >= stock
+            return waited or len(work.pool.warm(self._new)) >= stock
 
         limit = STOCK_PATIENCE + work.join_limit
         work.wait(warm, limit, f"{plural(stock, 'warm standby')} of revision {self._new}")
@@ -131,7 +131,7 @@ class _Roll:
 
     def _await_warm(self, count: int) -> None:
         limit = self._work.spec.rollout.warm_timeout
-        self._work.crew.await_warm(self._new, count, timeout=limit, wait=self._work.wait)
+        self._work.pool.await_warm(self._new, count, timeout=limit, wait=self._work.wait)
 
     def _give_up(self, error: FleetError) -> NoReturn:
         """Its workers go; those of the old revision never stopped."""
@@ -139,9 +139,9 @@ class _Roll:
         slots = work.slots()
         running = {revision for n in self._step.slots if (revision := slots[n].revision)}
         old = min(running - {new}, default=new)
-        warm = set(work.crew.warm(new)) if old == new else set()
+        warm = set(work.pool.warm(new)) if old == new else set()
         work.progress(f"  no worker of {new} gets warm ({error}); they go again")
-        work.remove(sorted(set(work.crew.free(new)) - warm))
+        work.remove(sorted(set(work.pool.free(new)) - warm))
         work.keep_standbys(old)
         raise RolledBack(
             f"no worker of revision {new} got warm: {error}; nothing was handed over, {old} goes on"
@@ -180,7 +180,7 @@ class _Roll:
         found, memory = self._work.slots(), self._memory()
         slots = [found[n] for n in numbers]
         if canary:
-            self._work.crew.raise_if_ill(self._new)
+            self._work.pool.raise_if_ill(self._new)
             for slot in slots:
                 raise_on_error(self._work, slot, self._new)
         return all(runs(slot, self._new) and memory.since(slot) for slot in slots)
@@ -191,7 +191,7 @@ class _Roll:
         work.progress(f"  the canary failed ({error}); slot {number} goes back to {old}")
         back = way_back(work.slots()[number], old)
         work.write_gate(lambda gate: asking(gate, back, instead_of=(number,)))
-        failed = [w.name for w in work.crew.wanted() if w.revision == self._new != old]
+        failed = [w.name for w in work.pool.wanted() if w.revision == self._new != old]
         work.remove(failed)
         what = f"slot {number} to run revision {old} again"
         work.wait(lambda: runs(work.slots()[number], old), work.pass_limit, what)

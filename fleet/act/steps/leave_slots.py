@@ -32,7 +32,7 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     notes = leave_together(work, step.slots)
     drop_holders(work)
     if step.kind is StepKind.STOP_ALL:
-        work.remove([w.name for w in work.crew.wanted() if w.revision != step.revision])
+        work.remove([w.name for w in work.pool.wanted() if w.revision != step.revision])
     return notes
 
 
@@ -44,7 +44,7 @@ def leave_together(work: StepWork, slots: Sequence[int]) -> tuple[str, ...]:
     """
     numbers = frozenset(slots)
     if work.lease.recall(LeaveMemory).holders is None:
-        held = {n: worker for n, worker in work.crew.holders().items() if n in numbers}
+        held = {n: worker for n, worker in work.pool.holders().items() if n in numbers}
         work.lease.remember(LeaveMemory(holders=held))
     work.write_gate(lambda gate: asked_to_leave(gate, numbers))
     work.progress(f"  draining {slots_of(slots)}, then one leave for all")
@@ -89,7 +89,7 @@ def _send_leave(work: StepWork, numbers: frozenset[int]) -> tuple[str, ...]:
 def _instance_of(work: StepWork, slot: Slot) -> str | None:
     """The member's instance id; what it runs says so, not what shall run next."""
     wanted = work.spec.worker is not None and work.spec.worker.membership == "static"
-    static = work.crew.is_static(slot.revision, otherwise=wanted)
+    static = work.pool.is_static(slot.revision, otherwise=wanted)
     return slot.instance_id() if static else None
 
 
@@ -102,7 +102,7 @@ def _all_released(work: StepWork, numbers: frozenset[int]) -> bool:
 def drop_holders(work: StepWork) -> None:
     """Remove the workers that held the slots which left."""
     held = set((work.lease.recall(LeaveMemory).holders or {}).values())
-    work.remove([w.name for w in work.crew.wanted() if w.name in held])
+    work.remove([w.name for w in work.pool.wanted() if w.name in held])
 
 
 def asked_to_leave(gate: Gate, numbers: frozenset[int]) -> Gate:

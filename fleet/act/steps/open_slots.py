@@ -59,14 +59,14 @@ def open_together(
 
 def _warm(work: StepWork, revision: str, slots: int) -> None:
     """Have workers for the slots, and the standbys beside them as far as there is room."""
-    count = work.crew.ensure(revision, slots + work.spec.replicas.standby, least=slots)
+    count = work.pool.ensure(revision, slots + work.spec.replicas.standby, least=slots)
     work.progress(f"  warming {plural(count, 'standby')} of revision {revision}")
-    work.crew.await_warm(revision, count, timeout=work.spec.rollout.warm_timeout, wait=work.wait)
+    work.pool.await_warm(revision, count, timeout=work.spec.rollout.warm_timeout, wait=work.wait)
 
 
 def all_active(work: StepWork, numbers: Sequence[int]) -> bool:
     """Whether all slots have a ready member; FleetError where a worker of the plan cannot start."""
-    work.crew.raise_if_ill(work.lease.change.plan.revision)
+    work.pool.raise_if_ill(work.lease.change.plan.revision)
     slots = work.slots()
     return all(n in slots and slots[n].phase is Phase.ACTIVE for n in numbers)
 

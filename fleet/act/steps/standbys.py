@@ -9,14 +9,14 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     """Wait until every open slot is held and as many standbys as are wanted are warm."""
     standby = work.spec.replicas.standby
     gate = work.gate()
-    unheld = gate.open - work.crew.holders().keys()
+    unheld = gate.open - work.pool.holders().keys()
     grace = work.spec.rollout.drain_timeout
-    work.crew.settle_standbys(step.revision, standby + len(unheld), grace=grace)
+    work.pool.settle_standbys(step.revision, standby + len(unheld), grace=grace)
 
     def manned() -> bool:
-        work.crew.raise_if_ill(step.revision)
-        held = gate.open <= work.crew.holders().keys()
-        return held and len(work.crew.warm(step.revision)) >= standby
+        work.pool.raise_if_ill(step.revision)
+        held = gate.open <= work.pool.holders().keys()
+        return held and len(work.pool.warm(step.revision)) >= standby
 
     limit = work.spec.rollout.warm_timeout + work.spec.runtime.lease
     work.wait(manned, limit, f"every open slot to be held and {plural(standby, 'warm standby')}")

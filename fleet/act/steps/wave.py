@@ -84,7 +84,7 @@ def _roll_back(work: StepWork, step: Step, fresh: Sequence[int], error: str) -> 
     work.progress(f"  the first wave failed ({error}); it leaves again")
     leave_together(work, fresh)
     work.unpin(fresh)
-    work.remove([w.name for w in work.crew.wanted() if w.revision == step.revision])
+    work.remove([w.name for w in work.pool.wanted() if w.revision == step.revision])
     raise RolledBack(f"the first wave failed: {error}; its workers left, the old ones go on")
 
 

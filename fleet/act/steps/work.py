@@ -4,15 +4,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
-from fleet.act.crew import Crew, Wait
 from fleet.act.join_window import JoinWindow
 from fleet.act.lease import ChangeLease
+from fleet.act.standby_pool import StandbyPool, Wait
 from fleet.clock import Clock
-from fleet.counted import Counted
-from fleet.evidence import Watch
+from fleet.config.spec import GroupSpec
 from fleet.model import GroupState
+from fleet.model.counted import Counted
 from fleet.slots import Gate, Handover, Slot, SlotStore
-from fleet.spec import GroupSpec
+from fleet.slots.evidence import LeaseWatch
 
 Leave = Callable[..., str | None]
 """leave(group, [(instance id or None, member id), …], reason=…) in one request: None = all are
@@ -43,7 +43,7 @@ class StepWork:
     """Seconds for a member to get or give up its slot, beyond drain and lease."""
     spec: GroupSpec
     store: SlotStore
-    crew: Crew
+    pool: StandbyPool
     leave: Leave
     lease: ChangeLease
     wait: Wait
@@ -52,11 +52,13 @@ class StepWork:
     progress: Callable[[str], None]
     window: JoinWindow | None
     """Of a KIP-848 group: raised while several slots open, so that their joins are one."""
-    _watch: Watch = field(init=False)
+    _watch: LeaseWatch = field(init=False)
 
     def __post_init__(self) -> None:
         lease = self.spec.runtime.lease
-        self._watch = Watch.over(self.store, group=self.spec.group, lease=lease, clock=self.clock)
+        self._watch = LeaseWatch.over(
+            self.store, group=self.spec.group, lease=lease, clock=self.clock
+        )
 
     @property
     def pass_limit(self) -> float:
@@ -93,18 +95,18 @@ class StepWork:
 
     def remove(self, names: Sequence[str]) -> None:
         """Ask for the end of these workers, in the time that a drain may take."""
-        self.crew.remove(names, grace=self.spec.rollout.drain_timeout)
+        self.pool.remove(names, grace=self.spec.rollout.drain_timeout)
 
     def retire_all(self, revision: str) -> None:
         """Remove the standbys of other revisions."""
-        free = set(self.crew.free())
-        old = [w.name for w in self.crew.wanted() if w.revision != revision and w.name in free]
+        free = set(self.pool.free())
+        old = [w.name for w in self.pool.wanted() if w.revision != revision and w.name in free]
         self.remove(sorted(old))
 
     def keep_standbys(self, revision: str) -> None:
         """As many of the revision as are wanted and there is room for, and none of another."""
         wanted, grace = self.spec.replicas.standby, self.spec.rollout.drain_timeout
-        self.crew.settle_standbys(revision, wanted, grace=grace, least=0)
+        self.pool.settle_standbys(revision, wanted, grace=grace, least=0)
 
 
 def asking(gate: Gate, asks: dict[int, Handover], *, instead_of: Sequence[int] = ()) -> Gate:

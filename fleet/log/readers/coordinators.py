@@ -16,9 +16,9 @@ from typing import Any
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from fleet.clock import Clock
-from fleet.closing import Closing
 from fleet.log.readers.group_log import TOPIC
-from fleet.rebalances import CoordinatorMove
+from fleet.model.rebalances import CoordinatorMove
+from fleet.system.closing import Closing
 
 
 class Coordinators(Closing):

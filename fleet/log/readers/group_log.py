@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from fleet.clock import Clock
-from fleet.closing import Closing
 from fleet.errors import FleetError, Unreachable
 from fleet.log.records import (
     AssignmentEpoch,
@@ -30,6 +29,7 @@ from fleet.log.records import (
     Tombstone,
     decode,
 )
+from fleet.system.closing import Closing
 
 TOPIC: Final = "__consumer_offsets"
 READS_ONLY: Final[Mapping[str, Any]] = {

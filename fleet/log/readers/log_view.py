@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from fleet.clock import Clock
-from fleet.lag.columns import Commits
+from fleet.lag.lag_columns import Commits
 from fleet.log.readers.positions import Positions, key_of, key_to
 from fleet.log.records import OffsetCommit, Record, Undecoded, decode
-from fleet.log.replay.causes import Committed, Replay
+from fleet.log.replay.causes import Replay, ReplayedCommit
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Membership, Rebalance
-from fleet.totals import Totals
+from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
+from fleet.model.totals import Totals
 
 KEEP: Final = 86_400.0
 """Seconds for which rebalances are kept."""
@@ -73,7 +73,7 @@ class LogView:
         self._changed: dict[str, int] = {}
         self._epochs: dict[int, int] = {}
         self._rebalances: dict[str, deque[Rebalance]] = {}
-        self._memberships: dict[str, deque[Membership]] = {}
+        self._memberships: dict[str, deque[MembershipSpan]] = {}
         self._totals: dict[str, Totals] = {}
         self._names: dict[str, str] = {}
         self._errors: dict[tuple[int, int], int] = {}
@@ -132,7 +132,7 @@ class LogView:
 
     def memberships(
         self, *, group: str, since: float | None = None, until: float | None = None
-    ) -> list[Membership]:
+    ) -> list[MembershipSpan]:
         """Who joined, left, was replaced or got other partitions, oldest first."""
         with self._lock:
             kept = list(_of(self._memberships, group))
@@ -230,13 +230,13 @@ class LogView:
             else:
                 self._keep_one(self._memberships, group, made)
 
-    def _committed(self, group: str, tp: TopicPartition) -> Committed | None:
+    def _committed(self, group: str, tp: TopicPartition) -> ReplayedCommit | None:
         """What a replay asks: the last commit of a partition, and its rhythm."""
         found = self._positions.rhythm(key_to(group, tp))
         if found is None:
             return None
         offset, ms, gap, early = found
-        return Committed(offset, ms / 1000, None if gap < 0 else gap / 1000, early)
+        return ReplayedCommit(offset, ms / 1000, None if gap < 0 else gap / 1000, early)
 
     def _keep_one(self, kept: "dict[str, deque[Any]]", group: str, made: Any) -> None:
         kept.setdefault(group, deque(maxlen=self._most)).append(made)

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from fleet.lag.columns import NONE, Commits
 from fleet.lag.gap import is_early, usual_gap
+from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.records import OffsetCommit
 from fleet.model import TopicPartition
 

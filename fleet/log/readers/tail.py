@@ -30,9 +30,9 @@ from confluent_kafka import (
 )
 
 from fleet.clock import Clock
-from fleet.closing import Closing
 from fleet.log.readers.group_log import DENIED, READS_ONLY, TOPIC, Unreadable
 from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
+from fleet.system.closing import Closing
 
 _CONFIG: Final[Mapping[str, Any]] = {
     **READS_ONLY,

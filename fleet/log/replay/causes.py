@@ -16,15 +16,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fleet.errors import SchemaTooNew
-from fleet.log.replay.classic import Classic
+from fleet.log.record_types import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
+from fleet.log.replay.classic import ClassicReplay
 from fleet.log.replay.epochs import Epochs
-from fleet.log.replay.group_state import AskedCommits, Committed, GroupState, Member
+from fleet.log.replay.group_state import AskedCommits, ReplayedCommit, ReplayedGroup, ReplayedMember
 from fleet.log.replay.raw_epochs import typed
-from fleet.log.shapes import GroupMetadata, OffsetCommit, Record, Tombstone, Undecoded
 from fleet.model import TopicPartition
-from fleet.rebalances import Known, Membership, Rebalance
+from fleet.model.rebalances import Known, MembershipSpan, Rebalance
 
-__all__ = ["SCHEMA", "Committed", "Member", "Replay"]
+__all__ = ["SCHEMA", "Replay", "ReplayedCommit", "ReplayedMember"]
 
 SCHEMA: Final = 1
 
@@ -38,12 +38,12 @@ class Replay:
     """
 
     def __init__(self, cluster: str, group: str) -> None:
-        self._state = GroupState(cluster, group)
-        self._classic = Classic()
+        self._state = ReplayedGroup(cluster, group)
+        self._classic = ClassicReplay()
         self._epochs = Epochs()
         self._offset = -1
 
-    def feed(self, partition: int, record: Record) -> list[Rebalance | Membership]:
+    def feed(self, partition: int, record: Record) -> list[Rebalance | MembershipSpan]:
         """What this record completes, oldest first; often nothing.
 
         `partition` is that of `__consumer_offsets`. A KIP-848 rebalance comes once its end is
@@ -87,13 +87,13 @@ class Replay:
             return
         if topic_id is not None and topic_id not in self._state.learnt:
             self._state.learn(topic_id, tp.topic)
-        self._state.commits[tp] = Committed(committed, at, gap, early)
+        self._state.commits[tp] = ReplayedCommit(committed, at, gap, early)
 
-    def _deleted(self, record: Tombstone) -> list[Rebalance | Membership]:
+    def _deleted(self, record: Tombstone) -> list[Rebalance | MembershipSpan]:
         if record.type == 2:
             if self._state.protocol == "classic":
                 self._state.closed_at = record.timestamp_ms / 1000
-                self._classic = Classic()
+                self._classic = ClassicReplay()
         elif len(record.key) == 2:
             self._state.commits.pop(TopicPartition(*record.key), None)  # type: ignore[arg-type]
         return []
@@ -109,7 +109,7 @@ class Replay:
         """
         self._state.give(names)
 
-    def ask_commits(self, find: Callable[[TopicPartition], Committed | None]) -> None:
+    def ask_commits(self, find: Callable[[TopicPartition], ReplayedCommit | None]) -> None:
         """Commits are asked for here when a cause needs them, instead of being fed.
 
         For a reader that keeps them for other ends; `as_json` and `commits` are without them.
@@ -176,7 +176,7 @@ class Replay:
         """How many members it has."""
         return len(self._state.members)
 
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[ReplayedMember, ...]:
         """Who is in the group after the last record, by name; for reading only."""
         return tuple(self._state.members[who] for who in sorted(self._state.members))
 
@@ -204,9 +204,9 @@ class Replay:
                 f"a group's replay was kept with schema {kept['schema']}, and this version knows "
                 f"{SCHEMA}: use the version that wrote it, or build the history anew"
             )
-        state = GroupState.from_json(kept["group"])
+        state = ReplayedGroup.from_json(kept["group"])
         replay = cls(state.cluster, state.group)
         replay._state, replay._offset = state, kept["offset"]
-        replay._classic = Classic.from_json(kept["classic"])
+        replay._classic = ClassicReplay.from_json(kept["classic"])
         replay._epochs = Epochs.from_json(kept["epochs"], state)
         return replay

@@ -14,11 +14,11 @@ all joined at the record's `currentStateTimestamp`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fleet.log.replay.group_state import GroupState, Member
-from fleet.log.replay.reasons import Change, Silence, Verdict, of_generation
-from fleet.log.shapes import ClassicMember, GroupMetadata
+from fleet.log.record_types import ClassicMember, GroupMetadata
+from fleet.log.replay.group_state import ReplayedGroup, ReplayedMember
+from fleet.log.replay.reasons import GenerationChange, Reason, Silence, of_generation
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Known, Membership, Rebalance
+from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
 
 _REPLACEMENT_S = 60.0
 """A first record whose state is older than this was rewritten for a replaced member."""
@@ -27,7 +27,7 @@ _MOVED_S = 60.0
 
 
 @dataclass(slots=True)
-class Classic:
+class ClassicReplay:
     """What a classic group's next record is compared with, besides the members."""
 
     at: float | None = None
@@ -46,7 +46,7 @@ class Classic:
         return [self.at, self.assignor, withheld, list(self.left), self.grew]
 
     @classmethod
-    def from_json(cls, kept: list[object]) -> "Classic":
+    def from_json(cls, kept: list[object]) -> "ClassicReplay":
         """What `as_json` gave."""
         at, assignor, withheld, left, grew = kept
         assert isinstance(withheld, list)
@@ -59,7 +59,7 @@ class Classic:
             grew=bool(grew),
         )
 
-    def feed(self, group: GroupState, record: GroupMetadata) -> list[Rebalance | Membership]:
+    def feed(self, group: ReplayedGroup, record: GroupMetadata) -> list[Rebalance | MembershipSpan]:
         """One record; `group` is brought up to date."""
         converted = _opened(group, record)
         if group.number is not None and record.generation < group.number and not converted:
@@ -84,10 +84,10 @@ class Classic:
 
     def _rebalance(
         self,
-        group: GroupState,
+        group: ReplayedGroup,
         record: GroupMetadata,
-        before: Mapping[str, Member],
-        now: Mapping[str, Member],
+        before: Mapping[str, ReplayedMember],
+        now: Mapping[str, ReplayedMember],
     ) -> Rebalance:
         if group.number is None and record.generation == 1 and group.origin is None:
             group.origin = Cause.CREATED
@@ -138,20 +138,20 @@ class Classic:
 
     def _verdict(
         self,
-        group: GroupState,
+        group: ReplayedGroup,
         record: GroupMetadata,
-        before: Mapping[str, Member],
-        now: Mapping[str, Member],
+        before: Mapping[str, ReplayedMember],
+        now: Mapping[str, ReplayedMember],
         *,
         aborted: int,
         started_at: float | None,
         resubscribed: bool,
         grown: bool,
-    ) -> Verdict:
+    ) -> Reason:
         """What is different, put to the rules."""
         gone = [before[who] for who in sorted(before.keys() - now.keys())]
         return of_generation(
-            Change(
+            GenerationChange(
                 origin=group.origin,
                 first=group.number is None,
                 joined=bool(now.keys() - before.keys()),
@@ -172,10 +172,10 @@ class Classic:
 
     def _start(
         self,
-        group: GroupState,
+        group: ReplayedGroup,
         record: GroupMetadata,
-        before: Mapping[str, Member],
-        now: Mapping[str, Member],
+        before: Mapping[str, ReplayedMember],
+        now: Mapping[str, ReplayedMember],
         aborted: int,
     ) -> tuple[float | None, Known]:
         end = _joined_at(record)
@@ -200,9 +200,9 @@ class Classic:
 
     def _silence(
         self,
-        group: GroupState,
-        before: Mapping[str, Member],
-        member: Member,
+        group: ReplayedGroup,
+        before: Mapping[str, ReplayedMember],
+        member: ReplayedMember,
         record: GroupMetadata,
         started_at: float | None,
     ) -> Silence:
@@ -227,10 +227,10 @@ class Classic:
 
     def _settle(
         self,
-        group: GroupState,
+        group: ReplayedGroup,
         record: GroupMetadata,
-        before: Mapping[str, Member],
-        now: dict[str, Member],
+        before: Mapping[str, ReplayedMember],
+        now: dict[str, ReplayedMember],
         *,
         converted: bool,
     ) -> None:
@@ -258,7 +258,7 @@ class Classic:
         group.members, group.number = now, record.generation
 
 
-def _opened(group: GroupState, record: GroupMetadata) -> bool:
+def _opened(group: ReplayedGroup, record: GroupMetadata) -> bool:
     """Settle what a deletion before this record meant; True where KIP-848 became classic."""
     if group.closed_at is None:
         return False
@@ -277,7 +277,9 @@ def _joined_at(record: GroupMetadata) -> float:
     return min(at, record.timestamp_ms) / 1000
 
 
-def _replaced(before: Mapping[str, Member], now: Mapping[str, Member]) -> tuple[str, ...]:
+def _replaced(
+    before: Mapping[str, ReplayedMember], now: Mapping[str, ReplayedMember]
+) -> tuple[str, ...]:
     both = sorted(before.keys() & now.keys())
     return tuple(who for who in both if before[who].member_id != now[who].member_id)
 
@@ -290,23 +292,23 @@ def _is_rewritten(record: GroupMetadata) -> bool:
     return record.timestamp_ms / 1000 - _joined_at(record) > _REPLACEMENT_S
 
 
-def _coordinator_moved(group: GroupState, record: GroupMetadata) -> bool:
+def _coordinator_moved(group: ReplayedGroup, record: GroupMetadata) -> bool:
     if group.coordinator_at is None:
         return False
     return 0 <= record.timestamp_ms / 1000 - group.coordinator_at <= _MOVED_S
 
 
-def _members(group: GroupState, record: GroupMetadata) -> dict[str, Member]:
+def _members(group: ReplayedGroup, record: GroupMetadata) -> dict[str, ReplayedMember]:
     found = (_member(group, each, record) for each in record.members)
     return {member.identity: member for member in found}
 
 
-def _member(group: GroupState, member: ClassicMember, record: GroupMetadata) -> Member:
+def _member(group: ReplayedGroup, member: ClassicMember, record: GroupMetadata) -> ReplayedMember:
     known = group.members.get(member.instance_id or member.member_id)
     # A rewritten record says of one member only that it is new: the others' times stand.
     same = known is not None and record.generation == group.number
     renewed = known is None or known.member_id != member.member_id or not same
-    return Member(
+    return ReplayedMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
         client_id=member.client_id,
@@ -322,16 +324,16 @@ def _member(group: GroupState, member: ClassicMember, record: GroupMetadata) -> 
 
 
 def _rows(
-    group: GroupState,
-    before: Mapping[str, Member],
-    now: Mapping[str, Member],
+    group: ReplayedGroup,
+    before: Mapping[str, ReplayedMember],
+    now: Mapping[str, ReplayedMember],
     record: GroupMetadata,
     *,
     first: bool,
-) -> list[Rebalance | Membership]:
+) -> list[Rebalance | MembershipSpan]:
     """Who came, went, was replaced, or owns something else."""
     at, number, offset = record.timestamp_ms / 1000, record.generation, record.offset
-    found: list[tuple[str, Member]] = [
+    found: list[tuple[str, ReplayedMember]] = [
         ("left", before[who]) for who in sorted(before.keys() - now.keys())
     ]
     unknown = first and group.origin is None and record.generation > 1

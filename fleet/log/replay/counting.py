@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
-from fleet.counted import Counted
+from fleet.log.record_types import OffsetCommit, Record, Tombstone, Undecoded
 from fleet.log.replay.causes import Replay
-from fleet.log.shapes import OffsetCommit, Record, Tombstone, Undecoded
 from fleet.model import TopicPartition
-from fleet.rebalances import Rebalance
+from fleet.model.counted import Counted
+from fleet.model.rebalances import Rebalance
 
 _GAPS = 20
 _COMMITS = (0, 1)

@@ -17,18 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fleet.log.replay.group_state import AWAY, STABLE, UNREVOKED, GroupState, Member
-from fleet.log.replay.pending import Open
-from fleet.log.replay.reasons import (
-    BEATS,
-    SESSION_S,
-    Silence,
-    Step,
-    Verdict,
-    of_assignment,
-    of_epoch,
-)
-from fleet.log.shapes import (
+from fleet.log.record_types import (
     AssignmentEpoch,
     ConsumerGroupEpoch,
     ConsumerGroupMember,
@@ -38,8 +27,19 @@ from fleet.log.shapes import (
     TargetAssignment,
     Tombstone,
 )
+from fleet.log.replay.group_state import AWAY, STABLE, UNREVOKED, ReplayedGroup, ReplayedMember
+from fleet.log.replay.pending import Open
+from fleet.log.replay.reasons import (
+    BEATS,
+    SESSION_S,
+    EpochChange,
+    Reason,
+    Silence,
+    of_assignment,
+    of_epoch,
+)
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, Membership, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 
 PROTOCOLS: Final[Mapping[int, str]] = {
     **dict.fromkeys((3, 4, 5, 6, 7, 8, 16), "consumer"),
@@ -51,7 +51,7 @@ _GROUP, _MEMBER = frozenset({3, 11, 17}), frozenset({5, 10, 19})
 _OPEN: Final = 32
 _STEPS: Final = 16
 
-Rows = list[Rebalance | Membership]
+Rows = list[Rebalance | MembershipSpan]
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Epochs:
     hash: int = 0
     roster: dict[str, str] = field(default_factory=dict)
     """Member ids by identity at the last assignment."""
-    steps: list[Verdict] = field(default_factory=list)
+    steps: list[Reason] = field(default_factory=list)
     joined: bool = False
     resubscribed: bool = False
     assignor: bool = False
@@ -80,7 +80,7 @@ class Epochs:
     last_at: float = 0.0
     last_assignor: str | None = None
 
-    def feed(self, group: GroupState, record: Record) -> Rows:
+    def feed(self, group: ReplayedGroup, record: Record) -> Rows:
         """One record; `group` is brought up to date."""
         self.last_at = max(self.last_at, record.timestamp_ms / 1000)
         if isinstance(record, Tombstone):
@@ -101,7 +101,7 @@ class Epochs:
             self.initialised = True
         return []
 
-    def _opened(self, group: GroupState, record: Record) -> bool:
+    def _opened(self, group: ReplayedGroup, record: Record) -> bool:
         """Settle what a deletion before this record meant; False where it cannot be placed."""
         protocol = PROTOCOLS.get(record.type)
         if protocol is None:
@@ -119,7 +119,7 @@ class Epochs:
         group.protocol = protocol
         return True
 
-    def _forget(self, group: GroupState) -> None:
+    def _forget(self, group: ReplayedGroup) -> None:
         group.forget()
         self._reset()
 
@@ -129,13 +129,13 @@ class Epochs:
         self.subscribed, self.width, self.added = {}, {}, set()
         self.joined = self.resubscribed = self.assignor = self.initialised = False
 
-    def _called(self, group: GroupState) -> None:
+    def _called(self, group: ReplayedGroup) -> None:
         """Note who is there, for the next assignment to be compared with."""
         self.roster = {who: member.member_id for who, member in group.members.items()}
         self.subscribed = {who: member.topics for who, member in group.members.items()}
         self.width, self.added = dict(group.width), set()
 
-    def _targeted(self, group: GroupState, partitions: tuple[TopicPartition, ...]) -> None:
+    def _targeted(self, group: ReplayedGroup, partitions: tuple[TopicPartition, ...]) -> None:
         """Note what a member shall own."""
         more = {tp for tp in partitions if tp.partition >= self.width.get(tp.topic, math.inf)}
         self.added |= more
@@ -143,9 +143,9 @@ class Epochs:
 
     # --- members ----------------------------------------------------------------------------
 
-    def _member(self, group: GroupState, record: ConsumerGroupMember) -> Rows:
+    def _member(self, group: ReplayedGroup, record: ConsumerGroupMember) -> Rows:
         topics = tuple(sorted((*record.topics, *filter(None, (record.regex,)))))
-        now = Member(
+        now = ReplayedMember(
             member_id=record.member_id,
             instance_id=record.instance_id,
             client_id=record.client_id,
@@ -178,10 +178,14 @@ class Epochs:
             return [self._row(group, "replaced", now, record)]
         return []
 
-    def _current(self, group: GroupState, record: CurrentAssignment) -> Rows:
+    def _current(self, group: ReplayedGroup, record: CurrentAssignment) -> Rows:
         member = _by_id(group, record.member_id)
         if member is None:  # its own record may come yet: compaction keeps the later one
-            _hold(group, group.early.setdefault(record.member_id, Member(record.member_id)), record)
+            _hold(
+                group,
+                group.early.setdefault(record.member_id, ReplayedMember(record.member_id)),
+                record,
+            )
             return []
         at = record.timestamp_ms / 1000
         changed = _hold(group, member, record)
@@ -209,7 +213,7 @@ class Epochs:
 
     # --- epochs -----------------------------------------------------------------------------
 
-    def _group_epoch(self, group: GroupState, record: ConsumerGroupEpoch) -> Rows:
+    def _group_epoch(self, group: ReplayedGroup, record: ConsumerGroupEpoch) -> Rows:
         at = record.timestamp_ms / 1000
         rows: Rows = []
         if self.epoch is not None and record.epoch < self.epoch:
@@ -222,7 +226,7 @@ class Epochs:
             rows.append(self._row(group, "left", member, record))
             rows += self._arrived(member.identity, None, at)
         group.gone = {}
-        step = Step(
+        step = EpochChange(
             joined=self.joined,
             left=left,
             resubscribed=self.resubscribed,
@@ -236,7 +240,7 @@ class Epochs:
         self.epoch, self.epoch_at, self.hash = record.epoch, at, record.metadata_hash
         return rows
 
-    def _step(self, verdict: Verdict, *, emptied: bool) -> None:
+    def _step(self, verdict: Reason, *, emptied: bool) -> None:
         """One more event since the last assignment; the first one counts, and each kind once."""
         if emptied:
             # Nobody is left to assign to: what comes next is what sets off the next assignment.
@@ -244,7 +248,7 @@ class Epochs:
         elif len(self.steps) < _STEPS and all(each.cause != verdict.cause for each in self.steps):
             self.steps.append(verdict)
 
-    def _assigned(self, group: GroupState, record: AssignmentEpoch) -> Rows:
+    def _assigned(self, group: ReplayedGroup, record: AssignmentEpoch) -> Rows:
         if record.epoch == group.number:
             return []  # what an upgraded group already had
         rows: Rows = []
@@ -257,7 +261,7 @@ class Epochs:
         then = now if first else self.roster
         topics = {who: member.topics for who, member in group.members.items()}
         verdict = (
-            Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
+            Reason(Cause.UNKNOWN, Confidence.AMBIGUOUS)
             if first
             else of_assignment(self.steps, group.origin)
         )
@@ -300,7 +304,7 @@ class Epochs:
 
     # --- deletions --------------------------------------------------------------------------
 
-    def _deleted(self, group: GroupState, record: Tombstone) -> Rows:
+    def _deleted(self, group: ReplayedGroup, record: Tombstone) -> Rows:
         if record.type in _MEMBER:
             member = _by_id(group, str(record.key[0])) if record.key else None
             group.early.pop(str(record.key[0]) if record.key else "", None)
@@ -313,7 +317,9 @@ class Epochs:
             return rows
         return []
 
-    def _row(self, group: GroupState, event: str, member: Member, record: Record) -> Membership:
+    def _row(
+        self, group: ReplayedGroup, event: str, member: ReplayedMember, record: Record
+    ) -> MembershipSpan:
         at = record.timestamp_ms / 1000
         return group.row(event, member, at=at, number=member.epoch, offset=record.offset)
 
@@ -337,24 +343,24 @@ class Epochs:
         }
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any], group: GroupState) -> "Epochs":
+    def from_json(cls, kept: Mapping[str, Any], group: ReplayedGroup) -> "Epochs":
         """What `as_json` gave."""
         steps = [
-            Verdict(Cause(cause), Confidence(sure), tuple(Cause(each) for each in also))
+            Reason(Cause(cause), Confidence(sure), tuple(Cause(each) for each in also))
             for cause, sure, also in kept["steps"]
         ]
         found = [Open.from_json(each, group) for each in kept["open"]]
         return cls(**{**kept, "steps": steps, "open": found, "roster": dict(kept["roster"])})
 
 
-def _by_id(group: GroupState, member_id: str) -> Member | None:
+def _by_id(group: ReplayedGroup, member_id: str) -> ReplayedMember | None:
     found = group.members.get(member_id)
     if found is not None and found.member_id == member_id:
         return found
     return next((m for m in group.members.values() if m.member_id == member_id), None)
 
 
-def _hold(group: GroupState, member: Member, record: CurrentAssignment) -> bool:
+def _hold(group: ReplayedGroup, member: ReplayedMember, record: CurrentAssignment) -> bool:
     """Note what a member has and how it stands; whether what it has is something else now."""
     at = record.timestamp_ms / 1000
     owned = tuple(sorted({*group.named(record.assigned), *group.named(record.revoking)}))
@@ -367,7 +373,7 @@ def _hold(group: GroupState, member: Member, record: CurrentAssignment) -> bool:
     return changed
 
 
-def _silence(group: GroupState, member: Member, at: float) -> Silence:
+def _silence(group: ReplayedGroup, member: ReplayedMember, at: float) -> Silence:
     """The evidence on a member that is removed at that time."""
     commit = group.last_commit(member.owned)
     if commit is not None and commit.at < member.state_since:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fleet.lag.gap import is_early, usual_gap
-from fleet.log.shapes import OffsetCommit
+from fleet.log.record_types import OffsetCommit
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Membership
+from fleet.model.rebalances import Cause, MembershipSpan
 
 AWAY: Final = -2
 """KIP-848: the epoch of a static member that said it will be back."""
@@ -28,7 +28,7 @@ _FEW: Final = 100
 
 
 @dataclass(slots=True)
-class Member:
+class ReplayedMember:
     """One member as its last records leave it."""
 
     member_id: str
@@ -54,7 +54,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class Committed:
+class ReplayedCommit:
     """The commits of one partition: the last one, and their rhythm."""
 
     offset: int
@@ -73,17 +73,17 @@ class Committed:
         self.offset, self.at = offset, at
 
 
-class AskedCommits(dict[TopicPartition, Committed]):
+class AskedCommits(dict[TopicPartition, ReplayedCommit]):
     """The commits of a group that somebody else keeps: asked for one by one, never stored."""
 
-    def __init__(self, find: Callable[[TopicPartition], Committed | None]) -> None:
+    def __init__(self, find: Callable[[TopicPartition], ReplayedCommit | None]) -> None:
         super().__init__()
         self._find = find
 
     def __contains__(self, tp: object) -> bool:
         return isinstance(tp, TopicPartition) and self._find(tp) is not None
 
-    def __missing__(self, tp: TopicPartition) -> Committed:
+    def __missing__(self, tp: TopicPartition) -> ReplayedCommit:
         found = self._find(tp)
         if found is None:
             raise KeyError(tp)
@@ -91,7 +91,7 @@ class AskedCommits(dict[TopicPartition, Committed]):
 
 
 @dataclass(slots=True)
-class GroupState:
+class ReplayedGroup:
     """One group. `protocol` is None until a record of its membership was seen."""
 
     cluster: str
@@ -110,17 +110,17 @@ class GroupState:
     """When another broker became its coordinator, where somebody saw that."""
     session_s: float | None = None
     """KIP-848: the group's session timeout, where somebody knows its configuration."""
-    members: dict[str, Member] = field(default_factory=dict)
-    gone: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, ReplayedMember] = field(default_factory=dict)
+    gone: dict[str, ReplayedMember] = field(default_factory=dict)
     """KIP-848: deleted, and not yet known whether left or replaced."""
     last_owner: dict[TopicPartition, str] = field(default_factory=dict)
     width: dict[str, int] = field(default_factory=dict)
     """Highest partition count ever assigned, by topic."""
-    early: dict[str, Member] = field(default_factory=dict)
+    early: dict[str, ReplayedMember] = field(default_factory=dict)
     """KIP-848: what members own whose own record compaction has put behind, by member id."""
     moved: list[TopicPartition] = field(default_factory=list)
     """What got another owner with the last record; not kept."""
-    commits: dict[TopicPartition, Committed] = field(default_factory=dict)
+    commits: dict[TopicPartition, ReplayedCommit] = field(default_factory=dict)
     learnt: dict[str, str] = field(default_factory=dict)
     """Topic names by id, from the group's commits."""
     given: Mapping[str, str] = field(default_factory=dict)
@@ -179,11 +179,11 @@ class GroupState:
         known = self.commits.get(record.tp)
         at = record.timestamp_ms / 1000
         if known is None:
-            self.commits[record.tp] = Committed(record.committed, at)
+            self.commits[record.tp] = ReplayedCommit(record.committed, at)
         else:
             known.note(record.committed, at)
 
-    def last_commit(self, partitions: Iterable[TopicPartition]) -> Committed | None:
+    def last_commit(self, partitions: Iterable[TopicPartition]) -> ReplayedCommit | None:
         """The latest commit among these partitions."""
         found = [self.commits[tp] for tp in partitions if tp in self.commits]
         return max(found, key=lambda each: each.at, default=None)
@@ -223,9 +223,11 @@ class GroupState:
         self.members, self.gone, self.early = {}, {}, {}
         self.last_owner, self.width = {}, {}
 
-    def row(self, event: str, member: Member, *, at: float, number: int, offset: int) -> Membership:
+    def row(
+        self, event: str, member: ReplayedMember, *, at: float, number: int, offset: int
+    ) -> MembershipSpan:
         """A row of the membership's history."""
-        return Membership(
+        return MembershipSpan(
             cluster=self.cluster,
             group=self.group,
             at=at,
@@ -267,7 +269,7 @@ class GroupState:
         }
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> "GroupState":
+    def from_json(cls, kept: Mapping[str, Any]) -> "ReplayedGroup":
         """What `as_json` gave."""
         members = [_from_member(each) for each in kept["members"]]
         gone = [_from_member(each) for each in kept["gone"]]
@@ -289,7 +291,7 @@ class GroupState:
             early={each.member_id: each for each in early},
             last_owner=from_topic(kept["last_owner"]),
             width=dict(kept["width"]),
-            commits={tp: Committed(*each) for tp, each in from_topic(kept["commits"]).items()},
+            commits={tp: ReplayedCommit(*each) for tp, each in from_topic(kept["commits"]).items()},
             learnt=dict(kept["learnt"]),
         )
 
@@ -311,7 +313,7 @@ def from_topic(kept: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, An
     }
 
 
-def _member(member: Member) -> dict[str, Any]:
+def _member(member: ReplayedMember) -> dict[str, Any]:
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,
@@ -329,8 +331,8 @@ def _member(member: Member) -> dict[str, Any]:
     }
 
 
-def _from_member(kept: Mapping[str, Any]) -> Member:
-    return Member(
+def _from_member(kept: Mapping[str, Any]) -> ReplayedMember:
+    return ReplayedMember(
         **{
             **kept,
             "topics": tuple(kept["topics"]),

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fleet.log.replay.group_state import GroupState
+from fleet.log.replay.group_state import ReplayedGroup
 from fleet.model import TopicPartition
-from fleet.rebalances import Cause, Confidence, Known, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, Rebalance
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Open:
         }
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any], group: GroupState) -> "Open":
+    def from_json(cls, kept: Mapping[str, Any], group: ReplayedGroup) -> "Open":
         """What `as_json` gave."""
         values = {key: value for key, value in kept.items() if key not in {"waiting", "moved"}}
         rebalance = Rebalance(

@@ -7,7 +7,7 @@ KIP-848's; they are read here, and what follows is left. A streams member's stat
 assignments, so nothing is said to move.
 """
 
-from fleet.log.shapes import (
+from fleet.log.record_types import (
     AssignmentEpoch,
     ConsumerGroupEpoch,
     ConsumerGroupMember,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fleet.rebalances import Cause, Confidence
+from fleet.model.rebalances import Cause, Confidence
 
 _SLACK: Final = 0.1
 """Seconds by which timestamps of one broker's timers and records may differ."""
@@ -54,7 +54,7 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Reason:
     """A cause, how sure it is, and what else changed."""
 
     cause: Cause
@@ -63,7 +63,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class GenerationChange:
     """What a classic generation changed against the one before it."""
 
     origin: Cause | None = None
@@ -87,79 +87,79 @@ class Change:
     """Another broker became the coordinator shortly before."""
 
 
-def of_generation(change: Change) -> Verdict:
+def of_generation(change: GenerationChange) -> Reason:
     """The cause of a classic generation (docs/design/protocol.md 2.2, 2.4, 3.5)."""
     if change.origin is None and change.first:
-        return Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
-    found: list[Verdict] = []
+        return Reason(Cause.UNKNOWN, Confidence.AMBIGUOUS)
+    found: list[Reason] = []
     if change.joined:
-        found.append(Verdict(Cause.JOIN))
+        found.append(Reason(Cause.JOIN))
     if change.left:
         found.append(_batched(change) or departure(change.left))
     if change.resubscribed:
-        found.append(Verdict(Cause.SUBSCRIPTION))
+        found.append(Reason(Cause.SUBSCRIPTION))
     if change.grown:
-        found.append(Verdict(Cause.PARTITIONS))
+        found.append(Reason(Cause.PARTITIONS))
     if change.withheld:
-        found.append(Verdict(Cause.SECOND_ROUND))
+        found.append(Reason(Cause.SECOND_ROUND))
     # A selected assignor changes with those who bring or take one: then it is no trigger.
     if change.assignor:
-        found.append(Verdict(Cause.ASSIGNOR))
+        found.append(Reason(Cause.ASSIGNOR))
         if found[0].cause in {Cause.JOIN, Cause.LEAVE} and len(found) == 2 and not change.origin:
-            return Verdict(found[0].cause, found[0].confidence, (Cause.ASSIGNOR,))
+            return Reason(found[0].cause, found[0].confidence, (Cause.ASSIGNOR,))
     if change.origin is not None:
         begun = change.origin in {Cause.CREATED, Cause.REBORN}
         also = tuple(each.cause for each in found if not (begun and each.cause is Cause.JOIN))
-        return Verdict(change.origin, Confidence.CERTAIN, also)
+        return Reason(change.origin, Confidence.CERTAIN, also)
     if not found:
         return _without_change(change)
     if len(found) > 1:  # in which order they came is not in the log
         also = tuple(each.cause for each in found[1:])
-        return Verdict(found[0].cause, Confidence.AMBIGUOUS, also)
+        return Reason(found[0].cause, Confidence.AMBIGUOUS, also)
     if change.aborted and found[0].confidence is Confidence.CERTAIN:
         # Somebody may have come and gone in the rounds that never completed.
-        return Verdict(found[0].cause, Confidence.LIKELY)
+        return Reason(found[0].cause, Confidence.LIKELY)
     return found[0]
 
 
-def _without_change(change: Change) -> Verdict:
+def _without_change(change: GenerationChange) -> Reason:
     """Nothing that the records show is different."""
     if change.coordinator:
-        return Verdict(Cause.COORDINATOR_MOVE, Confidence.LIKELY)
+        return Reason(Cause.COORDINATOR_MOVE, Confidence.LIKELY)
     if change.noticed:
-        return Verdict(Cause.PARTITIONS, Confidence.LIKELY)
+        return Reason(Cause.PARTITIONS, Confidence.LIKELY)
     if change.aborted or change.replaced:
-        return Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
+        return Reason(Cause.UNKNOWN, Confidence.AMBIGUOUS)
     # Followers of a cooperative group rejoin with what they own, and that counts as a change.
     sure = Confidence.AMBIGUOUS if change.cooperative else Confidence.LIKELY
-    return Verdict(Cause.LEADER_REJOIN, sure)
+    return Reason(Cause.LEADER_REJOIN, sure)
 
 
-def _batched(change: Change) -> Verdict | None:
+def _batched(change: GenerationChange) -> Reason | None:
     """Several static members that did not expire were removed: clients send no such leave."""
     if len(change.left) < 2 or not change.static:
         return None
     told = [_departed(each) for each in change.left]
     if all(each is not None and each.cause is Cause.LEAVE for each in told):
-        return Verdict(Cause.BATCHED_LEAVE, Confidence.LIKELY)
+        return Reason(Cause.BATCHED_LEAVE, Confidence.LIKELY)
     return None
 
 
-def departure(silences: Sequence[Silence]) -> Verdict:
+def departure(silences: Sequence[Silence]) -> Reason:
     """Whether the members that are gone left or expired."""
     told = [_departed(each) for each in silences]
     causes = {None if each is None else each.cause for each in told}
     if len(causes) == 1 and told[0] is not None:
         sure = all(each is not None and each.confidence is Confidence.CERTAIN for each in told)
-        return Verdict(told[0].cause, Confidence.CERTAIN if sure else Confidence.LIKELY)
+        return Reason(told[0].cause, Confidence.CERTAIN if sure else Confidence.LIKELY)
     also = tuple(sorted(each for each in causes if each is not None))
-    return Verdict(Cause.DEPARTURE, Confidence.AMBIGUOUS, also)
+    return Reason(Cause.DEPARTURE, Confidence.AMBIGUOUS, also)
 
 
-def _departed(silence: Silence) -> Verdict | None:
+def _departed(silence: Silence) -> Reason | None:
     """One member; None where its silence allows both."""
     if silence.overdue:
-        return Verdict(Cause.EXPIRY, Confidence.LIKELY)
+        return Reason(Cause.EXPIRY, Confidence.LIKELY)
     if silence.away:  # its session ran out, or somebody removed it
         return None
     session, gap, since = silence.session_s, silence.gap_s, silence.since_commit_s
@@ -167,18 +167,18 @@ def _departed(silence: Silence) -> Verdict | None:
         shortest = min(session, silence.rebalance_s or session)
         if silence.quiet_s < shortest - _SLACK:
             sure = Confidence.LIKELY if silence.dropped else Confidence.CERTAIN
-            return Verdict(Cause.LEAVE, sure)
+            return Reason(Cause.LEAVE, sure)
     if gap is None or since is None:
         return None
     if since >= max(silence.silent_s - _SLACK, _STEADY * gap):
-        return Verdict(Cause.EXPIRY, Confidence.LIKELY)
+        return Reason(Cause.EXPIRY, Confidence.LIKELY)
     if since <= min(_SOON * gap, silence.silent_s / 2):
-        return Verdict(Cause.LEAVE, Confidence.LIKELY)
+        return Reason(Cause.LEAVE, Confidence.LIKELY)
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class EpochChange:
     """What one KIP-848 group epoch changed against the one before it; one event each."""
 
     joined: bool = False
@@ -188,30 +188,30 @@ class Step:
     hash_changed: bool = False
 
 
-def of_epoch(step: Step) -> Verdict:
+def of_epoch(step: EpochChange) -> Reason:
     """The cause of one group epoch (docs/design/protocol.md 2.5)."""
     if len(step.left) > 1:  # expiry takes one member per epoch, one request any number
-        return Verdict(Cause.BATCHED_LEAVE)
+        return Reason(Cause.BATCHED_LEAVE)
     if step.left:
         return departure(step.left)
     if step.joined:
-        return Verdict(Cause.JOIN)
+        return Reason(Cause.JOIN)
     if step.resubscribed:
-        return Verdict(Cause.SUBSCRIPTION)
+        return Reason(Cause.SUBSCRIPTION)
     if step.hash_changed:
-        return Verdict(Cause.PARTITIONS)
+        return Reason(Cause.PARTITIONS)
     if step.assignor:
-        return Verdict(Cause.ASSIGNOR)
-    return Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
+        return Reason(Cause.ASSIGNOR)
+    return Reason(Cause.UNKNOWN, Confidence.AMBIGUOUS)
 
 
-def of_assignment(steps: Sequence[Verdict], origin: Cause | None) -> Verdict:
+def of_assignment(steps: Sequence[Reason], origin: Cause | None) -> Reason:
     """The cause of an assignment epoch: the first event since the last one that it answers."""
-    first = steps[0] if steps else Verdict(Cause.UNKNOWN, Confidence.AMBIGUOUS)
+    first = steps[0] if steps else Reason(Cause.UNKNOWN, Confidence.AMBIGUOUS)
     also = [cause for step in steps for cause in (step.cause, *step.also)]
     if origin is not None:
         begun = origin in {Cause.CREATED, Cause.REBORN}
         also = [cause for cause in also if not (begun and cause is Cause.JOIN)]
-        first = Verdict(origin)
+        first = Reason(origin)
     also = [cause for cause in dict.fromkeys(also) if cause is not first.cause]
-    return Verdict(first.cause, first.confidence, tuple(also))
+    return Reason(first.cause, first.confidence, tuple(also))

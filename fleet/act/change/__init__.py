@@ -1,0 +1,1 @@
+"""A change from its beginning to its receipt."""

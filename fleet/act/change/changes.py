@@ -1,0 +1,132 @@
+"""Beginning, picking up and ending changes: one at a time per group, whoever asks.
+
+The row of a group's running change is its lease. A change whose actor is silent for one lease
+is adopted and carried on from the step it stands at; one whose actor is alive refuses every
+other. Aborting takes back what was asked of slots that have not moved yet; slots already
+closed for a leave can only go on to leave, which any live worker completes [21].
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from fleet.act.liveness import sign, works_on
+from fleet.clock import Clock
+from fleet.errors import Refused
+from fleet.model import Plan
+from fleet.slots import Change, ChangeState, Gate, Phase, SlotStore
+from fleet.slots.evidence import LeaseWatch
+
+Progress = Callable[[str], None]
+Perform = Callable[[Change, Progress], Change]
+LOOK = 0.2
+"""Seconds between two looks at somebody's lease."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupChanges:
+    """The changes of one group."""
+
+    group: str
+    store: SlotStore
+    clock: Clock
+    lease: float
+    """Seconds after which a silent actor is dead."""
+    perform: Perform
+
+    def running(self) -> Change | None:
+        """The unfinished change, whoever has it."""
+        change = self.store.change(self.group)
+        return change if change is not None and change.state is ChangeState.RUNNING else None
+
+    def alive(self) -> bool:
+        """Whether somebody is changing the group now; looks for up to one lease."""
+        watch = LeaseWatch.over(self.store, group=self.group, lease=self.lease, clock=self.clock)
+        first: tuple[str, int, int] | None = None
+        while True:
+            now = self.clock.monotonic()
+            change = self.running()
+            if change is None:
+                return False
+            mark = (change.actor, change.token, change.counter)
+            first = first or mark
+            if mark != first:
+                return True
+            if watch.expired(self.group, mark, now):
+                return False
+            self.clock.sleep(LOOK)
+
+    def works_on(self) -> bool | None:
+        """Whether an unfinished change's actor lives, without waiting; None: not known yet."""
+        left = self.running()
+        if left is None:
+            return False
+        return works_on(self.store, left, lease=self.lease, clock=self.clock)
+
+    def begin(self, plan: Plan, *, actor: str, progress: Progress) -> Change:
+        """Start the plan and carry it out; Refused where it may not or another change runs."""
+        if plan.refusals:
+            raise Refused(" ".join(plan.refusals))
+        change = self.store.begin_change(plan, actor=actor, started_at=self.clock.now())
+        if change is None:
+            raise Refused(self._busy())
+        sign(self.store, change)
+        return self.perform(change, progress)
+
+    def resume(self, *, actor: str, progress: Progress) -> Change | None:
+        """Carry on an unfinished change of a dead actor; None where none is unfinished."""
+        left = self.running()
+        if left is None:
+            return None
+        progress(f"{left.actor} left a change of {self.group}; waiting whether it goes on")
+        adopted = self._adopt(actor)
+        if adopted is None:
+            return None
+        progress(f"picked up plan {adopted.plan.id} at step {adopted.step + 1}")
+        return self.perform(adopted, progress)
+
+    def abort(self, *, actor: str) -> Change | None:
+        """End an unfinished change of a dead actor where it stands; asks are taken back."""
+        adopted = self._adopt(actor)
+        if adopted is None:
+            return None
+        self._take_back(adopted)
+        return self.store.advance(
+            replace(
+                adopted,
+                state=ChangeState.ABORTED,
+                sentence=f"aborted by {actor}",
+                ended_at=self.clock.now(),
+            )
+        )
+
+    def _adopt(self, actor: str) -> Change | None:
+        if self.running() is None:
+            return None
+        if self.alive():
+            raise Refused(self._busy())
+        seen = self.running()
+        if seen is None:
+            return None
+        adopted = self.store.adopt(seen, actor=actor)
+        if adopted is None:
+            raise Refused(self._busy())
+        sign(self.store, adopted)
+        return adopted
+
+    def _take_back(self, adopted: Change) -> None:
+        """What was asked is asked no more; a slot that its holder has closed for a leave stays."""
+
+        def kept(gate: Gate) -> Gate | None:
+            slots = self.store.slots(self.group)
+            closed = {slot.number for slot in slots if slot.phase is Phase.CLOSED}
+            after = replace(gate, leaving=gate.leaving & closed, handover={}, rejoin={})
+            return None if after == gate else after
+
+        self.store.change_gate(self.group, kept, by=adopted)
+
+    def _busy(self) -> str:
+        change = self.store.change(self.group)
+        who = change.actor if change else "somebody"
+        return (
+            f"{who} is changing group {self.group}; see `fleet status {self.group}`, then try again"
+        )

@@ -1,0 +1,382 @@
+"""The local runtime: workers are processes of this machine, kept by the home's supervisor.
+
+Problem: `fleet up` on a laptop must behave as a cluster does: workers outlive the command,
+come back, and go when told. Choice: this side only writes wishes (the process table, a revision's
+settings) and makes sure that the supervisor runs. `down` alone acts itself where the
+supervisor is dead or stuck: it kills it, takes its lock and does its work to the end. Cost:
+workers see the environment of whoever started the supervisor, so after a change of exported
+credentials run `fleet down` and `fleet up`.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from fleet.act import spark_server
+from fleet.act.local.process_table import Launch, ProcessRow, ProcessTable
+from fleet.act.local.supervisor import supervise
+from fleet.act.runtime import ManifestOptions, Manifests
+from fleet.clock import Clock, SystemClock
+from fleet.config.references import plain_environment
+from fleet.config.settings import WorkerSettings, settings_from
+from fleet.config.spec import FleetSpec, GroupSpec, RuntimeSpec
+from fleet.decide.adopted import Adopted
+from fleet.decide.vetoes import NO_CONCERNS, Vetoes
+from fleet.errors import ConfigError, FleetError, Refused
+from fleet.model import Plan
+from fleet.model.findings import Finding, ok, warn
+from fleet.slots import WorkerProcess
+from fleet.slots.database import DATABASE
+from fleet.slots.sqlite import SqliteStore
+from fleet.system.code import snapshot_code
+from fleet.system.home import write_whole
+from fleet.system.home_processes import environment, home_processes
+from fleet.system.log_files import last_line, set_aside
+from fleet.system.processes import ProcessId, alive, end, spawn, wait_gone
+
+_KEPT_REVISIONS: Final = 10
+"""Revisions of a group kept beside those in use: a way back needs no new copy."""
+_START_SECONDS: Final = 15.0
+_SLACK_SECONDS: Final = 15.0
+"""What `down` allows beyond the workers' grace, for the Spark server and a busy machine."""
+_PLAIN: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+
+WorkerArguments = Callable[[Path, str], Sequence[str]]
+"""(settings file, worker name) → the arguments of a worker's process."""
+
+
+def worker_arguments(settings: Path, name: str) -> Sequence[str]:
+    """How a worker is started."""
+    return (sys.executable, "-m", "fleet.worker", "--settings", str(settings), "--name", name)
+
+
+class LocalRuntime:
+    """`fleet.act.runtime.Runtime` on this machine."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        cluster: str,
+        clock: Clock,
+        arguments: WorkerArguments = worker_arguments,
+    ) -> None:
+        self.home = home.resolve()
+        self.cluster = cluster
+        self._clock = clock
+        self._arguments = arguments
+        self._store = SqliteStore(self.home / DATABASE, cluster=cluster, clock=clock)
+        self._table = ProcessTable(self.home, clock=clock)
+
+    @property
+    def store(self) -> SqliteStore:
+        """Where slots live."""
+        return self._store
+
+    def close(self) -> None:
+        """Close the home's file; workers and supervisor go on."""
+        self._store.close()
+        self._table.close()
+
+    def ensure(self) -> None:
+        """Make sure that the supervisor runs and stays; it starts the Spark server when needed.
+
+        Raises FleetError where it does not start within 15 s, with its last line.
+        """
+        log = self.home / "supervisor" / "log"
+        deadline = self._clock.monotonic() + _START_SECONDS
+        started: ProcessId | None = None
+        while True:
+            known = self._table.call_up()
+            if known is not None and alive(known):
+                return
+            if started is None:
+                set_aside(log)
+                started = spawn(
+                    (sys.executable, "-m", "fleet.act.local.supervisor", "--home", str(self.home)),
+                    log=log,
+                    env=environment(self.home, part="supervisor"),
+                    cwd=self.home,
+                )
+            elif self._clock.monotonic() >= deadline:
+                raise FleetError(
+                    f"the supervisor of {self.home} does not start; the last line of {log}: "
+                    f"{last_line(log) or 'none'}"
+                )
+            elif not alive(started):
+                started = None  # it left the place to another one, which may have ended since
+            self._clock.sleep(0.05)
+
+    def supervisor(self) -> ProcessId | None:
+        """The living supervisor, None where none runs."""
+        known = self._table.supervisor()
+        return known if known is not None and alive(known) else None
+
+    # --- revisions --------------------------------------------------------------------------
+
+    def revision_dir(self, group: str, revision: str) -> Path:
+        """The folder of one revision of a group."""
+        return self.home / "revisions" / _folder(self.cluster, group) / revision
+
+    def code_dir(self, group: str, revision: str) -> Path:
+        """Where the caller puts the copy of a revision's code; first on its workers' path."""
+        return self.revision_dir(group, revision) / "code"
+
+    def keep_code(self, spec: GroupSpec, revision: str) -> str:
+        """Copy the entrypoint's code to where the revision's workers find it; its digest."""
+        return snapshot_code(spec, self.code_dir(spec.group, revision))
+
+    def publish(self, group: str, revision: str, settings: str) -> None:
+        """Keep a revision's settings, written whole; the oldest that nobody uses are let go."""
+        write_whole(self._settings_file(group, revision), settings)
+        used = {row.revision for row in self._table.rows() if row.group == group}
+        used |= {slot.revision for slot in self._store.slots(group) if slot.revision}
+        others = [
+            found
+            for found in self._settings_file(group, revision).parents[1].glob("*/settings.json")
+            if found.parent.name not in {revision, *used}
+        ]
+        for old in sorted(others, key=lambda found: found.stat().st_mtime)[:-_KEPT_REVISIONS]:
+            shutil.rmtree(old.parent, ignore_errors=True)
+
+    def published(self, group: str, revision: str) -> str | None:
+        """The settings kept for a revision, None where it was never published."""
+        try:
+            return self._settings_file(group, revision).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def recognise(self, group: str, revision: str) -> None:
+        """Nothing: only this runtime makes workers here."""
+
+    def _settings_file(self, group: str, revision: str) -> Path:
+        return self.revision_dir(group, revision) / "settings.json"
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
+        """Ask for `count` more workers; their names. Refused where the revision is unpublished."""
+        text = self.published(group, revision)
+        if text is None:
+            raise Refused(
+                f"revision {revision} of group {group} was never published in {self.home}; run "
+                f"`fleet apply {group}`"
+            )
+        worker = settings_from(text).group.worker
+        if worker is None:
+            raise Refused(f"group {group} declares no worker: its consumers are other people's")
+        paths = [str(self.code_dir(group, revision))]
+        paths += [str(Path(path).absolute()) for path in worker.python_path]
+        # What refers to the environment the worker takes itself: nothing of it is written down.
+        plain = plain_environment(worker.env)
+        paths += [path for path in (plain.get("PYTHONPATH"),) if path]
+        env = {**plain, "PYTHONPATH": os.pathsep.join(paths)}
+        settings = self._settings_file(group, revision)
+        readable = _readable(group)
+        rows = []
+        for number in self._table.numbers(count):
+            name = f"{readable}-{revision[:4]}-{number}"
+            rows.append(
+                ProcessRow(
+                    name=name,
+                    cluster=self.cluster,
+                    group=group,
+                    revision=revision,
+                    launch=Launch(argv=tuple(self._arguments(settings, name)), env=env),
+                    shared_spark=worker.spark == "shared",
+                )
+            )
+        self._table.add(rows)
+        return tuple(row.name for row in rows)
+
+    def remove(self, names: Sequence[str], *, grace: float) -> None:
+        """Ask for removal: SIGTERM, `grace` seconds, SIGKILL; not restarted. Returns at once."""
+        self._table.unwant(frozenset(names), grace=grace)
+
+    def restart(self, name: str) -> None:
+        """SIGTERM the worker's process; the supervisor starts it again once it has ended."""
+        row = self._table.ask_restart(name)
+        if row is None:
+            known = ", ".join(r.name for r in self._table.rows()) or "none"
+            raise Refused(f"there is no worker {name}; there are: {known}")
+        if row.process is not None and alive(row.process):
+            os.kill(row.process.pid, signal.SIGTERM)
+
+    def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
+        """All workers of this cluster not yet gone, by name."""
+        found = []
+        for row in self._table.rows():
+            if row.cluster != self.cluster or group not in {None, row.group}:
+                continue
+            running = row.process is not None and alive(row.process)
+            found.append(
+                WorkerProcess(
+                    name=row.name,
+                    group=row.group,
+                    revision=row.revision,
+                    wanted=row.wanted,
+                    running=running,
+                    restarts=row.restarts,
+                    pid=row.process.pid if running and row.process is not None else None,
+                    exit_reason=row.exit_reason,
+                )
+            )
+        return tuple(found)
+
+    # --- beside a change ------------------------------------------------------------------------
+
+    def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
+        """Nothing: the supervisor does what the process table says at any time."""
+
+    def held(self, group: str) -> str | None:
+        """Nothing, for the same reason."""
+        del group
+        return None
+
+    def vetoes(self, plan: Plan) -> Vetoes:
+        """None: nobody else starts processes here."""
+        del plan
+        return NO_CONCERNS
+
+    def adopted(self, group: str) -> Adopted | None:
+        """None: processes of others are not ours to start."""
+        del group
+        return None
+
+    def scale_adopted(self, group: str, count: int) -> Adopted:
+        """Refused: there is nothing to scale."""
+        raise Refused(f"group {group} runs {count} processes that this machine does not know")
+
+    def release(self, group: str) -> None:
+        """Nothing: the supervisor keeps its workers alive until `fleet down`."""
+
+    def examine(self) -> Iterator[Finding]:
+        """The supervisor, the shared Spark server, and processes that belong to nobody."""
+        wanted = [row for row in self._table.rows() if row.wanted]
+        supervisor = self.supervisor()
+        if supervisor is not None:
+            yield ok("supervisor", f"runs, pid {supervisor.pid}")
+        elif wanted:
+            yield warn("supervisor", "does not run: nothing restarts a worker", "fleet up")
+        if spark_server.alive(self.home):
+            yield ok("spark", f"the shared server runs at {spark_server.connect_url(self.home)}")
+        elif any(row.shared_spark for row in wanted):
+            remedy = "fleet up; its log says why it ended"
+            yield warn("spark", "the shared server does not run", remedy)
+        for orphan in find_orphans(self.home):
+            told = f"pid {orphan.pid} belongs to no known worker"
+            yield warn("orphans", told, "fleet down ends it")
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def down(self, *, grace: float) -> None:
+        """End all workers of the home, the Spark server and the supervisor; all are gone after it.
+
+        Workers get SIGTERM and `grace` seconds. Raises FleetError naming what cannot be ended.
+        """
+        self._table.stop_all(grace=grace)
+        running = self.supervisor()
+        if running is not None and not wait_gone(running, timeout=grace + _SLACK_SECONDS):
+            end(running, grace=0.0)  # stuck: its work is done below
+        if any(True for _ in home_processes(self.home)) or self._table.rows():
+            self._table.stop_all(grace=grace)
+            supervise(self.home, clock=self._clock, leave=threading.Event())
+        for found in list(home_processes(self.home)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(found.process.pid, signal.SIGKILL)  # a child too, whose leader is gone
+            wait_gone(found.process, timeout=5.0)
+        left = [f"{m.process.pid} ({m.worker or m.part})" for m in home_processes(self.home)]
+        if left:
+            raise FleetError(f"processes of {self.home} cannot be ended: {', '.join(left)}")
+
+    def purge(self) -> None:
+        """Delete what this home keeps of workers; only after `down`."""
+        self.close()
+        for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
+            (self.home / name).unlink(missing_ok=True)
+        for folder in ("revisions", "workers", "supervisor", "spark"):
+            shutil.rmtree(self.home / folder, ignore_errors=True)
+
+
+class LocalKind:
+    """`fleet.act.runtime.RuntimeKind` of this machine."""
+
+    def open(
+        self, spec: FleetSpec, *, home: Path, environ: Mapping[str, str], clock: Clock
+    ) -> LocalRuntime:
+        """The home's runtime."""
+        del environ  # workers see their supervisor's
+        return LocalRuntime(home, cluster=spec.cluster.name, clock=clock)
+
+    def store(
+        self, settings: WorkerSettings, *, home: Path, environ: Mapping[str, str], clock: Clock
+    ) -> SqliteStore:
+        """The home's slots."""
+        del environ
+        return SqliteStore(home / DATABASE, cluster=settings.cluster.name, clock=clock)
+
+    def deployments(
+        self, runtime: RuntimeSpec, *, environ: Mapping[str, str], clock: Clock
+    ) -> tuple[Adopted, ...]:
+        """None: other people's processes of this machine are not scaled."""
+        del runtime, environ, clock
+        return ()
+
+    def manifests(self, spec: FleetSpec, wish: ManifestOptions) -> Manifests:
+        """None: workers are processes here."""
+        del wish
+        raise _nothing_to_render(spec)
+
+    def try_out(
+        self, spec: FleetSpec, made: Manifests, *, environ: Mapping[str, str], clock: Clock
+    ) -> tuple[str, ...]:
+        """None of them either."""
+        del made, environ, clock
+        raise _nothing_to_render(spec)
+
+
+KIND: Final = LocalKind()
+
+
+def _nothing_to_render(spec: FleetSpec) -> ConfigError:
+    return ConfigError(
+        f"the fleets of cluster {spec.cluster.name} run on this machine (runtime.kind local), so "
+        "there are no manifests: write runtime: {kind: kubernetes, namespace: …, image: …}"
+    )
+
+
+def find_orphans(home: Path) -> list[ProcessId]:
+    """Processes of the home that neither it knows nor are children of those it knows.
+
+    A worker started in this very moment may appear until its start is written down.
+    """
+    home = home.resolve()
+    if not (home / DATABASE).exists():
+        return [found.process for found in home_processes(home)]
+    table = ProcessTable(home, clock=SystemClock())
+    try:
+        known = {row.process for row in table.rows()}
+        known |= {table.supervisor(), spark_server.process(home)}
+    finally:
+        table.close()
+    sessions = {process.pid for process in known if process is not None and alive(process)}
+    return [found.process for found in home_processes(home) if found.session not in sessions]
+
+
+def _readable(group: str) -> str:
+    """A group's name as a file name's part: itself where that is plain, else cleaned."""
+    return group if _PLAIN.fullmatch(group) else re.sub(r"[^a-z0-9]+", "-", group.lower())[:40]
+
+
+def _folder(cluster: str, group: str) -> str:
+    """A folder name that no other group of any cluster has."""
+    digest = hashlib.sha256(f"{cluster}\0{group}".encode()).hexdigest()[:8]
+    return f"{_readable(group)}-{digest}"

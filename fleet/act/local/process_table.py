@@ -1,0 +1,257 @@
+"""Which worker processes this home wants, and what became of them: one row each.
+
+Problem: whoever asks for workers (a plan, a command) ends long before they do, and the
+supervisor that keeps them alive may be killed at any moment. Choice: the wish is a row in the
+home's SQLite file, written before anything is started; the supervisor makes it true and
+writes down who the process is. Cost: a wish is fulfilled within one look of the supervisor
+(0.2 s), not at once.
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from fleet.clock import Clock
+from fleet.slots.database import DATABASE, Database
+from fleet.system.processes import ProcessId
+
+_COLUMNS: Final = (
+    "name, cluster, grp, revision, launch, shared_spark, wanted, grace, restart_asked, process,"
+    " restarts, failures, next_start_at, started_at, exit_reason"
+)
+_SEQUENCE: Final = "sequence"
+_STOP: Final = "stop"
+_SUPERVISOR: Final = "supervisor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What to start: arguments, and what is added to the supervisor's own environment."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    """Settings only: this is stored, so secrets reach a worker by inheritance or by file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRow:
+    """One wanted or departing worker."""
+
+    name: str
+    cluster: str
+    group: str
+    revision: str
+    launch: Launch
+    shared_spark: bool
+    """It needs the home's Spark Connect server."""
+    wanted: bool = True
+    grace: float = 30.0
+    """Seconds between SIGTERM and SIGKILL once it is not wanted."""
+    restart_asked: bool = False
+    """A person or a plan has sent it SIGTERM: its end is no failure."""
+    process: ProcessId | None = None
+    restarts: int = 0
+    failures: int = 0
+    """Ends in a row that were too soon or in error; decides the back-off."""
+    next_start_at: float = 0.0
+    """Not before this wall time an older release starts it again; this one's back-off is its
+    supervisor's, since the time may be set back.
+    """
+    started_at: float | None = None
+    """Wall time, for people: how long it lived is known by its identity (`processes.age`)."""
+    exit_reason: str | None = None
+
+
+class ProcessTable:
+    """The rows, and the three facts about the supervisor: who it is, whether it shall stop."""
+
+    def __init__(self, home: Path, *, clock: Clock) -> None:
+        self._db = Database(home / DATABASE, clock=clock)
+
+    def data_version(self) -> int:
+        """Differs whenever anything in the home's file has changed (see Database)."""
+        return self._db.data_version()
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        self._db.close()
+
+    def numbers(self, count: int) -> range:
+        """`count` fresh numbers, never given before."""
+        with self._db.write() as db:
+            last = int(_meta(db, _SEQUENCE) or 0)
+            _put_meta(db, _SEQUENCE, str(last + count))
+        return range(last + 1, last + count + 1)
+
+    def add(self, rows: Collection[ProcessRow]) -> None:
+        """Want these workers from now on."""
+        with self._db.write() as db:
+            db.executemany(
+                f"INSERT INTO workers ({_COLUMNS}) VALUES ({', '.join('?' * 15)})",  # noqa: S608
+                [_values(row) for row in rows],
+            )
+
+    def rows(self) -> tuple[ProcessRow, ...]:
+        """All rows, by name."""
+        with self._db.read() as db:
+            found = db.execute(f"SELECT {_COLUMNS} FROM workers ORDER BY name").fetchall()  # noqa: S608
+        return tuple(_row(each) for each in found)
+
+    def unwant(self, names: Collection[str] | None, *, grace: float) -> None:
+        """Ask for the end of these workers (None: of all)."""
+        with self._db.write() as db:
+            for row in [_row(r) for r in db.execute(f"SELECT {_COLUMNS} FROM workers")]:  # noqa: S608
+                if names is None or row.name in names:
+                    _write(db, replace(row, wanted=False, grace=grace))
+
+    def ask_restart(self, name: str) -> ProcessRow | None:
+        """Note that the end of the worker's process is asked for; its row, None where unknown."""
+        return self._change(name, restart_asked=True)
+
+    def started(self, name: str, process: ProcessId, *, at: float) -> ProcessRow | None:
+        """Write down who a worker's process is; None where it was removed meanwhile."""
+        return self._change(name, process=process, started_at=at, restart_asked=False)
+
+    def ended(self, name: str, *, reason: str, failures: int, restarts: int) -> ProcessRow | None:
+        """Write down that and why a wanted worker's process ended."""
+        return self._change(
+            name,
+            process=None,
+            exit_reason=reason,
+            failures=failures,
+            next_start_at=0.0,
+            restarts=restarts,
+            restart_asked=False,
+        )
+
+    def explain(self, name: str, reason: str) -> None:
+        """Write down why a worker is not running, for people."""
+        self._change(name, exit_reason=reason)
+
+    def delete(self, row: ProcessRow) -> None:
+        """Forget a worker that is gone, its report with it."""
+        with self._db.write() as db:
+            db.execute("DELETE FROM workers WHERE name = ?", (row.name,))
+            db.execute(
+                "DELETE FROM reports WHERE cluster = ? AND worker = ?", (row.cluster, row.name)
+            )
+
+    # --- the supervisor -------------------------------------------------------------------
+
+    def supervisor(self) -> ProcessId | None:
+        """Who supervises, as it wrote itself down; it may be dead."""
+        with self._db.read() as db:
+            return _process(_meta(db, _SUPERVISOR))
+
+    def enter(self, process: ProcessId) -> None:
+        """The supervisor begins."""
+        with self._db.write() as db:
+            _put_meta(db, _SUPERVISOR, json.dumps(process.as_json()))
+
+    def leave(self, *, only_if_stopped: bool) -> bool:
+        """The supervisor ends; refused where it should end only if everything shall stop.
+
+        One transaction with `call_up`: a caller that finds the supervisor written down after it
+        has taken the stop back may rely on it to go on.
+        """
+        with self._db.write() as db:
+            if only_if_stopped:
+                left = db.execute("SELECT count(*) FROM workers").fetchone()[0]
+                if _meta(db, _STOP) is None or left:
+                    return False
+                db.execute("DELETE FROM meta WHERE name = ?", (_STOP,))
+            db.execute("DELETE FROM meta WHERE name = ?", (_SUPERVISOR,))
+            return True
+
+    def call_up(self) -> ProcessId | None:
+        """Take a stop back; the supervisor that will go on, as far as it is alive."""
+        with self._db.write() as db:
+            db.execute("DELETE FROM meta WHERE name = ?", (_STOP,))
+            return _process(_meta(db, _SUPERVISOR))
+
+    def stop_all(self, *, grace: float) -> None:
+        """Ask for the end of all workers, the Spark server and the supervisor."""
+        self.unwant(None, grace=grace)
+        with self._db.write() as db:
+            _put_meta(db, _STOP, "1")
+
+    def stopping(self) -> bool:
+        """Whether everything shall end."""
+        with self._db.read() as db:
+            return _meta(db, _STOP) is not None
+
+    def _change(self, name: str, **fields: Any) -> ProcessRow | None:
+        with self._db.write() as db:
+            found = db.execute(
+                f"SELECT {_COLUMNS} FROM workers WHERE name = ?",  # noqa: S608
+                (name,),
+            ).fetchone()
+            if found is None:
+                return None
+            row = replace(_row(found), **fields)
+            _write(db, row)
+            return row
+
+
+def _write(db: sqlite3.Connection, row: ProcessRow) -> None:
+    db.execute(
+        f"REPLACE INTO workers ({_COLUMNS}) VALUES ({', '.join('?' * 15)})",  # noqa: S608
+        _values(row),
+    )
+
+
+def _meta(db: sqlite3.Connection, name: str) -> str | None:
+    row = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _put_meta(db: sqlite3.Connection, name: str, value: str) -> None:
+    db.execute("REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+
+def _process(text: str | None) -> ProcessId | None:
+    return None if text is None else ProcessId.from_json(json.loads(text))
+
+
+def _values(row: ProcessRow) -> tuple[Any, ...]:
+    return (
+        row.name,
+        row.cluster,
+        row.group,
+        row.revision,
+        json.dumps({"argv": row.launch.argv, "env": row.launch.env}),
+        row.shared_spark,
+        row.wanted,
+        row.grace,
+        row.restart_asked,
+        None if row.process is None else json.dumps(row.process.as_json()),
+        row.restarts,
+        row.failures,
+        row.next_start_at,
+        row.started_at,
+        row.exit_reason,
+    )
+
+
+def _row(values: tuple[Any, ...]) -> ProcessRow:
+    launch = json.loads(values[4])
+    return ProcessRow(
+        name=values[0],
+        cluster=values[1],
+        group=values[2],
+        revision=values[3],
+        launch=Launch(argv=tuple(launch["argv"]), env=launch["env"]),
+        shared_spark=bool(values[5]),
+        wanted=bool(values[6]),
+        grace=values[7],
+        restart_asked=bool(values[8]),
+        process=_process(values[9]),
+        restarts=values[10],
+        failures=values[11],
+        next_start_at=values[12],
+        started_at=values[13],
+        exit_reason=values[14],
+    )

@@ -1,0 +1,388 @@
+"""What keeps a home's workers alive: one small process that makes the process table true.
+
+Problem: workers must outlive the command or run that asked for them, come back when they die,
+and never run twice; and the supervisor itself may be killed. Choice: a process of its own that
+looks at the process table every 0.2 s. It is alone because it holds a file lock that the kernel
+gives back when it dies; its successor finds workers by the identity written down, and those
+not yet written down by their marks (fleet.system.home_processes). Cost: about 30 MB per home, and
+Linux.
+
+`python -m fleet.act.local.supervisor --home PATH` runs it; `fleet.act.local.local_runtime` starts
+it. SIGTERM ends it alone, the workers go on.
+"""
+
+import argparse
+import fcntl
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from fleet.act import spark_server
+from fleet.act.local.process_table import ProcessRow, ProcessTable
+from fleet.clock import Clock, SystemClock
+from fleet.errors import FleetError
+from fleet.system.home import write_whole
+from fleet.system.home_processes import environment, home_processes
+from fleet.system.log_files import last_line, set_aside, thin_out
+from fleet.system.processes import (
+    ProcessId,
+    age,
+    alive,
+    exit_code,
+    identify,
+    signal_group,
+    spawn,
+    wait_gone,
+)
+
+LOOK_SECONDS: Final = 0.2
+FIRST_DELAY: Final = 0.5
+LONGEST_DELAY: Final = 30.0
+STEADY_SECONDS: Final = 60.0
+"""A process that lived so long was well: the back-off begins anew."""
+LEAST_LIFE: Final = 1.0
+"""An orderly end after less than this is treated as a failure, or it would spin."""
+_SPARK_GRACE: Final = 5.0
+
+_log = logging.getLogger("fleet.supervisor")
+
+
+class SupervisorLock:
+    """The lock that makes a supervisor the only one of its home; the kernel frees it at death."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = home / "supervisor" / "lock"
+        self._file: int | None = None
+
+    def take(self, *, wait: float, clock: Clock) -> bool:
+        """Try for up to `wait` seconds."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        deadline = clock.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if clock.monotonic() >= deadline:
+                    os.close(handle)
+                    return False
+                clock.sleep(0.02)
+            else:
+                self._file = handle
+                return True
+
+    def still_there(self) -> bool:
+        """False once the home was deleted or replaced: what is held locks nothing then."""
+        assert self._file is not None
+        try:
+            return os.fstat(self._file).st_ino == self._path.stat().st_ino
+        except OSError:
+            return False
+
+    def free(self) -> None:
+        """Let the next one in."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def log_of(home: Path, worker: str) -> Path:
+    """Where a worker's output goes."""
+    return home / "workers" / f"{worker}.log"
+
+
+@dataclass(slots=True)
+class _Backoff:
+    """When something that keeps ending may be started again, on the monotonic clock."""
+
+    failures: int = 0
+    not_before: float = 0.0
+
+    @classmethod
+    def after(cls, failures: int, *, now: float) -> "_Backoff":
+        """As a supervisor begins with that has not seen the ends: the last pause is made anew."""
+        before = cls(failures=failures - 1)
+        if failures > 0:
+            before.ended(lived=0.0, orderly=False, now=now)
+        return cls(failures=failures, not_before=before.not_before)
+
+    def ended(self, *, lived: float, orderly: bool, now: float) -> float:
+        """Note an end; the seconds to wait."""
+        if lived >= STEADY_SECONDS:
+            self.failures = 0
+        if orderly:
+            self.not_before = now
+            return 0.0
+        delay = float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self.failures, 10)))
+        self.failures += 1
+        self.not_before = now + delay
+        return delay
+
+
+@dataclass(slots=True)
+class _Spark:
+    """The supervisor's memory of the shared Spark server."""
+
+    backoff: _Backoff = field(default_factory=_Backoff)
+    process: ProcessId | None = None
+    started_at: float | None = None
+    """Monotonic."""
+    trouble: str = ""
+
+
+class Supervisor:
+    """Makes the process table true, look by look. The caller holds the home's SupervisorLock."""
+
+    def __init__(self, home: Path, *, clock: Clock) -> None:
+        self.home = home
+        self.table = ProcessTable(home, clock=clock)
+        self._clock = clock
+        self._rows: tuple[ProcessRow, ...] = ()
+        self._stopping = False
+        self._version: int | None = None
+        self._told: dict[ProcessId, float] = {}
+        """Processes that were sent SIGTERM, and when (monotonic)."""
+        self._backoffs: dict[str, _Backoff] = {}
+        self._spark = _Spark(process=spark_server.process(home))
+
+    def adopt(self) -> None:
+        """Find workers whose start was not written down; end those that nobody wants."""
+        rows = {row.name: row for row in self.table.rows()}
+        for found in sorted(home_processes(self.home), key=lambda m: m.process.start_time):
+            if found.worker is None or not found.leads:
+                continue
+            row = rows.get(found.worker)
+            if row is not None and row.process == found.process:
+                _log.info("%s runs on as pid %d", row.name, found.process.pid)
+            elif row is not None and (row.process is None or not alive(row.process)):
+                _log.info("%s was started as pid %d before", row.name, found.process.pid)
+                rows[row.name] = (
+                    self.table.started(row.name, found.process, at=self._clock.now()) or row
+                )
+            else:
+                _log.warning("nobody wants pid %d (%s)", found.process.pid, found.worker)
+                self._end_now(found.process)
+
+    def look(self) -> bool:
+        """One look at everything; False once all shall stop and has stopped."""
+        version = self.table.data_version()
+        if version != self._version:
+            self._rows = self.table.rows()
+            self._stopping = self.table.stopping()
+            self._version = version
+        if self._stopping and not self._rows:
+            spark_server.stop(self.home, grace=_SPARK_GRACE)
+            return False
+        try:
+            self._look_at_spark()
+        except (FleetError, OSError) as error:
+            self._spark_failed(str(error))
+        for row in self._rows:
+            try:
+                self._look_at(row)
+            except (FleetError, OSError) as error:  # the others need their supervisor still
+                _log.warning("%s: %s", row.name, error)
+        return True
+
+    def end_all(self) -> None:
+        """End everything at once: the home is gone, so nothing could be restarted or found."""
+        for found in list(home_processes(self.home)):
+            if found.leads:
+                self._end_now(found.process)
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def _look_at(self, row: ProcessRow) -> None:
+        if row.process is not None and alive(row.process):
+            if not row.wanted:
+                self._let_end(row.process, row)
+        elif row.process is not None:
+            self._ended(row, row.process)
+        elif not row.wanted:
+            _log.info("%s is removed", row.name)
+            self._remove(row)
+        elif self._may_start(row) and self._spark_serves(row):
+            self._start(row)
+
+    def _may_start(self, row: ProcessRow) -> bool:
+        """Whether its pause is over; a person who asks for a restart ends it."""
+        now = self._clock.monotonic()
+        if row.name not in self._backoffs:
+            self._backoffs[row.name] = _Backoff.after(row.failures, now=now)
+        return row.restart_asked or now >= self._backoffs[row.name].not_before
+
+    def _start(self, row: ProcessRow) -> None:
+        log = log_of(self.home, row.name)
+        try:
+            set_aside(log)
+            process = spawn(
+                row.launch.argv,
+                log=log,
+                env=environment(self.home, part="worker", extra=row.launch.env, worker=row.name),
+                cwd=self.home,
+            )
+        except OSError as error:  # no such program, no more processes, no room for its log
+            self._failed(row, f"it could not be started: {error}", lived=0.0, orderly=False)
+            return
+        _log.info("%s starts as pid %d", row.name, process.pid)
+        try:
+            self.table.started(row.name, process, at=self._clock.now())
+        except FleetError:
+            # Not written down it would be started again: rather end it and try anew.
+            self._end_now(process)
+            raise
+
+    def _let_end(self, process: ProcessId, row: ProcessRow) -> None:
+        """SIGTERM to the worker alone (its JVM must outlive its drain), SIGKILL to all of it."""
+        now = self._clock.monotonic()
+        if process not in self._told:
+            _log.info("%s is asked to end within %g s", row.name, row.grace)
+            os.kill(process.pid, signal.SIGTERM)
+            self._told[process] = now
+        elif now - self._told[process] >= row.grace:
+            _log.warning("%s did not end within %g s and is killed", row.name, row.grace)
+            signal_group(process, signal.SIGKILL)
+
+    def _ended(self, row: ProcessRow, process: ProcessId) -> None:
+        signal_group(process, signal.SIGKILL)  # what it left behind
+        self._told.pop(process, None)
+        row = next((r for r in self.table.rows() if r.name == row.name), row)
+        code = exit_code(process)
+        reason = _reason(code, last_line(log_of(self.home, row.name)))
+        if not row.wanted:
+            _log.info("%s ended (%s) and is removed", row.name, reason)
+            self._remove(row)
+            return
+        lived = age(process)
+        orderly = row.restart_asked or (code == 0 and lived >= LEAST_LIFE)
+        self._failed(row, reason, lived=lived, orderly=orderly)
+
+    def _failed(self, row: ProcessRow, reason: str, *, lived: float, orderly: bool) -> None:
+        """It does not run: who asks is told why, and it is started after its pause."""
+        backoff = _Backoff(failures=row.failures)
+        delay = backoff.ended(lived=lived, orderly=orderly, now=self._clock.monotonic())
+        self._backoffs[row.name] = backoff
+        _log.info("%s ended after %.1f s: %s; starts in %g s", row.name, lived, reason, delay)
+        self.table.ended(
+            row.name,
+            reason=reason,
+            failures=backoff.failures,
+            restarts=row.restarts + 1,
+        )
+
+    def _remove(self, row: ProcessRow) -> None:
+        self.table.delete(row)
+        self._backoffs.pop(row.name, None)
+        kept = {log_of(self.home, each.name) for each in self._rows if each.name != row.name}
+        thin_out(log_of(self.home, row.name).parent, living=kept)
+
+    def _end_now(self, process: ProcessId) -> None:
+        signal_group(process, signal.SIGKILL)
+        wait_gone(process, timeout=5.0)
+
+    # --- the shared Spark server ------------------------------------------------------------
+
+    def _look_at_spark(self) -> None:
+        spark, now = self._spark, self._clock.monotonic()
+        if spark.process is not None and not alive(spark.process):
+            spark.process = None
+            self._spark_failed(last_line(spark_server.log_file(self.home)) or "no last line")
+        wanted = any(row.wanted and row.shared_spark for row in self._rows)
+        if wanted and spark.process is None and now >= spark.backoff.not_before:
+            spark.process = spark_server.start(self.home)
+            spark.started_at = now
+            _log.info("the Spark server starts as pid %d", spark.process.pid)
+
+    def _spark_failed(self, why: str) -> None:
+        now = self._clock.monotonic()
+        lived = now - (self._spark.started_at or now)
+        self._spark.started_at = None
+        delay = self._spark.backoff.ended(lived=lived, orderly=False, now=now)
+        self._spark.trouble = f"the Spark server does not run: {why}"
+        _log.warning("%s; starts in %g s", self._spark.trouble, delay)
+        for row in self._rows:
+            if row.shared_spark and row.process is None:
+                self.table.explain(row.name, self._spark.trouble)
+
+    def _spark_serves(self, row: ProcessRow) -> bool:
+        """A worker waits for its Spark server here, not in a client's growing retries."""
+        return not row.shared_spark or (
+            self._spark.process is not None and spark_server.ready(self.home)
+        )
+
+
+def _reason(code: int | None, last: str) -> str:
+    if code is None:
+        how = "ended"  # not our child: started by a supervisor before this one
+    elif code < 0:
+        how = f"killed by {signal.Signals(-code).name}"
+    else:
+        how = f"exit code {code}"
+    return f"{how}: {last}" if last and code != 0 else how
+
+
+def supervise(home: Path, *, clock: Clock, leave: threading.Event) -> None:
+    """Be the supervisor of `home` until `leave` is set or everything has stopped.
+
+    Returns at once where another process is it.
+    """
+    lock = SupervisorLock(home)
+    if not lock.take(wait=1.0, clock=clock):
+        _log.info("another supervisor runs")
+        return
+    supervisor = Supervisor(home, clock=clock)
+    me = identify(os.getpid())
+    assert me is not None
+    pidfile = home / "supervisor" / "pid"
+    write_whole(pidfile, f"{me.pid}\n")
+    supervisor.table.enter(me)
+    _log.info("supervising %s as pid %d", home, me.pid)
+    try:
+        supervisor.adopt()
+        while not leave.is_set():
+            if not lock.still_there():
+                supervisor.end_all()
+                return
+            if not _look(supervisor) and supervisor.table.leave(only_if_stopped=True):
+                _log.info("all has stopped")
+                return
+            leave.wait(LOOK_SECONDS)
+        supervisor.table.leave(only_if_stopped=False)
+        _log.info("ending; the workers go on")
+    finally:
+        pidfile.unlink(missing_ok=True)
+        supervisor.table.close()
+        lock.free()
+
+
+def _look(supervisor: Supervisor) -> bool:
+    try:
+        return supervisor.look()
+    except (FleetError, OSError) as error:  # the store is busy: the next look may find it free
+        _log.warning("%s", error)
+        return True
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the supervisor of one home."""
+    parser = argparse.ArgumentParser(prog="python -m fleet.act.local.supervisor")
+    parser.add_argument("--home", type=Path, required=True)
+    home = parser.parse_args(argv).home.resolve()
+    logging.raiseExceptions = False  # a log that cannot be written must not end it [40]
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    leave = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: leave.set())
+    signal.signal(signal.SIGINT, lambda *_: leave.set())
+    supervise(home, clock=SystemClock(), leave=leave)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

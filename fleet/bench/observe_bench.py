@@ -1,0 +1,376 @@
+"""`fleet bench observe`: one look at all groups, beside the ordinary ways, on the same broker.
+
+Problem: tools that ask per group are quick with ten groups; what counts is a thousand, and then
+five. Choice: groups with a commit in every partition are made through the admin API, some with
+real members that commit all the time; the ordinary ways are measured first (describe all, then
+offsets one group at a time; the same with all calls in flight, as this project's own snapshot
+does it), then a real `fleet exporter` process: its looks, a scrape every half second over HTTP,
+and its highest memory. What it tells is compared with what was made. Cost: about a minute.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from fleet.bench.figures import Goal, Spread, all_met, ratio, spread
+from fleet.broker import Broker
+from fleet.clock import Clock
+from fleet.errors import FleetError
+from fleet.observe.admin import Observer
+from fleet.system.home import write_whole
+
+LOOK: Final = 0.5
+SCRAPE: Final = 0.2
+MEGABYTES: Final = 400.0
+PER: Final = 1_000
+"""Groups that the goals are stated for; more groups may take in proportion."""
+_TOPICS: Final = 10
+_RECORDS: Final = 20
+"""In every partition; half of them are committed."""
+_IN_FLIGHT: Final = 50
+_DESCRIBED: Final = 1_000
+_SCRAPE_EVERY: Final = 0.5
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveOptions:
+    """How much is measured."""
+
+    groups: tuple[int, ...] = (1_000,)
+    partitions: int = 48
+    members: int = 20
+    """Groups with a member."""
+    seconds: float = 15.0
+    """Of scraping, for each number of groups."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Size:
+    """What was measured with one number of groups."""
+
+    groups: int
+    one_by_one: float | None = None
+    in_flight: float | None = None
+    looks: Spread | None = None
+    scrapes: Spread | None = None
+    megabytes: float | None = None
+    bytes: int = 0
+    """Of one answer of /metrics."""
+    age: Spread | None = None
+    """Seconds since everything in the offsets topic had been read, at the scrapes."""
+    caught_up: float | None = None
+    """Seconds from the exporter's start to its first complete look by the log."""
+    right: bool = False
+    """The groups and the sum of their lag are those that were made."""
+
+    def goals(self) -> tuple[Goal, ...]:
+        """Of this size."""
+        times = max(1.0, self.groups / PER)
+        many = f"{self.groups:,} groups: "
+        return (
+            Goal(
+                what=many + "one look at state, offsets and lag, p95, s",
+                limit=LOOK * times,
+                measured=self.looks.p95 if self.looks and self.right else None,
+            ),
+            Goal(
+                what=many + "/metrics, the longest scrape, s",
+                limit=SCRAPE * times,
+                measured=self.scrapes.max if self.scrapes else None,
+            ),
+            Goal(
+                what=many + "highest memory of the exporter, MB",
+                limit=MEGABYTES,
+                measured=self.megabytes,
+            ),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """An element of `sizes`."""
+        look = self.looks.p50 if self.looks else None
+        return {
+            "groups": self.groups,
+            "look_seconds": self.looks and self.looks.as_json(),
+            "scrape_seconds": self.scrapes and self.scrapes.as_json(),
+            "members_age_seconds": self.age and self.age.as_json(),
+            "memory_megabytes": self.megabytes and round(self.megabytes, 1),
+            "metrics_bytes": self.bytes,
+            "first_look_seconds": self.caught_up and round(self.caught_up, 2),
+            "one_by_one_seconds": self.one_by_one and round(self.one_by_one, 3),
+            "in_flight_seconds": self.in_flight and round(self.in_flight, 3),
+            "ratio_one_by_one": ratio(self.one_by_one, look),
+            "ratio_in_flight": ratio(self.in_flight, look),
+            "right": self.right,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class ObserveResult:
+    """What the run found."""
+
+    wish: ObserveOptions
+    sizes: list[Size] = field(default_factory=list)
+
+    def goals(self) -> tuple[Goal, ...]:
+        """Of all sizes."""
+        return tuple(goal for size in self.sizes for goal in size.goals())
+
+    @property
+    def met(self) -> bool:
+        """Every goal is met."""
+        return len(self.sizes) == len(self.wish.groups) and all_met(self.goals())
+
+
+def run(wish: ObserveOptions, *, home: Path, clock: Clock, say: Say) -> ObserveResult:
+    """Measure in a home of its own, which is deleted afterwards."""
+    result = ObserveResult(wish=wish)
+    broker = Broker(home)
+    try:
+        bootstrap = broker.start(say=say).bootstrap_servers
+        config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0}
+        admin = AdminClient(config)
+        _topics(config, admin, wish)
+        with _members(config, wish):
+            made = 0
+            for groups in wish.groups:
+                say(f"{groups:,} groups with {wish.partitions} partitions each")
+                _commit(admin, wish, range(made, groups))
+                made = groups
+                size = Size(groups=groups)
+                result.sizes.append(size)
+                _ordinary(config, admin, size, clock)
+                say(f"{groups:,} groups: the exporter")
+                _ours(home, bootstrap, wish, size, clock)
+    finally:
+        broker.purge()
+        shutil.rmtree(home, ignore_errors=True)
+    return result
+
+
+# --- what is looked at ----------------------------------------------------------------------
+
+
+def name_of(number: int) -> str:
+    """A group; the first ones have members."""
+    return f"group-{number:05d}"
+
+
+def topic_of(number: int) -> str:
+    """The topic that a group reads."""
+    return f"topic-{number % _TOPICS}"
+
+
+def _topics(config: Mapping[str, Any], admin: AdminClient, wish: ObserveOptions) -> None:
+    names = [topic_of(number) for number in range(_TOPICS)]
+    for future in admin.create_topics([NewTopic(n, wish.partitions, 1) for n in names]).values():
+        future.result(60)
+    producer = Producer(dict(config))
+    for name in names:
+        for number in range(_RECORDS * wish.partitions):
+            producer.produce(name, b"x", partition=number % wish.partitions)
+        producer.poll(0)
+    if producer.flush(60):
+        raise FleetError("the benchmark's records could not be written within 60 s")
+
+
+def _commit(admin: AdminClient, wish: ObserveOptions, numbers: range) -> None:
+    """Half of the records, in every partition of every group that has no member."""
+    wanted = [number for number in numbers if number >= wish.members]
+    for first in range(0, len(wanted), _IN_FLIGHT):
+        left = wanted[first : first + _IN_FLIGHT]
+        for attempt in range(50):
+            left = _altered(admin, wish, left)
+            if not left:
+                break
+            time.sleep(0.1 * (attempt + 1))  # the first coordinator ever is being made
+        else:
+            raise FleetError(f"offsets of {len(left)} groups could not be committed")
+
+
+def _altered(admin: AdminClient, wish: ObserveOptions, numbers: list[int]) -> list[int]:
+    """Those that have to be tried again."""
+    half = _RECORDS // 2
+    futures = {}
+    for number in numbers:
+        tps = [KafkaPartition(topic_of(number), p, half) for p in range(wish.partitions)]
+        asked = ConsumerGroupTopicPartitions(name_of(number), tps)
+        futures[number] = admin.alter_consumer_group_offsets([asked])[name_of(number)]
+    failed = []
+    for number, future in futures.items():
+        try:
+            told = future.result(30)
+            if any(tp.error for tp in told.topic_partitions):
+                failed.append(number)
+        except (KafkaException, FutureTimeout):
+            failed.append(number)
+    return failed
+
+
+@contextmanager
+def _members(config: Mapping[str, Any], wish: ObserveOptions) -> Iterator[None]:
+    """Groups with one member each, which own every partition and commit half of each again and
+    again, so that the log goes on growing and the lag stays what it is.
+    """
+    ending = threading.Event()
+    ready = threading.Semaphore(0)
+    half = _RECORDS // 2
+
+    def live(number: int) -> None:
+        group = {"group.id": name_of(number), "enable.auto.commit": False}
+        client = Consumer({**config, **group})
+        client.subscribe([topic_of(number)])
+        told = False
+        while not ending.is_set():
+            client.poll(0.2)
+            held = client.assignment()
+            if not held:
+                continue
+            client.pause(held)  # what is read is no business of this benchmark
+            tps = [KafkaPartition(tp.topic, tp.partition, half) for tp in held]
+            client.commit(offsets=tps, asynchronous=False)
+            if not told:
+                told = True
+                ready.release()
+            ending.wait(1.0)
+        client.close()
+
+    threads = [threading.Thread(target=live, args=(n,), daemon=True) for n in range(wish.members)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in threads:
+            if not ready.acquire(timeout=60):
+                raise FleetError("the benchmark's members were not in their groups within 60 s")
+        yield
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join(timeout=10)
+
+
+# --- the ordinary ways ----------------------------------------------------------------------
+
+
+def _ordinary(config: Mapping[str, Any], admin: AdminClient, size: Size, clock: Clock) -> None:
+    began = clock.monotonic()
+    groups = [g.group_id for g in admin.list_consumer_groups().result(60).valid]
+    for first in range(0, len(groups), _DESCRIBED):  # no answer ever to one call for 5,000
+        for future in admin.describe_consumer_groups(groups[first : first + _DESCRIBED]).values():
+            future.result(60)
+    for group in groups:
+        asked = [ConsumerGroupTopicPartitions(group)]
+        admin.list_consumer_group_offsets(asked)[group].result(60)
+    size.one_by_one = clock.monotonic() - began
+    observer = Observer(cluster="bench", config=config, clock=clock, timeout=60.0)
+    observer.snapshot()  # connections are made, and the old listing is remembered
+    size.in_flight = min(observer.snapshot().took for _ in range(3))
+    observer.close()
+
+
+# --- ours -----------------------------------------------------------------------------------
+
+
+def _ours(home: Path, bootstrap: str, wish: ObserveOptions, size: Size, clock: Clock) -> None:
+    with ExitStack() as stack:
+        process, url = stack.enter_context(_exporter(home, bootstrap))
+        began = clock.monotonic()
+        looks: dict[float, float] = {}
+        scrapes, ages, text = [], [], ""
+        while not _by_log(text, size.groups):
+            if clock.monotonic() - began > 120 or process.poll() is not None:
+                raise FleetError(f"the exporter did not see {size.groups} groups: see {home}")
+            clock.sleep(0.2)
+            text, _ = _scraped(url, clock)
+        size.caught_up = clock.monotonic() - began
+        until = clock.monotonic() + wish.seconds
+        while clock.monotonic() < until:
+            text, took = _scraped(url, clock)
+            scrapes.append(took)
+            looks[_value(text, "fleet_exporter_looks_total", 'result="complete"')] = _value(
+                text, "fleet_exporter_look_duration_seconds"
+            )
+            ages.append(_value(text, "fleet_offsets_topic_age_seconds"))
+            clock.sleep(_SCRAPE_EVERY)
+        size.looks, size.scrapes = spread(looks.values()), spread(scrapes)
+        size.age, size.bytes = spread(ages), len(text)
+        size.megabytes = _highest_memory(process.pid)
+        told = re.findall(r"^fleet_group_lag_records\{.*\} (\S+)$", text, re.MULTILINE)
+        lag = sum(map(float, told))
+        size.right = lag == size.groups * wish.partitions * (_RECORDS - _RECORDS // 2)
+
+
+@contextmanager
+def _exporter(home: Path, bootstrap: str) -> "Iterator[tuple[subprocess.Popen[str], str]]":
+    config = home / "fleet.yaml"
+    spec = {
+        "cluster": {"name": "bench", "bootstrap_servers": bootstrap},
+        "exporter": {"every": "1s", "listen": "127.0.0.1:0"},
+    }
+    write_whole(config, yaml.safe_dump(spec))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fleet", "--config", str(config), "exporter"],
+        env={**os.environ, "FLEET_HOME": str(home)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        found = re.search(r"http://\S+", process.stderr.readline())
+        if found is None:
+            raise FleetError(f"the exporter did not start: {process.stderr.read()}")
+        yield process, found[0]
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _scraped(url: str, clock: Clock) -> tuple[str, float]:
+    asked = urllib.request.Request(url)  # noqa: S310 - our own address
+    began = clock.monotonic()
+    with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310
+        text = answer.read()
+    return text.decode(), clock.monotonic() - began
+
+
+def _by_log(text: str, groups: int) -> bool:
+    return (
+        _value(text, "fleet_exporter_reads_offsets_topic") == 1.0
+        and _value(text, "fleet_exporter_groups") == groups
+    )
+
+
+def _value(text: str, name: str, label: str = "") -> float:
+    """The value of the first sample of that name with that label; -1 where there is none."""
+    found = re.search(rf"^{name}\{{[^}}]*{label}[^}}]*\}} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else -1.0
+
+
+def _highest_memory(pid: int) -> float | None:
+    """Megabytes; None where this system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) / 1024 if found else None

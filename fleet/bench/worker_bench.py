@@ -1,0 +1,286 @@
+"""`fleet bench worker`: one worker beside Structured Streaming's Kafka source, in one run.
+
+Problem: a rate says nothing without the same job on the same topic and cores, and the first
+seconds of a JVM say nothing at all. Choice: one broker and one topic; each side first works off
+a warm-up, then a backlog, then a steady stream, alone on the machine; both run `streaming.py`'s
+job, a batch's age is counted from its oldest record to the job's end. Beside Structured Streaming
+with no setting at all stand two that people who know it would make. Cost: six minutes.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Producer
+
+from fleet.bench import streaming, structured
+from fleet.bench.figures import Goal, Judged
+from fleet.bench.ground import TOPIC, Ground
+from fleet.clock import Clock
+from fleet.demo.producer import order
+from fleet.errors import FleetError
+from fleet.slots import Phase
+
+GROUP: Final = "bench-worker"
+PARTITIONS: Final = 12
+PER_TRIGGER: Final = 500_000
+"""maxOffsetsPerTrigger of the backlog: without it Spark takes all in one batch, slower here."""
+RATE: Final = 2_000
+"""Records per second of the stream."""
+OURS: Final = "fleet"
+THEIRS: Final = "as it comes"
+VARIANTS: Final[Mapping[str, structured.Settings]] = {
+    THEIRS: structured.Settings(),
+    "fetch.max.wait.ms=5": structured.Settings(options={"kafka.fetch.max.wait.ms": "5"}),
+    "and shuffle.partitions=4": structured.Settings(
+        options={"kafka.fetch.max.wait.ms": "5"}, conf={"spark.sql.shuffle.partitions": "4"}
+    ),
+}
+GOAL_RATIO: Final = 1.5
+GOAL_AGE: Final = 0.4
+GOAL_AGE_PART: Final = 1 / 3
+SETTLE: Final = 20.0
+"""Seconds of the steady stream before its batches count: some hundred small batches warm a JVM."""
+_DISTINCT: Final = 5000
+_PATIENCE: Final = 300.0
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How much is measured."""
+
+    backlog: int = 2_000_000
+    warm_up: int = 3_000_000
+    seconds: float = 40.0
+    """Of the steady stream, each."""
+    alone: bool = False
+    """Without Structured Streaming."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerResult(Judged):
+    """Records per second on the backlog, and the p50 age in seconds under the stream."""
+
+    wish: WorkerOptions
+    rate: dict[str, float] = field(default_factory=dict)
+    age: dict[str, float] = field(default_factory=dict)
+
+    def goals(self) -> tuple[Goal, ...]:
+        """What is held against the figures."""
+        age = Goal(what="age p50, seconds", limit=GOAL_AGE, measured=self.age.get(OURS))
+        if self.wish.alone:
+            return (age,)
+        times, part = _part(self.rate), _part(self.age)
+        return (
+            age,
+            Goal(
+                what="records/s, times Structured Streaming's",
+                limit=GOAL_RATIO,
+                measured=times,
+                at_least=True,
+            ),
+            Goal(
+                what="age p50, part of Structured Streaming's", limit=GOAL_AGE_PART, measured=part
+            ),
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """See Judged."""
+        return {
+            "met": self.met,
+            "records_per_second": {name: round(rate) for name, rate in self.rate.items()},
+            "age_p50_seconds": {name: round(age, 3) for name, age in self.age.items()},
+        }
+
+
+def _part(figures: Mapping[str, float]) -> float | None:
+    """Ours to theirs, as it comes."""
+    ours, theirs = figures.get(OURS), figures.get(THEIRS)
+    return ours / theirs if ours and theirs else None
+
+
+def run(
+    wish: WorkerOptions,
+    *,
+    parent: Path,
+    cache: Path,
+    clock: Clock,
+    say: Callable[[str], None],
+    ending: Callable[[], None],
+) -> WorkerResult:
+    """Measure both; `ending` is called before everything is ended and deleted.
+
+    FleetError where something does not come up.
+    """
+    result = WorkerResult(wish=wish)
+    python = None if wish.alone else structured.environment(cache, say)
+    with Ground(parent=parent, partitions=PARTITIONS, rate=0, clock=clock, say=say) as ground:
+        try:
+            backlog = _Backlog(ground)
+            _ours(ground, backlog, wish, result)
+            if python is not None:
+                _theirs(ground, wish=wish, cache=cache, python=python, result=result)
+        finally:
+            ending()
+    return result
+
+
+class _Backlog:
+    """What writes a backlog: as fast as one process can, where a stream keeps a pace."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._values = [order(n, ground.clock.now()) for n in range(_DISTINCT)]
+        self._options = {
+            "bootstrap.servers": ground.fleet.bootstrap,
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 500_000,
+        }
+        self.written = 0
+
+    def write(self, count: int) -> None:
+        """So many orders, over all partitions in turn, acknowledged; FleetError where not."""
+        producer = Producer(self._options)  # one for each backlog: none outlives the broker
+        for number in range(self.written, self.written + count):
+            value, partition = self._values[number % _DISTINCT], number % PARTITIONS
+            while True:
+                try:
+                    producer.produce(TOPIC, value, partition=partition)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        self.written += count
+        if producer.flush(120):
+            raise FleetError("the benchmark's records were not acknowledged within 120 s")
+
+
+# --- Fleet ---------------------------------------------------------------------------------
+
+
+def _ours(ground: Ground, backlog: _Backlog, wish: WorkerOptions, result: WorkerResult) -> None:
+    """One real worker process on a shared Spark server, held by its gate meanwhile."""
+    journal = ground.home / "batches"
+    environment = {**ground.environment(GROUP), streaming.JOURNAL: str(journal)}
+    ground.declare(
+        GROUP,
+        protocol="cooperative-sticky",
+        slots=1,
+        worker={"entrypoint": "fleet.bench.streaming:process", "batch": {}, "env": environment},
+    )
+    ground.start_group(GROUP)
+    ground.apply(GROUP)
+    settings = ground.fleet.spec.fleet(GROUP)
+    ground.say(f"the worker's settings: {settings.worker if settings else None}")
+
+    def work_off(count: int) -> float:
+        """Write records, open the slot; seconds from its assignment to the last commit."""
+        _hold(ground)
+        backlog.write(count)
+        opened = ground.clock.now()
+        ground.open_only(GROUP, {0})
+        wanted = backlog.written
+        ground.wait(lambda: read_of(batches(journal)) >= wanted, _PATIENCE, "the backlog")
+        done = batches(journal)[-1]["done"]
+        ground.wait(lambda: _last(ground, "committed") >= done, _PATIENCE, "the last commit")
+        (assigned, *_) = (
+            at for _, e, at in ground.events(GROUP) if e == "assigned" and at > opened
+        )
+        return _last(ground, "committed") - assigned
+
+    ground.say(f"warming the worker with {wish.warm_up} records")
+    work_off(wish.warm_up)
+    ground.say(f"the worker: a backlog of {wish.backlog}")
+    result.rate[OURS] = wish.backlog / work_off(wish.backlog)
+    ground.say(f"the worker: {RATE} records/s for {wish.seconds:g} s")
+    before = len(batches(journal))
+    with ground.streaming(RATE):
+        ground.clock.sleep(wish.seconds)
+    result.age[OURS] = age_of(batches(journal)[before:])
+    ground.dismiss(GROUP)
+
+
+def _hold(ground: Ground) -> None:
+    """The worker gives its slot up, and stays warm."""
+    ground.open_only(GROUP, ())
+    slots = ground.fleet.store.slots
+    ground.wait(
+        lambda: all(slot.phase is Phase.FREE for slot in slots(GROUP)), _PATIENCE, "a free slot"
+    )
+
+
+def _last(ground: Ground, event: str) -> float:
+    """When the worker last told of it; 0 where it never did."""
+    return max((at for _, told, at in ground.events(GROUP) if told == event), default=0.0)
+
+
+# --- Structured Streaming ------------------------------------------------------------------
+
+
+def _theirs(
+    ground: Ground, *, wish: WorkerOptions, cache: Path, python: Path, result: WorkerResult
+) -> None:
+    queries = structured.Queries(home=ground.home, bootstrap=ground.fleet.bootstrap, topic=TOPIC)
+    at = {str(n): wish.warm_up // PARTITIONS for n in range(PARTITIONS)}
+    bound = {"maxOffsetsPerTrigger": str(PER_TRIGGER)}
+    queries.add("warm-up", {"startingOffsets": "earliest", **bound}, records=wish.warm_up)
+    for name, settings in VARIANTS.items():
+        start = {"startingOffsets": json.dumps({TOPIC: at}), **bound}
+        queries.add(f"backlog {name}", start, settings, records=wish.backlog)
+    for name, settings in VARIANTS.items():
+        start = {"startingOffsets": "latest"}
+        queries.add(f"stream {name}", start, settings, seconds=wish.seconds)
+    with ExitStack() as stack:
+        streaming_now = False
+        for line in stack.enter_context(structured.running(python, queries, cache=cache)):
+            if "begin" in line:
+                ground.say(f"Structured Streaming: {line['begin']}")
+                if line["begin"].startswith("stream") and not streaming_now:
+                    stack.enter_context(ground.streaming(RATE))
+                    streaming_now = True
+                continue
+            kind, _, name = line["end"].partition(" ")
+            if kind == "backlog":
+                result.rate[name] = rate_of(line["batches"], wish.backlog)
+            elif kind == "stream":
+                result.age[name] = age_of(line["batches"])
+
+
+# --- what the batches come to: pure ---------------------------------------------------------
+
+
+def read_of(lines: Sequence[Line]) -> int:
+    """Records of all batches."""
+    return sum(line["records"] for line in lines)
+
+
+def rate_of(lines: Sequence[Line], records: int) -> float:
+    """Of whole batches, from the first one's call to the last one's end.
+
+    The call comes after the batch was planned, so what its first ListOffsets took is left out, in
+    Structured Streaming's favour. FleetError where fewer than `records` were read.
+    """
+    read = read_of(lines)
+    if read < records:
+        raise FleetError(f"Structured Streaming read {read} of {records} records in time")
+    return float(read / (lines[-1]["done"] - lines[0]["began"]))
+
+
+def age_of(lines: Sequence[Line]) -> float:
+    """Median over batches of done - oldest record, once the stream has settled."""
+    if not lines:
+        raise FleetError("no batch under the steady stream")
+    since = lines[0]["done"] + SETTLE
+    ages = [line["done"] - line["oldest"] for line in lines if line["done"] >= since]
+    return float(statistics.median(ages or [line["done"] - line["oldest"] for line in lines]))
+
+
+def batches(journal: Path) -> list[dict[str, Any]]:
+    """What the job wrote; a line in the making is left for later."""
+    if not journal.exists():
+        return []
+    lines = journal.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.endswith("}")]

@@ -1,0 +1,406 @@
+"""The embedded broker: 1 or 3 Kafka nodes on this machine that outlive whoever started them.
+
+Problem: a demo, a test or a first look needs a real coordinator, started in seconds, with its
+data still there after kill -9. Choice: KRaft nodes, broker and controller in one process, on
+ports that are picked once and kept in `$FLEET_HOME/broker/state.json`. Every act goes from
+what that file says to what should be, so that an act which was cut off is finished by doing it
+again. Cost: 310 MB of memory a node, 5 s to start.
+"""
+
+import base64
+import contextlib
+import fcntl
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from fleet.broker import node as nodes_
+from fleet.broker.jars import Kafka, find_kafka
+from fleet.broker.node_config import HOST, NodeConfig, check_host, check_overrides, tool_logging
+from fleet.broker.secrets import Secrets
+from fleet.broker.state import BrokerState, as_json, from_json
+from fleet.config.spec import ClusterSpec, Security
+from fleet.errors import ConfigError, FleetError, Refused, Unreachable
+from fleet.security import client_config
+from fleet.system import processes
+from fleet.system.home import read_state, write_state
+from fleet.text import plural
+
+SCHEMA: Final = 1
+LEAST_FREE_BYTES: Final = 1024**3
+# Below the kernel's range for outgoing connections (32768 up), so that no connection of
+# anybody's sits on a port of ours while the broker is stopped.
+_PORTS: Final = range(20000, 32000)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """One node as it is now."""
+
+    id: int
+    pid: int | None
+    """None where it does not run."""
+    host_port: str
+    server_log: Path
+    coordinator_log: Path
+    data: Path
+    """Kafka's log.dirs of this node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatus:
+    """The embedded broker as it is now.
+
+    running: at least one node's process lives. bootstrap_servers names all nodes, running or
+    not, and is "" where none was ever started. secure: clients log in by SCRAM over TLS and an
+    authorizer denies what no ACL allows.
+    """
+
+    running: bool
+    bootstrap_servers: str
+    nodes: tuple[NodeStatus, ...]
+    secure: bool = False
+
+
+class Broker:
+    """The embedded broker under `home`/broker; any number of these may look at the same one.
+
+    `brokers` (1 or 3) and `secure` count where none exists yet: an existing one keeps its size,
+    and whether it is secure (None: whatever it is; other data, so another answer is refused).
+    `overrides` are settings of server.properties, kept with the broker and applied when a node
+    starts. So is `host`, an IPv4 address of this machine at which clients reach it (pods, for
+    example); only this machine does at the default, 127.0.0.1.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        brokers: int = 1,
+        overrides: Mapping[str, str] | None = None,
+        secure: bool | None = None,
+        host: str | None = None,
+    ) -> None:
+        if brokers not in {1, 3}:
+            raise ConfigError(f"{brokers} brokers: the embedded broker has 1 or 3 nodes")
+        check_overrides(overrides or {})
+        if host is not None:
+            check_host(host)
+        self._host = host
+        self._folder = home.absolute() / "broker"
+        self._file = self._folder / "state.json"
+        self._brokers = brokers
+        self._overrides = dict(overrides or {})
+        self._secure = secure
+        self.secrets = Secrets(self._folder / "secrets")
+        self._kafka: Kafka | None = None
+
+    def start(self, *, wait: float = 60.0, say: Say | None = None) -> BrokerStatus:
+        """Start the nodes that do not run and wait until all answer; nothing to do is fine.
+
+        wait: seconds for the nodes to answer; fetching the jars at first use comes before and
+        has its own bound. say: told of what takes long. Raises FleetError (port taken, disk
+        full, a node died: with its last words), Unreachable (jars; no answer in time).
+        """
+        with self._alone():
+            state = self._load() or self._new()
+            if len(state.nodes) < self._brokers:
+                raise Refused(
+                    f"the broker in {self._folder} has {plural(len(state.nodes), 'node')}, not "
+                    f"{self._brokers}: `fleet broker stop --purge` first (deletes its data)"
+                )
+            if self._secure not in {None, state.secure}:
+                raise Refused(
+                    f"the broker in {self._folder} is a {_kind(state.secure)} one, and its data "
+                    f"stays so: for a {_kind(not state.secure)} one `fleet broker stop --purge` "
+                    "first (deletes its data), or set FLEET_HOME to another folder"
+                )
+            state = self._moved(self._adopt(state))
+            dead = [node for node in state.nodes if state.process(node) is None]
+            if dead:
+                state = replace(state, overrides={**state.overrides, **self._overrides})
+                kafka = self._check(dead, say)
+                if state.secure:
+                    formatted = any((n.data / "meta.properties").exists() for n in state.nodes)
+                    self.secrets.ensure(kafka.java, data=formatted, host=state.host)
+                for each in dead:
+                    nodes_.prepare(
+                        kafka,
+                        each,
+                        state.nodes,
+                        cluster_id=state.cluster_id,
+                        overrides=state.overrides,
+                        secrets=self.secrets if state.secure else None,
+                    )
+                self._save(state)
+                for each in dead:
+                    state = state.with_process(each, nodes_.launch(kafka, each))
+                    self._save(state)
+            if say and dead:
+                say(f"waiting for {state.bootstrap_servers}")
+            self._wait_ready(state, wait=wait)
+            return _status(state)
+
+    def stop(self, *, timeout: float = 20.0) -> None:
+        """SIGTERM every node, SIGKILL what still runs after `timeout` seconds; data is kept."""
+        with self._alone():
+            self._stop(timeout)
+
+    def kill(self, node: int | None = None) -> None:
+        """SIGKILL one node or all: for tests of what survives it. Returns when they are gone."""
+        with self._alone():
+            state = self._load()
+            chosen = [n for n in state.nodes if node in {None, n.id}] if state else []
+            if node is not None and not chosen:
+                raise ConfigError(f"no node {node} in {self._folder}")
+            for each in chosen:
+                process = state.process(each) if state else None
+                if process is not None:
+                    processes.signal_group(process, signal.SIGKILL)
+                    processes.wait_gone(process, timeout=10.0)
+
+    def purge(self) -> None:
+        """Stop and delete everything: data, logs, ports."""
+        with self._alone():
+            self._stop(5.0)
+            for path in self._folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != ".lock":
+                    path.unlink()
+
+    def status(self) -> BrokerStatus:
+        """As it is now; starts and waits for nothing."""
+        state = self._load()
+        if state is None:
+            return BrokerStatus(running=False, bootstrap_servers="", nodes=())
+        return _status(state)
+
+    def security(self) -> Security:
+        """How clients log in, as its super user where it is secure: references, no values."""
+        return self._login(self.status().secure)
+
+    def _login(self, secure: bool) -> Security:
+        return self.secrets.security() if secure else Security()
+
+    def tool(
+        self, main_class: str, *args: str, timeout: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of Kafka's command-line classes on the same jars, logging only errors.
+
+        The exit code is the caller's to judge. Addresses are not added: pass --bootstrap-server,
+        and `secrets.admin_properties` as --command-config where the broker is secure.
+        """
+        kafka = self._found(None)
+        with tempfile.NamedTemporaryFile("w", suffix=".xml", encoding="utf-8") as file:
+            file.write(tool_logging())
+            file.flush()
+            return nodes_.run_tool(kafka, Path(file.name), main_class, args, timeout=timeout)
+
+    def _found(self, say: Say | None) -> Kafka:
+        if self._kafka is None:
+            self._kafka = find_kafka(say=say)
+        return self._kafka
+
+    def _check(self, dead: list[NodeConfig], say: Say | None) -> Kafka:
+        """All that can be known to fail, said before anything starts."""
+        free = shutil.disk_usage(self._folder).free
+        if free < LEAST_FREE_BYTES:
+            raise FleetError(
+                f"{self._folder} has {free // 2**20} MiB free, Kafka needs "
+                f"{LEAST_FREE_BYTES // 2**20}: make room or point FLEET_HOME elsewhere"
+            )
+        for each in dead:
+            if not nodes_.is_here(each.host):
+                raise FleetError(
+                    f"no interface of this machine has the broker's address {each.host}: bring it "
+                    "back, or name another by --listen"
+                )
+            taken = nodes_.ports_taken(each)
+            if taken:
+                raise FleetError(
+                    f"port {taken[0]} of {each.host}, kept for node {each.id}, is taken by another "
+                    f"program (`ss -ltnp 'sport = :{taken[0]}'` names it): end that program, or "
+                    "`fleet broker stop --purge` (deletes the broker's data) for new ports"
+                )
+        kafka = self._found(say)
+        if say and not (kafka.has("log4j-slf4j-impl") or kafka.has("log4j-slf4j2-impl")):
+            say(f"{kafka.libs} binds slf4j to no logging: the coordinator's log will be missing")
+        return kafka
+
+    def _stop(self, timeout: float) -> None:
+        state = self._load()
+        if state is None:
+            return
+        state = self._adopt(state)
+        living = [process for node in state.nodes if (process := state.process(node))]
+        for process in living:
+            processes.signal_group(process, signal.SIGTERM)
+        deadline = time.monotonic() + timeout
+        for process in living:
+            processes.end(process, grace=max(0.0, deadline - time.monotonic()))
+
+    def _adopt(self, state: BrokerState) -> BrokerState:
+        """Find nodes that were started by someone who was killed before writing it down."""
+        for each in state.nodes:
+            if state.process(each) is None:
+                found = nodes_.find_running(each)
+                if found is not None:
+                    state = state.with_process(each, found)
+                    self._save(state)
+        return state
+
+    def _moved(self, state: BrokerState) -> BrokerState:
+        """At the address that was asked for; Refused where that takes more than a restart."""
+        if self._host in {None, state.host}:
+            return state
+        assert self._host is not None
+        if any(state.process(node) for node in state.nodes):
+            raise Refused(
+                f"the broker in {self._folder} runs at {state.host}: `fleet broker stop` first, "
+                f"then it can start at {self._host}"
+            )
+        if state.secure and self.secrets.folder.exists():
+            raise Refused(
+                f"the certificate of the broker in {self._folder} names {state.host}: "
+                "`fleet broker stop --purge` first (deletes its data)"
+            )
+        return state.at(self._host)
+
+    def _wait_ready(self, state: BrokerState, *, wait: float) -> None:
+        """Every node answers for itself and knows all: the others remember a dead one for 6 s."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - loads librdkafka
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+
+        deadline = time.monotonic() + wait
+        login = self._login(state.secure)
+        for each in state.nodes:
+            client = AdminClient(
+                {
+                    **client_config(ClusterSpec(security=login), each.address, {}),
+                    "reconnect.backoff.max.ms": 200,
+                    "log_level": 0,  # nodes refuse connections at first, as they should
+                }
+            )
+            seen: int | None = None
+            while seen != len(state.nodes):
+                _check_alive(state)
+                if time.monotonic() >= deadline:
+                    raise Unreachable(_no_answer(state, each, seen, wait))
+                with contextlib.suppress(KafkaException):
+                    seen = len(client.list_topics(timeout=1.0).brokers)
+                if seen != len(state.nodes):
+                    time.sleep(0.1)
+
+    def _new(self) -> BrokerState:
+        ports = _free_ports(2 * self._brokers)
+        nodes = tuple(
+            NodeConfig(
+                id=number + 1,
+                port=ports[2 * number],
+                controller_port=ports[2 * number + 1],
+                home=self._folder / f"node-{number + 1}",
+                host=self._host or HOST,
+            )
+            for number in range(self._brokers)
+        )
+        return BrokerState(cluster_id=_cluster_id(), nodes=nodes, secure=bool(self._secure))
+
+    def _load(self) -> BrokerState | None:
+        kept = read_state(self._file, schema=SCHEMA)
+        if kept is None:
+            return None
+        try:
+            return from_json(kept, self._folder)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FleetError(
+                f"{self._file} is not the state of a broker ({error!r}): end its processes, move "
+                f"{self._folder} away and start again"
+            ) from error
+
+    def _save(self, state: BrokerState) -> None:
+        write_state(self._file, as_json(state), schema=SCHEMA)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One start, stop, kill or purge at a time; the kernel frees the lock of a killed one."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def embedded_bootstrap(home: Path) -> str | None:
+    """bootstrap.servers of the embedded broker under `home` where it runs, else None."""
+    status = Broker(home).status()
+    return status.bootstrap_servers if status.running else None
+
+
+def _check_alive(state: BrokerState) -> None:
+    for node in state.nodes:
+        if state.process(node) is None:
+            raise FleetError(
+                f"node {node.id} ended while it started; its last words ({node.server_log}):\n"
+                f"{nodes_.last_words(node)}"
+            )
+
+
+def _no_answer(state: BrokerState, node: NodeConfig, seen: int | None, wait: float) -> str:
+    answer = "does not answer" if seen is None else f"sees {seen} of {len(state.nodes)} nodes"
+    return (
+        f"node {node.id} at {node.address} {answer} after {wait:.0f} s; the last lines of "
+        f"{node.server_log}:\n{nodes_.last_words(node)}"
+    )
+
+
+def _status(state: BrokerState) -> BrokerStatus:
+    nodes = tuple(
+        NodeStatus(
+            id=each.id,
+            pid=process.pid if (process := state.process(each)) else None,
+            host_port=each.address,
+            server_log=each.server_log,
+            coordinator_log=each.coordinator_log,
+            data=each.data,
+        )
+        for each in state.nodes
+    )
+    return BrokerStatus(
+        running=any(node.pid is not None for node in nodes),
+        bootstrap_servers=state.bootstrap_servers,
+        nodes=nodes,
+        secure=state.secure,
+    )
+
+
+def _kind(secure: bool) -> str:
+    return "secure" if secure else "plain"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, at random, so that two brokers seldom meet."""
+    chosen: list[int] = []
+    for port in random.sample(_PORTS, k=min(1000, len(_PORTS))):
+        if nodes_.port_free(port):
+            chosen.append(port)
+            if len(chosen) == count:
+                return chosen
+    raise FleetError(f"no {count} free ports of {HOST} between {_PORTS.start} and {_PORTS.stop}")
+
+
+def _cluster_id() -> str:
+    """16 random bytes as Kafka writes them; never with a leading dash (it is an argument)."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text

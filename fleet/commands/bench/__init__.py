@@ -1,0 +1,1 @@
+"""`fleet bench NAME`: one module for each benchmark."""

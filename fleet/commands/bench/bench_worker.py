@@ -1,0 +1,90 @@
+"""`fleet bench worker`: one worker beside Spark's own Kafka source."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
+
+if TYPE_CHECKING:
+    from fleet.bench.worker_bench import WorkerResult
+
+
+@click.command(epilog="Example:  fleet bench worker --alone")
+@click.option("--alone", is_flag=True, help="Do without Structured Streaming, and install nothing.")
+@click.option(
+    "--backlog",
+    type=click.IntRange(10_000, 100_000_000),
+    default=2_000_000,
+    show_default=True,
+    metavar="N",
+    help="Number of records that wait.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(10.0, 3600.0),
+    default=40.0,
+    show_default=True,
+    help="Length of the steady stream of 2,000 records/s; the first 20 s do not count.",
+)
+@output_option
+@verbose_option
+def worker(*, alone: bool, backlog: int, seconds: float, output: str) -> None:
+    """Read a backlog and a stream, beside Structured Streaming.
+
+    One worker with default settings and Spark's own Kafka source run the same job on the same
+    topic and cores, one after the other, both warm. Goals: a backlog of JSON records at 1.5 times
+    its records per second or more; under 2,000 records/s the age of the oldest record when its
+    batch is done at most 0.4 s at p50, and below a third of its. The ratio to it with
+    kafka.fetch.max.wait.ms=5 is stated beside. Spark 4.0.0, the last with a complete connector,
+    is installed under ~/.cache/fleet the first time (450 MB). About six minutes.
+    """
+    from fleet.bench.worker_bench import WorkerOptions, run
+    from fleet.clock import SystemClock
+    from fleet.commands.progress import Progress
+    from fleet.demo.interrupts import interruptible
+    from fleet.system.home import cache_home, fleet_home
+
+    clock = SystemClock()
+    wish = WorkerOptions(backlog=backlog, seconds=seconds, alone=alone)
+    with (
+        Progress("bench worker") as say,
+        interruptible(lambda: say("everything is being ended; one moment")) as ending,
+    ):
+        result = run(
+            wish,
+            parent=fleet_home(),
+            cache=cache_home(),
+            clock=clock,
+            say=say,
+            ending=ending.start,
+        )
+    _print(result, output)
+    click.get_current_context().exit(0 if result.met else 1)
+
+
+def answer(result: "WorkerResult") -> dict[str, Any]:
+    """The JSON answer (docs/json.md)."""
+    return {"schema_version": SCHEMA_VERSION, "bench": "worker", **result.as_json()}
+
+
+def _print(result: "WorkerResult", output: str) -> None:
+    from fleet.bench.worker_bench import OURS
+    from fleet.commands.answers import print_json, stdout, table
+
+    if output == "json":
+        print_json(answer(result))
+        return
+    console = stdout()
+    shown = table("", "records/s", "fleet's ratio", "age p50", right=("records/s", "fleet's ratio"))
+    for name, rate in result.rate.items():
+        ours = name == OURS
+        shown.add_row(
+            "Fleet's worker" if ours else f"Structured Streaming, {name}",
+            f"{rate:,.0f}",
+            "" if ours else f"{result.rate[OURS] / rate:.2f}",
+            f"{result.age[name]:.2f} s",
+        )
+    console.print(shown)
+    for goal in result.goals():
+        console.print(f"  {goal.sentence()}", markup=False, soft_wrap=True)

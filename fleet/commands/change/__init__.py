@@ -1,0 +1,1 @@
+"""What changes groups, and a fleet's beginning and end."""

@@ -1,0 +1,1 @@
+"""`fleet doctor`: what has to be right."""

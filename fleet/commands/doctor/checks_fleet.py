@@ -1,0 +1,270 @@
+"""What `fleet doctor` looks at beyond the machine: fleet.yaml, its cluster, its workers.
+
+Each part is looked at only where what it needs was found: a cluster that does not answer is
+one FAIL and not ten. Everything here reads; a change that a check waits on is waited for one
+lease at most.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fleet.commands.doctor.checks import guarded, jars
+from fleet.commands.invocation import Invocation
+from fleet.errors import FleetError, Unreachable
+from fleet.model.findings import Finding, Severity, fail, ok, warn
+from fleet.slots import ChangeState
+from fleet.text import duration, plural
+
+if TYPE_CHECKING:
+    from fleet.config.spec import FleetSpec
+    from fleet.lag.snapshot import Snapshot
+    from fleet.manager.cycle import Fleet
+    from fleet.slots import Slot
+
+
+def examine_fleet(invocation: Invocation) -> list[Finding]:
+    """Findings about the file, the cluster and the workers. Raises ConfigError."""
+    from fleet.config.load import load
+
+    path = invocation.existing_path()
+    spec = load(path, os.environ)
+    embedded = spec.cluster.bootstrap_servers == "embedded"
+    found = [
+        ok("config", f"{path}: cluster {spec.cluster.name}, {plural(len(spec.fleets), 'group')}")
+    ]
+    found += guarded("jars", lambda: jars(embedded=embedded))
+    found += guarded("entrypoints", lambda: entrypoints(spec))
+    try:
+        fleet = invocation.open()
+    except Unreachable as error:
+        remedy = "fleet up" if embedded else "check cluster.bootstrap_servers and the network"
+        return [
+            *found,
+            Finding("broker", Severity.WARN if embedded else Severity.FAIL, str(error), remedy),
+        ]
+    with fleet:
+        return found + _cluster(fleet)
+
+
+def entrypoints(spec: "FleetSpec") -> Iterator[Finding]:
+    """The code that each declared worker runs can be found."""
+    from fleet.system.code import code_digest
+
+    declared = [group for group in spec.fleets if group.worker is not None]
+    for group in declared:
+        try:
+            code_digest(group)
+        except FleetError as error:
+            yield fail("entrypoint", str(error))
+    if declared:
+        yield ok("entrypoints", f"{plural(len(declared), 'group')} with a worker")
+
+
+def _cluster(fleet: "Fleet") -> list[Finding]:
+    """Kafka first; what Fleet holds is looked at in any case."""
+    seen: list[Snapshot] = []
+    found = guarded("broker", lambda: groups_readable(fleet, seen))
+    if seen:
+        found += guarded("topics", lambda: topics(fleet, seen[0]))
+        found += guarded("offsets log", lambda: receipts_verifiable(fleet, seen[0]))
+        found += guarded("batched leave", lambda: leave_possible(fleet))
+        found += guarded("acls", lambda: missing_acls(fleet))
+    found += guarded("workers", lambda: workers(fleet))
+    found += guarded("runtime", fleet.runtime.examine)
+    found += guarded("slots", lambda: slots(fleet))
+    found += guarded("changes", lambda: changes(fleet))
+    return found
+
+
+def groups_readable(fleet: "Fleet", seen: "list[Snapshot]") -> Iterator[Finding]:
+    """The broker answers, and its groups can be listed and described."""
+    snapshot = fleet.snapshot()
+    seen.append(snapshot)
+    yield ok(
+        "broker",
+        f"{fleet.bootstrap}: {plural(len(snapshot.groups), 'group')}, "
+        f"{plural(len(snapshot.topics), 'topic')} in {duration(snapshot.took)}",
+    )
+    for problem in snapshot.problems:
+        yield warn("groups", problem, "check the ACLs: Describe on groups and topics")
+
+
+def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
+    """Every fleet with a worker has something to read."""
+    from fleet.decide.capacity import missing_topics, subscribed, unmatched
+
+    for spec in (each for each in fleet.spec.fleets if each.worker is not None):
+        there = subscribed(snapshot.topics, spec)
+        missing = missing_topics(snapshot.topics, spec)
+        if missing and spec.create is None:
+            yield warn(
+                "topics",
+                f"{', '.join(missing)} of {spec.group} does not exist",
+                "create it, or write create: {partitions: 12} under the fleet",
+            )
+        elif missing:
+            yield ok("topics", f"{spec.group}: `fleet up` creates {', '.join(missing)}")
+        elif unmatched(snapshot.topics, spec):
+            yield warn(
+                "topics",
+                f"no topic matches {' or '.join(spec.topics)} of {spec.group} yet",
+                "its slots open with the first plan after one is created",
+            )
+        else:
+            count = f"{plural(len(there), 'topic')} with {plural(sum(there.values()), 'partition')}"
+            yield ok("topics", f"{spec.group} reads {count}")
+
+
+def receipts_verifiable(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
+    """`__consumer_offsets` can be read, so that receipts count what the coordinator recorded."""
+    group = next(iter(snapshot.groups), "fleet-doctor")
+    if not snapshot.groups:
+        yield ok("offsets log", "not looked at: there is no consumer group yet")
+    elif fleet.rebalances(group, window=1.0) is None:
+        yield warn(
+            "offsets log",
+            "__consumer_offsets cannot be read: receipts will say unverified",
+            "allow Read on topic __consumer_offsets; managed Kafka may not",
+        )
+    else:
+        yield ok("offsets log", "__consumer_offsets can be read: receipts are verified")
+
+
+def leave_possible(fleet: "Fleet") -> Iterator[Finding]:
+    """kafka-python can log in, which alone sends one leave for several members.
+
+    Any answer will do: an older broker refuses the question after the login went well.
+    """
+    from fleet.act.kafka import GroupAdmin
+    from fleet.security import kafka_python_config
+
+    config = kafka_python_config(fleet.spec.cluster, fleet.bootstrap, os.environ)
+    with GroupAdmin(bootstrap=fleet.bootstrap, kafka_python_config=config) as admin:
+        try:
+            admin.group_setting("fleet-doctor", "consumer.session.timeout.ms")
+        except FleetError as error:
+            if isinstance(error, Unreachable) or "authentication" in str(error).lower():
+                yield warn(
+                    "batched leave",
+                    str(error),
+                    "without it k workers leave in k rebalances; check cluster.security",
+                )
+                return
+    yield ok("batched leave", "kafka-python can log in")
+
+
+def missing_acls(fleet: "Fleet") -> Iterator[Finding]:
+    """Of the least ACLs of each group's mode, those that this login does not have (KIP-430)."""
+    declared = fleet.spec.fleets
+    lacking = fleet.lacking(declared)
+    for grant in lacking:
+        yield warn(
+            "acls",
+            f"this login lacks {grant}: {grant.acl.without}",
+            f"kafka-acls --add --allow-principal User:NAME --operation {grant.operation} "
+            f"--{grant.resource} {grant.name}",
+        )
+    if declared and not lacking:
+        yield ok(
+            "acls", f"nothing is refused that the modes of {plural(len(declared), 'group')} need"
+        )
+
+
+def workers(fleet: "Fleet") -> Iterator[Finding]:
+    """Processes run where they are wanted, and nowhere else."""
+    processes = fleet.workers()
+    wanted = [worker for worker in processes if worker.wanted]
+    running = sum(worker.running for worker in wanted)
+    if not wanted:
+        yield ok("workers", "none are wanted yet")
+    elif running < len(wanted):
+        down = next(worker for worker in wanted if not worker.running)
+        why = f": {down.exit_reason}" if down.exit_reason else ""
+        yield warn(
+            "workers",
+            f"{running} of {len(wanted)} run; {down.name} does not{why}",
+            _log_of(fleet, down.name),
+        )
+    else:
+        yield ok("workers", f"{running} run")
+
+
+def _log_of(fleet: "Fleet", worker: str) -> str:
+    runtime = fleet.spec.runtime
+    if runtime.kind == "kubernetes":
+        where = f"kubectl -n {runtime.namespace} logs {worker} --previous"
+        return f"{where}; the kubelet starts it again"
+    return f"its log is under {fleet.home}; the supervisor starts it again"
+
+
+def slots(fleet: "Fleet") -> Iterator[Finding]:
+    """Nobody holds a slot without running; no slot and no partition is shut away."""
+    running = {worker.name for worker in fleet.workers() if worker.running}
+    held = [slot for f in fleet.spec.fleets for slot in fleet.slots(f.group) if slot.holder]
+    strange = [slot for slot in held if slot.holder not in running]
+    silent = _silent(fleet, strange) if strange else []
+    yield ok("slots", f"{len(held) - len(silent)} held by running workers")
+    for slot in silent:
+        lease = fleet.group(slot.group).runtime.lease
+        yield warn(
+            "slots",
+            f"slot {slot.number} of {slot.group} is held by {slot.holder}, which does not run",
+            f"a standby takes it after {lease:g} s; `fleet up` starts one",
+        )
+    for spec in fleet.spec.fleets:
+        for number in sorted(fleet.gate(spec.group).quarantined):
+            yield warn(
+                "slots",
+                f"slot {number} of {spec.group} is shut: a foreign process uses its instance id",
+                f"find and end the member {spec.group}-{number}, then "
+                f"`fleet resume {spec.group} --slot {number}`",
+            )
+        for mark in fleet.store.quarantines(spec.group):
+            yield warn(
+                "partitions",
+                f"{mark.tp} of {spec.group} is stopped at offset {mark.offset}: {mark.error}",
+                f"mend the entrypoint, then `fleet roll {spec.group}`",
+            )
+
+
+def _silent(fleet: "Fleet", strange: "list[Slot]") -> "list[Slot]":
+    """Those that are not renewed either: `fleet worker` by hand is not the runtime's."""
+    longest = max(fleet.group(slot.group).runtime.lease for slot in strange)
+    fleet.clock.sleep(longest / 2)
+    now = {
+        (slot.group, slot.number): slot
+        for group in {slot.group for slot in strange}
+        for slot in fleet.slots(group)
+    }
+    same = [(slot, now.get((slot.group, slot.number))) for slot in strange]
+    return [
+        old for old, new in same if new and (new.token, new.counter) == (old.token, old.counter)
+    ]
+
+
+def changes(fleet: "Fleet") -> Iterator[Finding]:
+    """No change was left half done, and nobody holds a group."""
+    unfinished = 0
+    for spec in fleet.spec.fleets:
+        last = fleet.changes(spec.group, limit=1)
+        if not last or last[0].state is not ChangeState.RUNNING:
+            continue
+        if fleet.change_alive(spec.group):
+            yield ok("changes", f"{last[0].actor} is changing {spec.group} now")
+            continue
+        unfinished += 1
+        yield warn(
+            "changes",
+            f"{last[0].actor} left a change of {spec.group} unfinished",
+            f"fleet apply {spec.group} --resume, or --abort",
+        )
+    for pause in fleet.pauses():
+        whose = pause.group or "all groups"
+        yield warn(
+            "pauses",
+            f"{whose}: {pause.reason} ({pause.by})",
+            f"fleet resume {pause.group or '--all'}",
+        )
+    if not unfinished:
+        yield ok("changes", "none was left unfinished")

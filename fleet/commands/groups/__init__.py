@@ -1,0 +1,1 @@
+"""What groups do: status, rebalances, top."""

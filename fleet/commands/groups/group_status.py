@@ -1,0 +1,288 @@
+"""What `fleet status` knows of a group, gathered once, and its JSON contract.
+
+Kafka's side comes from one snapshot of the whole cluster; slots, workers, changes and pauses
+come from the store, for declared groups only. A group named on the command line carries its
+members, partitions and slots too; the log of the coordinator is read for those alone, since
+that costs a read per group.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fleet.commands.invocation import SCHEMA_VERSION
+from fleet.decide.storms.assessment import Storm
+from fleet.decide.verdicts import GroupVerdict
+from fleet.lag.snapshot import Snapshot
+from fleet.manager.keeping_up import judged
+from fleet.manager.recent import Recent, recently
+from fleet.model import GroupSnapshot, Member, PartitionState
+from fleet.model.rebalances import Rebalance
+from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
+
+if TYPE_CHECKING:
+    from fleet.manager.cycle import Fleet
+
+UNDECLARED_WINDOW = 600.0
+"""Seconds over which a group without a storm budget of its own is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Managed:
+    """What Fleet itself holds of a declared group."""
+
+    mode: str
+    owner: str
+    has_worker: bool
+    gate: Gate
+    slots: tuple[Slot, ...]
+    workers: tuple[WorkerProcess, ...]
+    reports: tuple[WorkerReport, ...]
+    change: Change | None
+
+    @property
+    def held(self) -> int:
+        """Slots with a holder."""
+        return sum(slot.holder is not None for slot in self.slots)
+
+    @property
+    def active(self) -> int:
+        """Slots whose holder has committed or polled."""
+        return sum(slot.phase is Phase.ACTIVE for slot in self.slots)
+
+    @property
+    def standby(self) -> int:
+        """Warm workers without a slot."""
+        return sum(report.phase == "standby" for report in self.without_slot)
+
+    @property
+    def without_slot(self) -> tuple[WorkerReport, ...]:
+        """Reports of running workers without a slot (a dead one's last report stays stored)."""
+        running = {worker.name for worker in self.workers if worker.running}
+        return tuple(r for r in self.reports if r.slot is None and r.worker in running)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """One group: Kafka's side, Fleet's side (None where undeclared), and what holds it."""
+
+    group: str
+    seen: GroupSnapshot | None
+    managed: Managed | None
+    pauses: tuple[Pause, ...]
+    rebalances: int | None = None
+    window: float | None = None
+    """Seconds over which rebalances were counted; None = not looked at."""
+    per_hour: int | None = None
+    """Rebalances of the last hour; None = not known."""
+    last_rebalance: Rebalance | None = None
+    """The last one of the last day."""
+    storm: Storm | None = None
+    """As it stands, or, where the log was not read, as it was last seen."""
+    verdict: GroupVerdict | None = None
+    """Whether it keeps up; None where that cannot be said."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether Kafka knows the group."""
+        return self.seen is not None and self.seen.exists
+
+
+def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupStatus], Recent]:
+    """All groups of the cluster and all declared ones, or those named, in order of name."""
+    snapshot = fleet.snapshot(names or None)
+    recent = recently(fleet)
+    verdicts = judged(fleet, snapshot, recent, names)
+    pauses = fleet.pauses()
+    declared = {spec.group for spec in fleet.spec.fleets}
+    wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
+    found = []
+    for name in wanted:
+        spec = fleet.spec.fleet(name)
+        window = (spec.storm.window if spec else UNDECLARED_WINDOW) if names else None
+        found.append(
+            GroupStatus(
+                group=name,
+                seen=snapshot.groups.get(name),
+                managed=_managed(fleet, name) if name in declared else None,
+                pauses=tuple(p for p in pauses if p.group in (None, name)),
+                rebalances=fleet.rebalances(name, window=window) if window else None,
+                window=window,
+                per_hour=recent.per_hour(name),
+                last_rebalance=recent.last.get(name),
+                storm=fleet.storm(name) if names else fleet.last_storm(name),
+                verdict=verdicts.get(name),
+            )
+        )
+    return snapshot, found, recent
+
+
+def _managed(fleet: "Fleet", name: str) -> Managed:
+    spec = fleet.group(name)
+    changes = fleet.changes(name, limit=1)
+    return Managed(
+        mode=fleet.spec.mode_of(spec),
+        owner=spec.owner,
+        has_worker=spec.worker is not None,
+        gate=fleet.gate(name),
+        slots=fleet.slots(name),
+        workers=fleet.workers(name),
+        reports=fleet.reports(name),
+        change=changes[0] if changes else None,
+    )
+
+
+def status_answer(
+    snapshot: Snapshot,
+    groups: Sequence[GroupStatus],
+    pauses: Sequence[Pause],
+    *,
+    recent: Recent,
+    detail: bool,
+) -> dict[str, Any]:
+    """The contract of `fleet status -o json`."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cluster": snapshot.cluster,
+        "at": snapshot.at,
+        "took_seconds": snapshot.took,
+        "problems": list(snapshot.problems),
+        "rebalances_from": {"kind": recent.kind, "sentence": recent.sentence},
+        "pauses": [_pause(pause) for pause in pauses],
+        "groups": [_group(group, detail=detail) for group in groups],
+    }
+
+
+def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
+    seen = status.seen
+    answer: dict[str, Any] = {
+        "group": status.group,
+        "exists": status.exists,
+        "state": seen.state.value if seen else None,
+        "type": seen.type if seen else None,
+        "assignor": seen.assignor if seen else None,
+        "members": len(seen.members) if seen else 0,
+        "lag": seen.lag if seen else None,
+        "lag_seconds": seen.lag_seconds if seen else None,
+        "rebalances_per_hour": status.per_hour,
+        "last_rebalance": _last(status.last_rebalance),
+        "paused": bool(status.pauses),
+        "storm": _storm(status.storm) if status.storm else None,
+        "verdict": status.verdict.as_json() if status.verdict else None,
+        "managed": _managed_answer(status.managed) if status.managed else None,
+    }
+    if detail:
+        answer |= {
+            "rebalances": None
+            if status.rebalances is None
+            else {"count": status.rebalances, "window_seconds": status.window},
+            "member_list": [_member(m) for m in seen.members] if seen else [],
+            "partitions": [_partition(p) for p in seen.partitions] if seen else [],
+            "slots": _slots(status.managed) if status.managed else [],
+        }
+    return answer
+
+
+def _last(rebalance: Rebalance | None) -> dict[str, Any] | None:
+    if rebalance is None:
+        return None
+    return {
+        "at": rebalance.ended_at,
+        "number": rebalance.number,
+        "cause": rebalance.cause.value,
+        "confidence": rebalance.confidence.value,
+    }
+
+
+def _managed_answer(managed: Managed) -> dict[str, Any]:
+    change = managed.change
+    return {
+        "mode": managed.mode,
+        "owner": managed.owner,
+        "slots": {
+            "open": len(managed.gate.open),
+            "held": managed.held,
+            "active": managed.active,
+            "leaving": sorted(managed.gate.leaving),
+            "quarantined": sorted(managed.gate.quarantined),
+        },
+        "workers": {
+            "wanted": sum(w.wanted for w in managed.workers),
+            "running": sum(w.running for w in managed.workers),
+            "standby": managed.standby,
+            "restarts": sum(w.restarts for w in managed.workers),
+        },
+        "last_change": change
+        and {
+            "plan_id": change.plan.id,
+            "state": change.state.value,
+            "sentence": change.sentence,
+            "actor": change.actor,
+            "step": change.step,
+            "steps": len(change.plan.steps),
+            "started_at": change.started_at,
+            "ended_at": change.ended_at,
+        },
+    }
+
+
+def _member(member: Member) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "partitions": [
+            {"topic": tp.topic, "partition": tp.partition} for tp in sorted(member.partitions)
+        ],
+    }
+
+
+def _partition(state: PartitionState) -> dict[str, Any]:
+    return {
+        "topic": state.tp.topic,
+        "partition": state.tp.partition,
+        "committed": state.committed,
+        "log_start": state.log_start,
+        "log_end": state.log_end,
+        "lag": state.lag,
+        "lag_seconds": state.lag_seconds,
+        "case": state.case.value,
+        "owner": state.owner,
+    }
+
+
+def _slots(managed: Managed) -> list[dict[str, Any]]:
+    by_slot: Mapping[int | None, WorkerReport] = {r.slot: r for r in managed.reports}
+    return [
+        {
+            "number": slot.number,
+            "instance_id": slot.instance_id(),
+            "open": slot.number in managed.gate.open,
+            "phase": slot.phase.value,
+            "holder": slot.holder,
+            "revision": slot.revision,
+            "batches": slot.batches,
+            "records": by_slot[slot.number].records if slot.number in by_slot else None,
+            "error": slot.error,
+        }
+        for slot in managed.slots
+    ]
+
+
+def _storm(storm: Storm) -> dict[str, Any]:
+    return {
+        "since": storm.since,
+        "seen_at": storm.seen_at,
+        "calming": storm.calm_since is not None,
+        "rebalances": storm.rebalances,
+        "moved": storm.moved,
+        "window_seconds": storm.window,
+        "cause": storm.cause,
+        "member": storm.member,
+        "words": storm.words,
+    }
+
+
+def _pause(pause: Pause) -> dict[str, Any]:
+    return {"group": pause.group, "reason": pause.reason, "by": pause.by, "at": pause.at}

@@ -1,0 +1,1 @@
+"""Parts of Fleet started by hand: broker, worker, exporter, history."""

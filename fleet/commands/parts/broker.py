@@ -1,0 +1,227 @@
+"""`fleet broker`: the embedded Kafka, by hand."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from fleet.errors import FleetError
+from fleet.system.home import fleet_home
+
+if TYPE_CHECKING:
+    from fleet.broker import Broker
+
+_FOLLOW_SECONDS: Final = 0.25
+
+
+@click.group()
+def broker() -> None:
+    """Run the embedded Kafka.
+
+    Real brokers on this machine, for demos, tests and first looks. Their state lives under
+    $FLEET_HOME/broker (default .fleet/broker in the current folder) and survives restarts and
+    kill -9. Needs Java 17+; the jars are fetched once into ~/.cache/fleet, or taken from the
+    folder named by FLEET_KAFKA_LIBS.
+    """
+
+
+@broker.command()
+@click.option(
+    "--brokers",
+    type=click.Choice(["1", "3"]),
+    default="1",
+    show_default=True,
+    help="Number of nodes of a new broker; an existing one keeps its size.",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Setting of server.properties, kept with the broker; repeatable.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(1, 600),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for the nodes to answer.",
+)
+@click.option(
+    "--secure/--plain",
+    default=None,
+    help="Whether a broker that does not exist yet is secure (default: plain); "
+    "an existing one keeps what it is.",
+)
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help="An IPv4 address of this machine at which clients reach the broker (default: 127.0.0.1, "
+    "so only this machine does); kept with it, and changed while it is stopped.",
+)
+def start(
+    *,
+    brokers: str,
+    settings: tuple[str, ...],
+    wait: float,
+    secure: bool | None,
+    listen: str | None,
+) -> None:
+    """Start the nodes that do not run, and print their address.
+
+    Starting a running broker changes nothing. Exit 1 with the reason where a port is taken,
+    Java or the jars are missing, the disk is full or a node does not come up.
+
+    With --secure clients log in by SCRAM-SHA-512 over TLS, and an authorizer denies what no
+    ACL allows. The secrets of its super user are files that only you can read; printed are the
+    lines of fleet.yaml that refer to them.
+    """
+    from fleet.broker import Broker
+    from fleet.commands.progress import Progress
+
+    overrides = dict(_setting(text) for text in settings)
+    with Progress("starting the broker") as say:
+        embedded = Broker(
+            fleet_home(), brokers=int(brokers), overrides=overrides, secure=secure, host=listen
+        )
+        status = embedded.start(wait=wait, say=say)
+    click.echo(status.bootstrap_servers)
+    if status.secure:
+        click.echo(_how_to_log_in(embedded))
+
+
+def _how_to_log_in(embedded: "Broker") -> str:
+    """Lines for fleet.yaml and for Kafka's own tools: paths and names, no secret."""
+    login, kept = embedded.security(), embedded.secrets
+    assert login.sasl is not None
+    return f"""
+cluster:
+  bootstrap_servers: embedded    # from other homes the address above
+  security:                      # from here and with `embedded` it is found without these lines
+    protocol: {login.protocol}
+    sasl:
+      mechanism: {login.sasl.mechanism}
+      username: {login.sasl.username}
+      password_file: {json.dumps(login.sasl.password_file)}
+    tls:
+      ca_file: {json.dumps(login.tls.ca_file)}
+
+For Kafka's own tools: --command-config {kept.admin_properties}"""
+
+
+@broker.command()
+@click.option("--purge", is_flag=True, help="Delete the broker's data, logs and ports, too.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, 600),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for the nodes to stop by themselves before they are killed.",
+)
+def stop(*, purge: bool, timeout: float) -> None:
+    """Stop the nodes; the data stays unless --purge is given. Stopping twice is fine."""
+    from fleet.broker import Broker
+
+    embedded = Broker(fleet_home())
+    embedded.stop(timeout=timeout)
+    if purge:
+        embedded.purge()
+
+
+@broker.command()
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+def status(output: str) -> None:
+    """Show the nodes, their processes and logs. Exit 0 whether it runs or not."""
+    from fleet.broker import Broker
+
+    now = Broker(fleet_home()).status()
+    if output == "json":
+        click.echo(json.dumps({"schema": 1, **asdict(now)}, default=str, indent=2))
+        return
+    if not now.nodes:
+        click.echo(f"no broker in {fleet_home()}; `fleet broker start` makes one")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("NODE", "ADDRESS", "PID", "LOG"):
+        table.add_column(column, overflow="fold", no_wrap=column != "LOG")
+    for node in now.nodes:
+        pid = "stopped" if node.pid is None else str(node.pid)
+        table.add_row(str(node.id), node.host_port, pid, str(node.server_log))
+    console = Console()
+    # In a pipe no line may be cut at 80 columns.
+    console.print(table, width=None if console.is_terminal else 1000)
+    if now.secure:
+        console.print("secure: SASL_SSL, SCRAM-SHA-512, denied is what no ACL allows")
+
+
+@broker.command()
+@click.option(
+    "--node", type=click.IntRange(1, 3), default=1, show_default=True, help="Number of the node."
+)
+@click.option(
+    "--coordinator", is_flag=True, help="Show the group coordinator's log, with rebalances."
+)
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, 100_000), default=50, show_default=True, metavar="LINES"
+)
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
+def logs(*, node: int, coordinator: bool, lines: int, follow: bool) -> None:
+    """Print the last lines of a node's log. Exit 1 where there is none."""
+    from fleet.broker import Broker
+    from fleet.broker.node import last_lines
+
+    found = {each.id: each for each in Broker(fleet_home()).status().nodes}.get(node)
+    if found is None:
+        raise FleetError(f"no node {node} in {fleet_home()}: see `fleet broker status`")
+    path = found.coordinator_log if coordinator else found.server_log
+    if not path.exists():
+        raise FleetError(f"{path} does not exist: node {node} has not logged anything yet")
+    for line in last_lines(path, lines):
+        click.echo(line)
+    if follow:
+        for text in _following(path):
+            click.echo(text, nl=False)
+
+
+def _following(path: Path) -> Iterator[str]:
+    """What is appended to a log from now on, also after it was rolled over. Never ends."""
+    file = path.open(encoding="utf-8", errors="replace")
+    try:
+        file.seek(0, 2)
+        while True:
+            text = file.read()
+            if text:
+                yield text
+                continue
+            time.sleep(_FOLLOW_SECONDS)
+            try:
+                rolled = path.stat().st_ino != _inode(file)
+            except FileNotFoundError:
+                continue  # in the middle of being rolled over
+            if rolled:
+                file.close()
+                file = path.open(encoding="utf-8", errors="replace")
+    finally:
+        file.close()
+
+
+def _inode(file: Any) -> int:
+    import os
+
+    return os.fstat(file.fileno()).st_ino
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
+    return key, value

@@ -1,0 +1,69 @@
+"""`fleet exporter`: Prometheus metrics of every group of the cluster."""
+
+import re
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import click
+
+from fleet.commands.invocation import Invocation, common
+
+if TYPE_CHECKING:
+    from fleet.exporter.exporting import Exporter
+    from fleet.manager.cycle import Fleet
+
+
+@click.command(epilog="Example:  fleet exporter --listen 0.0.0.0:9308")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Address to serve metrics on (default: exporter.listen of fleet.yaml, 127.0.0.1:9308).",
+)
+@click.option("--once", is_flag=True, help="Look once, print the metrics and exit.")
+@common
+def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
+    """Prometheus metrics of every group.
+
+    Answers /metrics from its last complete look, one every exporter.every seconds, so that a
+    scrape never waits for the cluster; a look that fails shows as fleet_snapshot_age_seconds
+    growing. /healthz tells whether it looks at all. Runs until SIGTERM or Ctrl-C. Names and
+    labels of the metrics are a contract: docs/metrics.md.
+    """
+    if listen is not None and not re.fullmatch(r"\S*:\d{1,5}", listen):
+        raise click.UsageError("--listen wants HOST:PORT, such as 0.0.0.0:9308; port 0 is free")
+    with invocation.open() as fleet:
+        if once:
+            _print_once(fleet)
+            return
+        with opened(fleet, listen or fleet.spec.exporter.listen) as running:
+            _say(
+                f"metrics of cluster {fleet.spec.cluster.name} at http://{running.address}/metrics"
+            )
+            running.run(_until_told())
+
+
+def opened(fleet: "Fleet", listen: str) -> "Exporter":
+    """The exporter of a fleet, listening; what is wrong with the address is said first."""
+    from fleet.exporter.exporting import Exporter
+
+    return Exporter.of(fleet, listen=listen, say=_say)
+
+
+def _print_once(fleet: "Fleet") -> None:
+    with opened(fleet, "127.0.0.1:0") as running:
+        running.wait_for_log()
+        running.look()
+        click.echo(running.text(), nl=False)
+
+
+def _until_told() -> threading.Event:
+    """Set by SIGTERM and by Ctrl-C: a look in hand is finished, then everything is closed."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"fleet exporter: {sentence}", err=True)

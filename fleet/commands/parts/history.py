@@ -1,0 +1,312 @@
+"""`fleet history`: the offsets topic as tables: catch up, follow, look, tidy up."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
+from fleet.text import duration
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from fleet.history.job import Done
+    from fleet.manager.cycle import Fleet
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@click.group()
+def history() -> None:
+    """Record every group's past as tables.
+
+    Rebalances with their causes, members, commits and lag of all groups of the cluster, as Parquet
+    files in `history.path` (default: history in $FLEET_HOME). docs/history.md has the columns.
+    """
+
+
+spark_option = click.option(
+    "--spark",
+    metavar="WHERE",
+    help="shared (this home's server), sc://host:port or local[n] (default: history.spark of "
+    "fleet.yaml, shared).",
+)
+polled_option = click.option(
+    "--polled", is_flag=True, help="Poll the groups even if the offsets topic can be read."
+)
+
+
+@history.command(epilog="Example:  fleet history run -o json")
+@spark_option
+@polled_option
+@output_option
+@common
+def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str) -> None:
+    """Catch up with the cluster, and stop.
+
+    Goes on where the last run or tail stopped, whatever ended it: nothing is lost or twice in
+    the tables. Where the offsets topic may not be read, groups are looked at instead.
+    """
+    from fleet.commands.progress import Progress
+    from fleet.demo.interrupts import interruptible
+    from fleet.manager.history_session import recording
+
+    with (
+        invocation.open() as fleet,
+        Progress("history") as say,
+        interruptible(lambda: say("it is being ended; one moment")) as ending,
+        recording(fleet, spark=spark, polled=polled, say=say) as recorder,
+    ):
+        try:
+            done = recorder.catch_up()
+        finally:
+            ending.start()
+        answer = _answer(fleet, done)
+    if output == "json":
+        from fleet.commands.answers import print_json
+
+        print_json(answer)
+        return
+    _print(answer)
+
+
+@history.command(epilog="Example:  fleet history tail")
+@spark_option
+@polled_option
+@common
+def tail(invocation: Invocation, *, spark: str | None, polled: bool) -> None:
+    """Follow the cluster until Ctrl-C or SIGTERM.
+
+    A batch every `history.every` seconds. SIGTERM lets the batch in hand become visible first; a
+    second one ends it at once. A broker or Spark that is away for a while is waited for.
+    """
+    from fleet.commands.progress import Progress
+    from fleet.manager.history_session import recording
+
+    with (
+        invocation.open() as fleet,
+        _asked_to_stop() as stopped,
+        Progress("history") as say,
+    ):
+        every = fleet.spec.history.every
+        while not stopped():
+            try:
+                with recording(fleet, spark=spark, polled=polled, say=say) as recorder:
+                    _follow(recorder, every, stopped, say)
+            except Exception as error:  # noqa: BLE001 - PySpark raises what gRPC gave it
+                _wait_out(error, say)
+                _sleep(every, stopped)
+        say("stopped; everything up to the last batch is in the tables")
+
+
+def _follow(
+    recorder: Any, every: float, stopped: Callable[[], bool], say: Callable[[str], None]
+) -> None:
+    while not stopped():
+        began = time.monotonic()
+        done = recorder.catch_up(stopped=stopped)
+        if done.polled and done.rows.get("rebalances"):
+            say(f"{done.rows['rebalances']} rebalances seen by looking")
+        _sleep(every - (time.monotonic() - began), stopped)
+
+
+def _wait_out(error: Exception, say: Callable[[str], None]) -> None:
+    """What passes is waited out, what does not is raised."""
+    from fleet.errors import FleetError, Unreachable
+    from fleet.kafka_source.failures import told_by
+    from fleet.worker.batch.spark_link import first_line, is_spark_failure
+
+    told = told_by(error)
+    if told is not None:
+        say(f"{told[1]}; tries again")
+    elif isinstance(error, Unreachable) or (
+        not isinstance(error, FleetError) and is_spark_failure(error)
+    ):
+        say(f"{first_line(error)}; tries again")
+    else:
+        raise error
+
+
+def _sleep(seconds: float, stopped: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while not stopped() and (left := end - time.monotonic()) > 0:
+        time.sleep(min(0.2, left))
+
+
+@history.command(epilog="Example:  fleet history status -o json")
+@output_option
+@common
+def status(invocation: Invocation, *, output: str) -> None:
+    """What the tables hold, and up to when."""
+    with invocation.open() as fleet:
+        answer = _state(fleet)
+    if output == "json":
+        from fleet.commands.answers import print_json
+
+        print_json(answer)
+        return
+    from fleet.commands.answers import stdout, table
+
+    console = stdout()
+    if not answer["number"]:
+        console.print(f"nothing is recorded in {answer['path']} yet: `fleet history run`")
+        return
+    shown = table("TABLE", "ROWS", "FILES", "MB", "FROM", "TO", right=("ROWS", "FILES", "MB"))
+    for name, each in answer["tables"].items():
+        shown.add_row(
+            name,
+            f"{each['rows']:,}",
+            str(each["files"]),
+            f"{each['bytes'] / 1e6:.1f}",
+            each["first_day"] or "-",
+            each["last_day"] or "-",
+        )
+    console.print(shown)
+    age = max(0.0, time.time() - answer["at"])
+    console.print(
+        f"{answer['path']}: as of {duration(age)} ago ({answer['what']}), "
+        f"manifest {answer['number']}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@history.command(epilog="Example:  fleet history compact")
+@common
+def compact(invocation: Invocation) -> None:
+    """Merge all small files now, and clear away what nobody needs.
+
+    `run` and `tail` do it by themselves where files become many.
+    """
+    from fleet.history.compaction import compacted
+    from fleet.history.job_memory import JobMemory
+    from fleet.history.tables.writing import Writer
+    from fleet.manager.history_session import place_of
+
+    with invocation.open() as fleet:
+        place = place_of(fleet)
+        retention = fleet.spec.history.retention
+        cluster = fleet.spec.cluster.name
+        with Writer(place, cluster=cluster, clock=fleet.clock, retention=retention) as writer:
+            before = len(writer.manifest.files)
+            memory = JobMemory.read(place, writer.manifest)
+            merged = compacted(writer, memory, thoroughly=True)
+            gone = writer.clear_away()
+            after = len(writer.manifest.files)
+    click.echo(f"{merged} files merged: {before} → {after}; {gone} old files or folders deleted")
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether somebody asked; asked once more, KeyboardInterrupt is raised."""
+    asked = threading.Event()
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in _SIGNALS}
+    try:
+        yield asked.is_set
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old if old is not None else signal.SIG_DFL)
+
+
+def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
+    """The contract of `fleet history run -o json` (docs/json.md)."""
+    state = _state(fleet)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cluster": state["cluster"],
+        "path": state["path"],
+        "source": "polling" if done.polled else "offsets topic",
+        "batches": done.batches,
+        "offsets": done.offsets,
+        "commits": done.commits,
+        "added": {name: done.rows.get(name, 0) for name in state["tables"]},
+        "groups": len(done.groups),
+        "causes": _counts("cause", done.causes),
+        "problems": _counts("problem", done.problems),
+        "lost": [{"partition": p, "from": a, "to": b} for p, a, b in done.lost],
+        "compacted_files": done.compacted,
+        "seconds": round(done.seconds, 3),
+        "manifest": state["number"],
+        "positions": state["positions"],
+        "tables": state["tables"],
+    }
+
+
+def _state(fleet: "Fleet") -> dict[str, Any]:
+    """The contract of `fleet history status -o json`."""
+    from fleet.history.tables.table_columns import TABLES
+    from fleet.history.tables.table_manifests import latest
+    from fleet.manager.history_session import place_of
+
+    place = place_of(fleet)
+    manifest = latest(place)
+    tables = {}
+    for name in TABLES:
+        files = () if manifest is None else manifest.of(name)
+        days = sorted(f.day for f in files)
+        tables[name] = {
+            "rows": sum(f.rows for f in files),
+            "files": len(files),
+            "bytes": sum(f.bytes for f in files),
+            "first_day": days[0] if days else None,
+            "last_day": days[-1] if days else None,
+        }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "cluster": fleet.spec.cluster.name,
+        "path": str(place),
+        "number": 0 if manifest is None else manifest.number,
+        "at": None if manifest is None else manifest.at,
+        "what": None if manifest is None else manifest.what,
+        "began": None if manifest is None else manifest.began,
+        "positions": [
+            {"partition": partition, "offset": offset}
+            for partition, offset in sorted(manifest.positions.items() if manifest else ())
+        ],
+        "tables": tables,
+    }
+
+
+def _counts(name: str, counted: "Counter[str]") -> list[dict[str, Any]]:
+    """The most frequent first."""
+    return [{name: each, "count": count} for each, count in counted.most_common()]
+
+
+def _print(answer: dict[str, Any]) -> None:
+    from fleet.commands.answers import stdout, table
+
+    console = stdout()
+    shown = table("TABLE", "ADDED", "ROWS", "FILES", right=("ADDED", "ROWS", "FILES"))
+    for name, each in answer["tables"].items():
+        shown.add_row(name, f"{answer['added'][name]:,}", f"{each['rows']:,}", str(each["files"]))
+    console.print(shown)
+    causes = ", ".join(f"{each['count']} {each['cause']}" for each in answer["causes"])
+    read = f"{answer['offsets']:,} offsets of {len(answer['positions'])} partitions"
+    sentences = [
+        f"{read} in {duration(answer['seconds'])}: {answer['commits']:,} commits",
+        f"rebalances: {causes or 'none'}",
+        *(f"not decoded: {each['problem']} ({each['count']})" for each in answer["problems"]),
+        *(
+            f"lost before they were read: offsets {each['from']} to {each['to'] - 1} of "
+            f"partition {each['partition']}"
+            for each in answer["lost"]
+        ),
+    ]
+    if answer["source"] == "polling":
+        sentences[0] = (
+            f"polled in {duration(answer['seconds'])}: generations and commits are not known"
+        )
+    for sentence in sentences:
+        console.print(sentence, markup=False, soft_wrap=True)

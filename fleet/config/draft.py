@@ -1,0 +1,176 @@
+"""The text of a first fleet.yaml, written from the groups that a cluster has.
+
+Problem: nobody types a thousand groups, and a generated file must not start anything. Choice:
+every group is `mode: observe` and has no worker; the comments tell the next step. The text is
+written by hand, not dumped, for the comments' sake; strings are written as JSON, which is
+YAML. What it writes, `fleet.config.load` reads. Cost: groups without any topic known, and groups of
+other protocols, are named in comments only.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+
+from fleet.config.spec import ClusterSpec, KubernetesRuntimeSpec, Security
+from fleet.lag.snapshot import Snapshot
+from fleet.model import GroupSnapshot, LagCase
+
+_HEAD = """\
+# The fleets of cluster {name}, written by `fleet init` from the groups it found.
+#
+# Every group is observed only: lag, members and rebalances show in `fleet status` and in
+# Dagster, and nothing is changed. To let Fleet run a group:
+#   1. write a worker: under it (an example is at the end of this file)
+#   2. change its mode: to plan, and read `fleet plan GROUP`: the steps, and what each costs
+#   3. change its mode: to act, and run `fleet up`
+# Credentials are never written here: security: names environment variables or files.
+"""
+
+_EXAMPLE = """
+# A fleet that Fleet runs:
+#
+#   - group: orders-enrichment
+#     mode: plan
+#     owner: team-orders
+#     topics: [orders]            # or a regular expression: ["^orders\\\\..*"]
+#     worker:
+#       entrypoint: "orders.enrich:process"   # package.module:function, (df, context) per batch
+#       python_path: [src]
+#       assignor: cooperative-sticky          # as the members of today, if there are any
+#     replicas: {min: 1, max: 12, standby: 1}
+#     scaling: {policy: lag, records_per_worker: 10000}
+"""
+
+
+_DEPLOYED = """\
+# Where a group's members run in pods of a Deployment, the fleet names it (runtime.deployment): read
+# `fleet plan GROUP` for what a roll of it costs; with mode: act, `fleet scale GROUP N` changes its
+# replicas, and so does a policy that you write under scaling: (with replicas: as its bounds).
+"""
+
+_PLAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+Deployed = Mapping[str, Mapping[str, int]]
+"""Group → Deployment → how many of the group's members run in its pods."""
+
+
+def draft(
+    snapshot: Snapshot,
+    cluster: ClusterSpec,
+    *,
+    runtime: KubernetesRuntimeSpec | None = None,
+    deployed: Deployed | None = None,
+) -> str:
+    """The file's text: one observed fleet per consumer group of the snapshot, by name.
+
+    runtime: the namespace in which Deployments were looked for.
+    """
+    lines = [_HEAD.format(name=_comment(cluster.name)), *_cluster(cluster), "", "mode: plan", ""]
+    if runtime is not None:
+        place = runtime.model_dump(mode="json", include={"kind", "namespace", "context"})
+        told = {key: value for key, value in place.items() if value is not None}
+        lines += [_DEPLOYED, "defaults:", f"  runtime: {_escaped(json.dumps(told))}", ""]
+    fleets: list[str] = []
+    left_out: list[str] = []
+    for name in sorted(snapshot.groups):
+        group = snapshot.groups[name]
+        reason = _unusable(group)
+        if reason:
+            left_out.append(f"# not written: {_comment(name)} ({reason})")
+        else:
+            fleets += _fleet(group, deployed or {})
+    if fleets:
+        lines += ["fleets:", *fleets]
+    else:
+        lines += ["# No consumer group was found.", "fleets: []"]
+    if left_out:
+        lines += ["", *left_out]
+    return "\n".join(lines) + "\n" + _EXAMPLE
+
+
+def _cluster(cluster: ClusterSpec) -> list[str]:
+    lines = [
+        "cluster:",
+        f"  name: {_text(cluster.name)}",
+        f"  bootstrap_servers: {_text(cluster.bootstrap_servers)}",
+    ]
+    if cluster.security != Security():
+        held = cluster.security.model_dump(mode="json", exclude_defaults=True)
+        lines.append(f"  security: {_escaped(json.dumps(held, ensure_ascii=False))}")
+    return lines
+
+
+def _fleet(group: GroupSnapshot, deployed: Deployed) -> list[str]:
+    members = len(group.members)
+    told = [f"{group.state}, {group.type}"]
+    told.append(f"{members} member{'' if members == 1 else 's'}")
+    if group.assignor:
+        told.append(f"assignor {group.assignor}")
+    if group.lag is not None:
+        told.append(f"{group.lag:,} records waiting")
+    topics = ", ".join(_text(topic) for topic in _topics(group))
+    remark, runtime = _deployment(group.group, deployed)
+    return [
+        f"  # {_comment(', '.join(told))}",
+        *remark,
+        f"  - group: {_text(group.group)}",
+        "    mode: observe",
+        f"    topics: [{topics}]",
+        *runtime,
+    ]
+
+
+def _deployment(group: str, deployed: Deployed) -> tuple[list[str], list[str]]:
+    """Comments about where its members run, and the key that names the Deployment."""
+    mine = deployed.get(group, {})
+    if not mine:
+        return [], []
+    where = ", ".join(
+        f"{count} in pods of Deployment {name}" for name, count in sorted(mine.items())
+    )
+    remarks = [f"  # members: {_comment(where)}"]
+    if len(mine) > 1:
+        return [*remarks, "  # name the one to scale: runtime: {deployment: NAME}"], []
+    (name,) = mine
+    others = sorted(other for other in deployed if other != group and name in deployed[other])
+    if others:
+        told = _comment(", ".join(others))
+        remarks.append(f"  # of {told}, too: let only one of these fleets scale it")
+    if not _PLAIN.fullmatch(name):
+        return [*remarks, "  # a name with dots cannot be written under runtime.deployment"], []
+    return remarks, [f"    runtime: {{deployment: {_text(name)}}}"]
+
+
+def _topics(group: GroupSnapshot) -> list[str]:
+    known = {p.tp.topic for p in group.partitions if p.case is not LagCase.TOPIC_DELETED}
+    known |= {tp.topic for member in group.members for tp in member.partitions}
+    return sorted(known)
+
+
+def _unusable(group: GroupSnapshot) -> str:
+    if not group.exists:
+        return "it does not exist any more"
+    if group.type not in {"classic", "consumer", "unknown"}:
+        return f"it is a {group.type} group"
+    if not group.group or len(group.group) > 249:
+        return "its name is empty or longer than 249 characters"
+    if not _topics(group):
+        if group.members:
+            return "no topic of it is known: its members hold no partition yet, and no offset"
+        return "no topic of it is known: it has neither members nor offsets"
+    return ""
+
+
+def _text(value: str) -> str:
+    # JSON leaves DEL and its like raw, which YAML refuses; YAML has an escape for any character.
+    text = json.dumps(value, ensure_ascii=False)
+    return _escaped("".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text))
+
+
+def _escaped(text: str) -> str:
+    """A group named ${HOME} is that, not a reference to the environment."""
+    return text.replace("${", "$${")
+
+
+def _comment(text: str) -> str:
+    """One line, whatever a group's name holds."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,379 @@
+"""fleet.yaml as values: every limit is bounded, an unknown key is an error.
+
+Problem: one file says what a cluster's fleets shall be, people write it by hand, and a typo
+must not start anything. Choice: pydantic models that forbid unknown keys; `fleet.config.load` reads
+the file, expands `${NAME}` and names file, line, key and the nearest allowed key. The worker
+is a union tagged by `protocol`, since classic and KIP-848 members take different settings [23]:
+`assignor` and `session_timeout` are errors under `protocol: consumer`.
+Secrets are never in the file: security settings name environment variables or files.
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from fleet.config.spec_cluster import ClusterSpec, Sasl, Security, Strict, Tls
+from fleet.config.spec_runtime import KubernetesRuntimeSpec, LocalRuntimeSpec, RuntimeSpec
+from fleet.config.spec_values import Duration, Pattern, SparkPlace, seconds
+
+__all__ = [
+    "ClusterSpec",
+    "KubernetesRuntimeSpec",
+    "LocalRuntimeSpec",
+    "RuntimeSpec",
+    "Sasl",
+    "Security",
+    "Strict",
+    "Tls",
+    "seconds",
+]  # said here for everybody else
+
+CONSUMER_HEARTBEAT = 5.0
+"""Seconds: `group.consumer.heartbeat.interval.ms` as Kafka 4 ships it."""
+CONSUMER_SESSION = 45.0
+"""Seconds: `group.consumer.session.timeout.ms` as Kafka 4 ships it; a group config may raise it."""
+
+
+def is_pattern(topic: str) -> bool:
+    """Whether a topic entry is a regular expression: it starts with `^`, as librdkafka wants it."""
+    return topic.startswith("^")
+
+
+def topic_entry(value: Any) -> Any:
+    """A topic's name as Kafka allows it, or a regular expression that starts with `^`."""
+    if not isinstance(value, str):
+        return value
+    if is_pattern(value):
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from error
+        return value
+    if value in {".", ".."} or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value):
+        raise ValueError(
+            "is no topic name (letters, digits, '.', '_' and '-', up to 249); "
+            "a regular expression starts with ^"
+        )
+    return value
+
+
+class BatchSpec(Strict):
+    """Bounds of one batch [8]: records inline, records by ranges, waiting, running."""
+
+    inline: Annotated[int, Field(ge=1, le=500_000)] = 50_000
+    ranges: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000_000
+    max_wait: Annotated[Duration, Field(ge=0.0, le=60.0)] = 0.2
+    max_seconds: Annotated[Duration, Field(ge=0.1, le=3600.0)] = 10.0
+
+
+class _WorkerBase(Strict):
+    entrypoint: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    """`package.module:function`, called with (df, context), or (df, batch_id) as foreachBatch."""
+    python_path: tuple[str, ...] = ()
+    """Folders put on the worker's module path; their entrypoint module is copied per revision."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment of the worker; part of the revision as written. `${NAME}` is looked up by the
+    worker in its own environment, so that no secret is frozen into a revision."""
+    membership: Literal["static", "dynamic"] = "static"
+    batch: BatchSpec = BatchSpec()
+    reading: Literal["auto", "inline", "ranges"] = "auto"
+    """How records reach Spark [8]: auto names ranges from three times batch.inline on."""
+    max_poll_interval: Annotated[Duration, Field(ge=10.0, le=86400.0)] = 300.0
+    batch_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] | None = None
+    """Seconds one batch may take; default max_poll_interval - drain_timeout."""
+    entrypoint_patience: Annotated[Duration, Field(ge=1.0, le=86400.0)] = 600.0
+    """Seconds that the entrypoint may fail for all it is given before its worker ends [43]."""
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    on_truncated: Literal["stop", "skip"] = "stop"
+    metadata_refresh: Annotated[Duration, Field(ge=1.0, le=300.0)] = 30.0
+    """How soon new partitions, new topics of a pattern and topics made again are seen."""
+    dead_letter_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")] | None = None
+    """Where records go that fail alone; absent = their partition is quarantined [9]."""
+    start_from: Literal["earliest", "latest"] = "earliest"
+    """Where a topic begins that the group never committed; partitions added later: earliest."""
+    spark: SparkPlace = "shared"
+    http: str = "127.0.0.1:0"
+    """Address of health, readiness and metrics; port 0 = a free one."""
+
+
+class ClassicWorker(_WorkerBase):
+    """A member of the classic protocol (JoinGroup/SyncGroup)."""
+
+    protocol: Literal["classic"] = "classic"
+    assignor: Literal["range", "cooperative-sticky"] = "cooperative-sticky"
+    session_timeout: Annotated[Duration, Field(ge=6.0, le=1800.0)] = 180.0
+    heartbeat_interval: Annotated[Duration, Field(ge=0.5, le=60.0)] = 3.0
+
+
+class ConsumerWorker(_WorkerBase):
+    """A KIP-848 member; the group's own config rules its session."""
+
+    protocol: Literal["consumer"]
+
+
+class Replicas(Strict):
+    """Bounds of the number of slots, and warm workers beside them."""
+
+    min: Annotated[int, Field(ge=0, le=10_000)] = 1
+    max: Annotated[int, Field(ge=1, le=10_000)] = 12
+    standby: Annotated[int, Field(ge=0, le=100)] = 1
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Replicas":
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is greater than max {self.max}")
+        return self
+
+
+class _ScalingBase(Strict):
+    up_after: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 0.0
+    """The wish to grow must hold this long."""
+    down_after: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 300.0
+    """The wish to shrink must hold this long, at every look."""
+    max_step: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Most slots opened or left in one plan; None = no bound."""
+
+
+class FixedScaling(_ScalingBase):
+    """Always this many."""
+
+    policy: Literal["fixed"]
+    workers: Annotated[int, Field(ge=0, le=10_000)]
+
+
+class PartitionsScaling(_ScalingBase):
+    """In proportion to partitions."""
+
+    policy: Literal["partitions"] = "partitions"
+    per_worker: Annotated[int, Field(ge=1, le=100_000)] = 4
+
+
+class LagScaling(_ScalingBase):
+    """One worker per so many waiting records."""
+
+    policy: Literal["lag"]
+    records_per_worker: Annotated[int, Field(ge=1)] = 10_000
+
+
+class Rollout(Strict):
+    """How new code replaces old."""
+
+    max_parallel: Annotated[int, Field(ge=1, le=1000)] = 1
+    drain_timeout: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 30.0
+    bake: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 30.0
+    """The canary passes after this long without data and without error."""
+    canary_batches: Annotated[int, Field(ge=1, le=1000)] = 3
+    warm_timeout: Annotated[Duration, Field(ge=5.0, le=3600.0)] = 120.0
+    """How long new standbys may take to become warm."""
+
+
+class StormSpec(Strict):
+    """More rebalances, or more moved partitions, than this in the window is a storm."""
+
+    rebalances: Annotated[int, Field(ge=1, le=100_000)] = 5
+    window: Annotated[Duration, Field(ge=10.0, le=604_800.0)] = 600.0
+    moved: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    """Partitions that may change their owner in the window; None = not limited."""
+    calm: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
+    """A storm ends once the window has held at most half of the budget for this long."""
+
+
+class Selection(Strict):
+    """Which groups: those that match a pattern of `allow` and none of `deny` (whole id)."""
+
+    allow: tuple[Pattern, ...] = (".*",)
+    deny: tuple[Pattern, ...] = ()
+
+    def takes(self, group: str) -> bool:
+        """Whether a group is one of them."""
+        if any(re.fullmatch(pattern, group) for pattern in self.deny):
+            return False
+        return any(re.fullmatch(pattern, group) for pattern in self.allow)
+
+
+class History(Strict):
+    """Where the history of every group is kept, and for how long."""
+
+    path: str | None = None
+    """Any path that Spark writes; None: `history` in FLEET_HOME."""
+    retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
+    every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
+    """Between two batches of `fleet history tail`."""
+    spark: SparkPlace = "shared"
+    """What reads the log: the home's server, which needs Java here, or Spark elsewhere."""
+    batch_timeout: Annotated[Duration, Field(ge=10.0, le=86_400.0)] = 900.0
+    """Seconds that Spark may take for one batch; then it is interrupted, and nothing is lost."""
+    interval: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 10.0
+    """Commits of a partition within this time are one row with their number; 0: each its own."""
+    groups: Selection = Selection()
+
+
+class ExporterSpec(Strict):
+    """Prometheus metrics of every group."""
+
+    listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9308"
+    every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 15.0
+    """Between two looks at the cluster."""
+    partitions: bool = False
+    """Lag per partition too: as many series as partitions times groups."""
+    groups: Selection = Selection()
+
+
+class Alerts(Strict):
+    """When Prometheus shall call somebody (`fleet alerts rules`)."""
+
+    lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] = 600.0
+    """How old the oldest waiting record of a group may be that sets no max_lag."""
+    stuck: Annotated[Duration, Field(ge=5.0, le=86_400.0)] = 600.0
+    """For so long a group may be unsettled, or let records wait without one commit."""
+    keep: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
+    """An alert lasts for so long after its cause is gone, so that a gap ends nothing."""
+    runbooks: str = "docs/runbooks"
+    """Where the runbooks are: a URL or a folder, without the name of a runbook."""
+
+
+class CreateTopic(Strict):
+    """Create the group's topics where they are missing."""
+
+    partitions: Annotated[int, Field(ge=1, le=100_000)] = 12
+    replication: Annotated[int, Field(ge=1, le=10)] = 1
+
+
+Topic = Annotated[str, BeforeValidator(topic_entry)]
+Worker = Annotated[ClassicWorker | ConsumerWorker, Field(discriminator="protocol")]
+Scaling = Annotated[FixedScaling | PartitionsScaling | LagScaling, Field(discriminator="policy")]
+
+
+class GroupSpec(Strict):
+    """One fleet: a consumer group and what shall hold it up."""
+
+    group: Annotated[str, Field(min_length=1, max_length=249)]
+    mode: Literal["observe", "plan", "act"] | None = None
+    """Overrides the file's mode for this group."""
+    owner: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    topics: Annotated[tuple[Topic, ...], Field(min_length=1)]
+    create: CreateTopic | None = None
+    worker: Worker | None = None
+    """Absent = other people's consumers: observed only."""
+    replicas: Replicas = Replicas()
+    scaling: Scaling = PartitionsScaling()
+    rollout: Rollout = Rollout()
+    storm: StormSpec = StormSpec()
+    max_lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] | None = None
+    """How old its oldest waiting record may be; None: alerts.lag."""
+    runtime: RuntimeSpec = LocalRuntimeSpec()
+
+    @property
+    def is_changeable(self) -> bool:
+        """Whether anything of it may be changed: workers, or a Deployment to scale."""
+        adopts = isinstance(self.runtime, KubernetesRuntimeSpec) and self.runtime.deployment
+        return self.worker is not None or bool(adopts)
+
+    @model_validator(mode="after")
+    def _dead_letters_end(self) -> "GroupSpec":
+        topic = self.worker.dead_letter_topic if self.worker else None
+        for entry in self.topics if topic is not None else ():
+            if entry == topic or (is_pattern(entry) and re.match(entry, str(topic))):
+                raise ValueError(
+                    f"worker.dead_letter_topic {topic} is read by this group itself (topics: "
+                    f"{entry}), so a bad record would go round for ever: name another topic"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _timeouts_fit(self) -> "GroupSpec":
+        worker = self.worker
+        if worker is None:
+            return self
+        lease = self.runtime.lease
+        if worker.max_poll_interval <= self.rollout.drain_timeout:
+            raise ValueError(
+                f"worker.max_poll_interval {worker.max_poll_interval:g}s must exceed "
+                f"rollout.drain_timeout {self.rollout.drain_timeout:g}s, else a drain outlasts the "
+                "group's rebalance timeout"
+            )
+        longest = worker.max_poll_interval - self.rollout.drain_timeout
+        if worker.batch_timeout is not None and worker.batch_timeout > longest:
+            raise ValueError(
+                f"worker.batch_timeout {worker.batch_timeout:g}s must be at most "
+                f"worker.max_poll_interval - rollout.drain_timeout = {longest:g}s, else a batch "
+                "that hangs outlasts the group's rebalance timeout"
+            )
+        if isinstance(worker, ConsumerWorker) and lease + 5 >= CONSUMER_SESSION:
+            raise ValueError(
+                f"runtime.lease {lease:g}s + 5s must be below the session timeout of KIP-848 "
+                f"groups, {CONSUMER_SESSION:g}s by Kafka's default, else a death is a rebalance"
+            )
+        if isinstance(worker, ClassicWorker):
+            if lease + 5 >= worker.session_timeout:
+                raise ValueError(
+                    f"runtime.lease {lease:g}s + 5s must be below worker.session_timeout "
+                    f"{worker.session_timeout:g}s, else a death is a rebalance"
+                )
+            if worker.max_poll_interval < worker.session_timeout:
+                raise ValueError(
+                    f"worker.max_poll_interval {worker.max_poll_interval:g}s is below "
+                    f"worker.session_timeout {worker.session_timeout:g}s, which librdkafka refuses"
+                )
+            if worker.heartbeat_interval * 3 > worker.session_timeout:
+                raise ValueError(
+                    f"worker.heartbeat_interval {worker.heartbeat_interval:g}s must be at most a "
+                    f"third of worker.session_timeout {worker.session_timeout:g}s"
+                )
+        return self
+
+
+class FleetSpec(Strict):
+    """The whole file: one cluster and its fleets."""
+
+    cluster: ClusterSpec = ClusterSpec()
+    mode: Literal["observe", "plan", "act"] | None = None
+    """None: plan, but act for the embedded cluster."""
+    storm: StormSpec = StormSpec()
+    """Of groups that declare none, and of those that no fleet declares."""
+    history: History = History()
+    exporter: ExporterSpec = ExporterSpec()
+    alerts: Alerts = Alerts()
+    fleets: tuple[GroupSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_fleet_per_group(self) -> "FleetSpec":
+        seen: set[str] = set()
+        for fleet in self.fleets:
+            if fleet.group in seen:
+                raise ValueError(f"group {fleet.group!r} is declared twice")
+            seen.add(fleet.group)
+        return self
+
+    @model_validator(mode="after")
+    def _one_runtime(self) -> "FleetSpec":
+        places: dict[str, str] = {}
+        for fleet in self.fleets:
+            places.setdefault(fleet.runtime.place(), fleet.group)
+        if len(places) > 1:
+            told = ", ".join(f"{where} (group {group})" for where, group in places.items())
+            raise ValueError(
+                f"the fleets of one file share one runtime, and this one names several: {told}; "
+                "write a file for each"
+            )
+        return self
+
+    @property
+    def runtime(self) -> RuntimeSpec:
+        """Where the file's workers run: the same place for all its fleets."""
+        return self.fleets[0].runtime if self.fleets else LocalRuntimeSpec()
+
+    def mode_of(self, group: GroupSpec) -> Literal["observe", "plan", "act"]:
+        """What may be done for a group: its own mode, the file's, or the default."""
+        if not group.is_changeable:
+            return "observe"
+        default: Literal["plan", "act"] = (
+            "act" if self.cluster.bootstrap_servers == "embedded" else "plan"
+        )
+        return group.mode or self.mode or default
+
+    def fleet(self, group: str) -> GroupSpec | None:
+        """The declared fleet of that group id."""
+        return next((f for f in self.fleets if f.group == group), None)

@@ -1,0 +1,1 @@
+"""The Dagster integration: assets, checks, schedules and sensors of declared fleets."""

@@ -1,0 +1,97 @@
+"""What a Dagster run starts to record the history: `fleet history run`, told through Pipes.
+
+It runs the command itself, so that a run and a person do the same thing, and reports each table
+as an asset. Where somebody else writes the tables, it reports what they hold.
+"""
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dagster_pipes import open_dagster_pipes
+
+from fleet import cli
+from fleet.dagster import history_plot
+from fleet.history.tables import Tables
+
+_HOURS = 48
+
+
+def main() -> int:
+    """The command's exit code."""
+    with open_dagster_pipes() as pipes:
+        tables = list(pipes.asset_keys)
+        code, done = answer("run")
+        if done is None:
+            code_of_status, done = answer("status")
+            busy = code_of_status == 0 and done is not None and _somebody_writes(done["path"])
+            if not busy:
+                return code
+            pipes.log.info("somebody else is recording (`fleet history tail`?): only told here")
+        assert done is not None
+        for key in tables:
+            table = key.rpartition("/")[2]
+            pipes.report_asset_materialization(asset_key=key, metadata=metadata(done, table))
+    return 0
+
+
+def answer(*arguments: str) -> tuple[int, dict[str, Any] | None]:
+    """Exit code and JSON of `fleet history …`; None where it failed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = cli.run(["history", *arguments, "-o", "json"])
+    return code, json.loads(out.getvalue()) if code == 0 else None
+
+
+def _somebody_writes(path: str) -> bool:
+    lock = Path(path) / "writer.lock"
+    try:
+        handle = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def metadata(done: dict[str, Any], table: str) -> dict[str, Any]:
+    """What the asset's page shows of one table: what a person asks for comes first."""
+    held = done["tables"][table]
+    shown: dict[str, Any] = {"dagster/row_count": held["rows"]}
+    if table == "rebalances":
+        shown |= _last_rebalances(done["path"], end=time.time())
+    if "added" in done:
+        shown |= {"rows added": done["added"][table], "took (s)": round(done["seconds"], 1)}
+    return {
+        **shown,
+        "from": held["first_day"] or "none",
+        "to": held["last_day"] or "none",
+        "files": held["files"],
+        "size (MB)": round(held["bytes"] / 1e6, 3),
+        "path": done["path"],
+    }
+
+
+def _last_rebalances(path: str, *, end: float) -> dict[str, Any]:
+    found = Tables(path).rebalances(since=end - _HOURS * 3600, until=end)
+    counts = history_plot.per_hour(found, hours=_HOURS, end=end)
+    return {
+        "in the last hour": counts[-1].total(),
+        f"causes ({_HOURS} h)": history_plot.causes(counts),
+        f"by hour ({_HOURS} h)": {"raw_value": history_plot.plot(counts), "type": "md"},
+        "latest": {"raw_value": history_plot.latest(found), "type": "table"},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""What the checks say: one judgement, used by check runs and by the sensor alike.
+
+A judgement is a value: passed or not, how bad, the numbers and one sentence. An ERROR is
+for the pager (too much waits, a storm, a receipt that differs); a WARN is for the one who
+looks (a group that does not exist yet, records that retention took, figures nobody may read).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckResult,
+    AssetCheckSeverity,
+    AssetKey,
+    MetadataValue,
+)
+
+from fleet.config.spec import GroupSpec, LagScaling
+from fleet.dagster.change_metadata import change_metadata, change_sentence, sentences
+from fleet.decide.storms.assessment import Storm
+from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level
+from fleet.model import GroupSnapshot, LagCase, Verdict
+from fleet.slots import Change, ChangeState
+
+WARN = AssetCheckSeverity.WARN
+ERROR = AssetCheckSeverity.ERROR
+_OVER = "over the limit"
+_LOST = {LagCase.BELOW_START, LagCase.BEYOND_END, LagCase.TOPIC_DELETED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The outcome of one check."""
+
+    passed: bool
+    sentence: str
+    severity: AssetCheckSeverity = ERROR
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    verdict: str = ""
+    """What was found, in one word that stays the same while nothing changes."""
+
+    def result(self, check: str, asset: AssetKey | None = None) -> AssetCheckResult:
+        """As a check run returns it."""
+        return AssetCheckResult(
+            passed=self.passed,
+            asset_key=asset,
+            check_name=check,
+            severity=self.severity,
+            description=self.sentence,
+            metadata={"sentence": self.sentence, **self.metadata},
+        )
+
+    def evaluation(self, check: str, asset: AssetKey) -> AssetCheckEvaluation:
+        """As the sensor stores it."""
+        return AssetCheckEvaluation(
+            asset_key=asset,
+            check_name=check,
+            passed=self.passed,
+            severity=self.severity,
+            description=self.sentence,
+            metadata={"sentence": self.sentence, **self.metadata},
+        )
+
+
+def lag_limit(fleet: GroupSpec) -> int | None:
+    """Records that the largest fleet is meant for; None where the policy does not ask for lag."""
+    if isinstance(fleet.scaling, LagScaling):
+        return fleet.scaling.records_per_worker * fleet.replicas.max
+    return None
+
+
+def lag_judgement(
+    fleet: GroupSpec, state: GroupSnapshot, keeps_up: GroupVerdict | None
+) -> Judgement:
+    """The group keeps up: within its limit, nothing lost, and somebody reads what waits.
+
+    `keeps_up` is the verdict that `fleet status` gives; None: none can be given.
+    """
+    limit, lag, age = lag_limit(fleet), state.lag, state.lag_seconds
+    numbers: dict[str, Any] = {"members": len(state.members)}
+    if lag is not None:
+        numbers["lag (records)"] = lag
+    if age is not None:
+        numbers["lag (s)"] = round(age, 3)
+    if limit is not None:
+        numbers["limit (records)"] = limit
+    if keeps_up is not None:
+        numbers["verdict"] = str(keeps_up.verdict)
+    cases = sorted({p.case.value for p in state.partitions if p.case in _LOST})
+    said, verdict, severity = _waiting(state, cases), "well", WARN
+    if limit is not None and lag is not None and lag > limit:
+        said, verdict, severity = f"{said}; the limit is {limit:,} records", _OVER, ERROR
+    elif not state.exists:
+        verdict = "does not exist"
+    elif keeps_up is not None and keeps_up.level is not Level.OK and not _lost(keeps_up):
+        said, verdict = f"{said}; {keeps_up.sentence}", str(keeps_up.verdict)
+        severity = ERROR if keeps_up.level is Level.ERR else WARN
+    elif cases:
+        verdict = ", ".join(cases)
+    elif lag and not state.members:
+        said, verdict = f"{said}, and the group has no members", "nobody reads"
+    elif lag is None and limit is not None:
+        verdict = "unknown"
+    return Judgement(
+        passed=verdict == "well",
+        severity=severity,
+        sentence=f"{said}.",
+        metadata=numbers,
+        verdict=verdict,
+    )
+
+
+def _lost(keeps_up: GroupVerdict) -> bool:
+    """Records are gone, which nobody can mend: named by its case, for the one who looks."""
+    return keeps_up.verdict is LagVerdict.LOSS
+
+
+def _waiting(state: GroupSnapshot, cases: list[str]) -> str:
+    """What waits, in words."""
+    if not state.exists:
+        return f"{state.group} does not exist"
+    if state.lag is None:
+        never = {p.case for p in state.partitions} == {LagCase.NEVER_COMMITTED}
+        return f"the lag of {state.group} is {'never committed' if never else 'unknown'}"
+    said = f"{state.group} has {state.lag:,} records waiting"
+    if state.lag_seconds is not None:
+        said += f", the oldest for {state.lag_seconds:.1f} s"
+    return f"{said} ({', '.join(cases)})" if cases else said
+
+
+def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None) -> Judgement:
+    """No storm: within the budget, but for what our own changes were to cost."""
+    numbers: dict[str, Any] = {"budget": fleet.storm.rebalances, "window (s)": fleet.storm.window}
+    if storm is not None:
+        numbers |= {"rebalances": storm.rebalances, "moved": storm.moved, "cause": storm.cause}
+        if storm.member is not None:
+            numbers["worst member"] = storm.member
+        said = f"{fleet.group}: {storm.sentence}."
+        return Judgement(passed=False, sentence=said, metadata=numbers, verdict="storm")
+    if recorded is None:
+        said = f"{fleet.group}: rebalances are not counted here: __consumer_offsets is not readable"
+        return Judgement(
+            passed=True, severity=WARN, sentence=f"{said}.", metadata=numbers, verdict="within"
+        )
+    numbers["rebalances"] = recorded
+    said = f"{recorded} {'rebalance' if recorded == 1 else 'rebalances'}"
+    said = f"{fleet.group}: {said} in the last {fleet.storm.window:g} s"
+    said += f", budget {fleet.storm.rebalances}"
+    if recorded > fleet.storm.rebalances:
+        said += ", by our own changes within their price"
+    return Judgement(passed=True, sentence=f"{said}.", metadata=numbers, verdict="within")
+
+
+def receipt_judgement(change: Change | None) -> Judgement:
+    """Every step of the last change cost what its plan said."""
+    if change is None or not change.receipts:
+        said = "No step was taken, so there is nothing to compare."
+        return Judgement(passed=True, severity=WARN, sentence=said)
+    sentence = change_sentence(change)
+    found = {r.verdict for r in change.receipts}
+    shown = change_metadata(change)
+    numbers = {
+        key: shown[key]
+        for key in ("verdict", "state", "expected rebalances", "recorded rebalances", "receipt")
+    }
+    causes = [s for r in change.receipts for s in r.sentences]
+    numbers["notes"] = MetadataValue.md("\n".join(f"- {cause}" for cause in causes) or "none")
+    if Verdict.DIFFERS in found:
+        return Judgement(passed=False, sentence=sentence, metadata=numbers)
+    if change.state not in (ChangeState.DONE, ChangeState.RUNNING):
+        said = sentences(f"{change.group}: {change.state.value}", sentence)
+        return Judgement(passed=False, severity=WARN, sentence=said, metadata=numbers)
+    severity = WARN if Verdict.UNVERIFIED in found else ERROR
+    return Judgement(passed=True, severity=severity, sentence=sentence, metadata=numbers)

@@ -1,0 +1,246 @@
+"""The reconciling schedule: every minute one look, a plan per group, runs only where needed.
+
+Problem: a run costs ten seconds to start, so a run per group and minute is out of the
+question; a plan costs milliseconds. Choice: the tick itself plans all groups in mode `act`
+from one snapshot and asks for a run only where a plan has steps and no refusals. The schedule
+starts by itself only where a group is in mode `act`: nothing acts unless fleet.yaml says so.
+
+A run key is the plan's id [35]. Dagster drops a repeated key of a schedule only within one
+tick, so the tick also leaves out groups whose run is not over, and groups whose last runs
+after the same aim failed: those wait 5, 10, 20, ... 60 minutes, or for a changed aim.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster import (
+    DagsterInstance,
+    DagsterRunStatus,
+    DefaultScheduleStatus,
+    RunRequest,
+    RunsFilter,
+    ScheduleDefinition,
+    ScheduleEvaluationContext,
+    SkipReason,
+    schedule,
+)
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from fleet.config.spec import FleetSpec, GroupSpec
+from fleet.dagster import asset_keys
+from fleet.dagster.resources import FleetResource
+from fleet.decide.slugs import slug
+from fleet.errors import FleetError
+from fleet.lag.snapshot import Snapshot
+from fleet.model import Plan, Step, StepKind
+from fleet.slots import ChangeState
+from fleet.text import duration, plural
+
+if TYPE_CHECKING:
+    from fleet.manager.cycle import Fleet
+
+TICK_DEADLINE = 40.0
+"""Seconds; Dagster ends a tick after 60."""
+START_SECONDS = 120.0
+"""A run's own start, plan and checks, on a busy machine."""
+SETTLE_SECONDS = 60.0
+"""What a membership change may take beyond drains and warm-ups."""
+FIRST_WAIT = 300.0
+LONGEST_WAIT = 3600.0
+SENTENCES = 10
+"""How many groups a skipped tick speaks of by name."""
+
+UNFINISHED = [
+    DagsterRunStatus.QUEUED,
+    DagsterRunStatus.NOT_STARTED,
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+    DagsterRunStatus.CANCELING,
+]
+
+
+def step_seconds(step: Step, fleet: GroupSpec) -> float:
+    """The longest a step may take when every wait in it is used up."""
+    how = fleet.rollout
+    if step.kind is StepKind.WARM:
+        return how.warm_timeout
+    if step.kind is StepKind.ROLL:
+        turns = -(-len(step.slots) // how.max_parallel)
+        each = how.drain_timeout + how.warm_timeout
+        return how.warm_timeout + how.bake + turns * each + SETTLE_SECONDS
+    joins = how.warm_timeout if step.kind in (StepKind.OPEN, StepKind.STOP_ALL) else 0.0
+    return how.drain_timeout + joins + SETTLE_SECONDS
+
+
+def max_runtime(plan: Plan, fleet: GroupSpec) -> int:
+    """Seconds after which the run is ended by Dagster's run monitoring [36]."""
+    steps = sum(step_seconds(step, fleet) for step in plan.steps)
+    return int(START_SECONDS + 2 * fleet.runtime.lease + steps)
+
+
+def wait_after(failures: int) -> float:
+    """Seconds to wait after so many failed runs with the same aim: doubling, at most an hour."""
+    return 0.0 if failures == 0 else min(FIRST_WAIT * 2.0 ** (failures - 1), LONGEST_WAIT)
+
+
+def aim_of(plan: Plan) -> str:
+    """What the plan is after, the same from tick to tick: slots, revision and kinds of steps."""
+    kinds = "+".join(step.kind.value.replace(" ", "-") for step in plan.steps)
+    return f"{plan.wanted}:{plan.revision}:{kinds}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What became of one group in a tick."""
+
+    group: str
+    sentence: str
+    request: RunRequest | None = None
+
+
+def request_for(plan: Plan, fleet: GroupSpec, *, resume: bool = False) -> RunRequest:
+    """A run of the group's plan and rollout."""
+    cluster, group = plan.cluster, plan.group
+    rollout = asset_keys.rollout_key(cluster, group)
+    op = rollout.to_python_identifier()
+    return RunRequest(
+        run_key=f"{plan.id}-resume" if resume else plan.id,
+        asset_selection=[asset_keys.plan_key(cluster, group), rollout],
+        run_config={"ops": {op: {"config": {"resume": True}}}} if resume else {},
+        tags={
+            asset_keys.GROUP_TAG: slug(cluster, group),
+            asset_keys.AIM_TAG: "resume" if resume else aim_of(plan),
+            asset_keys.PLAN_TAG: plan.id,
+            asset_keys.MAX_RUNTIME_TAG: str(max_runtime(plan, fleet)),
+        },
+    )
+
+
+class Tick:
+    """One tick of the schedule: groups one after another, each with a sentence."""
+
+    def __init__(self, cycle: "Fleet", instance: DagsterInstance, snapshot: Snapshot) -> None:
+        self._cycle = cycle
+        self._instance = instance
+        self._snapshot = snapshot
+        self._busy = busy_groups(instance)
+
+    def reconcile(self, fleet: GroupSpec) -> Said:
+        """Ask for a run of this group, or say why not."""
+        group = fleet.group
+        tag = slug(self._cycle.spec.cluster.name, group)
+        if tag in self._busy:
+            return Said(group=group, sentence="a run of it is not over")
+        change = self._cycle.store.change(group)
+        if change is not None and change.state is ChangeState.RUNNING:
+            if self._cycle.change_alive(group):
+                return Said(group=group, sentence=f"{change.actor} is changing it")
+            request = request_for(change.plan, fleet, resume=True)
+            return self._unless_waiting(group, request, f"{change.actor} left a change unfinished")
+        plan = self._cycle.plan(group, snapshot=self._snapshot)
+        if plan.refusals:
+            return Said(group=group, sentence="refused: " + " ".join(plan.refusals))
+        if plan.empty:
+            return Said(group=group, sentence="as wanted")
+        said = "; ".join(step.sentence for step in plan.steps)
+        return self._unless_waiting(group, request_for(plan, fleet), said)
+
+    def _unless_waiting(self, group: str, request: RunRequest, sentence: str) -> Said:
+        failures, last = failures_of(self._instance, request.tags)
+        wait, waited = wait_after(failures), self._cycle.clock.now() - last
+        left = wait - waited
+        if 0 <= waited < wait:  # of a run that ends in the future nothing is known: time was set
+            held = f"{plural(failures, 'run')} with this aim failed; next try in {duration(left)}"
+            return Said(group=group, sentence=held)
+        return Said(group=group, sentence=sentence, request=request)
+
+
+def busy_groups(instance: DagsterInstance) -> set[str]:
+    """Slugs of groups that have a run which is not over, however it was started."""
+    found: set[str] = set()
+    for record in instance.get_run_records(RunsFilter(statuses=UNFINISHED), limit=1000):
+        found |= asset_keys.groups_of_run(record.dagster_run)
+    return found
+
+
+def failures_of(instance: DagsterInstance, tags: Mapping[str, str]) -> tuple[int, float]:
+    """How many of the latest runs with this group and aim failed in a row, and the last's end."""
+    same = {key: tags[key] for key in (asset_keys.GROUP_TAG, asset_keys.AIM_TAG)}
+    count, last = 0, 0.0
+    for record in instance.get_run_records(RunsFilter(tags=same), limit=10):
+        if record.dagster_run.status is not DagsterRunStatus.FAILURE:
+            break
+        count += 1
+        last = max(last, record.end_time or record.create_timestamp.timestamp())
+    return count, last
+
+
+def summary(said: Sequence[Said]) -> str:
+    """Why no run was asked for, group by group, at most ten by name."""
+    if not said:
+        return "No group is in mode act: nothing is done without it."
+    quiet = sum(1 for s in said if s.sentence == "as wanted")
+    spoken = [f"{s.group}: {s.sentence}" for s in said if s.sentence != "as wanted"]
+    more = f"; and {len(spoken) - SENTENCES} more" if len(spoken) > SENTENCES else ""
+    head = f"{quiet} of {len(said)} groups are as wanted"
+    return "; ".join([head, *spoken[:SENTENCES]]) + more + "."
+
+
+def tick(
+    context: ScheduleEvaluationContext, resource: FleetResource
+) -> list[RunRequest] | SkipReason:
+    """Plan all groups in mode act; a run per group that needs one."""
+    said: list[Said] = []
+    try:
+        with resource.open() as cycle:
+            began = cycle.clock.monotonic()
+            acting = [f for f in cycle.spec.fleets if cycle.spec.mode_of(f) == "act"]
+            snapshot = cycle.snapshot([f.group for f in acting])
+            this = Tick(cycle, context.instance, snapshot)
+            for fleet in rotated(acting, context):
+                if cycle.clock.monotonic() - began > TICK_DEADLINE:
+                    said.append(Said(group=fleet.group, sentence="not reached in this tick"))
+                    continue
+                said.append(one(this, fleet))
+    except FleetError as error:
+        return SkipReason(str(error))
+    requests = [s.request for s in said if s.request is not None]
+    context.log.info(summary(said))
+    return requests or SkipReason(summary(said))
+
+
+def one(this: Tick, fleet: GroupSpec) -> Said:
+    """One group; what is wrong with it does not hold the others."""
+    try:
+        return this.reconcile(fleet)
+    except FleetError as error:
+        return Said(group=fleet.group, sentence=str(error))
+
+
+def rotated(acting: Sequence[GroupSpec], context: ScheduleEvaluationContext) -> Iterable[GroupSpec]:
+    """Begin with another group each minute, so that a slow one starves nobody."""
+    if not acting:
+        return []
+    start = int(context.scheduled_execution_time.timestamp() // 60) % len(acting)
+    return [*acting[start:], *acting[:start]]
+
+
+def reconcile_schedule(spec: FleetSpec, job: UnresolvedAssetJobDefinition) -> ScheduleDefinition:
+    """The schedule; running by itself only where fleet.yaml lets some group act."""
+    acts = any(spec.mode_of(fleet) == "act" for fleet in spec.fleets)
+
+    @schedule(
+        job=job,
+        cron_schedule="* * * * *",
+        default_status=DefaultScheduleStatus.RUNNING if acts else DefaultScheduleStatus.STOPPED,
+        description=(
+            "Plans every group in mode act once a minute, asks for a run where a plan has steps."
+        ),
+    )
+    def reconcile(
+        context: ScheduleEvaluationContext, fleet: FleetResource
+    ) -> list[RunRequest] | SkipReason:
+        return tick(context, fleet)
+
+    return reconcile

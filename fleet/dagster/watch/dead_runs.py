@@ -1,0 +1,62 @@
+"""Which STARTED runs are dead: pure judgement over what the group's lease shows.
+
+Problem: after a power cut a run stays STARTED in Dagster's storage for ever; nothing of
+Dagster's own notices a local run worker that is gone with its code server [36]. Choice: an
+acting run shows life through its change's counter, which it raises every third of a lease.
+A run whose change stands still for a lease, or that has no running change for two minutes,
+is over. Times are counted in ticks as well as in seconds, so that a machine that slept does
+not wake to a mass ending. Cost: a dead run is seen after a minute or two, not at once.
+"""
+
+from collections.abc import Sequence
+
+from fleet.dagster.asset_keys import actor
+from fleet.dagster.watch.sensor_cursor import StartedRun
+from fleet.slots import Change, ChangeState
+from fleet.text import duration
+
+STILL_TICKS = 3
+IDLE_TICKS = 6
+IDLE_SECONDS = 120.0
+"""A run plans, waits for a dead actor's lease, checks: with no change of its own that long."""
+MARGIN = 5.0
+
+IDLE = "idle"
+
+
+def mark_of(run_id: str, change: Change | None) -> str:
+    """What the run shows of itself in the store now."""
+    if change is None or change.actor != actor(run_id) or change.state is not ChangeState.RUNNING:
+        return IDLE
+    return f"{change.token}.{change.counter}"
+
+
+def combined(marks: Sequence[str]) -> str:
+    """The mark of a run that changes several groups, one after another: idle if all are."""
+    moving = [mark for mark in marks if mark != IDLE]
+    return " ".join(moving) or IDLE
+
+
+def seen_again(known: StartedRun | None, mark: str, *, now: float) -> StartedRun:
+    """The memory of a run after one more tick."""
+    if known is None or known.mark != mark:
+        return StartedRun(mark=mark, since=int(now), ticks=1)
+    return StartedRun(mark=mark, since=known.since, ticks=known.ticks + 1)
+
+
+def why_dead(run: StartedRun, *, lease: float, now: float) -> str | None:
+    """Why the run is over, in a sentence; None while it may be alive."""
+    still = now - run.since
+    if run.mark == IDLE:
+        if run.ticks >= IDLE_TICKS and still >= max(IDLE_SECONDS, 3 * lease):
+            return (
+                f"no change of this run is being carried out for {duration(still)}: its process is "
+                "gone; the next run of the group goes on from what Kafka shows"
+            )
+        return None
+    if run.ticks >= STILL_TICKS and still >= lease + MARGIN:
+        return (
+            f"the group's lease was not renewed for {duration(still)} (lease {lease:g} s): its "
+            "process is gone; the next run of the group resumes the change"
+        )
+    return None

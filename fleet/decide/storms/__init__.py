@@ -1,0 +1,1 @@
+"""Storms: whether there is one, since when, and who makes it."""

@@ -1,0 +1,1 @@
+"""The exporter: looks on a schedule, judged, as metrics."""

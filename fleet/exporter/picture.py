@@ -1,0 +1,74 @@
+"""What one look found, as the values that metrics are made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fleet.model.totals import Totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLag:
+    """One topic as one group sees it; None = cannot be said."""
+
+    topic: str
+    lag: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """One partition as one group sees it."""
+
+    topic: str
+    partition: int
+    committed: int
+    lag: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPicture:
+    """One group."""
+
+    group: str
+    owner: str
+    """Of the fleet that declares it; empty where none does."""
+    state: str
+    type: str
+    members: int | None
+    generation: int | None
+    topics: tuple[TopicLag, ...]
+    cases: Mapping[str, int]
+    """Partitions by what their lag figure means (fleet.model.LagCase)."""
+    verdict: str
+    level: str
+    totals: Totals | None
+    """Rebalances since the exporter began; None where the log is not read."""
+    partitions: tuple[PartitionLag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPicture:
+    """One slot of a declared group."""
+
+    group: str
+    owner: str
+    slot: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One complete look."""
+
+    cluster: str
+    took: float
+    from_log: bool
+    """The offsets topic was read; else only the coordinators were asked."""
+    groups: tuple[GroupPicture, ...] = ()
+    slots: tuple[SlotPicture, ...] = ()
+    decode_errors: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """By record type and value version."""
+    records: int = 0
+    """Records of the offsets topic read."""
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,117 @@
+"""From a snapshot's columns to the picture that metrics are made of: sums are taken in columns."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fleet.exporter.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
+from fleet.lag.lag_columns import NONE
+from fleet.lag.partition_lag import CASES
+from fleet.lag.snapshot import Snapshot
+from fleet.manager.keeping_up import verdicts
+from fleet.model.totals import Totals
+
+
+def picture_of(
+    seen: Snapshot,
+    *,
+    totals: Mapping[str, Totals],
+    owners: Mapping[str, str],
+    slots: tuple[SlotPicture, ...] = (),
+    decode_errors: Mapping[tuple[int, int], int],
+    records: int,
+    partitions: bool = False,
+) -> Picture:
+    """What the metrics of one look are made of."""
+    judged = verdicts(seen)
+    topics, cases = _by_topic(seen), _by_case(seen)
+    single = _by_partition(seen) if partitions else {}
+    none = Totals()
+    groups = []
+    for group, facts in seen.facts.items():
+        counted = totals.get(group) or (none if facts.generation is not None else None)
+        groups.append(
+            GroupPicture(
+                group=group,
+                owner=owners.get(group, ""),
+                state=facts.state.value,
+                type=facts.type,
+                members=facts.members,
+                generation=facts.generation,
+                topics=tuple(topics.get(group, ())),
+                cases=cases.get(group, {}),
+                verdict=judged[group].verdict.value,
+                level=judged[group].level.value,
+                totals=counted if seen.from_log else None,
+                partitions=tuple(single.get(group, ())),
+            )
+        )
+    return Picture(
+        cluster=seen.cluster,
+        took=seen.took,
+        from_log=seen.from_log,
+        groups=tuple(groups),
+        slots=slots,
+        decode_errors=decode_errors,
+        records=records,
+        problems=seen.problems,
+    )
+
+
+def _by_topic(seen: Snapshot) -> dict[str, list[TopicLag]]:
+    commits = seen.commits
+    found: dict[str, list[TopicLag]] = {}
+    if not len(commits):
+        return found
+    pairs = commits.group.astype(np.int64) << 32 | commits.topic.astype(np.int64)
+    different, inverse = np.unique(pairs, return_inverse=True)
+    known = seen.lag.records != NONE
+    counts = np.bincount(inverse, weights=known)
+    lags = np.bincount(inverse, weights=np.where(known, seen.lag.records, 0))
+    oldest = np.full(len(different), np.nan)
+    np.fmax.at(oldest, inverse, seen.lag.seconds)
+    rows = zip(different.tolist(), counts.tolist(), lags.tolist(), oldest.tolist(), strict=True)
+    for pair, count, lag, seconds in rows:
+        topic = TopicLag(
+            topic=commits.topics[pair & 0xFFFFFFFF],
+            lag=int(lag) if count else None,
+            seconds=None if seconds != seconds else seconds,  # noqa: PLR0124 - NaN
+        )
+        found.setdefault(commits.groups[pair >> 32], []).append(topic)
+    return found
+
+
+def _by_case(seen: Snapshot) -> dict[str, dict[str, int]]:
+    commits = seen.commits
+    pairs = commits.group.astype(np.int64) * len(CASES) + seen.lag.case
+    different, counts = np.unique(pairs, return_counts=True)
+    found: dict[str, dict[str, int]] = {}
+    for pair, count in zip(different.tolist(), counts.tolist(), strict=True):
+        group, case = divmod(pair, len(CASES))
+        found.setdefault(commits.groups[group], {})[CASES[case].value] = count
+    return found
+
+
+def _by_partition(seen: Snapshot) -> dict[str, list[PartitionLag]]:
+    commits = seen.commits
+    found: dict[str, list[PartitionLag]] = {}
+    columns = (
+        commits.group,
+        commits.topic,
+        commits.partition,
+        commits.committed,
+        seen.lag.records,
+        seen.lag.seconds,
+    )
+    for group, topic, number, committed, lag, seconds in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        part = PartitionLag(
+            topic=commits.topics[topic],
+            partition=number,
+            committed=committed,
+            lag=None if lag == NONE else lag,
+            seconds=None if seconds != seconds else seconds,  # noqa: PLR0124 - NaN
+        )
+        found.setdefault(commits.groups[group], []).append(part)
+    return found

@@ -1,0 +1,198 @@
+"""The job's memory between batches: replays of groups, and the last commit of every partition.
+
+Problem: a rebalance is told by comparing with the group's last state, and lag by the last commit
+of each partition, however long ago; the topic forgets both. Choice: both are kept with the
+tables as rows of which the latest of a key counts; a batch writes the changed ones, compaction
+makes one file of them. In memory: the replays as JSON text (some 100 bytes a member and
+partition), the commits as small lists (some 400 bytes a partition of a group). Cost: a start
+reads the state of all groups: in proportion to groups and partitions, not to the log.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fleet.history.tables.table_columns import STATE
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_manifests import Manifest
+
+Key = tuple[str, str, int]
+"""Group, topic, partition."""
+GROUPS: Final = "_groups"
+STANDING: Final = "_standing"
+DELETED: Final = -1
+"""In place of a committed offset: it expired, or its group or topic went."""
+
+
+class Kept(NamedTuple):
+    """A group's replay as JSON, after the record at `offset` of `timestamp` (ms)."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    state: str
+
+
+class LastCommit(NamedTuple):
+    """A commit of one partition of one group; `timestamp` in ms, `offset` its place.
+
+    committed DELETED is never kept in the memory.
+    """
+
+    committed: int
+    timestamp: int
+    leader_epoch: int | None
+    topic_id: str | None
+    partition: int
+    offset: int
+    gap: int | None = None
+    """The usual time between two commits (ms); None where there was one."""
+    early: bool = False
+    """This one came sooner than half of it: a revocation, a drain."""
+
+
+class Told(NamedTuple):
+    """What the last row of `lag` said."""
+
+    committed: int | None
+    end: int | None
+    at: float
+
+
+class JobMemory:
+    """Everything that a batch needs of those before it."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Kept] = {}
+        self.commits: dict[Key, LastCommit] = {}
+        self.told: dict[Key, Told] = {}
+        self._by_group: dict[str, set[Key]] = {}
+        self._changed_groups: set[str] = set()
+        self._changed: dict[Key, None] = {}
+
+    @classmethod
+    def read(cls, place: TableFolder, manifest: Manifest) -> "JobMemory":
+        """What a manifest's state says."""
+        made = cls()
+        for table in (GROUPS, STANDING):
+            for file in manifest.of(table):
+                data = pq.read_table(place.full(file.name), filesystem=place.fs)
+                made._take(table, data)
+        made.saved()
+        return made
+
+    def _take(self, table: str, data: pa.Table) -> None:
+        for batch in data.to_batches(max_chunksize=10_000):
+            for row in batch.to_pylist():
+                if table == GROUPS:
+                    known = row["state"] is not None
+                    kept = Kept(*(row[name] for name in Kept._fields)) if known else None
+                    self.keep(row["group"], kept)
+                else:
+                    self._take_standing(row)
+
+    def _take_standing(self, row: Mapping[str, Any]) -> None:
+        key = (row["group"], row["topic"], row["topic_partition"])
+        if row["committed"] is None:
+            self.forget(key)
+        else:
+            made = LastCommit(*(row[name] for name in LastCommit._fields))
+            self.commit(key, made)
+        if row["told_at"] is not None:
+            self.told[key] = Told(row["told_committed"], row["told_end"], row["told_at"])
+
+    # --- changes ----------------------------------------------------------------------------
+
+    def keep(self, group: str, kept: Kept | None) -> None:
+        """A group's replay; None forgets it."""
+        if kept is None:
+            self.groups.pop(group, None)
+        else:
+            self.groups[group] = kept
+        self._changed_groups.add(group)
+
+    def commit(self, key: Key, commit: LastCommit) -> None:
+        """A newer last commit."""
+        self.commits[key] = commit
+        self._by_group.setdefault(key[0], set()).add(key)
+        self._changed[key] = None
+
+    def forget(self, key: Key) -> None:
+        """The offset was deleted."""
+        if self.commits.pop(key, None) is not None:
+            self.told.pop(key, None)
+            self._by_group[key[0]].discard(key)
+        self._changed[key] = None
+
+    def tell(self, key: Key, told: Told) -> None:
+        """A row of `lag` was written."""
+        self.told[key] = told
+        self._changed[key] = None
+
+    def commits_of(self, group: str) -> list[tuple[Key, LastCommit]]:
+        """The last commits of one group, in order of the log."""
+        keys = self._by_group.get(group, ())
+        return sorted(((k, self.commits[k]) for k in keys), key=lambda item: item[1].offset)
+
+    def forget_quiet(self, *, before: float) -> None:
+        """Let go of groups without any commit whose last event is older than `before` (s)."""
+        for group, kept in list(self.groups.items()):
+            if kept.timestamp < before * 1000 and not self._by_group.get(group):
+                self.keep(group, None)
+
+    # --- rows -------------------------------------------------------------------------------
+
+    def changed(self) -> Iterable[tuple[str, pa.Table]]:
+        """Rows of what changed since `saved`, by table; nothing where nothing did."""
+        if self._changed_groups:
+            yield GROUPS, self._group_rows(sorted(self._changed_groups))
+        if self._changed:
+            yield STANDING, self._standing_rows(list(self._changed))
+
+    def whole(self, table: str) -> Iterable[pa.Table]:
+        """All rows of one table of the memory."""
+        if table == GROUPS:
+            yield self._group_rows(sorted(self.groups))
+        else:
+            yield self._standing_rows(sorted(self.commits))
+
+    def saved(self) -> None:
+        """The changes are in a manifest."""
+        self._changed_groups.clear()
+        self._changed.clear()
+
+    def _group_rows(self, groups: Sequence[str]) -> pa.Table:
+        kept = [self.groups.get(group) for group in groups]
+        return _table(GROUPS, [(group,) for group in groups], (Kept._fields, kept))
+
+    def _standing_rows(self, keys: Sequence[Key]) -> pa.Table:
+        return _table(
+            STANDING,
+            keys,
+            (LastCommit._fields, [self.commits.get(key) for key in keys]),
+            (_TOLD, [self.told.get(key) for key in keys]),
+        )
+
+
+_TOLD: Final = ("told_committed", "told_end", "told_at")
+
+
+def _table(
+    table: str,
+    keys: Sequence[tuple[Any, ...]],
+    *parts: tuple[Sequence[str], Sequence[tuple[Any, ...] | None]],
+) -> pa.Table:
+    """Rows by column, which is much quicker than row by row; None is a row of nulls.
+
+    One list after the other: a zip of so many rows wakes Python's collector.
+    """
+    schema, key = STATE[table]
+    columns: dict[str, list[Any]] = {}
+    for names, rows in ((key, keys), *parts):
+        nothing = (None,) * len(names)
+        full = [nothing if row is None else row for row in rows]
+        columns |= {name: [row[number] for row in full] for number, name in enumerate(names)}
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)

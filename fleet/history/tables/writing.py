@@ -1,0 +1,258 @@
+"""The one writer of a history: its lock, its attempts, its commits, and what it clears away.
+
+Problem: two writers would double rows, and a killed one may live on inside a Spark server for
+half a minute and still write. Choice: one writer per path, by a file lock that the kernel frees
+at its death (object stores: a lease that is renewed with every commit and runs out after five
+minutes); every attempt of a batch writes into a folder of its own name, so that a dead one's
+late files can never be taken for ours; a commit takes the next manifest's number or fails.
+Files that no manifest of the last ten minutes names are cleared away, attempts after an hour.
+Cost: after kill -9 in an object store the next writer waits up to five minutes; power cuts may
+lose what the operating system had not written yet (data files are not synced, manifests are).
+"""
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fleet.clock import Clock
+from fleet.errors import FleetError, LostLease, Refused
+from fleet.history.tables import day_of
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_manifests import (
+    DataFile,
+    Manifest,
+    latest,
+    name_of,
+    numbers,
+    read_manifest,
+)
+from fleet.system.closing import Closing
+
+DATA: Final = "data"
+KEPT_SECONDS: Final = 600.0
+"""How long replaced files stay for readers that are under way."""
+ATTEMPT_SECONDS: Final = 3600.0
+"""After this an attempt's folder that no manifest names is cleared away."""
+LEASE_SECONDS: Final = 300.0
+_LOCK: Final = "writer.lock"
+_LEASE: Final = "writer.json"
+_MOST_MANIFESTS: Final = 1000
+
+
+class Writer(Closing):
+    """Takes the place for itself. Raises Refused where somebody else writes there.
+
+    `cluster` has to be the one that the tables are of.
+    """
+
+    def __init__(self, place: TableFolder, *, cluster: str, clock: Clock, retention: float) -> None:
+        self.place = place
+        self.clock = clock
+        self.retention = retention
+        self._id = uuid.uuid4().hex
+        self._lock: int | None = None
+        self._take()
+        try:
+            found = latest(place)
+            if found is not None and found.cluster != cluster:
+                raise FleetError(
+                    f"{place} holds the history of cluster {found.cluster}, not of {cluster}: "
+                    "give each cluster a history.path of its own"
+                )
+        except BaseException:
+            self.close()
+            raise
+        self.manifest = found or Manifest(
+            number=0, cluster=cluster, at=clock.now(), what="none", began=clock.now()
+        )
+
+    def close(self) -> None:
+        """Let the next writer in."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        elif self.place.local is None and self._leased() == self._id:
+            self.place.delete([_LEASE])
+
+    # --- attempts ---------------------------------------------------------------------------
+
+    def attempt(self) -> str:
+        """A new folder for the files of the next manifest; nobody else ever writes there."""
+        return f"{DATA}/{self.manifest.number + 1:012d}-{uuid.uuid4().hex[:12]}"
+
+    def write(
+        self, folder: str, table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]], at: str
+    ) -> list[DataFile]:
+        """Write rows of a table by pyarrow, a file per day of the field `at` (seconds)."""
+        by_day: dict[str, list[Mapping[str, Any]]] = {}
+        days: dict[float, str] = {}
+        for row in rows:
+            day = days.get(row[at])
+            if day is None:
+                day = days[row[at]] = day_of(row[at])
+            by_day.setdefault(day, []).append(row)
+        return [
+            self.write_table(
+                f"{folder}/{table}/day={day}/0.parquet",
+                pa.Table.from_pylist(list(mine), schema=schema),
+                table=table,
+                day=day,
+            )
+            for day, mine in sorted(by_day.items())
+        ]
+
+    def write_table(self, name: str, data: pa.Table, *, table: str, day: str) -> DataFile:
+        """Write one file."""
+        with self.writing(name, data.schema) as out:
+            out.write_table(data)
+        return self.file(name, table=table, day=day, rows=data.num_rows)
+
+    def writing(self, name: str, schema: pa.Schema) -> pq.ParquetWriter:
+        """A Parquet writer of one new file."""
+        folder = name.rpartition("/")[0]
+        self.place.fs.create_dir(self.place.full(folder), recursive=True)
+        return pq.ParquetWriter(
+            self.place.full(name), schema, filesystem=self.place.fs, compression="zstd"
+        )
+
+    def found(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """Those that are here, whole."""
+        infos = self.place.fs.get_file_info([self.place.full(each.name) for each in files])
+        return [
+            each
+            for each, info in zip(files, infos, strict=True)
+            if info.is_file and info.size == each.bytes
+        ]
+
+    def file(self, name: str, *, table: str, day: str, rows: int) -> DataFile:
+        """A file that was written."""
+        size = int(self.place.fs.get_file_info(self.place.full(name)).size or 0)
+        return DataFile(name=name, table=table, day=day, rows=rows, bytes=size)
+
+    # --- commits ----------------------------------------------------------------------------
+
+    def commit(self, made: Manifest) -> Manifest:
+        """Make a manifest the truth: the present one with changes; days past retention are left.
+
+        Raises LostLease where somebody else has written meanwhile: then nothing became visible.
+        """
+        now = self.clock.now()
+        oldest = day_of(now - self.retention)
+        files = tuple(f for f in made.files if not f.day or f.day >= oldest)
+        made = replace(made, number=self.manifest.number + 1, at=now, files=files)
+        self._renew()
+        if not self.place.put_new(name_of(made.number), made.as_bytes()):
+            raise LostLease(
+                f"somebody else wrote manifest {made.number} of {self.place}; nothing of this "
+                "batch became visible: look who runs `fleet history` there, and start again"
+            )
+        self.manifest = made
+        return made
+
+    def clear_away(self) -> int:
+        """Delete files that nobody needs any more; how many folders and files went."""
+        now = self.clock.now()
+        kept, old = self._kept_manifests(now)
+        named = {f.name for m in kept for f in m.files}
+        folders = {name.split("/")[1] for name in named}
+        gone = 0
+        for folder in self.place.folders(DATA):
+            number = folder.partition("-")[0]
+            if not number.isdigit() or int(number) > self.manifest.number:
+                continue
+            files = self.place.files(f"{DATA}/{folder}")
+            newest = max((f.at for f in files), default=0.0)
+            if folder not in folders:
+                if now - newest >= ATTEMPT_SECONDS or int(number) <= min(m.number for m in kept):
+                    self.place.delete_folder(f"{DATA}/{folder}")
+                    gone += 1
+                continue
+            unnamed = [f.name for f in files if f.name not in named]
+            if unnamed and now - newest >= KEPT_SECONDS:
+                self.place.delete(unnamed)
+                gone += len(unnamed)
+        self.place.delete([name_of(number) for number in old])
+        return gone
+
+    def _kept_manifests(self, now: float) -> tuple[list[Manifest], list[int]]:
+        """The present manifest, those it replaced within the last minutes, and older numbers."""
+        known = [n for n in numbers(self.place) if n <= self.manifest.number]
+        kept, replaced_at = [self.manifest], self.manifest.at
+        for position in range(len(known) - 1, -1, -1):
+            number = known[position]
+            if number == self.manifest.number:
+                continue
+            if now - replaced_at > KEPT_SECONDS or len(kept) >= _MOST_MANIFESTS:
+                return kept, known[: position + 1]
+            found = read_manifest(self.place, number)
+            if found is not None:
+                kept.append(found)
+                replaced_at = found.at
+        return kept, []
+
+    # --- one writer -------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        local = self.place.local
+        if local is None:
+            holder = self._leased()
+            if holder not in (None, self._id):
+                raise Refused(_busy(self.place, "its lease has not run out"))
+            self._renew()
+            return
+        try:
+            local.mkdir(parents=True, exist_ok=True)
+            handle = os.open(local / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise FleetError(
+                f"{local} cannot be written ({error.strerror}); give history.path another folder"
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder_pid = os.pread(handle, 20, 0).decode(errors="replace").strip()
+            os.close(handle)
+            raise Refused(_busy(self.place, f"process {holder_pid or '?'}")) from error
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        self._lock = handle
+
+    def _leased(self) -> str | None:
+        """Who holds the lease of an object store; None where it is free or has run out."""
+        data = self.place.read(_LEASE)
+        if data is None:
+            return None
+        try:
+            lease = json.loads(data)
+            fresh = self.clock.now() - float(lease["at"]) < LEASE_SECONDS
+            return str(lease["writer"]) if fresh else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _renew(self) -> None:
+        if self.place.local is None:
+            if self._leased() not in (None, self._id):
+                raise LostLease(_busy(self.place, "it took the lease while this one was silent"))
+            lease = {"writer": self._id, "at": self.clock.now()}
+            self.place.put(_LEASE, json.dumps(lease).encode())
+
+
+def _busy(place: TableFolder, who: str) -> str:
+    return (
+        f"another `fleet history run` or `tail` writes {place} ({who}): one at a time; it reads "
+        "everything that is new anyway"
+    )
+
+
+def with_files(
+    manifest: Manifest, added: Iterable[DataFile], *, gone: Callable[[DataFile], bool] | None = None
+) -> tuple[DataFile, ...]:
+    """The manifest's files, less those that are gone, and the added ones."""
+    return (*(f for f in manifest.files if gone is None or not gone(f)), *added)

@@ -1,0 +1,1 @@
+"""The Kubernetes integration: found through the entry point `fleet.runtimes`."""

@@ -1,0 +1,1 @@
+"""The API server: requests, and what is kept current by watches."""

@@ -1,0 +1,405 @@
+"""The API server as plain JSON objects: server-side apply, patches, watches, errors in words.
+
+Problem: an API server is away now and then (an upgrade takes it for half a minute), answers 409
+where somebody else wrote first, and a manager that gives up at either leaves a change half done.
+Choice: requests that may be sent twice are repeated with a growing pause for a bounded time; a
+conflict is told apart, so that the caller looks again and decides anew; objects are dicts as the
+server sends them, since what is applied is rendered elsewhere
+(`fleet.kubernetes.manifests.deployment_objects`). Cost: no types from the client; what a field
+means is said where it is read.
+"""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+from urllib3.connection import HTTPConnection
+
+from fleet.clock import Clock
+from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.kubernetes.client.object_names import MANAGER
+from fleet.slots.backend import Moved
+from fleet.system.closing import Closing
+
+Object = dict[str, Any]
+Result = TypeVar("Result")
+
+FIRST_WAIT: Final = 10.0
+"""Seconds that a server may be away before it has answered once: a wrong address, most likely."""
+LONGEST_WAIT: Final = 90.0
+"""Seconds that it may be away later: an upgrade of the control plane."""
+_CONFLICTS: Final = 10
+_TIMEOUTS: Final = (5.0, 20.0)
+_PASSING: Final = {0, 429, 500, 502, 503, 504}
+_KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 9}
+"""Seconds, seconds, times; as Kubernetes' own clients have them."""
+TRANSPORT: Final = (urllib3.exceptions.HTTPError, OSError)
+"""What is raised where no answer came."""
+_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+_PLACES: Final = {
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "Event": ("/api/v1", "events"),
+    "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers"),
+    "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
+    "Namespace": ("/api/v1", "namespaces"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims"),
+    "Pod": ("/api/v1", "pods"),
+    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
+    "PodMonitor": ("/apis/monitoring.coreos.com/v1", "podmonitors"),
+    "PrometheusRule": ("/apis/monitoring.coreos.com/v1", "prometheusrules"),
+    "ReplicaSet": ("/apis/apps/v1", "replicasets"),
+    "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+    "Secret": ("/api/v1", "secrets"),
+    "Service": ("/api/v1", "services"),
+    "ServiceAccount": ("/api/v1", "serviceaccounts"),
+}
+
+
+class Conflict(FleetError, Moved):
+    """Somebody else wrote first (409): look again."""
+
+
+class Gone(FleetError):
+    """A watch began at a version that the server no longer has (410): list again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of the server once."""
+
+    method: str
+    path: str
+    body: Object | None = None
+    query: Sequence[tuple[str, str]] = ()
+    content_type: str = "application/json"
+
+
+class Api(Closing):
+    """One namespace of one API server. Thread-safe.
+
+    Methods raise Unreachable after a bounded wait, and FleetError with the server's own words
+    where it refuses.
+    """
+
+    def __init__(self, client: ApiClient, *, namespace: str, clock: Clock) -> None:
+        self.namespace = namespace
+        self._client = client
+        self._clock = clock
+        self._answered = threading.Event()
+
+    @property
+    def client(self) -> ApiClient:
+        """For requests with other waits than these (fleet.kubernetes.client.calls)."""
+        return self._client
+
+    @property
+    def host(self) -> str:
+        """The server's address."""
+        return str(self._client.configuration.host)
+
+    def close(self) -> None:
+        """Let go of its connections."""
+        self._client.rest_client.pool_manager.clear()
+
+    # --- objects ----------------------------------------------------------------------------
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """One object, None where there is none."""
+        return self._call("GET", self._path(kind, name), missing=None)
+
+    def find(self, kind: str, selector: str = "") -> tuple[list[Object], str]:
+        """Objects that a label selector takes, and the version at which they were so."""
+        query = [("labelSelector", selector)] if selector else []
+        found = self._call("GET", self._path(kind), query=query) or {}
+        return list(found.get("items") or []), str(found["metadata"]["resourceVersion"])
+
+    def create(self, wanted: Object) -> bool:
+        """Create; False where an object of that name is there already, which is left alone."""
+        query = [("fieldManager", MANAGER)]
+        try:
+            self._call("POST", self._path(wanted["kind"]), body=wanted, query=query)
+        except Conflict:
+            return False
+        return True
+
+    def apply(self, wanted: Object, *, trial: bool = False) -> Object:
+        """Server-side apply under our field manager; fields that we name become ours.
+
+        trial: only what would become of it; nothing is written.
+        """
+        path = self._path(wanted["kind"], wanted["metadata"]["name"])
+        query = [("fieldManager", MANAGER), ("force", "true")]
+        if trial:
+            query.append(("dryRun", "All"))
+        kind = "application/apply-patch+yaml"
+        made = self._call("PATCH", path, body=wanted, query=query, content_type=kind)
+        assert made is not None
+        return made
+
+    def merge(
+        self, kind: str, name: str, patch: Object, *, seen: Object | None = None
+    ) -> Object | None:
+        """Change some fields; None where the object is gone.
+
+        seen: the object as it was when this was decided; Conflict where it is another by now.
+        """
+        if seen is not None:
+            version = seen["metadata"]["resourceVersion"]
+            patch = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": version}}
+        return self._call(
+            "PATCH",
+            self._path(kind, name),
+            body=patch,
+            query=[("fieldManager", MANAGER)],
+            content_type="application/merge-patch+json",
+            missing=None,
+        )
+
+    def delete(self, kind: str, name: str) -> None:
+        """Delete with all that it owns; none to delete is fine."""
+        query = [("propagationPolicy", "Background")]
+        self._call("DELETE", self._path(kind, name), query=query, missing=None)
+
+    def delete_all(self, kind: str, selector: str) -> None:
+        """Delete whatever a label selector takes."""
+        query = [("labelSelector", selector), ("propagationPolicy", "Background")]
+        self._call("DELETE", self._path(kind), query=query, missing=None)
+
+    def allowed(self, verb: str, kind: str, name: str = "") -> bool:
+        """Whether this login may do that here (SelfSubjectAccessReview)."""
+        prefix, plural = _PLACES[kind]
+        group = prefix.split("/")[2] if prefix.startswith("/apis/") else ""
+        wish = {
+            "namespace": self.namespace,
+            "verb": verb,
+            "group": group,
+            "resource": plural,
+            "name": name,
+        }
+        made = self._call(
+            "POST",
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            body={
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": wish},
+            },
+        )
+        return bool(made and made.get("status", {}).get("allowed"))
+
+    def version(self) -> str:
+        """The server's version."""
+        return str((self._call("GET", "/version") or {}).get("gitVersion", "unknown"))
+
+    def watch(self, kind: str, selector: str, *, since: str, seconds: int) -> "Watching":
+        """What changes from a version on. Raises Gone where the server forgot that version."""
+        query = [
+            ("watch", "true"),
+            ("resourceVersion", since),
+            ("timeoutSeconds", str(seconds)),
+            ("allowWatchBookmarks", "true"),
+        ]
+        if selector:
+            query.append(("labelSelector", selector))
+        timeouts = (_TIMEOUTS[0], seconds + 15.0)
+        response = self._send(Request("GET", self._path(kind), query=query), timeouts)
+        if response.status >= 400:
+            raise _refusal(response.status, _text(response.read()))
+        return Watching(response)
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def _path(self, kind: str, name: str | None = None) -> str:
+        return path_of(kind, self.namespace, name)
+
+    def _call(self, method: str, path: str, *, missing: object = ..., **rest: Any) -> Object | None:
+        """One request, repeated while the server is away. `missing` given: 404 is None."""
+        request = Request(method, path, **rest)
+        longest = LONGEST_WAIT if self._answered.is_set() else FIRST_WAIT
+        deadline = self._clock.monotonic() + longest
+        pause = 0.1
+        while True:
+            try:
+                return self._once(request, missing)
+            except Unreachable:
+                if self._clock.monotonic() + pause >= deadline:
+                    raise
+            self._clock.sleep(pause)
+            pause = min(2 * pause, 3.0)
+
+    def _once(self, request: Request, missing: object) -> Object | None:
+        response = self._send(request, _TIMEOUTS)
+        try:
+            text = _text(response.read())
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(self._away(error)) from error
+        if response.status in _PASSING:
+            raise Unreachable(self._away(message_of(text) or f"status {response.status}"))
+        self._answered.set()
+        if response.status == 404 and missing is not ...:
+            return None
+        if response.status >= 400:
+            raise _refusal(response.status, text)
+        answer = json.loads(text)
+        assert isinstance(answer, dict)
+        return answer
+
+    def _send(self, request: Request, timeouts: tuple[float, float]) -> Any:
+        try:
+            return transmit(self._client, request, timeouts, {"User-Agent": "fleet"})
+        except TRANSPORT as error:
+            raise Unreachable(self._away(error)) from error
+
+    def _away(self, error: object) -> str:
+        first = str(error).strip().splitlines()[0][:200] if str(error).strip() else "no answer"
+        return (
+            f"the Kubernetes API server {self.host} does not answer ({first}); check kubeconfig, "
+            "runtime.context and the network"
+        )
+
+
+class Watching:
+    """The events of one watch; `stop` ends it from another thread."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+
+    def events(self) -> Iterator[tuple[str, Object]]:
+        """(ADDED | MODIFIED | DELETED | BOOKMARK, object) until the server ends the watch."""
+        rest = b""
+        for piece in self._response.stream(amt=None, decode_content=True):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in filter(None, lines):
+                event = json.loads(line)
+                found = event["object"]
+                if event["type"] == "ERROR":
+                    raise _refusal(int(found.get("code") or 500), json.dumps(found))
+                yield event["type"], found
+
+    def stop(self) -> None:
+        """End a read that waits in another thread."""
+        self._response.shutdown()
+
+
+def connect(
+    *, namespace: str, context: str | None, environ: Mapping[str, str], clock: Clock
+) -> Api:
+    """The API of a kubeconfig's context, or else of the pod that this runs in.
+
+    Raises ConfigError where neither is there.
+    """
+    settings = Configuration()
+    settings.connection_pool_maxsize = 16
+    settings.retries = False
+    settings.socket_options = _probing()
+    inside = _SERVICE_ACCOUNT.exists() and "KUBERNETES_SERVICE_HOST" in environ
+    try:
+        if inside and context is None and "KUBECONFIG" not in environ:
+            load_incluster_config(client_configuration=settings)
+        else:
+            load_kube_config(
+                config_file=environ.get("KUBECONFIG"),
+                context=context,
+                client_configuration=settings,
+                persist_config=False,
+            )
+    except ConfigException as error:
+        raise ConfigError(
+            f"no way to the Kubernetes API server: {error}; set KUBECONFIG, correct "
+            "runtime.context, or run inside the cluster"
+        ) from error
+    return Api(ApiClient(configuration=settings), namespace=namespace, clock=clock)
+
+
+def _probing() -> list[tuple[int, int, int]]:
+    """Socket options: a watch on a connection that is half gone would wait for ever."""
+    options = [*HTTPConnection.default_socket_options, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
+    return options
+
+
+def path_of(kind: str, namespace: str, name: str | None = None) -> str:
+    """Where an object is, or all of its kind."""
+    prefix, plural = _PLACES[kind]
+    within = "" if kind == "Namespace" else f"/namespaces/{namespace}"
+    path = f"{prefix}{within}/{plural}"
+    return path if name is None else f"{path}/{name}"
+
+
+def transmit(
+    client: ApiClient,
+    request: Request,
+    timeouts: tuple[float, float],
+    headers: Mapping[str, str] | None = None,
+) -> Any:
+    """Send once; the answer's status and its body as a stream. Raises one of TRANSPORT.
+
+    timeouts: seconds for a connection, and for each word of the answer.
+    """
+    # The client's own way to send one has another form in each of its major versions.
+    settings = client.configuration
+    told = {"Accept": "application/json", **(headers or {})}
+    token = settings.auth_settings().get("BearerToken", {}).get("value")
+    if token:
+        told["Authorization"] = token
+    body = None
+    if request.body is not None:
+        told["Content-Type"] = request.content_type
+        body = json.dumps(request.body)
+    query = f"?{urlencode(request.query)}" if request.query else ""
+    return client.rest_client.pool_manager.request(
+        request.method,
+        f"{settings.host}{request.path}{query}",
+        body=body,
+        headers=told,
+        timeout=urllib3.Timeout(connect=timeouts[0], read=timeouts[1]),
+        preload_content=False,
+    )
+
+
+def again_on_conflict(clock: Clock, attempt: Callable[[], Result]) -> Result:
+    """Look and write again where somebody else wrote first, with a growing pause."""
+    for turn in range(_CONFLICTS):
+        try:
+            return attempt()
+        except Conflict:
+            if turn + 1 == _CONFLICTS:
+                raise
+        clock.sleep(min(0.05 * 2**turn, 1.0))
+    raise AssertionError
+
+
+def _refusal(status: int, text: str) -> FleetError:
+    said = message_of(text) or f"status {status}"
+    if status == 409:
+        return Conflict(f"the Kubernetes API server has another version by now: {said}")
+    if status == 410:
+        return Gone(said)
+    return FleetError(f"the Kubernetes API server refuses ({status}): {said}")
+
+
+def message_of(text: str) -> str:
+    """The server's own words in a Status, or the beginning of what is none."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return text.strip()[:300]
+    return str(told.get("message") or "") if isinstance(told, dict) else ""
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", errors="replace")

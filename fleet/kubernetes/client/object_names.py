@@ -1,0 +1,108 @@
+"""How a fleet's objects are called on Kubernetes, and the labels that find them again.
+
+Problem: group ids hold characters and lengths that Kubernetes refuses, and an object must be
+told as ours by anybody who looks. Choice: every name starts with `k8s_slug(cluster, group)`;
+the raw ids stand in annotations. Slots are named by their number, so that a Role can name each
+of them (`resourceNames`).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from fleet.decide.slugs import k8s_slug
+
+MANAGER: Final = "fleet"
+"""The field manager of everything that we apply."""
+PREFIX: Final = "fleet"
+CLUSTER_LABEL: Final = f"{PREFIX}/cluster"
+GROUP_LABEL: Final = f"{PREFIX}/name"
+"""The fleet's slug: on its Deployment, pods, Leases, ConfigMaps."""
+GROUP_ANNOTATION: Final = f"{PREFIX}/group"
+"""The raw group id."""
+REVISION_ANNOTATION: Final = f"{PREFIX}/revision"
+"""Of the pod template (and so of its ReplicaSets): what fleet rendered it for."""
+MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
+DRAINED_ANNOTATION: Final = f"{PREFIX}/removed"
+"""Of a pod that was asked for: it goes with the next scale-down."""
+ASKED_ANNOTATION: Final = f"{PREFIX}/asked"
+"""On a ReplicaSet whose pods are refused: when it was made to try again."""
+RELEASED_ANNOTATION: Final = f"{PREFIX}/released"
+"""Of a Deployment: since when nobody manages it; gone with the next apply."""
+HASH_LABEL: Final = "pod-template-hash"
+COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
+SPARK: Final = "fleet-spark"
+"""The shared Connect server of a namespace: Deployment, Service, Secret (key `token`)."""
+CONTAINER: Final = "worker"
+SETTINGS_PATH: Final = "/etc/fleet/settings.json"
+
+
+class ObjectNames:
+    """Every object of one fleet."""
+
+    def __init__(self, cluster: str, group: str) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.slug = k8s_slug(cluster, group)
+        self.deployment = self.service_account = self.role = self.budget = self.slug
+
+    @property
+    def gate(self) -> str:
+        """The Lease of the gate."""
+        return f"{self.slug}-gate"
+
+    def slot(self, number: int) -> str:
+        """The Lease of one slot."""
+        return f"{self.slug}-slot-{number}"
+
+    def slots(self, numbers: Iterable[int]) -> tuple[str, ...]:
+        """The Leases of these slots."""
+        return tuple(self.slot(number) for number in numbers)
+
+    @property
+    def change(self) -> str:
+        """The Lease of the running (or last) change; the manager's alone."""
+        return f"{self.slug}-change"
+
+    @property
+    def crew(self) -> str:
+        """The ConfigMap in which each worker reports, one key each."""
+        return f"{self.slug}-crew"
+
+    @property
+    def marks(self) -> str:
+        """The ConfigMap of stopped partitions, one key each."""
+        return f"{self.slug}-marks"
+
+    @property
+    def notes(self) -> str:
+        """The ConfigMap of the manager's memories and ended changes."""
+        return f"{self.slug}-notes"
+
+    def settings(self, revision: str) -> str:
+        """The ConfigMap of one revision: settings.json, and a copy of the code where it is small.
+
+        `revision` is ten hex digits (fleet.config.settings.revision_of).
+        """
+        return f"{self.slug}-{revision}"
+
+    def labels(self) -> dict[str, str]:
+        """On every object of the fleet; the first two select its pods."""
+        return {
+            GROUP_LABEL: self.slug,
+            "app.kubernetes.io/name": "fleet-worker",
+            MANAGED_LABEL: MANAGER,
+        }
+
+    def selector(self) -> dict[str, str]:
+        """Of its labels those that select its pods, and nothing else's."""
+        labels = self.labels()
+        return {key: labels[key] for key in (GROUP_LABEL, "app.kubernetes.io/name")}
+
+    def annotations(self) -> dict[str, str]:
+        """The raw ids."""
+        return {GROUP_ANNOTATION: self.group, CLUSTER_LABEL: self.cluster}
+
+
+def pauses(cluster: str) -> str:
+    """The ConfigMap of people's holds, over all groups of a cluster."""
+    return f"{k8s_slug(cluster, 'pauses')}"

@@ -1,0 +1,1 @@
+"""A fleet's Deployment and its pods, while a manager acts."""

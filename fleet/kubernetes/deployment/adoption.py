@@ -1,0 +1,120 @@
+"""Other people's Deployment: looked at and scaled, its template and pods never touched.
+
+Problem: their consumers know nothing of slots, so all that may be done is to change how many
+there are, and to be sure of which are gone before anybody leaves for them. Choice: one patch of
+`spec.replicas`, so that pods that go get their SIGTERM together; it returns when the pods are
+gone from the API server (their processes have ended then), or when the new ones are ready. Cost:
+which pods go is their ReplicaSet's choice.
+"""
+
+from typing import Final
+
+from fleet.clock import Clock
+from fleet.decide.adopted import Adopted
+from fleet.errors import FleetError
+from fleet.kubernetes.client.api import Api, Object, again_on_conflict
+from fleet.kubernetes.client.informer import Informer
+from fleet.kubernetes.client.object_names import MANAGED_LABEL, MANAGER
+from fleet.kubernetes.deployment.pod_status import exit_reason, is_gone, is_ready
+
+_SLACK: Final = 120.0
+"""Seconds beyond a pod's own grace for it to end, or to get ready."""
+
+
+class Adoption:
+    """One Deployment that is not ours."""
+
+    def __init__(self, api: Api, name: str, *, clock: Clock) -> None:
+        self._api = api
+        self._name = name
+        self._clock = clock
+
+    def look(self) -> Adopted | None:
+        """How it stands; None where there is none."""
+        found = self._api.get("Deployment", self._name)
+        if found is None:
+            return None
+        return _adopted(found, self._api.find("Pod", _selector(found))[0])
+
+    def scale(self, count: int) -> Adopted:
+        """Have `count` pods; returns when those that go are gone, or those that come are ready."""
+
+        def write() -> Object:
+            found = self._api.get("Deployment", self._name)
+            if found is None:
+                raise FleetError(
+                    f"there is no Deployment {self._name} in namespace {self._api.namespace}; "
+                    "correct runtime.deployment"
+                )
+            patch = {"spec": {"replicas": count}}
+            return self._api.merge("Deployment", self._name, patch, seen=found) or found
+
+        found = again_on_conflict(self._clock, write)
+        template = found["spec"]["template"]["spec"]
+        limit = float(template.get("terminationGracePeriodSeconds") or 30) + _SLACK
+        pods = Informer(self._api, "Pod", _selector(found), clock=self._clock)
+        try:
+
+            def there(items: tuple[Object, ...]) -> bool:
+                living = [p for p in items if not is_gone(p)]
+                ended = [p for p in items if "deletionTimestamp" in p["metadata"]]
+                return len(living) == count and not ended and all(map(is_ready, living))
+
+            if not pods.wait(there, seconds=limit):
+                raise FleetError(self._stuck(pods.items(), count, limit))
+            return _adopted(found, list(pods.items()))
+        finally:
+            pods.close()
+
+    def _stuck(self, items: tuple[Object, ...], count: int, limit: float) -> str:
+        reasons = [
+            f"{p['metadata']['name']}: {exit_reason(p) or 'not ready, no reason given'}"
+            for p in items
+            if is_gone(p) or not is_ready(p)
+        ]
+        return (
+            f"Deployment {self._name} has not come to {count} ready pods within {limit:.0f} s: "
+            f"{'; '.join(reasons) or 'none is starting'}"
+        )
+
+
+def deployments_of(api: Api) -> tuple[Adopted, ...]:
+    """All Deployments of the namespace that are not Fleet's own, by name."""
+    found, _ = api.find("Deployment")
+    others = [d for d in found if (d["metadata"].get("labels") or {}).get(MANAGED_LABEL) != MANAGER]
+    return tuple(
+        _adopted(each, api.find("Pod", _selector(each))[0])
+        for each in sorted(others, key=lambda each: str(each["metadata"]["name"]))
+    )
+
+
+def _adopted(found: Object, pods: list[Object]) -> Adopted:
+    living = [p for p in pods if not is_gone(p)]
+    return Adopted(
+        name=found["metadata"]["name"],
+        replicas=int(found["spec"].get("replicas", 1)),
+        ready=sum(map(is_ready, living)),
+        addresses={
+            p["metadata"]["name"]: p["status"]["podIP"]
+            for p in living
+            if (p.get("status") or {}).get("podIP")
+        },
+        one_by_one=found["spec"].get("strategy", {}).get("type") != "Recreate",
+    )
+
+
+def _selector(found: Object) -> str:
+    """Its own, as a query."""
+    selector = found["spec"]["selector"]
+    parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
+    for each in selector.get("matchExpressions") or []:
+        values = f" ({','.join(each.get('values') or [])})"
+        parts.append(
+            {
+                "In": f"{each['key']} in{values}",
+                "NotIn": f"{each['key']} notin{values}",
+                "Exists": each["key"],
+                "DoesNotExist": f"!{each['key']}",
+            }[each["operator"]]
+        )
+    return ",".join(parts)

@@ -1,0 +1,412 @@
+"""The Kubernetes runtime: workers are pods of one Deployment per fleet.
+
+Problem: whoever manages a fleet thinks of workers that it starts, sees and removes by name, on a
+cluster as on a laptop. Choice: this is `fleet.act.runtime.Runtime` over the API server; the
+kubelet keeps processes alive, the fleet's Deployment keeps their number, and a watch tells how
+they stand. Nothing that matters is kept here: revisions are ConfigMaps, asked-for removals are
+marks on pods, so that the next manager goes on where this one was killed. Cost: a revision's code
+has to fit into a ConfigMap, or come with the image.
+"""
+
+import base64
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from fleet.clock import Clock
+from fleet.config.settings import settings_from
+from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
+from fleet.decide.adopted import Adopted
+from fleet.decide.vetoes import NO_CONCERNS, Vetoes
+from fleet.errors import FleetError, Refused, Unreachable
+from fleet.kubernetes.client.api import Api, Object
+from fleet.kubernetes.client.calls import Denied
+from fleet.kubernetes.client.informer import Informer
+from fleet.kubernetes.client.object_names import (
+    COST_ANNOTATION,
+    GROUP_LABEL,
+    SPARK,
+    ObjectNames,
+    pauses,
+)
+from fleet.kubernetes.deployment.adoption import Adoption
+from fleet.kubernetes.deployment.conflicts import autoscalers_of, named
+from fleet.kubernetes.deployment.examining import examine
+from fleet.kubernetes.deployment.pod_counts import PodCounts
+from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, worker_of
+from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.deployment.templates import RegisteredTemplates
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.kubernetes.manifests import deployment_objects
+from fleet.kubernetes.manifests.deployment_objects import FIRST_ANNOTATION
+from fleet.kubernetes.manifests.pod_template import CODE_KEY, TOKEN_KEY
+from fleet.kubernetes.manifests.spark_objects import spark_objects
+from fleet.model import Plan
+from fleet.model.findings import Finding
+from fleet.slots import SlotStore, WorkerProcess
+from fleet.system.code import packed_code
+
+_KEPT_REVISIONS: Final = 12
+"""More than the Deployment keeps ReplicaSets: `kubectl rollout undo` finds its settings."""
+_PURGED: Final = (
+    "Deployment",
+    "PodDisruptionBudget",
+    "Lease",
+    "ConfigMap",
+    "RoleBinding",
+    "Role",
+    "ServiceAccount",
+)
+_REMOVAL_SECONDS: Final = 180.0
+_SLACK_SECONDS: Final = 60.0
+"""What `down` allows beyond a pod's own grace, for a busy node."""
+HOLDER_COST: Final = "100"
+"""pod-deletion-cost of who holds a slot: a standby goes before it where no manager chooses."""
+
+
+class KubernetesRuntime:
+    """`fleet.act.runtime.Runtime` in one namespace."""
+
+    def __init__(self, spec: FleetSpec, *, api: Api, store: LeaseStore, clock: Clock) -> None:
+        self.spec = spec
+        self.api = api
+        self._store = store
+        self._clock = clock
+        self._pods = Informer(api, "Pod", GROUP_LABEL, clock=clock)
+        self._rolling: dict[str, Rolling] = {}
+        self._settings: dict[tuple[str, str], str] = {}
+        self._packed: dict[tuple[str, str], bytes | None] = {}
+        self._ensured = False
+
+    @property
+    def store(self) -> SlotStore:
+        """Where slots live."""
+        return self._store
+
+    def close(self) -> None:
+        """End the watches; workers go on."""
+        self._pods.close()
+        self._store.close()
+        self.api.close()
+
+    def ensure(self) -> None:
+        """Have the shared Spark server, and take away what was asked to go."""
+        if not self._ensured:
+            self._ensure_spark()
+            self._ensured = True
+        for rolling in list(self._rolling.values()):
+            rolling.settle()
+
+    def _ensure_spark(self) -> None:
+        wanted = spark_objects(self.spec)
+        if not wanted:
+            return
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": SPARK, "namespace": self.api.namespace},
+            "stringData": {TOKEN_KEY: secrets.token_hex(32)},
+        }
+        if self.api.get("Secret", SPARK) is None:
+            self.api.create(secret)
+        for each in wanted:
+            self.api.apply(each)
+
+    # --- revisions --------------------------------------------------------------------------
+
+    def keep_code(self, spec: GroupSpec, revision: str) -> str:
+        """Pack the entrypoint's code for `publish`; its digest."""
+        digest, packed = packed_code(spec)
+        self._packed[spec.group, revision] = packed
+        return digest
+
+    def publish(self, group: str, revision: str, settings: str) -> None:
+        """Keep a revision's settings and code, and have all that its workers need around them."""
+        known = settings_from(settings)
+        if (group, revision) in self._packed:
+            packed = self._packed[group, revision]
+        else:
+            packed = self._kept_code(group, revision)
+        names = self._names(group)
+        namespace = self.api.namespace
+        for each in deployment_objects.access(names, namespace, slots=known.group.replicas.max):
+            self.api.apply(each)
+        for each in deployment_objects.leases(names, namespace, known.group):
+            # A gate that a manager opens does not open by itself.
+            each["metadata"]["annotations"].pop(FIRST_ANNOTATION, None)
+            self.api.create(each)
+        for each in (
+            *deployment_objects.maps(names, namespace),
+            deployment_objects.budget(names, namespace),
+        ):
+            self.api.apply(each)
+        self.api.apply(deployment_objects.settings_map(known, code=packed))
+        self._settings[group, revision] = settings
+        self._forget_old(group, revision)
+
+    def published(self, group: str, revision: str) -> str | None:
+        """The settings kept for a revision; of a template that is not ours, what it began from."""
+        plain = revision.partition("~")[0]
+        if (group, plain) not in self._settings:
+            found = self.api.get("ConfigMap", self._names(group).settings(plain)) if plain else None
+            if found is None:
+                return None
+            self._settings[group, plain] = str(found["data"]["settings.json"])
+        return self._settings[group, plain]
+
+    def recognise(self, group: str, revision: str) -> None:
+        """Pods of rendered manifests, and restarted ones, run what a manager would have applied.
+
+        Where this login may not look or write that down, they stay unknown to it.
+        """
+        text = self.published(group, revision)
+        if text is None:
+            return
+        settings = settings_from(text)
+        try:
+            self._roll_of(group).recognise(settings)
+        except Denied:
+            return
+        except Unreachable:
+            raise
+        except FleetError:
+            return
+
+    def _kept_code(self, group: str, revision: str) -> bytes | None:
+        found = self.api.get("ConfigMap", self._names(group).settings(revision)) or {}
+        packed = (found.get("binaryData") or {}).get(CODE_KEY)
+        return base64.b64decode(packed) if packed else None
+
+    def _forget_old(self, group: str, revision: str) -> None:
+        """The oldest revisions that no ReplicaSet names are let go."""
+        names = self._names(group)
+        maps, _ = self.api.find("ConfigMap", f"{GROUP_LABEL}={names.slug}")
+        _, shape = self._roll_of(group).look()
+        used = {revision, *(each.revision for each in shape.sets)} if shape else {revision}
+        kept = {names.settings(each) for each in used if each}
+        old = [m for m in maps if "settings.json" in (m.get("data") or {})]
+        old = [m for m in old if m["metadata"]["name"] not in kept]
+        old.sort(key=lambda m: str(m["metadata"]["creationTimestamp"]))
+        for each in old[: max(0, len(old) - _KEPT_REVISIONS)]:
+            self.api.delete("ConfigMap", each["metadata"]["name"])
+
+    # --- workers ----------------------------------------------------------------------------
+
+    def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
+        """`count` more pods; their names, once they exist. Refused where it is unpublished."""
+        text = self.published(group, revision)
+        if text is None:
+            raise Refused(
+                f"revision {revision} of group {group} was never published in namespace "
+                f"{self.api.namespace}; run `fleet apply {group}`"
+            )
+        settings = settings_from(text)
+        if settings.revision != revision:  # kubectl made a template of it: what is there may grow
+            made = self._roll_of(group).start_more(revision.partition("~")[2], count)
+            if made:
+                return made
+            raise Refused(
+                f"revision {revision} of group {group} is no template of ours: only the cluster "
+                "has it; `kubectl rollout undo` brings it back"
+            )
+        self._forget_gone(group)
+        return self._roll_of(group).start(settings, count=count)
+
+    def remove(self, names: Sequence[str], *, grace: float) -> None:
+        """Ask for removal: a mark on each pod, obeyed as soon as exactly these can go.
+
+        How long a pod may take to end is its template's business, so `grace` says nothing here.
+        """
+        del grace
+        groups = {w.name: w.group for w in self.workers()}
+        for group in sorted({groups[name] for name in names if name in groups}):
+            rolling = self._roll_of(group)
+            mine = [name for name in names if groups.get(name) == group]
+            rolling.mark(mine)
+            there = [name for name, of in groups.items() if of == group]
+            self._store.retire(group, mine, there=there)
+            rolling.settle()
+
+    def restart(self, name: str) -> None:
+        """Delete the pod; its ReplicaSet makes another (the ordinary way)."""
+        known = sorted(w.name for w in self.workers())
+        if name not in known:
+            raise Refused(f"there is no pod {name}; there are: {', '.join(known) or 'none'}")
+        self.api.delete("Pod", name)
+
+    def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
+        """All pods of these fleets that exist, by name."""
+        now = self._clock.now()
+        found = []
+        for each in self._managed():
+            if group not in {None, each.group}:
+                continue
+            rolling = self._roll_of(each.group)
+            pods = rolling.pods()
+            templates = rolling.templates.known({hash_of(pod) for pod in pods})
+            found += [worker_of(p, group=each.group, templates=templates, now=now) for p in pods]
+        return tuple(found)
+
+    def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
+        """Wait for asked-for removals, then let the Deployment keep itself again."""
+        rolling = self._roll_of(group)
+        deadline = self._clock.monotonic() + _REMOVAL_SECONDS
+        while left := rolling.settle():
+            if self._clock.monotonic() > deadline:
+                raise FleetError(
+                    f"pods of group {group} that were asked to go are still there after "
+                    f"{_REMOVAL_SECONDS:.0f} s: {'; '.join(left)}"
+                )
+            self._clock.sleep(0.3)
+        unused = self._unused(group) if failed or given_up else None
+        rolling.finish_removals(give_up=unused, let_go=given_up)
+        self._tell_costs(group)
+        self._forget_gone(group)
+
+    def held(self, group: str) -> str | None:
+        """A Deployment between two templates, and how it is let go."""
+        told = self._roll_of(group).held()
+        if told is None:
+            return None
+        return f"{told}; `fleet apply {group}` goes on, `fleet apply {group} --abort` lets it go"
+
+    def _forget_gone(self, group: str) -> None:
+        """The last words of pods that are gone say nothing of those that come."""
+        there = [pod["metadata"]["name"] for pod in self._roll_of(group).pods()]
+        self._store.keep_reports(group, there)
+
+    def _unused(self, group: str) -> Callable[[str], bool]:
+        """Whether no slot is held by a pod of a template: an aborted roll goes back then."""
+
+        def unused(hash_: str) -> bool:
+            pods = {p["metadata"]["name"]: hash_of(p) for p in self._roll_of(group).pods()}
+            slots = self._store.slots(group)
+            return all(pods.get(slot.holder or "") != hash_ for slot in slots)
+
+        return unused
+
+    def _tell_costs(self, group: str) -> None:
+        """Without a manager the controller chooses who goes: standbys before holders."""
+        holders = {slot.holder for slot in self._store.slots(group) if slot.holder}
+        for pod in self._roll_of(group).pods():
+            name = pod["metadata"]["name"]
+            told = (pod["metadata"].get("annotations") or {}).get(COST_ANNOTATION)
+            wanted = HOLDER_COST if name in holders else None
+            if not is_gone(pod) and told != wanted:
+                patch = {"metadata": {"annotations": {COST_ANNOTATION: wanted}}}
+                self._pods.put(self.api.merge("Pod", name, patch))
+
+    # --- what is not ours -------------------------------------------------------------------
+
+    def adopted(self, group: str) -> Adopted | None:
+        """Other people's Deployment, where the file names one that is there."""
+        name = self._adopted_name(group)
+        return Adoption(self.api, name, clock=self._clock).look() if name else None
+
+    def scale_adopted(self, group: str, count: int) -> Adopted:
+        """Scale it; returns when its pods are gone or ready."""
+        name = self._adopted_name(group)
+        if name is None:
+            raise Refused(f"group {group} names no runtime.deployment to scale")
+        return Adoption(self.api, name, clock=self._clock).scale(count)
+
+    def _adopted_name(self, group: str) -> str | None:
+        fleet = self.spec.fleet(group)
+        if fleet is None or fleet.worker is not None:
+            return None
+        runtime = fleet.runtime
+        return runtime.deployment if isinstance(runtime, KubernetesRuntimeSpec) else None
+
+    # --- what stands against a plan ---------------------------------------------------------
+
+    def vetoes(self, plan: Plan) -> Vetoes:
+        """Who else scales the Deployment."""
+        name = self._adopted_name(plan.group) or self._names(plan.group).deployment
+        if plan.empty:
+            return NO_CONCERNS
+        try:
+            rivals = autoscalers_of(self.api, name)
+        except Unreachable:
+            raise
+        except FleetError as error:
+            told = f"whether an autoscaler scales Deployment {name} as well is not known: {error}"
+            return Vetoes(notes=(told,))
+        return Vetoes(refusals=tuple(named(each, plan.group) for each in rivals))
+
+    def release(self, group: str) -> None:
+        """Let go of every field of the Deployment; it says so, and its pods go on."""
+        at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
+        self._roll_of(group).release(at)
+
+    def examine(self) -> Iterator[Finding]:
+        """What `fleet doctor` says of the cluster and of these fleets in it."""
+        yield from examine(self.spec, self.api, looks=self._looks())
+
+    def _looks(self) -> dict[str, tuple[PodCounts | None, list[Object]]]:
+        found = {}
+        for each in self._managed():
+            rolling = self._roll_of(each.group)
+            found[each.group] = (rolling.look()[1], rolling.pods())
+        return found
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def down(self, *, grace: float) -> None:
+        """End all pods of these fleets, and Spark where nobody else shares it."""
+        fleets = self._managed()
+        for each in fleets:
+            self._roll_of(each.group).stop()
+        longest = grace + _SLACK_SECONDS + max((f.runtime.lease for f in fleets), default=0.0)
+        mine = {self._names(each.group).slug for each in fleets}
+
+        def left(items: Sequence[Object]) -> list[str]:
+            return [p["metadata"]["name"] for p in items if _slug(p) in mine]
+
+        if not self._pods.wait(lambda items: not left(items), seconds=longest):
+            raise FleetError(
+                f"pods of namespace {self.api.namespace} do not end: "
+                f"{', '.join(left(self._pods.items()))}; `kubectl describe pod` says why"
+            )
+        if spark_objects(self.spec) and not self._pods.items():
+            self.api.delete("Deployment", SPARK)
+            self.api.delete("Service", SPARK)
+        self._ensured = False
+
+    def purge(self) -> None:
+        """Delete everything of these fleets; only after `down`."""
+        for each in self._managed():
+            label = f"{GROUP_LABEL}={self._names(each.group).slug}"
+            for kind in _PURGED:
+                for found in self.api.find(kind, label)[0]:
+                    self.api.delete(kind, found["metadata"]["name"])
+        self.api.delete("ConfigMap", pauses(self.spec.cluster.name))
+        if spark_objects(self.spec) and self.api.get("Deployment", SPARK) is None:
+            self.api.delete("Secret", SPARK)
+        self._settings.clear()
+        self.close()
+
+    # --- parts ------------------------------------------------------------------------------
+
+    def _names(self, group: str) -> ObjectNames:
+        return ObjectNames(self.spec.cluster.name, group)
+
+    def _managed(self) -> tuple[GroupSpec, ...]:
+        return tuple(f for f in self.spec.fleets if f.worker is not None and _is_ours(f))
+
+    def _roll_of(self, group: str) -> Rolling:
+        if group not in self._rolling:
+            names = self._names(group)
+            templates = RegisteredTemplates(self._store, group, clock=self._clock)
+            self._rolling[group] = Rolling(
+                self.api, names, pods=self._pods, templates=templates, clock=self._clock
+            )
+        return self._rolling[group]
+
+
+def _is_ours(fleet: GroupSpec) -> bool:
+    return isinstance(fleet.runtime, KubernetesRuntimeSpec)
+
+
+def _slug(pod: Object) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(GROUP_LABEL, ""))

@@ -1,0 +1,247 @@
+"""How many pods of which template a Deployment has, and how to have more or fewer of one.
+
+Problem: a Deployment knows one wish (replicas of one template) and gets there as it likes: it
+deletes pods that still hold slots as soon as new ones look well. Choice: while pods of several
+templates are there and a manager acts, the Deployment is held: `minReadySeconds` so high that no
+new pod ever counts as available, so that the controller may add pods of the current template (up
+to replicas + maxSurge) and may delete none. What shall go is taken by scaling its own ReplicaSet:
+a Deployment in mid-roll does not scale an old ReplicaSet up again. With one template the
+Deployment is at rest, and only `replicas` moves. Cost: a manager that dies leaves it held (the
+next one lets go, or `fleet apply --abort`).
+
+What the controller does (Kubernetes 1.36, deployment controller; tests/kubernetes repeats it):
+it deletes old pods down to replicas - (new pods that are not available), so never while the old
+alone are no more than `replicas`; it adds new ones up to replicas + maxSurge in all; a change of
+`replicas` in mid-roll is spread over all ReplicaSets in proportion.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fleet.kubernetes.client.object_names import HASH_LABEL, REVISION_ANNOTATION
+
+Object = dict[str, Any]
+
+NEVER: Final = 2_147_483_646
+"""minReadySeconds of a held Deployment: 68 years."""
+NO_DEADLINE: Final = 2_147_483_647
+"""progressDeadlineSeconds that must exceed it; this value is none at all to the controller."""
+DEADLINE: Final = 600
+REST_SURGE: Final = 1
+_ORDER: Final = "deployment.kubernetes.io/revision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedReplicaSet:
+    """One ReplicaSet of the Deployment."""
+
+    name: str
+    hash: str
+    """pod-template-hash: what its pods are told by."""
+    revision: str
+    """What the template was rendered for; empty where it is not ours."""
+    replicas: int
+    order: int
+    """The Deployment's own count of templates: the highest is the current one."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What the template gives its pods."""
+    labelled: int = 0
+    """Pods that have all of them, as its controller knows."""
+    ready: int = 0
+    """Pods that are ready, as its controller knows."""
+    refused: str | None = None
+    """The API server's words where it does not take pods that are wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodCounts:
+    """A Deployment and its ReplicaSets at one moment."""
+
+    replicas: int
+    surge: int
+    held: bool
+    """Whether the controller is kept from deleting."""
+    paused: bool
+    sets: tuple[CountedReplicaSet, ...]
+    settled: bool
+    """Whether the controller has seen the Deployment as it is written."""
+
+    @property
+    def current(self) -> CountedReplicaSet | None:
+        """The ReplicaSet of the Deployment's template; None before its controller made one."""
+        return max(self.sets, key=lambda each: each.order, default=None)
+
+    @property
+    def others(self) -> tuple[CountedReplicaSet, ...]:
+        """Those of other templates that shall still have pods."""
+        current = self.current
+        return tuple(s for s in self.sets if s is not current and s.replicas)
+
+    @property
+    def total(self) -> int:
+        """Pods wanted of all templates."""
+        return sum(each.replicas for each in self.sets)
+
+    def of(self, hash_: str) -> CountedReplicaSet | None:
+        """The ReplicaSet with that pod-template-hash."""
+        return next((each for each in self.sets if each.hash == hash_), None)
+
+
+def pod_counts_of(deployment: Object, replica_sets: tuple[Object, ...]) -> PodCounts:
+    """Read it from the objects as the API server sends them; foreign ReplicaSets are left out."""
+    spec, meta = deployment["spec"], deployment["metadata"]
+    rolling = spec.get("strategy", {}).get("rollingUpdate") or {}
+    mine = [each for each in replica_sets if _owner(each) == meta["uid"]]
+    seen = deployment.get("status", {}).get("observedGeneration", 0)
+    sets = tuple(sorted((set_of(each) for each in mine), key=lambda each: -each.order))
+    newest = max((each.order for each in sets), default=0)
+    told = int(meta.get("annotations", {}).get(_ORDER) or 0)
+    return PodCounts(
+        replicas=int(spec.get("replicas", 1)),
+        surge=_number(rolling.get("maxSurge", 1), int(spec.get("replicas", 1))),
+        held=int(spec.get("minReadySeconds") or 0) >= NEVER,
+        paused=bool(spec.get("paused")),
+        sets=sets,
+        settled=seen >= meta["generation"] and newest == told and bool(sets),
+    )
+
+
+def ahead_of(shape: PodCounts, count: int) -> tuple[Object, Object]:
+    """Fields to write first, and then with a new template, so that `count` pods of it come up.
+
+    Nothing is deleted for them: `replicas` is at least as many as there are of other templates.
+    The first write is empty where nothing has to come before.
+    """
+    if not shape.total:
+        return {}, at_rest(count)
+    replicas = max(shape.replicas, shape.total)
+    ahead = _aside(shape, replicas) if replicas != shape.replicas else {}
+    return ahead, held(replicas, max(1, shape.total + count - replicas))
+
+
+def grow(shape: PodCounts, count: int) -> tuple[Object, Object]:
+    """Fields to write first (empty: none), and then, that add `count` of the current template."""
+    current = shape.current
+    have = current.replicas if current is not None else 0
+    if not shape.others:
+        return {}, at_rest(have + count)
+    replicas = max(shape.replicas, have + count, shape.total - have)
+    calm = shape.held and replicas == shape.replicas
+    ahead = {} if calm else _aside(shape, replicas)
+    return ahead, held(replicas, max(1, shape.total + count - replicas))
+
+
+def hold(shape: PodCounts) -> Object:
+    """Fields that keep a Deployment in mid-roll as it is."""
+    current = shape.current
+    have = current.replicas if current is not None else 0
+    replicas = max(shape.replicas, have, shape.total - have)
+    return held(replicas, max(1, shape.total - replicas))
+
+
+def before_shrinking(shape: PodCounts, count: int) -> Object:
+    """Fields of a held Deployment after which `count` pods may go and are not replaced."""
+    return held(shape.replicas, max(1, shape.total - count - shape.replicas))
+
+
+def let_go(shape: PodCounts) -> Object:
+    """Fields of a Deployment that keeps itself: as many as there are of its template.
+
+    Where other templates have pods still, the controller replaces those by itself from here on.
+    """
+    current = shape.current
+    if current is None or shape.others:
+        return at_rest(min(shape.replicas, shape.total))
+    return at_rest(current.replicas)
+
+
+def without_current(shape: PodCounts) -> Object:
+    """Fields to write before the current template is given up: none shall come in its place.
+
+    Empty where nothing has to come before: `replicas` are no more than the other templates have.
+    """
+    left = shape.total - (shape.current.replicas if shape.current is not None else 0)
+    return _aside(shape, left) if shape.replicas > left else {}
+
+
+def held(replicas: int, surge: int) -> Object:
+    """The fields of a held Deployment."""
+    return {
+        "replicas": replicas,
+        "minReadySeconds": NEVER,
+        "progressDeadlineSeconds": NO_DEADLINE,
+        "strategy": _strategy(surge),
+    }
+
+
+def at_rest(replicas: int) -> Object:
+    """The fields of one that keeps itself."""
+    return {
+        "replicas": replicas,
+        "minReadySeconds": 0,
+        "progressDeadlineSeconds": DEADLINE,
+        "strategy": _strategy(REST_SURGE),
+    }
+
+
+def differs(deployment: Object, fields: Mapping[str, Any]) -> bool:
+    """Whether the Deployment does not have these fields yet."""
+    spec = deployment["spec"]
+    return any(spec.get(key, 0) != value for key, value in fields.items())
+
+
+def _aside(shape: PodCounts, replicas: int) -> Object:
+    """A held Deployment of another `replicas`, of which nobody comes or goes.
+
+    The controller spreads what replicas + maxSurge are more than there are, so that they must be
+    exactly as many. No surge at all has to be paid with maxUnavailable 1, which deletes nothing
+    while one of the new ones counts as unavailable: and held, they all do.
+    """
+    surge = shape.total - replicas
+    exact = surge > 0 or not shape.held or not (shape.current and shape.current.replicas)
+    fields = held(replicas, max(1, surge) if exact else 0)
+    if not exact:
+        fields["strategy"]["rollingUpdate"]["maxUnavailable"] = 1
+    return fields
+
+
+def _strategy(surge: int) -> Object:
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 0}}
+
+
+def set_of(found: Object) -> CountedReplicaSet:
+    """A ReplicaSet as the API server sends it."""
+    meta, spec = found["metadata"], found["spec"]
+    template, status = spec["template"]["metadata"], found.get("status") or {}
+    return CountedReplicaSet(
+        name=meta["name"],
+        hash=(meta.get("labels") or {}).get(HASH_LABEL, ""),
+        revision=(template.get("annotations") or {}).get(REVISION_ANNOTATION, ""),
+        replicas=int(spec.get("replicas", 1)),
+        order=int((meta.get("annotations") or {}).get(_ORDER) or 0),
+        labels=template.get("labels") or {},
+        labelled=int(status.get("fullyLabeledReplicas") or 0),
+        ready=int(status.get("readyReplicas") or 0),
+        refused=_refusal(status),
+    )
+
+
+def _refusal(status: Object) -> str | None:
+    """Quota, webhook, policy: a condition of the ReplicaSet is where the API says it."""
+    for each in status.get("conditions") or []:
+        if each["type"] == "ReplicaFailure" and each.get("status") != "False":
+            return str(each.get("message") or each.get("reason"))
+    return None
+
+
+def _owner(found: Object) -> str:
+    owners = found["metadata"].get("ownerReferences") or []
+    return next((each["uid"] for each in owners if each.get("controller")), "")
+
+
+def _number(value: object, of: int) -> int:
+    """A count, or a percentage rounded up, as the controller reads maxSurge."""
+    if isinstance(value, str) and value.endswith("%"):
+        return -(-int(value[:-1]) * of // 100)
+    return int(str(value))

@@ -1,0 +1,168 @@
+"""What a pod says of the worker in it, in the words that a roll, a plan and a person need.
+
+Problem: "timed out after 120 s" does not tell a mistyped image from an entrypoint that raises.
+Choice: the pod's own status is read: why its container waits, and what the last one left as its
+termination message. A container that can never start (no such image, a Secret that is missing)
+never restarts either: its worker is told as stuck, once it has waited for a while.
+Cost: a registry that is away for longer than that stops a roll; it goes back, and says why.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from fleet.kubernetes.client.object_names import (
+    CONTAINER,
+    DRAINED_ANNOTATION,
+    HASH_LABEL,
+    REVISION_ANNOTATION,
+)
+from fleet.slots import WorkerProcess
+
+Object = dict[str, Any]
+
+PATIENCE: Final = 20.0
+"""Seconds that a container may fail to be made before its worker counts as ill."""
+_CANNOT_START: Final = {
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "ImageInspectError",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "RunContainerError",
+}
+
+
+def worker_of(
+    pod: Object, *, group: str, templates: Mapping[str, str], now: float
+) -> WorkerProcess:
+    """The worker as its runtime sees it.
+
+    templates: the revision by pod-template-hash, of those that a manager rendered; a pod of
+    another template is a revision of its own, `<revision>~<hash>` [22].
+    """
+    meta, status = pod["metadata"], pod.get("status") or {}
+    container = _container(status)
+    state = container.get("state") or {}
+    return WorkerProcess(
+        name=meta["name"],
+        group=group,
+        revision=revision_of(pod, templates),
+        wanted=not is_leaving(pod),
+        running=container.get("name") == CONTAINER
+        and "running" in state
+        and "deletionTimestamp" not in meta,
+        restarts=int(container.get("restartCount") or 0),
+        exit_reason=exit_reason(pod),
+        stuck=_stuck(pod, now),
+    )
+
+
+def revision_of(pod: Object, templates: Mapping[str, str]) -> str:
+    """What the pod runs: the manager's plain name where it rendered the template, else the raw."""
+    meta = pod["metadata"]
+    known = hash_of(pod)
+    told = (meta.get("annotations") or {}).get(REVISION_ANNOTATION, "")
+    return templates.get(known) or (f"{told}~{known}" if known else told)
+
+
+def hash_of(pod: Object) -> str:
+    """Of its template."""
+    return str((pod["metadata"].get("labels") or {}).get(HASH_LABEL, ""))
+
+
+def is_marked(pod: Object) -> bool:
+    """Asked to go with the next scale-down."""
+    return DRAINED_ANNOTATION in (pod["metadata"].get("annotations") or {})
+
+
+def is_leaving(pod: Object) -> bool:
+    """On its way out: asked to go, deleted, or ended for good (evicted, out of place)."""
+    ended = (pod.get("status") or {}).get("phase") in {"Failed", "Succeeded"}
+    return is_marked(pod) or "deletionTimestamp" in pod["metadata"] or ended
+
+
+def is_gone(pod: Object) -> bool:
+    """Deleted, or ended for good: its ReplicaSet no longer counts it."""
+    ended = (pod.get("status") or {}).get("phase") in {"Failed", "Succeeded"}
+    return "deletionTimestamp" in pod["metadata"] or ended
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether its Ready condition holds: only such pods are ranked by their deletion cost."""
+    return _condition(pod, "Ready").get("status") == "True"
+
+
+def was_evicted(pod: Object) -> bool:
+    """Whether somebody other than its ReplicaSet ended it (eviction, preemption, a lost node)."""
+    return _condition(pod, "DisruptionTarget").get("status") == "True"
+
+
+def gone_of(watched: Mapping[str, Object], now: Sequence[Object]) -> set[str]:
+    """Names of those watched that are not there any more, unless somebody evicted them."""
+    there = {pod["metadata"]["name"]: pod for pod in now}
+    return {
+        name
+        for name in watched
+        if name not in there or (is_gone(there[name]) and not was_evicted(there[name]))
+    }
+
+
+def exit_reason(pod: Object) -> str | None:
+    """Why its worker does not run, or how the last one ended; None where neither is known."""
+    status = pod.get("status") or {}
+    container = _container(status)
+    told = "" if container.get("name") == CONTAINER else f"its container {container.get('name')}: "
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    if waiting.get("reason") in _CANNOT_START:
+        return told + _joined(waiting["reason"], waiting.get("message"))
+    for when in ("state", "lastState"):
+        ended = (container.get(when) or {}).get("terminated")
+        if ended:
+            reason = ended.get("reason") or "Error"
+            what = f"{'' if reason == 'Error' else f'{reason}, '}exit code {ended.get('exitCode')}"
+            return told + _joined(what, _last_line(ended.get("message")))
+    place = _condition(pod, "PodScheduled")
+    if place.get("status") == "False":
+        return _joined("has no node", place.get("message"))
+    return None
+
+
+def _stuck(pod: Object, now: float) -> bool:
+    """Whether its container cannot be made, and has had its time."""
+    waiting = (_container(pod.get("status") or {}).get("state") or {}).get("waiting") or {}
+    if waiting.get("reason") not in _CANNOT_START:
+        return False
+    since = _condition(pod, "PodScheduled").get("lastTransitionTime")
+    begun = since or pod["metadata"].get("creationTimestamp")
+    return begun is not None and now - _seconds(begun) >= PATIENCE
+
+
+def _container(status: Object) -> Object:
+    """The worker's container, or the one before it that has not done its part yet."""
+    for each in status.get("initContainerStatuses") or []:
+        ended = (each.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode") != 0:
+            return dict(each)
+    found: list[Object] = status.get("containerStatuses") or []
+    return next((each for each in found if each["name"] == CONTAINER), {})
+
+
+def _condition(pod: Object, kind: str) -> Object:
+    found: list[Object] = (pod.get("status") or {}).get("conditions") or []
+    return next((each for each in found if each["type"] == kind), {})
+
+
+def _joined(what: str, message: object) -> str:
+    return f"{what}: {str(message)[:300]}" if message else what
+
+
+def _last_line(message: object) -> str:
+    lines = [line.strip() for line in str(message or "").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()

@@ -1,0 +1,450 @@
+"""One fleet's Deployment while a manager acts: so many more of a revision, exactly these less.
+
+Problem: a manager thinks in workers by name, a Deployment in numbers of one template. Choice: what
+is asked for is written where it survives the manager (a mark on each pod that shall go), then done
+as soon as it is exact: a ReplicaSet deletes the pods of the lowest deletion cost, but ranks pods
+that are not Ready before all others, so numbers go down only while every pod that stays is Ready.
+Its controller ranks what it has heard of pods, by a watch of its own, which is seconds behind where
+the API server was away: the mark takes a label of the template from the pod, and the ReplicaSet's
+status tells how many pods have all of them, so that it is known when the mark was heard. Which pods
+went is looked at afterwards, and others than those asked for are an error. `pod_counts` says which
+numbers. Cost: a removal waits for pods that are starting, and for that watch.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.errors import FleetError, NoRoom
+from fleet.kubernetes.client.api import Api, Conflict, Object, again_on_conflict
+from fleet.kubernetes.client.informer import Informer
+from fleet.kubernetes.client.object_names import (
+    COST_ANNOTATION,
+    DRAINED_ANNOTATION,
+    MANAGED_LABEL,
+    RELEASED_ANNOTATION,
+    ObjectNames,
+)
+from fleet.kubernetes.deployment import pod_counts, pod_status
+from fleet.kubernetes.deployment.pod_counts import CountedReplicaSet, PodCounts
+from fleet.kubernetes.deployment.pod_creation import PodCreation
+from fleet.kubernetes.deployment.templates import RegisteredTemplates
+from fleet.kubernetes.manifests import deployment_objects
+
+FIRST_TO_GO: Final = "-1000"
+_SEEN_SECONDS: Final = 180.0
+"""For a controller to see what was written, or to delete a pod: milliseconds when it runs, half a
+minute and more where the API server was away."""
+_HEARD_SECONDS: Final = 2.0
+"""For a ReplicaSet's controller to hear of a mark while the caller waits; longer, and it looks
+again later."""
+_HELD: Final = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
+
+
+class Rolling:
+    """The Deployment of one fleet. Not for several threads."""
+
+    def __init__(
+        self,
+        api: Api,
+        names: ObjectNames,
+        *,
+        pods: Informer,
+        templates: RegisteredTemplates,
+        clock: Clock,
+    ) -> None:
+        self._api = api
+        self._names = names
+        self._mirror = pods
+        self._clock = clock
+        self.templates = templates
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def pods(self) -> list[Object]:
+        """The fleet's pods, as last heard of."""
+        wanted = self._names.selector().items()
+        return [p for p in self._mirror.items() if wanted <= p["metadata"]["labels"].items()]
+
+    def look(self) -> tuple[Object | None, PodCounts | None]:
+        """The Deployment and its shape now; None, None where there is none."""
+        found = self._api.get("Deployment", self._names.deployment)
+        if found is None:
+            return None, None
+        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
+        return found, pod_counts.pod_counts_of(found, tuple(sets))
+
+    def _seen(self) -> tuple[Object, PodCounts]:
+        """The same once its controller has seen what was written."""
+        deadline = self._clock.monotonic() + _SEEN_SECONDS
+        while True:
+            found, shape = self.look()
+            if found is not None and shape is not None and shape.settled:
+                return found, shape
+            if self._clock.monotonic() > deadline:
+                raise FleetError(
+                    f"the controller of Deployment {self._names.deployment} has not acted on it "
+                    f"for {_SEEN_SECONDS:.0f} s; see whether kube-controller-manager runs"
+                )
+            self._clock.sleep(0.05)
+
+    # --- more -------------------------------------------------------------------------------
+
+    def start(self, settings: WorkerSettings, *, count: int) -> tuple[str, ...]:
+        """`count` more pods of a revision than there are; their names, once they exist.
+
+        Raises NoRoom with the cluster's words where it does not make them; it is not asked for
+        more than it has made, then.
+        """
+        before = {p["metadata"]["name"] for p in self.pods()}
+        again_on_conflict(self._clock, lambda: self._have_template(settings, count=count))
+        return self._await_pods(before)
+
+    def start_more(self, hash_: str, count: int) -> tuple[str, ...]:
+        """The same of a template that is the Deployment's, whoever made it; () where not."""
+        before = {p["metadata"]["name"] for p in self.pods()}
+
+        def once() -> bool:
+            found, shape = self.look()
+            if found is None or shape is None or shape.current is None:
+                return False
+            if shape.current.hash != hash_:
+                return False
+            self._have(found, shape, len(self._living(hash_)) + count)
+            return True
+
+        return self._await_pods(before) if again_on_conflict(self._clock, once) else ()
+
+    def _have_template(self, settings: WorkerSettings, *, count: int) -> None:
+        """`count` more of the settings' template; it is registered before anybody counts on it."""
+        found, shape = self.look()
+        wanted = deployment_objects.deployment(settings, replicas=count)
+        if found is None or shape is None:
+            self._api.apply(wanted)
+        elif not self._is_template(settings.revision, shape, found, wanted):
+            ahead, fields = pod_counts.ahead_of(shape, count)
+            if ahead:
+                self._write(found, ahead)
+                self._seen()
+            self._api.apply(with_fields(wanted, fields))
+        else:
+            assert shape.current is not None
+            # Started by one who was killed before it said so: nobody has counted those.
+            unsaid = shape.held and not self._registered(shape, settings.revision)
+            self._have(
+                found, shape, count + (0 if unsaid else len(self._living(shape.current.hash)))
+            )
+        _, shape = self._seen()
+        assert shape.current is not None
+        self.templates.register(shape.current.hash, settings.revision)
+
+    def recognise(self, settings: WorkerSettings) -> None:
+        """Register the Deployment's template where it is what these settings make."""
+        found, shape = self.look()
+        if found is None or shape is None or shape.current is None or not shape.settled:
+            return
+        told, current = settings.revision, shape.current
+        if current.revision != told or self._registered(shape, told):
+            return
+        wanted = deployment_objects.deployment(settings, replicas=shape.replicas)
+        if self._is_template(told, shape, found, wanted):
+            self.templates.register(current.hash, told)
+
+    def _registered(self, shape: PodCounts, revision: str) -> bool:
+        known = self.templates.known([each.hash for each in shape.sets])
+        return shape.current is not None and known.get(shape.current.hash) == revision
+
+    def _is_template(self, revision: str, shape: PodCounts, found: Object, wanted: Object) -> bool:
+        """Whether the Deployment's template is the wanted one already, by whatever name."""
+        if self._registered(shape, revision):
+            return True
+        same = {key: found["spec"].get(key) for key in ("replicas", *_HELD)}
+        tried = self._api.apply(with_fields(wanted, same), trial=True)
+        return bool(tried["spec"]["template"] == found["spec"]["template"])
+
+    def _write_both(self, found: Object, writes: tuple[Object, Object]) -> tuple[Object, PodCounts]:
+        ahead, fields = writes
+        if ahead:
+            self._write(found, ahead)
+            found, _ = self._seen()
+        self._write(found, fields)
+        return self._seen()
+
+    def _write(self, found: Object, fields: Mapping[str, object]) -> None:
+        if pod_counts.differs(found, fields):
+            self._api.merge(
+                "Deployment", self._names.deployment, {"spec": dict(fields)}, seen=found
+            )
+
+    def _have(self, found: Object, shape: PodCounts, wanted: int) -> None:
+        """So many pods of the current template, never so many more: what was asked for before
+        and refused is not asked for twice.
+        """
+        assert shape.current is not None
+        more = wanted - shape.current.replicas
+        if more > 0:
+            self._write_both(found, pod_counts.grow(shape, more))
+
+    def _await_pods(self, before: Collection[str]) -> tuple[str, ...]:
+        """Names that are new, once the current template has all its pods."""
+        _, shape = self._seen()
+        current = shape.current
+        assert current is not None
+        making = PodCreation(
+            self._api, self._mirror, current, settle=self.settle, clock=self._clock
+        )
+        refused = making.wait(self.pods)
+        made = tuple(n for n in making.names(self.pods()) if n not in before)
+        if refused is None:
+            return made
+        told = f"{len(making.names(self.pods()))} of {current.replicas} pods of Deployment "
+        told += f"{self._names.deployment} were made: {refused}"
+        again_on_conflict(self._clock, lambda: self._forgo(current.hash))
+        raise NoRoom(told, made=made)
+
+    def _forgo(self, hash_: str) -> None:
+        """Want no more pods of a template than there are; held beside others it may be one more."""
+        found, shape = self.look()
+        its = shape.of(hash_) if shape else None
+        if found is None or shape is None or its is None:
+            return
+        living = self._living(hash_)
+        if not _is_short(its, living):
+            return
+        if not shape.others:
+            self._write(found, pod_counts.at_rest(len(living)))
+            return
+        self._write(found, pod_counts.before_shrinking(shape, its.replicas - len(living)))
+        self._seen()
+        self._api.merge("ReplicaSet", its.name, {"spec": {"replicas": len(living)}})
+
+    # --- less -------------------------------------------------------------------------------
+
+    def mark(self, names: Collection[str]) -> None:
+        """Ask these pods to go; done by `settle`, whoever calls it."""
+        now = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
+        notes = {DRAINED_ANNOTATION: now, COST_ANNOTATION: FIRST_TO_GO}
+        patch = {"metadata": {"annotations": notes, "labels": {MANAGED_LABEL: None}}}
+        there = {p["metadata"]["name"] for p in self.pods() if not pod_status.is_leaving(p)}
+        for name in sorted(there & set(names)):
+            self._mirror.put(self._api.merge("Pod", name, patch))
+
+    def settle(self) -> tuple[str, ...]:
+        """Take the marked pods away as far as that is exact now; what is left, in sentences.
+
+        Raises FleetError where other pods went than those asked for.
+        """
+        if not self._marked():
+            return ()
+        return again_on_conflict(self._clock, self._settle_once)
+
+    def _marked(self) -> list[Object]:
+        return [p for p in self.pods() if pod_status.is_marked(p) and not pod_status.is_gone(p)]
+
+    def _settle_once(self) -> tuple[str, ...]:
+        found, shape = self.look()
+        marked = self._marked()
+        if found is None or shape is None or not marked:
+            return ()
+        if shape.others and not shape.held:
+            self._write(found, pod_counts.hold(shape))
+            found, shape = self._seen()
+        if shape.others and self._all_marked(shape):
+            self.go_back(shape)
+            found, shape = self._seen()
+        found, shape = self._heard(found, shape, marked)
+        going, held_up = self._exact(shape, marked)
+        if not going:
+            return held_up
+        watched = {p["metadata"]["name"]: p for p in self.pods() if not pod_status.is_gone(p)}
+        if shape.others:
+            self._shrink_sets(found, shape, going)
+        else:  # one template: it may keep itself, with as many as stay
+            have = len(self._living(shape.current.hash)) if shape.current else 0
+            self._write(found, pod_counts.at_rest(have - sum(map(len, going.values()))))
+        self._check_gone({n for names in going.values() for n in names}, watched)
+        return held_up
+
+    def _heard(
+        self, found: Object, shape: PodCounts, marked: Sequence[Object]
+    ) -> tuple[Object, PodCounts]:
+        """The same, once the marked pods' controllers know of their pods what we do, or later."""
+        deadline = self._clock.monotonic() + _HEARD_SECONDS
+        while self._clock.monotonic() < deadline:
+            sets = [shape.of(hash_) for hash_ in {pod_status.hash_of(pod) for pod in marked}]
+            if all(its is None or _knows(its, self._living(its.hash)) for its in sets):
+                break
+            self._clock.sleep(0.03)
+            found, shape = self._seen()
+        return found, shape
+
+    def _living(self, hash_: str) -> list[Object]:
+        return [
+            p for p in self.pods() if pod_status.hash_of(p) == hash_ and not pod_status.is_gone(p)
+        ]
+
+    def _all_marked(self, shape: PodCounts) -> bool:
+        """Whether the current template is given up: all of its pods shall go."""
+        hash_ = shape.current.hash if shape.current else ""
+        of_it = self._living(hash_)
+        return bool(of_it) and all(pod_status.is_marked(p) for p in of_it)
+
+    def _exact(
+        self, shape: PodCounts, marked: Sequence[Object]
+    ) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+        """Names that may go now by their template's hash, and what holds the others up."""
+        going: dict[str, list[str]] = {}
+        held_up: list[str] = []
+        for hash_ in sorted({pod_status.hash_of(p) for p in marked}):
+            living = self._living(hash_)
+            names = [p["metadata"]["name"] for p in living if pod_status.is_marked(p)]
+            staying = [p for p in living if not pod_status.is_marked(p)]
+            starting = sorted(p["metadata"]["name"] for p in staying if not pod_status.is_ready(p))
+            its = shape.of(hash_)
+            if its is None or not (its.replicas == len(living) or _is_short(its, living)):
+                held_up.append(f"{', '.join(names)}: its ReplicaSet is making or ending others")
+            elif starting:
+                held_up.append(f"{', '.join(names)}: {', '.join(starting)} is not ready yet")
+            elif not _knows(its, living):
+                held_up.append(f"{', '.join(names)}: its ReplicaSet's controller has not heard it")
+            else:
+                going[hash_] = names
+        return going, tuple(held_up)
+
+    def _shrink_sets(self, found: Object, shape: PodCounts, going: Mapping[str, list[str]]) -> None:
+        count = sum(map(len, going.values()))
+        self._write(found, pod_counts.before_shrinking(shape, count))
+        _, shape = self._seen()
+        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
+        for hash_, names in going.items():
+            its, living = shape.of(hash_), self._living(hash_)
+            raw = next(
+                (each for each in sets if its and each["metadata"]["name"] == its.name), None
+            )
+            # On what was read: a status that its controller has changed since is a conflict.
+            if (
+                its is None
+                or raw is None
+                or its.replicas != int(raw["spec"]["replicas"])
+                or not _knows(pod_counts.set_of(raw), living)
+            ):
+                raise Conflict(f"ReplicaSet {hash_} of {self._names.deployment} moved meanwhile")
+            patch = {"spec": {"replicas": len(living) - len(names)}}
+            self._api.merge("ReplicaSet", its.name, patch, seen=raw)
+
+    def _check_gone(self, asked: Collection[str], watched: Mapping[str, Object]) -> None:
+        """Just those asked for went; what somebody evicted meanwhile is that one's affair."""
+
+        def done(items: Sequence[Object]) -> bool:
+            went = pod_status.gone_of(watched, items)
+            return set(asked) <= went or len(went) >= len(asked)
+
+        self._mirror.wait(done, seconds=_SEEN_SECONDS)
+        went = pod_status.gone_of(watched, self.pods())
+        others, kept = sorted(went - set(asked)), sorted(set(asked) - went)
+        if others or kept:
+            raise FleetError(
+                f"asked to remove {', '.join(sorted(asked))} of Deployment "
+                f"{self._names.deployment}, Kubernetes "
+                + (f"removed {', '.join(others)}" if others else "removed not all of them")
+                + (f" and kept {', '.join(kept)}" if kept else "")
+            )
+
+    # --- the end of a change ----------------------------------------------------------------
+
+    def go_back(self, shape: PodCounts) -> None:
+        """Let the Deployment's template be again what most other pods run."""
+        back = max(shape.others, key=lambda each: (each.replicas, each.order))
+        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
+        old = next(each for each in sets if each["metadata"]["name"] == back.name)
+        fields = pod_counts.hold(shape)
+        self._api.apply(
+            deployment_objects.deployment_again(
+                self._names, self._api.namespace, old, fields=fields
+            )
+        )
+
+    def finish_removals(
+        self, *, give_up: Callable[[str], bool] | None = None, let_go: bool = True
+    ) -> None:
+        """Let the Deployment keep itself again, where no other template has pods any more.
+
+        give_up: an unfinished roll ends where it stands; asked of the current template's hash:
+        whether it goes back, since no slot runs it.
+        let_go: also one whose template is in use: its controller then goes on by itself.
+        """
+
+        def once() -> None:
+            found, shape = self.look()
+            if found is None or shape is None or not shape.held:
+                return
+            if shape.others and give_up is None:
+                return
+            if shape.others and give_up is not None and shape.current is not None:
+                if give_up(shape.current.hash):
+                    for each in shape.others:  # an earlier release may have asked for more
+                        self._forgo(each.hash)
+                    found, shape = self._seen()
+                    if fields := pod_counts.without_current(shape):
+                        self._write(found, fields)
+                        _, shape = self._seen()
+                    self.go_back(shape)
+                elif not let_go:
+                    return
+                found, shape = self._seen()
+            self._write(found, pod_counts.let_go(shape))
+
+        again_on_conflict(self._clock, once)
+
+    def held(self) -> str | None:
+        """Which templates have pods in a Deployment that is kept from moving; None: it is not."""
+        found, shape = self.look()
+        if found is None or shape is None or not shape.held:
+            return None
+        known = self.templates.known([each.hash for each in shape.sets])
+        there = {
+            known.get(each.hash) or each.revision or each.hash: len(self._living(each.hash))
+            for each in shape.sets
+            if each.replicas
+        }
+        told = " and ".join(f"{count} pods of {revision}" for revision, count in there.items())
+        return f"Deployment {self._names.deployment} is held with {told or 'no pods'}"
+
+    def release(self, at: str) -> None:
+        """Own no field of the Deployment any more, and say since when."""
+        told = {"annotations": {RELEASED_ANNOTATION: at}}
+        self._api.merge("Deployment", self._names.deployment, {"metadata": told})
+        # An empty entry is how the server is told to forget every field's manager.
+        self._api.merge("Deployment", self._names.deployment, {"metadata": {"managedFields": [{}]}})
+
+    def stop(self) -> None:
+        """No pods at all, of no template."""
+
+        def once() -> None:
+            found, _ = self.look()
+            if found is not None:
+                self._write(found, pod_counts.at_rest(0))
+
+        again_on_conflict(self._clock, once)
+
+
+def _is_short(its: CountedReplicaSet, living: Sequence[Object]) -> bool:
+    """Whether the cluster refuses pods that it wants: there will be no others."""
+    return its.refused is not None and its.replicas > len(living)
+
+
+def _knows(its: CountedReplicaSet, living: Sequence[Object]) -> bool:
+    """Whether a ReplicaSet's controller has heard of its pods what we have: marks, and Ready."""
+    whole = sum(its.labels.items() <= p["metadata"]["labels"].items() for p in living)
+    return (its.labelled, its.ready) == (whole, sum(map(pod_status.is_ready, living)))
+
+
+def with_fields(wanted: Object, fields: Mapping[str, object]) -> Object:
+    """A rendered Deployment with these numbers."""
+    return {**wanted, "spec": {**wanted["spec"], **fields}}
+
+
+def _selector(names: ObjectNames) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(names.selector().items()))

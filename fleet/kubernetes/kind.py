@@ -1,0 +1,86 @@
+"""`runtime: {kind: kubernetes}`: how a manager and a worker get at the namespace.
+
+A manager uses the kubeconfig (or the service account of the pod that it runs in); a worker its
+pod's own service account, which may do nothing but hold its fleet's slots.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, cast
+
+from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import FleetSpec, KubernetesRuntimeSpec, RuntimeSpec
+from fleet.decide.adopted import Adopted
+from fleet.errors import ConfigError
+from fleet.kubernetes.client.api import connect
+from fleet.kubernetes.deployment.adoption import deployments_of
+from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.kubernetes.leases.patient_store import PatientStore
+from fleet.kubernetes.leases.pod_revisions import MARK
+from fleet.kubernetes.manifests.rendering import Rendering
+from fleet.slots import SlotStore
+from fleet.worker.pod_environment import raw_revision
+
+
+class KubernetesKind(Rendering):
+    """`fleet.act.runtime.RuntimeKind` of a Kubernetes namespace."""
+
+    def open(
+        self, spec: FleetSpec, *, home: Path, environ: Mapping[str, str], clock: Clock
+    ) -> KubernetesRuntime:
+        """The file's namespace. ConfigError where no kubeconfig leads there."""
+        del home  # what a manager has to remember stands on the API server
+        runtime = _runtime_of(spec.runtime)
+        api = connect(
+            namespace=runtime.namespace, context=runtime.context, environ=environ, clock=clock
+        )
+        store = LeaseStore.for_manager(
+            api, cluster=spec.cluster.name, clock=clock, lease=runtime.lease
+        )
+        patient = cast("LeaseStore", PatientStore(store, clock=clock))
+        return KubernetesRuntime(spec, api=api, store=patient, clock=clock)
+
+    def deployments(
+        self, runtime: RuntimeSpec, *, environ: Mapping[str, str], clock: Clock
+    ) -> tuple[Adopted, ...]:
+        """Other people's Deployments of the namespace, with their pods."""
+        place = _runtime_of(runtime)
+        api = connect(
+            namespace=place.namespace, context=place.context, environ=environ, clock=clock
+        )
+        with api:
+            return deployments_of(api)
+
+    def store(
+        self, settings: WorkerSettings, *, home: Path, environ: Mapping[str, str], clock: Clock
+    ) -> SlotStore:
+        """The slots of one group, for one of its pods."""
+        del home
+        group = settings.group
+        runtime = _runtime_of(group.runtime)
+        namespace = environ.get("FLEET_NAMESPACE") or runtime.namespace
+        api = connect(namespace=namespace, context=runtime.context, environ=environ, clock=clock)
+        return LeaseStore.for_worker(
+            api,
+            cluster=settings.cluster.name,
+            group=group.group,
+            revision=_raw(settings.revision, environ),
+            slots=group.replicas.max,
+            lease=runtime.lease,
+            clock=clock,
+        )
+
+
+def _raw(revision: str, environ: Mapping[str, str]) -> str:
+    return revision if MARK in revision else raw_revision(revision, environ)
+
+
+def _runtime_of(runtime: object) -> KubernetesRuntimeSpec:
+    if not isinstance(runtime, KubernetesRuntimeSpec):
+        raise ConfigError("runtime.kind is not kubernetes, so there is no namespace to use")
+    return runtime
+
+
+KIND: Final = KubernetesKind()

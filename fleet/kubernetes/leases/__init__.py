@@ -1,0 +1,1 @@
+"""Slots, gates and changes as Lease objects."""

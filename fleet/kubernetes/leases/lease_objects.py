@@ -1,0 +1,416 @@
+"""Slots, gate, change and marks as Kubernetes objects and back: pure.
+
+Problem: a Lease has five fields, a slot has eleven and a gate none of them; whoever reads the
+objects with kubectl should still see who holds what. Choice: holder, token and time of the last
+renewal stand where Kubernetes has a field for them, the rest is JSON in one annotation per
+value; a ConfigMap holds what has one key per worker, partition or memory. Every written object
+names its schema. Cost: `kubectl edit` can damage an annotation; then the object is unreadable
+(Unreachable, with its name) and nobody concludes anything from it.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fleet.errors import SchemaTooNew, Unreachable
+from fleet.kubernetes.client.calls import VERSIONS
+from fleet.kubernetes.client.object_names import PREFIX, ObjectNames
+from fleet.kubernetes.leases.pod_revisions import PublishedTemplates
+from fleet.model import TopicPartition
+from fleet.slots import Change, ChangeState, Gate, Pause, Phase, Quarantine, Slot, WorkerReport
+from fleet.slots.codec import as_json, from_json, gate_as_json, trials_as_json, trials_from_json
+from fleet.slots.gates import GateRecord
+
+Object = dict[str, Any]
+
+SCHEMA: Final = 1
+SCHEMA_ANNOTATION: Final = f"{PREFIX}/schema"
+GATE: Final = f"{PREFIX}/gate"
+OPENED: Final = f"{PREFIX}/opened"
+"""Slots that were ever opened."""
+TEMPLATES: Final = f"{PREFIX}/templates"
+FIRST: Final = f"{PREFIX}/first"
+TRIALS: Final = f"{PREFIX}/trials"
+GOING: Final = f"{PREFIX}/going"
+TOKEN: Final = f"{PREFIX}/token"
+"""Of the change whose actor was the last to write the gate, or to adopt a change."""
+BEAT: Final = f"{PREFIX}/beat"
+"""When somebody last tried whether Leases can be written (fleet.slots.evidence)."""
+SLOT: Final = f"{PREFIX}/slot"
+CHANGE: Final = f"{PREFIX}/change"
+
+MOST_ERROR: Final = 2000
+"""Characters of an error that are kept (of a mark's a quarter): many must fit into one object."""
+KEPT_TEMPLATES: Final = 50
+"""Registered templates; a Deployment keeps ten old ReplicaSets by default."""
+_PACKED: Final = "z:"
+_PACK_FROM: Final = 8192
+_KEY: Final = re.compile(r"[A-Za-z0-9_-][-._A-Za-z0-9]{0,200}")
+_SINCE: Final = "since."
+
+
+# --- any object -----------------------------------------------------------------------------
+
+
+def blank(kind: str, name: str, names: ObjectNames) -> Object:
+    """An object of the fleet without a word of state."""
+    return {
+        "apiVersion": VERSIONS[kind],
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "labels": names.labels(),
+            "annotations": names.annotations(),
+        },
+    }
+
+
+def annotation(found: Object, key: str) -> str | None:
+    """None where it is not there."""
+    value = (found["metadata"].get("annotations") or {}).get(key)
+    return None if value is None else str(value)
+
+
+def annotate(found: Object, values: Mapping[str, str | None]) -> Object:
+    """The object with these annotations and our schema; None removes."""
+    kept = dict(found["metadata"].get("annotations") or {})
+    for key, value in {SCHEMA_ANNOTATION: str(SCHEMA), **values}.items():
+        if value is None:
+            kept.pop(key, None)
+        else:
+            kept[key] = value
+    return {**found, "metadata": {**found["metadata"], "annotations": kept}}
+
+
+def same_state(one: Object, two: Object) -> bool:
+    """Whether both say the same, whoever wrote them and when they were stored."""
+    return all(
+        (one["metadata"].get(part) or {}) == (two["metadata"].get(part) or {})
+        for part in ("annotations", "labels")
+    ) and all((one.get(part) or {}) == (two.get(part) or {}) for part in ("spec", "data"))
+
+
+@contextmanager
+def reading(found: Object) -> Iterator[None]:
+    """Refuse a newer schema; what cannot be read is as good as no answer."""
+    kind, name = found.get("kind", "object"), found["metadata"]["name"]
+    schema = annotation(found, SCHEMA_ANNOTATION) or "0"
+    if schema.isdigit() and int(schema) > SCHEMA:
+        raise SchemaTooNew(
+            f"{kind} {name} was written with schema {schema}, this version reads up to {SCHEMA}: "
+            "use the newer fleet that wrote it"
+        )
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+        raise Unreachable(
+            f"{kind} {name} is damaged ({type(error).__name__}: {error}); restore its annotations, "
+            "or stop the fleet, delete it and let `fleet apply` make it anew"
+        ) from error
+
+
+def text(value: object) -> str:
+    """Compact JSON."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def packed(value: object) -> str:
+    """JSON, compressed where it is long: an object takes 1 MiB, its annotations 256 KiB."""
+    plain = text(value)
+    if len(plain) < _PACK_FROM:
+        return plain
+    return _PACKED + base64.b64encode(zlib.compress(plain.encode(), 9)).decode()
+
+
+def unpacked(value: str) -> Any:
+    """The reverse of packed."""
+    if value.startswith(_PACKED):
+        value = zlib.decompress(base64.b64decode(value[len(_PACKED) :])).decode()
+    return json.loads(value)
+
+
+def stamp(now: float) -> str:
+    """Wall time as Kubernetes writes it (MicroTime)."""
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def shortened(error: str, most: int = MOST_ERROR) -> str:
+    """An error of bounded length."""
+    return error if len(error) <= most else error[: most - 1] + "…"
+
+
+# --- slots ----------------------------------------------------------------------------------
+
+
+def slot_from(found: Object, group: str, number: int) -> Slot:
+    """A slot as its Lease says it; an unwritten Lease is a free slot that nobody had."""
+    with reading(found):
+        spec = found.get("spec") or {}
+        rest = json.loads(annotation(found, SLOT) or "{}")
+        return Slot(
+            group=group,
+            number=number,
+            holder=spec.get("holderIdentity") or None,
+            token=int(spec.get("leaseTransitions") or 0),
+            counter=rest.get("counter", 0),
+            phase=Phase(rest.get("phase", Phase.FREE)),
+            clean=rest.get("clean", True),
+            member_id=rest.get("member_id"),
+            spark_session=rest.get("spark_session"),
+            revision=rest.get("revision"),
+            batches=rest.get("batches", 0),
+            error=rest.get("error"),
+        )
+
+
+def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
+    """The Lease with this slot in it, renewed now."""
+    before = found.get("spec") or {}
+    spec = {
+        **before,
+        "holderIdentity": slot.holder,
+        "leaseTransitions": slot.token,
+        "leaseDurationSeconds": max(1, round(lease)),
+        "renewTime": stamp(now),
+    }
+    if slot.token != before.get("leaseTransitions"):
+        spec["acquireTime"] = stamp(now)
+    rest = {
+        "counter": slot.counter,
+        "phase": slot.phase.value,
+        "clean": slot.clean,
+        "member_id": slot.member_id,
+        "spark_session": slot.spark_session,
+        "revision": slot.revision,
+        "batches": slot.batches,
+        "error": None if slot.error is None else shortened(slot.error),
+    }
+    return annotate({**found, "spec": spec}, {SLOT: text(rest)})
+
+
+def beaten(found: Object, *, now: float) -> Object:
+    """The same Lease, written anew: nobody reads what differs."""
+    return annotate(found, {BEAT: stamp(now)})
+
+
+# --- the gate -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class First:
+    """What opens by itself where nobody opened anything yet [22]."""
+
+    slots: int
+    after: float
+    """Seconds after which it opens even if fewer standbys are ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateLease:
+    """All that the gate's Lease says. Pins are as stored: of what the manager published."""
+
+    record: GateRecord
+    templates: PublishedTemplates = field(default_factory=PublishedTemplates)
+    first: First | None = None
+
+    @classmethod
+    def empty(cls, group: str) -> "GateLease":
+        """Where there is no Lease."""
+        return cls(record=GateRecord(gate=Gate(group=group)))
+
+
+def gate_from(found: Object, group: str) -> GateLease:
+    """What the gate's Lease says; version 0 where no gate was written yet."""
+    with reading(found):
+        gate = annotation(found, GATE)
+        first = json.loads(annotation(found, FIRST) or "null")
+        return GateLease(
+            record=GateRecord(
+                gate=Gate(group=group) if gate is None else from_json(Gate, unpacked(gate)),
+                opened=frozenset(json.loads(annotation(found, OPENED) or "[]")),
+                trials=trials_from_json(json.loads(annotation(found, TRIALS) or "{}")),
+                going=frozenset(json.loads(annotation(found, GOING) or "[]")),
+                token=int(annotation(found, TOKEN) or 0),
+            ),
+            templates=PublishedTemplates(dict(json.loads(annotation(found, TEMPLATES) or "{}"))),
+            first=None if first is None else First(slots=first["slots"], after=first["after"]),
+        )
+
+
+def with_gate(found: Object, lease: GateLease) -> Object:
+    """The gate's Lease with this in it; its `first` is whoever rendered it's.
+
+    What a newer release wrote into the gate, and this one does not know, stays.
+    """
+    before, record = unpacked(annotation(found, GATE) or "{}"), lease.record
+    return annotate(
+        found,
+        {
+            GATE: packed(before | gate_as_json(record.gate)) if record.gate.version else None,
+            OPENED: text(sorted(record.opened)),
+            TEMPLATES: text(dict(lease.templates.known)),
+            TRIALS: text(trials_as_json(record.trials)) if record.trials else None,
+            GOING: text(sorted(record.going)) if record.going else None,
+            TOKEN: str(record.token) if record.token else None,
+        },
+    )
+
+
+def with_template(lease: GateLease, template_hash: str, revision: str) -> GateLease:
+    """With one more registered template, the oldest ones forgotten."""
+    known = {k: v for k, v in lease.templates.known.items() if k != template_hash}
+    known[template_hash] = revision
+    return replace(lease, templates=PublishedTemplates(dict(list(known.items())[-KEPT_TEMPLATES:])))
+
+
+# --- the change -----------------------------------------------------------------------------
+
+
+def change_from(found: Object) -> Change | None:
+    """The running or last change; None before the first."""
+    with reading(found):
+        stored = annotation(found, CHANGE)
+        return None if stored is None else from_json(Change, unpacked(stored))
+
+
+def with_change(found: Object, change: Change, *, now: float, lease: float) -> Object:
+    """The Lease of the group's change; held while it runs."""
+    running = change.state is ChangeState.RUNNING
+    spec = {
+        **(found.get("spec") or {}),
+        "holderIdentity": change.actor if running else None,
+        "leaseTransitions": change.token,
+        "leaseDurationSeconds": max(1, round(lease)),
+        "renewTime": stamp(now),
+    }
+    return annotate({**found, "spec": spec}, {CHANGE: packed(as_json(change))})
+
+
+def archived_key(change: Change) -> str:
+    """Of an ended change in the notes; grows with its token, and is the same if written twice."""
+    return f"change.{change.token:010d}"
+
+
+def archived_text(change: Change) -> str:
+    """An ended change."""
+    return packed(as_json(change))
+
+
+def archived_change(value: str) -> Change:
+    """The reverse of archived_text."""
+    return from_json(Change, unpacked(value))
+
+
+def archived(data: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """(key, text) of the ended changes, latest first."""
+    return tuple(sorted(((k, v) for k, v in data.items() if k.startswith("change.")), reverse=True))
+
+
+# --- keys and values of ConfigMaps ----------------------------------------------------------
+
+
+def key_of(prefix: str, name: str) -> str:
+    """A ConfigMap's key: letters, digits, dash, dot, underscore. Other names by their hash."""
+    plain = prefix + name
+    if _KEY.fullmatch(plain) and not (not prefix and name.startswith((_SINCE, "x."))):
+        return plain
+    return f"{prefix}x.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def since_key(template_hash: str) -> str:
+    """Of the wall time at which the first worker of a template came."""
+    return key_of(_SINCE, template_hash)
+
+
+def unused_templates(found: Object, workers: Iterable[str]) -> list[str]:
+    """Keys of templates that none of these pods has (`<deployment>-<hash>-<five letters>`)."""
+    used = {parts[1] for name in workers if len(parts := name.rsplit("-", 2)) == 3}
+    return [
+        key
+        for key in found.get("data") or {}
+        if key.startswith(_SINCE) and key.removeprefix(_SINCE) not in used
+    ]
+
+
+def report_text(report: WorkerReport, *, now: float) -> str:
+    """A report, and when it was written: the oldest go where room is short."""
+    error = None if report.error is None else shortened(report.error)
+    return text({**as_json(replace(report, error=error)), "at": round(now, 3)})
+
+
+def reports_from(found: Object) -> dict[str, tuple[float, WorkerReport]]:
+    """By key: (wall time of writing, report)."""
+    with reading(found):
+        told = {
+            key: json.loads(value)
+            for key, value in (found.get("data") or {}).items()
+            if not key.startswith(_SINCE)
+        }
+        return {
+            key: (float(value.get("at", 0.0)), from_json(WorkerReport, value))
+            for key, value in told.items()
+        }
+
+
+def mark_key(tp: TopicPartition) -> str:
+    """Of a stopped partition."""
+    return key_of("p.", f"{tp.topic}.{tp.partition}")
+
+
+def mark_text(mark: Quarantine) -> str:
+    """A stopped partition."""
+    return text(
+        {
+            "topic": mark.tp.topic,
+            "partition": mark.tp.partition,
+            "offset": mark.offset,
+            "error": shortened(mark.error, MOST_ERROR // 4),
+            "attempts": mark.attempts,
+            "revision": mark.revision,
+            "at": mark.at,
+        }
+    )
+
+
+def marks_from(found: Object, group: str) -> tuple[Quarantine, ...]:
+    """Stopped partitions, in order."""
+    with reading(found):
+        told = [json.loads(value) for value in (found.get("data") or {}).values()]
+        marks = [
+            Quarantine(
+                group=group,
+                tp=TopicPartition(value["topic"], value["partition"]),
+                offset=value["offset"],
+                error=value["error"],
+                attempts=value["attempts"],
+                revision=value["revision"],
+                at=value["at"],
+            )
+            for value in told
+        ]
+    return tuple(sorted(marks, key=lambda mark: (mark.tp.topic, mark.tp.partition)))
+
+
+def pause_key(group: str | None) -> str:
+    """Of a person's hold."""
+    return "all" if group is None else key_of("g.", group)
+
+
+def pause_text(pause: Pause) -> str:
+    """A hold."""
+    return text({"group": pause.group, "reason": pause.reason, "by": pause.by, "at": pause.at})
+
+
+def pauses_from(found: Object) -> tuple[Pause, ...]:
+    """All holds, the one of all groups first."""
+    with reading(found):
+        told = [json.loads(value) for value in (found.get("data") or {}).values()]
+        pauses = [Pause(group=v["group"], reason=v["reason"], by=v["by"], at=v["at"]) for v in told]
+    return tuple(sorted(pauses, key=lambda pause: pause.group or ""))

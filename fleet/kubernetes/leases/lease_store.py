@@ -1,0 +1,175 @@
+"""The store of a cluster's fleets in a namespace: what all stores do, and what only pods need.
+
+Slots, gates and changes are `fleet.slots.store` over Leases
+(`fleet.kubernetes.leases.lease_backend`). Here is what stands beside them: objects that are made
+beforehand, since a worker may create nothing; which pod templates are which revision; who was asked
+to go; what opens where nobody manages.
+"""
+
+import copy
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Self
+
+from kubernetes.client import ApiClient
+
+from fleet.clock import Clock
+from fleet.kubernetes.client.api import Api, Object
+from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Calls
+from fleet.kubernetes.client.lease_informer import LeaseInformer
+from fleet.kubernetes.client.object_names import GROUP_LABEL, MANAGER, ObjectNames
+from fleet.kubernetes.leases import lease_objects as objects
+from fleet.kubernetes.leases.lease_backend import LeaseBackend
+from fleet.kubernetes.leases.lease_objects import First
+from fleet.slots.gates import GateRecord
+from fleet.slots.store import Store
+
+
+class LeaseStore(Store):
+    """`fleet.slots.SlotStore` in one namespace; thread-safe.
+
+    Raises SchemaTooNew where a newer version wrote an object, Unreachable where the server does
+    not answer within about five seconds, refuses, or an object that is made beforehand is missing.
+    """
+
+    def __init__(self, backend: LeaseBackend, *, clock: Clock) -> None:
+        super().__init__(backend, clock=clock)
+        self.leases = backend
+        self.cluster = backend.cluster
+
+    @classmethod
+    def for_manager(cls, api: Api, *, cluster: str, clock: Clock, lease: float) -> Self:
+        """All groups of a cluster. lease: seconds, for those who read the Leases."""
+        calls = Calls(api.client, namespace=api.namespace, clock=clock)
+        return cls(LeaseBackend(calls, cluster=cluster, clock=clock, lease=lease), clock=clock)
+
+    @classmethod
+    def for_worker(
+        cls,
+        api: Api,
+        *,
+        cluster: str,
+        group: str,
+        revision: str,
+        slots: int,
+        lease: float,
+        clock: Clock,
+    ) -> Self:
+        """One group, for one of its workers.
+
+        revision: raw (`<revision>~<pod-template-hash>`). slots: replicas.max, as many as the
+        worker's Role names.
+        """
+        settings = copy.deepcopy(api.client.configuration)
+        settings.connection_pool_maxsize = slots + 8  # each watch gives its connection back
+        calls = Calls(ApiClient(settings), namespace=api.namespace, clock=clock)
+        names = ObjectNames(cluster, group)
+        view = LeaseInformer(
+            calls,
+            LEASE,
+            [names.gate, *names.slots(range(slots))],
+            pulse=names.gate,
+            lease=lease,
+            clock=clock,
+        )
+        backend = LeaseBackend(
+            calls, cluster=cluster, clock=clock, lease=lease, worker=revision, view=view
+        )
+        return cls(backend, clock=clock)
+
+    # --- objects ----------------------------------------------------------------------------
+
+    def ensure_objects(self, group: str, *, slots: int, first: First | None = None) -> int:
+        """Make what is missing of a group's Leases and ConfigMaps; how many were made.
+
+        What is there is left alone, state above all; `first` is written where the gate's Lease
+        is made, or says something else and no gate was written yet.
+        """
+        names, calls = self.leases.names(group), self.leases.calls
+        gate = self.leases.gate_lease(group, fresh=True)
+        there = {found["metadata"]["name"] for found in self._group_objects(names)}
+        wanted = {LEASE: [names.gate, names.change, *names.slots(range(slots))]}
+        wanted[CONFIG_MAP] = [names.crew, names.marks, names.notes]
+        missing = [(k, n) for k, some in wanted.items() for n in some if n not in there]
+        for kind, name in missing:
+            calls.apply(objects.blank(kind, name, names), manager=MANAGER)
+        if first is not None and not gate.record.gate.version and gate.first != first:
+            told = objects.text({"slots": first.slots, "after": first.after})
+            made = objects.blank(LEASE, names.gate, names)
+            made["metadata"]["annotations"][objects.FIRST] = told
+            calls.apply(made, manager=MANAGER)
+        return len(missing)
+
+    def forget(self, group: str) -> None:
+        """Delete a group's Leases and ConfigMaps of state, and a person's hold of it."""
+        names = self.leases.names(group)
+        maps = {names.crew, names.marks, names.notes}
+        for found in self._group_objects(names):
+            kind, name = found["kind"], found["metadata"]["name"]
+            if kind == LEASE or name in maps:
+                self.leases.calls.delete(kind, name)
+        self.resume(group)
+
+    def _group_objects(self, names: ObjectNames) -> list[Object]:
+        selector = f"{GROUP_LABEL}={names.slug}"
+        return [
+            found
+            for kind in (LEASE, CONFIG_MAP)
+            for found in self.leases.calls.find(kind, labelSelector=selector)[0]
+        ]
+
+    # --- a group that is being changed ------------------------------------------------------
+
+    def follow(self, group: str) -> None:
+        """Have watches tell how a group stands from now on, instead of asking (a manager)."""
+        self.leases.follow(group)
+
+    def unfollow(self, group: str) -> None:
+        """End that."""
+        self.leases.unfollow(group)
+
+    # --- templates, pods that go, the first opening -------------------------------------------
+
+    def templates(self, group: str) -> Mapping[str, str]:
+        """pod-template hash → revision, of what the manager rendered."""
+        return dict(self.leases.gate_lease(group).templates.known)
+
+    def register_template(self, group: str, template_hash: str, revision: str) -> None:
+        """Say that pods of this template run exactly this published revision."""
+        names = self.leases.names(group)
+
+        def edit(found: Object) -> Object | None:
+            gate = objects.gate_from(found, group)
+            if gate.templates.known.get(template_hash) == revision:
+                return None
+            return objects.with_gate(found, objects.with_template(gate, template_hash, revision))
+
+        self.leases.shelf.change(
+            LEASE, names.gate, edit, make=lambda: objects.blank(LEASE, names.gate, names)
+        )
+
+    def retire(self, group: str, workers: Collection[str], *, there: Collection[str]) -> None:
+        """Let these workers take no slot any more; those that are not `there` are forgotten.
+
+        A drained pod of the revision that is wanted would else be the first to take the next slot,
+        and be drained again when its removal comes.
+        """
+
+        def edit(record: GateRecord) -> GateRecord | None:
+            going = frozenset(there) & (record.going | frozenset(workers))
+            return None if going == record.going else replace(record, going=going)
+
+        self._objects.change_record(group, edit)
+
+    def first(self, group: str) -> First | None:
+        """What shall open by itself; None where the gate was written already, or nothing said."""
+        gate = self.leases.gate_lease(group)
+        return None if gate.record.gate.version else gate.first
+
+    def keep_reports(self, group: str, workers: Collection[str]) -> int:
+        """Drop the reports of all workers but these (those that have a pod); how many."""
+        return self.leases.maps.keep_reports(self.leases.names(group), workers)
+
+    def since(self, group: str, template_hash: str, now: float) -> float:
+        """Wall time at which the first worker of a pod template came: `now` where that is ours."""
+        return self.leases.maps.since(self.leases.names(group), template_hash, now)

@@ -1,0 +1,49 @@
+"""A manager's store waits for an API server that is away, as long as an upgrade of it takes.
+
+Problem: a change that fails because the control plane was restarted is a person's work for
+nothing; the store itself gives up after seconds, since a worker must. Choice: calls are repeated
+with a pause until the server answers, once it has answered at all; each is a compare-and-set or
+a reading, so that a repeated one finds what the first one did. Not those that begin or adopt a
+change: what became of them has to be looked at. Cost: a manager hangs for a minute and a half
+before it says that nobody answers.
+"""
+
+from typing import Any, Final
+
+from fleet.clock import Clock
+from fleet.errors import Unreachable
+from fleet.kubernetes.client.api import LONGEST_WAIT
+from fleet.slots import SlotStore
+
+_ONCE: Final = {"begin", "adopt", "close"}
+_PAUSE: Final = 1.0
+
+
+class PatientStore:
+    """A SlotStore with every method of the one inside."""
+
+    def __init__(self, inner: SlotStore, *, clock: Clock) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._answered = False
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+        if not callable(method):
+            return method
+
+        def call(*args: Any, **keywords: Any) -> Any:
+            deadline = self._clock.monotonic() + LONGEST_WAIT
+            while True:
+                try:
+                    answer = method(*args, **keywords)
+                except Unreachable:
+                    late = self._clock.monotonic() >= deadline
+                    if late or not self._answered or name in _ONCE:
+                        raise
+                    self._clock.sleep(_PAUSE)
+                else:
+                    self._answered = True
+                    return answer
+
+        return call

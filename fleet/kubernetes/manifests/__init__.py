@@ -1,0 +1,1 @@
+"""fleet.yaml as objects of a cluster. Pure."""

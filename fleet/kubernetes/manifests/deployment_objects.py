@@ -1,0 +1,219 @@
+"""A fleet as Kubernetes objects: pure functions from settings to plain dicts.
+
+Problem: what a manager applies, what `fleet manifests` renders and what a test compares must be
+one thing, or a manager that comes later rolls every worker it finds. Choice: these functions
+know no client and no time; the same settings give the same dicts. Objects whose content is
+written by workers (Leases, crew, marks) are rendered without it, so that applying them again
+leaves it alone. Cost: a Lease per slot up to replicas.max exists from the start.
+"""
+
+import json
+from base64 import b64encode
+from typing import Final
+
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import FixedScaling, GroupSpec
+from fleet.errors import ConfigError
+from fleet.kubernetes.client.object_names import HASH_LABEL, ObjectNames
+from fleet.kubernetes.leases.store_roles import worker_rules
+from fleet.kubernetes.manifests.pod_template import CODE_KEY, Object, runtime_of, template
+
+FIRST_ANNOTATION: Final = "fleet/first"
+"""Of the gate's Lease: what opens by itself where nobody opened anything yet [22]."""
+FIRST_AFTER: Final = 60
+"""Seconds after which a gate opens even if not all of its first standbys are ready."""
+MOST_CODE: Final = 700_000
+"""Bytes of packed code that a ConfigMap (1 MiB with everything) takes beside the settings."""
+_HISTORY: Final = 10
+"""Old ReplicaSets kept: a way back needs no new template."""
+_DEADLINE: Final = 600
+
+
+def names_of(settings: WorkerSettings) -> ObjectNames:
+    """How the fleet's objects are called."""
+    return ObjectNames(settings.cluster.name, settings.group.group)
+
+
+def first_slots(group: GroupSpec) -> int:
+    """How many slots open with no manager: replicas.min, or what a fixed policy names."""
+    bounds = group.replicas
+    if isinstance(group.scaling, FixedScaling):
+        return min(max(group.scaling.workers, bounds.min), bounds.max)
+    return bounds.min
+
+
+def metadata(names: ObjectNames, namespace: str, name: str, **annotations: str) -> Object:
+    """Of any object of a fleet; `annotations` beside the raw ids."""
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": names.labels(),
+        "annotations": {**names.annotations(), **annotations},
+    }
+
+
+def deployment(settings: WorkerSettings, *, replicas: int) -> Object:
+    """The Deployment of one revision: while it rolls one pod more than wanted, never one less."""
+    names = names_of(settings)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(names, runtime_of(settings.group).namespace, names.deployment),
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": _HISTORY,
+            "progressDeadlineSeconds": _DEADLINE,
+            "minReadySeconds": 0,
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+            },
+            "selector": {"matchLabels": names.selector()},
+            "template": template(settings, names=names),
+        },
+    }
+
+
+def deployment_again(
+    names: ObjectNames, namespace: str, replica_set: Object, *, fields: Object
+) -> Object:
+    """The Deployment with the template that one of its ReplicaSets has, and these numbers."""
+    given = replica_set["spec"]["template"]
+    meta = {k: v for k, v in given["metadata"].items() if k in {"labels", "annotations"} and v}
+    meta["labels"] = {k: v for k, v in meta["labels"].items() if k != HASH_LABEL}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(names, namespace, names.deployment),
+        "spec": {
+            **fields,
+            "selector": {"matchLabels": names.selector()},
+            "template": {**given, "metadata": meta},
+        },
+    }
+
+
+def budget(names: ObjectNames, namespace: str) -> Object:
+    """One worker at a time may be evicted; one that never became ready may always be."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(names, namespace, names.budget),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": names.selector()},
+        },
+    }
+
+
+def access(names: ObjectNames, namespace: str, *, slots: int) -> list[Object]:
+    """ServiceAccount, Role and RoleBinding of a fleet's workers: their own Leases and maps."""
+    account, role = names.service_account, names.role
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": metadata(names, namespace, account),
+            "automountServiceAccountToken": False,
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": metadata(names, namespace, role),
+            "rules": worker_rules(names, slots=slots),
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata(names, namespace, role),
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "Role",
+                "name": role,
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        },
+    ]
+
+
+def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]:
+    """The gate and the slots 0 to replicas.max - 1, none of them held."""
+    first = json.dumps({"slots": first_slots(group), "after": FIRST_AFTER})
+    return [
+        _lease(names, namespace, names.gate, **{FIRST_ANNOTATION: first}),
+        *(_lease(names, namespace, name) for name in names.slots(range(group.replicas.max))),
+    ]
+
+
+def _lease(names: ObjectNames, namespace: str, name: str, **annotations: str) -> Object:
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": metadata(names, namespace, name, **annotations),
+    }
+
+
+def maps(names: ObjectNames, namespace: str) -> list[Object]:
+    """Where workers report and mark stopped partitions; rendered without a word of theirs."""
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata(names, namespace, name),
+        }
+        for name in (names.crew, names.marks)
+    ]
+
+
+def settings_map(settings: WorkerSettings, *, code: bytes | None = None) -> Object:
+    """What the workers of one revision start from; `code` is a .tar.gz of their entrypoint's code.
+
+    Raises ConfigError where the code is too large for a ConfigMap.
+    """
+    if code is not None and len(code) > MOST_CODE:
+        raise ConfigError(
+            f"group {settings.group.group}: the code on worker.python_path is "
+            f"{len(code) / 1e3:.0f} kB packed, more than the {MOST_CODE / 1e3:.0f} kB that a "
+            "ConfigMap takes: build an image that holds it, and leave python_path out"
+        )
+    names = names_of(settings)
+    made: Object = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(
+            names, runtime_of(settings.group).namespace, names.settings(settings.revision)
+        ),
+        "data": {"settings.json": _in_pod(settings).model_dump_json(indent=1)},
+    }
+    if code is not None:
+        made["binaryData"] = {CODE_KEY: b64encode(code).decode()}
+    return made
+
+
+def _in_pod(settings: WorkerSettings) -> WorkerSettings:
+    """Without the kubeconfig's context of whoever rendered: a pod has its service account."""
+    group = settings.group
+    runtime = runtime_of(group).model_copy(update={"context": None})
+    return settings.model_copy(update={"group": group.model_copy(update={"runtime": runtime})})
+
+
+def fleet_objects(
+    settings: WorkerSettings, *, replicas: int | None = None, code: bytes | None = None
+) -> list[Object]:
+    """Everything of one fleet, in the order in which it has to come: the Deployment last.
+
+    `replicas`: pods; None: for the first slots and their standbys.
+    """
+    group = settings.group
+    names, namespace = names_of(settings), runtime_of(group).namespace
+    if replicas is None:
+        replicas = first_slots(group) + group.replicas.standby
+    return [
+        *access(names, namespace, slots=group.replicas.max),
+        *leases(names, namespace, group),
+        *maps(names, namespace),
+        settings_map(settings, code=code),
+        budget(names, namespace),
+        deployment(settings, replicas=replicas),
+    ]

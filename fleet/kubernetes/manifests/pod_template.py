@@ -1,0 +1,225 @@
+"""The pod of a worker: container, probes, security, memory, places.
+
+Problem: a pod that starts as root, writes into its image or is killed before it has drained is
+ordinary, and each of these is a default. Choice: non-root, a read-only root file system with two
+emptyDirs (state and scratch), no capabilities, the runtime's seccomp profile; the probes ask the
+worker itself on the port named `http`; the grace period covers a whole drain, and the worker is
+not process 1, so that an eviction is heard from its first moment on. Nothing of Kafka's
+credentials is written here: they come from Secrets that the spec names. Cost: an entrypoint that
+writes beside its code has to write under /tmp; containers that others inject into the pod see
+the worker's processes.
+"""
+
+from typing import Any, Final
+
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import GroupSpec, KubernetesRuntimeSpec
+from fleet.errors import ConfigError
+from fleet.kubernetes.client.object_names import (
+    CONTAINER,
+    HASH_LABEL,
+    REVISION_ANNOTATION,
+    SETTINGS_PATH,
+    SPARK,
+    ObjectNames,
+)
+from fleet.kubernetes.manifests.pod_lifecycle import PORT, grace_seconds, pre_stop, probes
+
+Object = dict[str, Any]
+
+HOME: Final = "/var/lib/fleet"
+"""FLEET_HOME in a pod: an emptyDir, gone with the pod."""
+CODE_KEY: Final = "code.tgz"
+"""Of a revision's ConfigMap: the copy of the entrypoint's code, which the worker unpacks."""
+SETTINGS_DIR: Final = SETTINGS_PATH.rpartition("/")[0]
+TOKEN_KEY: Final = "token"  # noqa: S105 - a key's name
+TOKEN_ENV: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - PySpark's name for it
+_WORKER_MB: Final = 512
+"""What a worker asks for where the spec says nothing: Python, Arrow and one batch."""
+
+
+def runtime_of(group: GroupSpec) -> KubernetesRuntimeSpec:
+    """The group's Kubernetes settings. ConfigError where it runs elsewhere."""
+    runtime = group.runtime
+    if not isinstance(runtime, KubernetesRuntimeSpec):
+        raise ConfigError(
+            f"group {group.group} runs on {runtime.kind}: Kubernetes objects are for fleets with "
+            "runtime: {kind: kubernetes, …}"
+        )
+    return runtime
+
+
+def template(settings: WorkerSettings, *, names: ObjectNames) -> Object:
+    """The pod template of a revision: the same for a manager anywhere, with or without its code."""
+    group = settings.group
+    runtime = runtime_of(group)
+    annotations = {
+        **runtime.annotations,
+        **names.annotations(),
+        REVISION_ANNOTATION: settings.revision,
+    }
+    spec: Object = {
+        "serviceAccountName": names.service_account,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_seconds(group),
+        # As process 1 of its own it would not hear a SIGTERM that comes before its handler is
+        # set: it would go on, take a slot, and be killed with a batch in hand.
+        "shareProcessNamespace": True,
+        "securityContext": pod_security(),
+        "containers": [_container(settings, runtime)],
+        "volumes": _volumes(names, settings.revision, runtime),
+    }
+    spec |= placement(runtime)
+    if runtime.spread:
+        spec["topologySpreadConstraints"] = _spread(names)
+    return {
+        "metadata": {
+            "labels": {**runtime.labels, **names.labels()},
+            "annotations": annotations,
+        },
+        "spec": spec,
+    }
+
+
+def placement(runtime: KubernetesRuntimeSpec) -> Object:
+    """Where a pod may run and how its image is pulled: the part of its spec that says so."""
+    found: Object = {}
+    if runtime.pull_secrets:
+        found["imagePullSecrets"] = [{"name": name} for name in runtime.pull_secrets]
+    if runtime.node_selector:
+        found["nodeSelector"] = dict(runtime.node_selector)
+    if runtime.tolerations:
+        found["tolerations"] = [dict(each) for each in runtime.tolerations]
+    return found
+
+
+def pod_security() -> Object:
+    """What every pod of ours says: as the `restricted` Pod Security Standard wants it."""
+    return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def container_security() -> Object:
+    """The same for every container."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def image_of(group: GroupSpec) -> str:
+    """What the workers run. ConfigError where the spec names none."""
+    image = runtime_of(group).image
+    if image is None:
+        raise ConfigError(
+            f"group {group.group}: runtime.image is missing: name the image that its workers run"
+        )
+    return image
+
+
+def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Object:
+    made: Object = {
+        "name": CONTAINER,
+        "image": image_of(settings.group),
+        "imagePullPolicy": runtime.pull_policy,
+        "command": ["fleet", "worker", "--settings", SETTINGS_PATH, "--name", "$(POD_NAME)"],
+        "env": _environment(settings.group),
+        "ports": [{"name": PORT, "containerPort": runtime.http_port, "protocol": "TCP"}],
+        **probes(),
+        "resources": _resources(settings.group, runtime),
+        # What it said last is why a roll goes back.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": container_security(),
+        "volumeMounts": [
+            {"name": "settings", "mountPath": SETTINGS_DIR, "readOnly": True},
+            {"name": "home", "mountPath": HOME},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+            *(
+                {"name": f"secret-{name}", "mountPath": path, "readOnly": True}
+                for name, path in sorted(runtime.mounts.items())
+            ),
+        ],
+    }
+    if runtime.env_from:
+        made["envFrom"] = [{"secretRef": {"name": name}} for name in runtime.env_from]
+    if (hook := pre_stop(settings.group)) is not None:
+        made["lifecycle"] = {"preStop": hook}
+    return made
+
+
+def _environment(group: GroupSpec) -> list[Object]:
+    """Who the pod is, by the downward API; the hash tells templates apart that we did not make."""
+    worker = group.worker
+    env = [
+        _field("POD_NAME", "metadata.name"),
+        _field("FLEET_NAMESPACE", "metadata.namespace"),
+        _field("FLEET_REVISION", f"metadata.annotations['{REVISION_ANNOTATION}']"),
+        _field("FLEET_TEMPLATE_HASH", f"metadata.labels['{HASH_LABEL}']"),
+        {"name": "FLEET_HOME", "value": HOME},
+        {"name": "HOME", "value": HOME},
+    ]
+    if worker is not None and worker.spark == "shared":
+        env.append(token())
+    elif worker is not None and worker.spark.startswith("local["):
+        memory = runtime_of(group).spark.memory
+        env.append(
+            {"name": "PYSPARK_SUBMIT_ARGS", "value": f"--driver-memory {memory} pyspark-shell"}
+        )
+    return env
+
+
+def token() -> Object:
+    """The shared server's token, from its Secret."""
+    return {
+        "name": TOKEN_ENV,
+        "valueFrom": {"secretKeyRef": {"name": SPARK, "key": TOKEN_KEY}},
+    }
+
+
+def _field(name: str, path: str) -> Object:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _resources(group: GroupSpec, runtime: KubernetesRuntimeSpec) -> Object:
+    if runtime.resources:
+        return dict(runtime.resources)
+    worker = group.worker
+    spark = worker.spark if worker is not None else "shared"
+    if not spark.startswith("local["):
+        return {"requests": {"cpu": "100m", "memory": f"{_WORKER_MB}Mi"}}
+    cores = spark[len("local[") : -1]
+    memory = _WORKER_MB + with_surroundings(runtime.spark.memory)
+    return {"requests": {"cpu": "1" if cores == "*" else cores, "memory": f"{memory}Mi"}}
+
+
+def with_surroundings(heap: str) -> int:
+    """MiB of a JVM with this heap (as Spark writes it): metaspace, threads, Python workers."""
+    megabytes = int(heap[:-1]) * (1024 if heap.endswith("g") else 1)
+    return megabytes + max(384, megabytes // 4)
+
+
+def _volumes(names: ObjectNames, revision: str, runtime: KubernetesRuntimeSpec) -> list[Object]:
+    return [
+        {"name": "settings", "configMap": {"name": names.settings(revision)}},
+        {"name": "home", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {}},
+        *(
+            {"name": f"secret-{name}", "secret": {"secretName": name}}
+            for name in sorted(runtime.mounts)
+        ),
+    ]
+
+
+def _spread(names: ObjectNames) -> list[Object]:
+    """Each revision's workers over nodes and zones; a wish: an uneven fleet beats a smaller one."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": names.selector()},
+            "matchLabelKeys": [HASH_LABEL],
+        }
+        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+    ]

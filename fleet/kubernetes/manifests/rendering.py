@@ -1,0 +1,177 @@
+"""fleet.yaml as the objects that a cluster needs for it: what `fleet manifests` prints.
+
+The same functions make what a manager applies, with the same revision, so that a manager which
+comes later finds nothing to roll. No Secret is rendered; those that are expected are named.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from fleet.act.runtime import ManifestOptions, Manifests
+from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings, revision_of
+from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
+from fleet.errors import ConfigError, FleetError, Refused, Unreachable
+from fleet.kubernetes.client.api import Api, connect
+from fleet.kubernetes.client.object_names import SPARK
+from fleet.kubernetes.manifests.deployment_objects import fleet_objects
+from fleet.kubernetes.manifests.manager_objects import manager
+from fleet.kubernetes.manifests.monitoring import monitoring
+from fleet.kubernetes.manifests.part_objects import (
+    config,
+    exporter,
+    kubernetes,
+    logins,
+    namespace,
+    policies,
+)
+from fleet.kubernetes.manifests.pod_template import TOKEN_KEY, Object, runtime_of
+from fleet.kubernetes.manifests.spark_objects import shares_spark, spark_objects
+from fleet.system.code import packed_code
+
+_IMAGE: Final = "fleet:latest"
+"""Where neither the file nor the caller names one."""
+_BESIDE: Final[Mapping[str, Callable[[FleetSpec, str], list[Object]]]] = {
+    "exporter": lambda spec, image: exporter(spec, image=image),
+    "manager": lambda spec, image: manager(spec, image=image),
+    "network": lambda spec, _: policies(spec),
+    "monitoring": lambda spec, _: monitoring(spec),
+}
+
+
+def manifests(spec: FleetSpec, wish: ManifestOptions) -> Manifests:
+    """The objects of a wish in the order in which they are applied.
+
+    Raises ConfigError where workers cannot be rendered, naming the group and what to write.
+    """
+    objects: list[Object] = []
+    if "workers" in wish.parts:
+        objects += [*namespace(spec), *spark_objects(spec)]
+        for fleet in _chosen(spec, wish.groups):
+            objects += of_fleet(spec, fleet)
+    if {"exporter", "manager"} & wish.parts:
+        objects.append(config(spec, wish.text))
+    image = wish.image or kubernetes(spec).image or _IMAGE
+    for part in _BESIDE:
+        if part in wish.parts:
+            objects += _BESIDE[part](spec, image)
+    return Manifests(objects=tuple(objects), secrets=_secrets(spec, wish.parts))
+
+
+class Rendering:
+    """The part of `fleet.act.runtime.RuntimeKind` that knows manifests."""
+
+    def manifests(self, spec: FleetSpec, wish: ManifestOptions) -> Manifests:
+        """See `manifests`."""
+        return manifests(spec, wish)
+
+    def try_out(
+        self, spec: FleetSpec, made: Manifests, *, environ: Mapping[str, str], clock: Clock
+    ) -> tuple[str, ...]:
+        """See `try_out`."""
+        runtime = kubernetes(spec)
+        with connect(
+            namespace=runtime.namespace, context=runtime.context, environ=environ, clock=clock
+        ) as api:
+            return try_out(api, made.objects)
+
+
+def settings_of(spec: FleetSpec, fleet: GroupSpec) -> tuple[WorkerSettings, bytes | None]:
+    """What the fleet's wanted revision starts from, and the code that goes with it.
+
+    Without a time: when a revision was first wanted is known where it runs [22].
+    """
+    if spec.cluster.bootstrap_servers == "embedded":
+        raise ConfigError(
+            "cluster.bootstrap_servers is embedded, which pods cannot reach: write host:port"
+        )
+    digest, code = packed_code(fleet)
+    settings = WorkerSettings(
+        cluster=spec.cluster,
+        bootstrap_servers=spec.cluster.bootstrap_servers,
+        group=fleet,
+        revision=revision_of(fleet, digest),
+        code_digest=digest,
+    )
+    return settings, code
+
+
+def of_fleet(spec: FleetSpec, fleet: GroupSpec) -> list[Object]:
+    """One fleet's objects."""
+    runtime_of(fleet)
+    settings, code = settings_of(spec, fleet)
+    return fleet_objects(settings, code=code)
+
+
+def _chosen(spec: FleetSpec, groups: Collection[str]) -> list[GroupSpec]:
+    for group in groups:
+        found = spec.fleet(group)
+        if found is None:
+            known = ", ".join(f.group for f in spec.fleets) or "none"
+            raise ConfigError(f"no group {group!r} is declared; declared: {known}")
+        if found.worker is None:
+            raise ConfigError(
+                f"group {group} declares no worker: its consumers are other people's, and so are "
+                "their manifests"
+            )
+    return [f for f in spec.fleets if f.worker is not None and (not groups or f.group in groups)]
+
+
+def _secrets(spec: FleetSpec, parts: Collection[str]) -> tuple[str, ...]:
+    """Names of Secrets that pods of these parts refer to, with the key where it matters."""
+    names, mounts = logins(spec)
+    found = {name: name for name in (*names, *mounts)} if set(parts) - {"network"} else {}
+    if "workers" in parts and any(shares_spark(fleet) for fleet in spec.fleets):
+        found[SPARK] = f"{SPARK} (key {TOKEN_KEY})"
+    for fleet in spec.fleets:
+        if isinstance(fleet.runtime, KubernetesRuntimeSpec):
+            found |= {name: name for name in fleet.runtime.pull_secrets}
+    return tuple(found.values())
+
+
+def try_out(api: Api, objects: Sequence[Object]) -> tuple[str, ...]:
+    """What the server would say of each object, in words; nothing is stored.
+
+    A namespace that is not there yet would refuse all that lies in it: that is said instead.
+    Raises Refused with everything that the server refuses.
+    """
+    said: list[str] = []
+    refused: list[str] = []
+    if _namespace_is_missing(api):
+        raise Refused(
+            f"there is no namespace {api.namespace} to try anything in: kubectl create namespace "
+            f"{api.namespace}"
+        )
+    for each in objects:
+        name = f"{each['kind'].lower()}/{each['metadata']['name']}"
+        try:
+            before = api.get(each["kind"], each["metadata"]["name"])
+            after = api.apply(each, trial=True)
+        except Unreachable:
+            raise
+        except FleetError as error:
+            refused.append(f"{name}: {error}")
+            continue
+        said.append(f"{name} {_difference(before, after)} (server dry run)")
+    if refused:
+        raise Refused("; ".join(refused))
+    return tuple(said)
+
+
+def _namespace_is_missing(api: Api) -> bool:
+    try:
+        return api.get("Namespace", api.namespace) is None
+    except Unreachable:
+        raise
+    except FleetError:  # who may work in a namespace need not be allowed to look at it
+        return False
+
+
+def _difference(before: Object | None, after: Object) -> str:
+    if before is None:
+        return "created"
+    parts = ("spec", "data", "binaryData", "rules", "subjects", "roleRef")
+    same = all(before.get(part) == after.get(part) for part in parts)
+    kept = ("labels", "annotations")
+    same = same and all(before["metadata"].get(k) == after["metadata"].get(k) for k in kept)
+    return "unchanged" if same else "configured"

@@ -1,0 +1,132 @@
+"""The shared Spark Connect server of a namespace: Deployment, Service and who may talk to it.
+
+Problem: a JVM per worker costs 600 MB; a server that anybody in the cluster may call runs
+anybody's code. Choice: one server per namespace that `worker.spark: shared` stands for, behind a
+token that server and workers take from the Secret `fleet-spark` (key `token`); the Secret is
+made by the person or the manager, never rendered. One replica, recreated: Connect sessions are
+in its memory, and workers make theirs again, which costs no rebalance. Cost: one heap for all.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
+from fleet.errors import ConfigError
+from fleet.kubernetes.client.object_names import MANAGED_LABEL, MANAGER, SPARK
+from fleet.kubernetes.manifests.pod_template import (
+    HOME,
+    Object,
+    container_security,
+    image_of,
+    placement,
+    pod_security,
+    runtime_of,
+    token,
+    with_surroundings,
+)
+
+PORT: Final = 15002
+LABELS: Final = {"app.kubernetes.io/name": SPARK, MANAGED_LABEL: MANAGER}
+_SELECTOR: Final = {"app.kubernetes.io/name": SPARK}
+
+
+def shares_spark(group: GroupSpec) -> bool:
+    """Whether the group's workers use the namespace's server."""
+    return group.worker is not None and group.worker.spark == "shared"
+
+
+def spark_objects(spec: FleetSpec) -> list[Object]:
+    """Deployment and Service of the shared server; none where no fleet shares one."""
+    sharing = [group for group in spec.fleets if shares_spark(group)]
+    if not sharing:
+        return []
+    runtime = runtime_of(sharing[0])
+    _agreed(sharing)
+    meta: Object = {"name": SPARK, "namespace": runtime.namespace, "labels": dict(LABELS)}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": meta,
+            "spec": {
+                "type": "ClusterIP",
+                "selector": dict(_SELECTOR),
+                "ports": [
+                    {"name": "connect", "port": PORT, "targetPort": "connect", "protocol": "TCP"}
+                ],
+            },
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": meta,
+            "spec": {
+                "replicas": 1,
+                "revisionHistoryLimit": 2,
+                "strategy": {"type": "Recreate"},
+                "selector": {"matchLabels": dict(_SELECTOR)},
+                "template": _template(sharing[0], runtime),
+            },
+        },
+    ]
+
+
+def _agreed(sharing: Sequence[GroupSpec]) -> None:
+    """One server has one image and one heap: fleets that share it say the same of it."""
+    first = sharing[0]
+    for other in sharing[1:]:
+        if _server(other) != _server(first):
+            raise ConfigError(
+                f"groups {first.group} and {other.group} share one Spark server, but their "
+                "runtime.spark (or its image) differ: write it once, under defaults.runtime"
+            )
+
+
+def _server(group: GroupSpec) -> Any:
+    runtime = runtime_of(group)
+    return runtime.spark.model_copy(update={"image": runtime.spark.image or image_of(group)})
+
+
+def _template(group: GroupSpec, runtime: KubernetesRuntimeSpec) -> Object:
+    spec: Object = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": pod_security(),
+        "containers": [_container(group, runtime)],
+        "volumes": [{"name": "home", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
+    }
+    spec |= placement(runtime)
+    return {"metadata": {"labels": dict(LABELS)}, "spec": spec}
+
+
+def _container(group: GroupSpec, runtime: KubernetesRuntimeSpec) -> Object:
+    memory = with_surroundings(runtime.spark.memory)
+    asks = {"tcpSocket": {"port": "connect"}, "periodSeconds": 2, "timeoutSeconds": 2}
+    made: Object = {
+        "name": "spark",
+        "image": runtime.spark.image or image_of(group),
+        "imagePullPolicy": runtime.pull_policy,
+        "command": ["python3", "-m", "fleet.act.spark_server", "--listen", f"0.0.0.0:{PORT}"],
+        "env": [
+            {"name": "FLEET_HOME", "value": HOME},
+            {"name": "HOME", "value": HOME},
+            {"name": "FLEET_SPARK_MEMORY", "value": runtime.spark.memory},
+            {"name": "FLEET_SPARK_MASTER", "value": runtime.spark.master},
+            token(),
+        ],
+        "ports": [{"name": "connect", "containerPort": PORT, "protocol": "TCP"}],
+        # A JVM of 6 s takes minutes on a node that starts ten at once; one that cannot start ends.
+        "startupProbe": {**asks, "failureThreshold": 150},
+        "readinessProbe": {**asks, "failureThreshold": 2},
+        "livenessProbe": {**asks, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+        "resources": dict(runtime.spark.resources) or {"requests": {"memory": f"{memory}Mi"}},
+        "securityContext": container_security(),
+        "volumeMounts": [
+            {"name": "home", "mountPath": HOME},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+        ],
+    }
+    if runtime.env_from:  # executors take Kafka's credentials from the same names [11]
+        made["envFrom"] = [{"secretRef": {"name": name}} for name in runtime.env_from]
+    return made

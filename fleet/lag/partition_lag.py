@@ -1,0 +1,130 @@
+"""What waits in each partition of each group: in records, in seconds, and its case. Pure.
+
+Problem: the difference of two offsets is wrong or meaningless in several ordinary situations,
+and tools that print it anyway page people at night. Choice: every situation has a name
+(`LagCase`), and a figure is given only where it is one; all rows at once.
+
+- Never committed: where reading would start depends on the client's reset policy, so no lag.
+- Committed below the log start: retention took records; lag is what can still be read.
+- Committed beyond the log end: the topic was recreated, or offsets were set by hand; no lag.
+- Transaction markers occupy offsets: a lag of 1 may have nothing left to read. It is shown
+  as it is, since nothing but reading tells.
+
+Seconds: the age of the record at which reading goes on, by interpolation between samples of
+the end offset [Burrow and others do it from commits, which stall with the consumer]. Older
+than the first sample is unknown, never guessed; what it is at least stands beside it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleet.lag.end_history import EndHistory
+from fleet.lag.lag_columns import NONE, Floats, Longs, Rows
+from fleet.model import LagCase, TopicPartition
+
+CASES: Final = tuple(LagCase)
+"""What the numbers in `Lag.case` mean."""
+_CODE: Final = {case: code for code, case in enumerate(CASES)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """Partitions' logs at one moment, and their ends before, which tell ages."""
+
+    at: float
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    deleted: frozenset[str] = frozenset()
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    """Topic name → number of partitions; one beyond it was deleted with an older topic."""
+    before: EndHistory = field(default_factory=EndHistory)
+
+    def is_deleted(self, tp: TopicPartition) -> bool:
+        """The topic is gone, or was created anew with fewer partitions."""
+        return tp.topic in self.deleted or tp.partition >= self.partitions.get(
+            tp.topic, tp.partition + 1
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lag:
+    """Columns of equal length. An unknown offset or lag is NONE, unknown seconds are NaN."""
+
+    start: Longs
+    end: Longs
+    case: NDArray[np.int8]
+    """A place in `CASES`."""
+    records: Longs
+    seconds: Floats
+    """Age of the record at which reading goes on."""
+    waited: Floats
+    """The same, or what it is at least."""
+
+    def where(self, rows: Rows | Longs) -> "Lag":
+        """These rows alone."""
+        return Lag(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+def measured(
+    committed: Longs,
+    *,
+    tps: Sequence[TopicPartition],
+    which: Longs,
+    logs: Logs,
+    unreadable: Rows | None = None,
+) -> Lag:
+    """The lag of each committed offset in the partition `tps[which]`.
+
+    `unreadable`: rows of groups whose offsets were not told.
+    """
+    start, end = (
+        np.array([offsets.get(tp, NONE) for tp in tps], dtype=np.int64)[which]
+        for offsets in (logs.starts, logs.ends)
+    )
+    deleted = np.array([logs.is_deleted(tp) for tp in tps], dtype=np.bool_)[which]
+    untold = np.zeros(len(committed), dtype=np.bool_) if unreadable is None else unreadable
+    records, case = records_waiting(
+        committed, start=start, end=end, deleted=deleted, unreadable=untold
+    )
+    seconds = np.full(len(records), np.nan)
+    waited = np.full(len(records), np.nan)
+    seconds[records == 0] = waited[records == 0] = 0.0
+    rows = np.flatnonzero(records > 0)
+    if len(rows):
+        seconds[rows], waited[rows] = logs.before.ages(
+            tps, which[rows], np.maximum(committed, start)[rows], logs.at
+        )
+    return Lag(start=start, end=end, case=case, records=records, seconds=seconds, waited=waited)
+
+
+def records_waiting(
+    committed: Longs, *, start: Longs, end: Longs, deleted: Rows, unreadable: Rows
+) -> tuple[Longs, NDArray[np.int8]]:
+    """Records that wait in each row (never negative; NONE: it cannot be said), and its case."""
+    unknown = (start == NONE) | (end == NONE)
+    case = np.select(
+        [
+            deleted,
+            unreadable,
+            committed == NONE,
+            unknown,
+            committed > end,
+            committed < start,
+        ],
+        [
+            _CODE[LagCase.TOPIC_DELETED],
+            _CODE[LagCase.UNKNOWN],
+            _CODE[LagCase.NEVER_COMMITTED],
+            _CODE[LagCase.UNKNOWN],
+            _CODE[LagCase.BEYOND_END],
+            _CODE[LagCase.BELOW_START],
+        ],
+        _CODE[LagCase.OK],
+    ).astype(np.int8)
+    behind, below = case == _CODE[LagCase.OK], case == _CODE[LagCase.BELOW_START]
+    records = np.select([behind, below], [end - committed, end - start], np.int64(NONE))
+    return records.astype(np.int64), case

@@ -1,0 +1,444 @@
+"""One cycle of a manager: observe, decide, act, report.
+
+With its base, `fleet.manager.opening`, the only module that names all rooms.
+
+A person's `fleet apply`, a Dagster run and a schedule's tick are this same code under the
+same lock: the group's lease, which is the row of its running change. Nothing here outlives
+the call; workers, their supervisor and the broker do.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from fleet.act.change.changes import GroupChanges
+from fleet.act.change.performer import Performer
+from fleet.act.join_window import JoinWindow
+from fleet.act.kafka import GroupAdmin
+from fleet.act.leave_on_shutdown import leave_for_good
+from fleet.act.revisions import Revisions
+from fleet.act.standby_pool import StandbyPool
+from fleet.act.steps.adopting import Adopting
+from fleet.broker import Broker
+from fleet.config.settings import settings_from
+from fleet.config.spec import GroupSpec
+from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
+from fleet.decide.capacity import missing_topics
+from fleet.decide.plans import make_drain_plan, make_plan
+from fleet.decide.refusals import may_act, refusals
+from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
+from fleet.decide.world import GroupWorld
+from fleet.errors import Refused
+from fleet.lag.snapshot import Snapshot
+from fleet.manager.opening import EMBEDDED, OpenFleet
+from fleet.model import Plan
+from fleet.security import kafka_python_config
+from fleet.slots import (
+    Change,
+    ChangeState,
+    Gate,
+    Pause,
+    Slot,
+)
+
+Progress = Callable[[str], None]
+
+
+def silent(_sentence: str) -> None:
+    """Progress nobody watches."""
+
+
+class Fleet(OpenFleet):
+    """One fleet.yaml, opened: everything a manager may ask or do."""
+
+    def change_alive(self, group: str) -> bool:
+        """Whether somebody is changing the group now; looks for up to one lease."""
+        return self._changing(group).alive()
+
+    # --- decide -----------------------------------------------------------------------------
+
+    def world(self, group: str, snapshot: Snapshot) -> GroupWorld:
+        """All a decision about one group may know, at one moment."""
+        spec = self.group(group)
+        revision = MEMBERS if spec.worker is None else self._revisions().wanted(spec)
+        if spec.worker is not None:
+            self.runtime.recognise(group, revision)
+        slots, reports = self.store.slots(group), self.store.reports(group)
+        processes = self.runtime.workers(group)
+        return GroupWorld(
+            spec=spec,
+            mode=self.spec.mode_of(spec),
+            cluster=self.spec.cluster.name,
+            snapshot_at=snapshot.at,
+            group=snapshot.groups.get(group),
+            topics=snapshot.topics,
+            gate=self.store.gate(group),
+            slots=slots,
+            reports=reports,
+            processes=processes,
+            change=self.store.change(group),
+            change_alive=self._changing(group).works_on(),
+            pauses=self.store.pauses(),
+            quarantines=self.store.quarantines(group),
+            revision=revision,
+            storm=self.storm(group),
+            published={
+                revision: settings_from(text)
+                for revision in {s.revision for s in slots if s.revision}
+                if (text := self.runtime.published(group, revision)) is not None
+            },
+        )
+
+    def wanted(self, group: str, snapshot: Snapshot, *, adopted: Adopted | None = None) -> Decision:
+        """What the policy wants now; its agreement over time is kept in the store."""
+        spec = self.group(group)
+        note = self.store.note(group, "scaling")
+        decision = wanted_slots(
+            spec=spec,
+            group=snapshot.groups.get(group),
+            topics=snapshot.topics,
+            current=adopted.replicas if adopted else len(self.store.gate(group).open),
+            memory=ScalingMemory.from_json(note) if note else ScalingMemory(),
+            quarantined={mark.tp for mark in self.store.quarantines(group)},
+            now=self.clock.now(),
+            unit="pod" if adopted else "slot",
+        )
+        self.store.put_note(group, "scaling", decision.memory.as_json())
+        return decision
+
+    def plan(
+        self,
+        group: str,
+        *,
+        wanted: int | None = None,
+        roll: bool = False,
+        snapshot: Snapshot | None = None,
+    ) -> Plan:
+        """The change that would be made now, with its price; nothing is written to Kafka.
+
+        `wanted` None asks the policy; `roll` asks for a roll even where the code is the same.
+        """
+        spec = self.group(group)
+        if not spec.is_changeable:
+            raise Refused(
+                f"group {group} declares no worker, so it is observed only; "
+                f"write fleets[].worker in {self.config} to run it"
+            )
+        seen = snapshot or self.snapshot([group])
+        if hidden := self.hidden([spec], seen):
+            raise Refused("; ".join(hidden))
+        if spec.worker is None:
+            return self._adopted_plan(spec, seen, wanted=wanted, roll=roll)
+        sentence = ""
+        if wanted is None:
+            decision = self.wanted(group, seen)
+            wanted, sentence = decision.wanted, decision.sentence
+        recent = self.rebalances(group, window=spec.storm.window)
+        plan = make_plan(
+            replace(self.world(group, seen), readable_log=recent is not None),
+            wanted=wanted,
+            now=self.clock.now(),
+            force_roll=roll,
+            why=sentence,
+        )
+        return self.runtime.vetoes(plan).told_in(plan)
+
+    def _adopted_plan(
+        self, spec: GroupSpec, seen: Snapshot, *, wanted: int | None, roll: bool
+    ) -> Plan:
+        """Of other people's Deployment: scaled when asked, or by a policy that is written for it.
+
+        Never rolled. A default policy would scale what nobody has spoken of.
+        """
+        adopted = self.runtime.adopted(spec.group)
+        if adopted is None:
+            raise Refused(f"there is no Deployment of group {spec.group}; see `fleet doctor`")
+        group = seen.groups.get(spec.group)
+        if roll:
+            raise Refused(f"{roll_note(group, adopted)}, so it is left to whoever owns it")
+        why = ""
+        if wanted is None and "scaling" in spec.model_fields_set:
+            decision = self.wanted(spec.group, seen, adopted=adopted)
+            wanted, why = decision.wanted, decision.sentence
+        now = self.clock.now()
+        plan = make_adopted_plan(
+            spec=spec,
+            cluster=self.spec.cluster.name,
+            group=group,
+            adopted=adopted,
+            wanted=wanted,
+            snapshot_at=seen.at,
+            now=now,
+            why=why,
+        )
+        if plan.steps:
+            against = refusals(self.world(spec.group, seen), now, steps=plan.steps)
+            plan = replace(plan, refusals=against)
+        return self.runtime.vetoes(plan).told_in(plan)
+
+    # --- act --------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        group: str,
+        *,
+        wanted: int | None = None,
+        roll: bool = False,
+        actor: str,
+        progress: Progress = silent,
+    ) -> Change:
+        """Finish what a dead actor left, then plan and perform; missing topics are created first.
+
+        Raises Refused with sentences where nothing may be done.
+        """
+        self._may_act(group)
+        resumed = self.resume_change(group, actor=actor, progress=progress)
+        if resumed is not None and resumed.state is not ChangeState.DONE:
+            return resumed
+        plan = self.plan(group, wanted=wanted, roll=roll)
+        if plan.empty and not plan.refusals:
+            return resumed or self._nothing_to_do(plan, actor)
+        if not plan.refusals:
+            self.create_topics(group, progress=progress)
+        return self._begin(group, plan, actor=actor, progress=progress)
+
+    def _nothing_to_do(self, plan: Plan, actor: str) -> Change:
+        """An empty plan is no change: it is answered, not stored."""
+        now = self.clock.now()
+        return Change(
+            group=plan.group,
+            plan=plan,
+            state=ChangeState.DONE,
+            actor=actor,
+            token=0,
+            counter=0,
+            step=0,
+            started_at=now,
+            ended_at=now,
+            sentence="nothing to do",
+        )
+
+    def drain(
+        self, group: str, slots: Sequence[int], *, actor: str, progress: Progress = silent
+    ) -> Change:
+        """These slots leave together: one batched leave."""
+        self._may_act(group)
+        self.resume_change(group, actor=actor, progress=progress)
+        plan = self.drain_plan(group, slots)
+        return self._begin(group, plan, actor=actor, progress=progress)
+
+    def drain_plan(self, group: str, slots: Sequence[int]) -> Plan:
+        """The plan of `drain`."""
+        if self.group(group).worker is None:
+            raise Refused(f"group {group} declares no worker: it has no slots to drain")
+        seen = self.snapshot([group])
+        plan = make_drain_plan(self.world(group, seen), slots=tuple(slots), now=self.clock.now())
+        return self.runtime.vetoes(plan).told_in(plan)
+
+    def _may_act(self, group: str) -> None:
+        spec = self.group(group)
+        why = may_act(spec, self.spec.mode_of(spec))
+        if why is not None:
+            raise Refused(why)
+
+    def _may_by_acl(self, group: str) -> None:
+        """Refused before anything is started that the cluster would refuse half-way."""
+        lacking = self.lacking([self.group(group)])
+        if lacking:
+            raise Refused(
+                f"this login lacks what mode act of group {group} needs: allow it "
+                f"{', '.join(map(str, lacking))} (docs/security.md)"
+            )
+
+    def _begin(self, group: str, plan: Plan, *, actor: str, progress: Progress) -> Change:
+        if not plan.refusals:
+            self._may_by_acl(group)
+            if plan.revision != MEMBERS:
+                self._revisions().publish(self.group(group), plan.revision)
+        return self._changing(group).begin(plan, actor=actor, progress=progress)
+
+    def _changing(self, group: str) -> GroupChanges:
+        return GroupChanges(
+            group=group,
+            store=self.store,
+            clock=self.clock,
+            lease=self.group(group).runtime.lease,
+            perform=lambda change, progress: self._perform(group, change, progress),
+        )
+
+    def _revisions(self) -> Revisions:
+        return Revisions(
+            cluster=self.spec.cluster,
+            bootstrap=self.bootstrap,
+            runtime=self.runtime,
+            clock=self.clock,
+        )
+
+    def _perform(self, group: str, change: Change, progress: Progress) -> Change:
+        self.runtime.ensure()
+        with self._admin() as admin:
+            performer = Performer(
+                spec=self.group(group),
+                store=self.store,
+                runtime=self.runtime,
+                ledger=self._ledger,
+                leave=admin.leave_all,
+                window=JoinWindow(group, self.store, admin, clock=self.clock, say=progress),
+                clock=self.clock,
+                progress=progress,
+                adopting=self._adopting(admin) if change.plan.revision == MEMBERS else None,
+            )
+            return performer.perform(change)
+
+    def _adopting(self, admin: GroupAdmin) -> Adopting:
+        return Adopting(
+            adopted=self.runtime.adopted,
+            scale=self.runtime.scale_adopted,
+            look=lambda group: self.snapshot([group]).groups.get(group),
+            leave=admin.leave_all,
+            clock=self.clock,
+        )
+
+    def _admin(self) -> GroupAdmin:
+        login = kafka_python_config(self.spec.cluster, self.bootstrap, self._environ)
+        return GroupAdmin(bootstrap=self.bootstrap, kafka_python_config=login)
+
+    def reopen(self, group: str, slot: int) -> bool:
+        """Let workers take a slot again that a foreign holder shut [15]; whether it was shut."""
+
+        def reopened(gate: Gate) -> Gate | None:
+            shut = gate.quarantined
+            return replace(gate, quarantined=shut - {slot}) if slot in shut else None
+
+        return self.store.change_gate(group, reopened) is not None
+
+    def resume_change(
+        self, group: str, *, actor: str, progress: Progress = silent
+    ) -> Change | None:
+        """Pick up an unfinished change whose actor is silent for one lease; None where none is.
+
+        Raises Refused where its actor is alive.
+        """
+        resumed = self._changing(group).resume(actor=actor, progress=progress)
+        self._close_window(group, progress)
+        return resumed
+
+    def _close_window(self, group: str, progress: Progress) -> None:
+        """Put a group's setting back that a dead manager changed for a gate [19]."""
+        with self._admin() as admin:  # connects only where there is something to put back
+            JoinWindow(group, self.store, admin, clock=self.clock, say=progress).restore()
+
+    def abort_change(self, group: str, *, actor: str) -> Change | None:
+        """End an unfinished change of a dead actor where it stands; asks are taken back."""
+        aborted = self._changing(group).abort(actor=actor)
+        if aborted is not None:
+            self._close_window(group, silent)
+            self.runtime.finish_removals(group, given_up=True)
+        return aborted
+
+    def let_go(self, group: str) -> str | None:
+        """Release what a change that has ended keeps held; what it was, None where nothing is.
+
+        Raises Refused where a change is unfinished: that one has to be ended first.
+        """
+        if self._changing(group).running() is not None:
+            raise Refused(f"a change of group {group} is not finished: its actor has to end first")
+        held = self.runtime.held(group)
+        if held is not None:
+            self.runtime.finish_removals(group, given_up=True)
+        return held
+
+    def pause(self, group: str | None, *, reason: str, by: str) -> None:
+        """Hold everything that acts on the group (None: on all groups)."""
+        self.store.pause(Pause(group=group, reason=reason, by=by, at=self.clock.now()))
+
+    def unpause(self, group: str | None) -> bool:
+        """Lift a pause; False where there was none."""
+        return self.store.resume(group)
+
+    def release(self, group: str, *, by: str) -> int:
+        """Stop managing a group: nothing acts on it any more, its workers go on; how many.
+
+        Refused while a change of it is unfinished. `unpause` manages it again.
+        """
+        self.group(group)
+        if self._changing(group).running() is not None:
+            raise Refused(
+                f"a change of group {group} is not finished; end it first with "
+                f"`fleet apply {group} --resume` or `--abort`"
+            )
+        self.runtime.finish_removals(group)
+        self.runtime.release(group)
+        self.pause(group, reason="released: not managed any more", by=by)
+        return sum(worker.wanted for worker in self.runtime.workers(group))
+
+    def _is_static(self, fleet: GroupSpec) -> Callable[[Slot], bool]:
+        """Whether a slot's last member had an instance id: by what it ran, else by the file."""
+        pool = StandbyPool(self.runtime, self.store, fleet.group)
+        wanted = fleet.worker is not None and fleet.worker.membership == "static"
+        return lambda slot: pool.is_static(slot.revision, otherwise=wanted)
+
+    # --- life -------------------------------------------------------------------------------
+
+    def create_topics(self, group: str | None = None, *, progress: Progress = silent) -> None:
+        """Create missing topics of this fleet, or of all, where they say `create:`."""
+        fleets = [f for f in self.spec.fleets if group in {None, f.group}]
+        known = self._observer.partitions() if any(f.create for f in fleets) else {}
+        missing = {
+            topic: fleet.create
+            for fleet in fleets
+            if fleet.create is not None
+            for topic in missing_topics(known, fleet)
+        }
+        if not missing:
+            return
+        with self._admin() as admin:
+            for topic, how in missing.items():
+                admin.create_topic(topic, how.partitions, how.replication)
+                progress(f"created topic {topic} with {how.partitions} partitions")
+
+    def up(self, *, actor: str, progress: Progress = silent) -> tuple[Change, ...]:
+        """Topics, supervisor and Spark, then one apply for every group in mode act.
+
+        A refused group does not hold the others; Refused is raised after all had their turn.
+        """
+        self.create_topics(progress=progress)
+        self.runtime.ensure()
+        done, refused = [], []
+        for fleet in self.spec.fleets:
+            if self.spec.mode_of(fleet) != "act":
+                continue
+            progress(f"group {fleet.group}")
+            try:
+                done.append(self.apply(fleet.group, actor=actor, progress=progress))
+            except Refused as error:
+                progress(f"refused: {error}")
+                refused.append(str(error))
+        if refused:
+            raise Refused(" ".join(refused))
+        return tuple(done)
+
+    def down(self, *, purge: bool = False, progress: Progress = silent) -> None:
+        """End workers, supervisor and Spark; leave the groups; stop the embedded broker.
+
+        `purge` removes the embedded broker's data and this home's slots and workers' files.
+        """
+        grace = max((f.rollout.drain_timeout for f in self.spec.fleets), default=10.0)
+        progress("draining workers")
+        self.runtime.down(grace=grace)
+        with self._admin() as admin:
+            for fleet in self.spec.fleets:
+                JoinWindow(fleet.group, self.store, admin, clock=self.clock, say=progress).restore()
+                if self.store.slots(fleet.group):
+                    leave_for_good(
+                        self.store,
+                        admin,
+                        fleet.group,
+                        is_static=self._is_static(fleet),
+                        say=progress,
+                    )
+        if purge:
+            self.runtime.purge()
+        if self.spec.cluster.bootstrap_servers == EMBEDDED:
+            progress("stopping the broker")
+            broker = Broker(self.home)
+            broker.purge() if purge else broker.stop()

@@ -1,0 +1,254 @@
+"""Whether each group keeps up: the rules of fleet.decide.verdicts on the columns of a snapshot.
+
+Problem: judging 240,000 partitions one by one takes seconds, and all but a few are well; and the
+exporter judges what it has watched for minutes, while a command or a check looks once, and a lag
+alone is no verdict. Choice: the rows that a rule could possibly object to are found in the
+columns, and only those become values; one who looks once puts the past that is at hand into the
+same columns first (`with_past`, `with_tables`), from the tables or the offsets topic. Of the
+tables only groups are read in which something has waited for as long as the least patience, or
+those that were named.
+Cost: the condition in `_doubtful` repeats what the rules need (a test holds both together). From
+the topic alone a group that falls behind slowly is not told (WARN needs older figures of its lag,
+which the tables have); where neither can be read there is no verdict.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from fleet.decide.verdicts import (
+    HORIZON,
+    Around,
+    GroupVerdict,
+    PartitionProgress,
+    Patience,
+    group_verdict,
+)
+from fleet.lag.lag_columns import NONE, Commits, Longs, Rows
+from fleet.lag.partition_lag import CASES
+from fleet.lag.snapshot import GroupFacts, Snapshot
+from fleet.log.readers.positions import Positions, key_to
+from fleet.model import TopicPartition
+from fleet.model.rebalances import Rebalance
+
+if TYPE_CHECKING:
+    from fleet.history.tables import Tables
+    from fleet.manager.opening import OpenFleet
+    from fleet.manager.recent import Recent
+
+GROWTH: Final = 300.0
+"""Seconds over which a lag is held against what it was."""
+_SAFE: Final = 30.0
+_OK: Final = 0
+assert CASES[_OK].value == "ok"
+
+
+def verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[str, GroupVerdict]:
+    """The verdict on each group of a snapshot that exists (docs/metrics.md)."""
+    patience = patience or Patience()
+    commits = seen.commits
+    total = np.bincount(commits.group, minlength=len(commits.groups))
+    watched: dict[int, list[PartitionProgress]] = {}
+    for row in _doubtful(seen, patience):
+        watched.setdefault(int(commits.group[row]), []).append(_progress(seen, int(row)))
+    place = {group: index for index, group in enumerate(commits.groups)}
+    found = {}
+    for group, facts in seen.facts.items():
+        if not facts.exists:
+            continue
+        index = place.get(group)
+        parts = watched.get(index, []) if index is not None else []
+        found[group] = group_verdict(
+            group,
+            parts,
+            around(facts, seen.at),
+            others=int(total[index]) - len(parts) if index is not None else 0,
+            patience=patience,
+        )
+    return found
+
+
+def around(facts: GroupFacts, now: float) -> Around:
+    """What a verdict needs of the group itself."""
+    since = None if facts.changed_at is None else max(0.0, now - facts.changed_at)
+    return Around(state=facts.state, since_settled=since)
+
+
+def _late(seen: Snapshot, patience: Patience) -> Rows:
+    """Rows in which something has waited for as long as the least patience."""
+    late: Rows = (seen.lag.records > patience.allowed) & (seen.lag.waited >= patience.least)
+    return late
+
+
+def _doubtful(seen: Snapshot, patience: Patience) -> Longs:
+    """Rows that the rules might not call OK: a few of many."""
+    back = (seen.lag.records > patience.allowed) & (seen.commits.peak != NONE)
+    return np.flatnonzero((seen.lag.case != _OK) | _late(seen, patience) | back)
+
+
+def _progress(seen: Snapshot, row: int) -> PartitionProgress:
+    commits, now = seen.commits, seen.at
+    lag, committed, peak = (
+        int(column[row]) for column in (seen.lag.records, commits.committed, commits.peak)
+    )
+
+    def since(ms: int) -> float | None:
+        return None if ms == NONE else max(0.0, now - ms / 1000)
+
+    def known(value: float) -> float | None:
+        return None if np.isnan(value) else float(value)
+
+    return PartitionProgress(
+        tp=TopicPartition(commits.topics[commits.topic[row]], int(commits.partition[row])),
+        case=CASES[seen.lag.case[row]],
+        lag=None if lag == NONE else lag,
+        waited=known(seen.lag.waited[row]),
+        since_commit=since(int(commits.at[row])),
+        since_moved=since(int(commits.moved[row])),
+        gap=None if commits.gap[row] == NONE else float(commits.gap[row]) / 1000,
+        fell_by=0 if peak == NONE else peak - committed,
+        since_fell=since(int(commits.fell[row])),
+        gained=known(seen.gained[row]),
+        over=known(seen.over[row]) or 0.0,
+    )
+
+
+# --- for one who looks once -----------------------------------------------------------------
+
+
+def in_doubt(seen: Snapshot, named: Iterable[str]) -> frozenset[str]:
+    """Groups whose past has to be known before they can be judged."""
+    groups = seen.commits.groups
+    late = {groups[place] for place in np.unique(seen.commits.group[_late(seen, Patience())])}
+    return frozenset(late.union(name for name in named if name in seen.facts))
+
+
+def judged(
+    fleet: "OpenFleet", seen: Snapshot, recent: "Recent", named: Iterable[str]
+) -> Mapping[str, GroupVerdict]:
+    """The verdict on each group by one snapshot and its past; left out where none can be given."""
+    if not recent.known:
+        return {}
+    doubted, silent = in_doubt(seen, named), frozenset[str]()
+    if recent.commits is not None:
+        seen = with_past(seen, recent.commits, reaches=recent.reaches, until=seen.at)
+    elif recent.tables is not None:
+        from fleet.history.tables import Tables  # noqa: PLC0415  pyarrow, where it is used
+
+        rows = recent.tables.rows
+        assert isinstance(rows, Tables)
+        manifest = rows.manifest()
+        recorded = fleet.spec.history.groups.takes
+        polled = manifest is None or not manifest.positions  # then commits are not known
+        silent = frozenset(group for group in doubted if polled or not recorded(group))
+        seen = with_tables(seen, rows, doubted - silent, until=recent.tables.source.as_of)
+    found = verdicts(with_settled(seen, recent.last))
+    return {group: verdict for group, verdict in found.items() if group not in silent}
+
+
+def with_settled(seen: Snapshot, last: Mapping[str, Rebalance]) -> Snapshot:
+    """With when each group's last rebalance ended."""
+    facts = {
+        group: replace(facts, changed_at=last[group].ended_at) if group in last else facts
+        for group, facts in seen.facts.items()
+    }
+    return replace(seen, facts=facts)
+
+
+def with_past(
+    seen: Snapshot,
+    past: Commits,
+    *,
+    reaches: float | None,
+    until: float,
+    groups: frozenset[str] | None = None,
+) -> Snapshot:
+    """With when and how each partition was committed, as a reader tells it up to `until`.
+
+    `reaches`: since when it read; a partition that it has not met was last committed before that.
+    `groups`: those of which it was asked; None: all.
+    """
+    commits = seen.commits
+    place = commits.places_in(past)
+    asked = commits.committed != NONE
+    if groups is not None:
+        asked &= commits.of_groups(groups)
+    met, unmet = asked & (place != NONE), asked & (place == NONE)
+    # Times are told up to `until`: silence after it is not guessed.
+    later, now = round((seen.at - until) * 1000), round(seen.at * 1000)
+    columns = {name: getattr(commits, name).copy() for name in ("at", "moved", "peak", "fell")}
+    gap = commits.gap.copy()
+    rows = place[met]
+    # What was committed since then shows in the offset alone, and cannot be long ago.
+    same = commits.committed[met] == past.committed[rows]
+    moved = np.where(past.moved[rows] == NONE, past.at[rows], past.moved[rows])
+    columns["at"][met] = np.where(same, past.at[rows] + later, now)
+    columns["moved"][met] = np.where(same, moved + later, now)
+    columns["peak"][met], columns["fell"][met] = past.peak[rows], past.fell[rows]
+    gap[met] = past.gap[rows]
+    if reaches is not None:
+        columns["at"][unmet] = columns["moved"][unmet] = round(reaches * 1000) + later
+    return replace(seen, commits=replace(commits, gap=gap, **columns))
+
+
+def with_tables(
+    seen: Snapshot, tables: "Tables", groups: frozenset[str], *, until: float
+) -> Snapshot:
+    """The same from the rows of the last minutes of these groups; `until`: what they tell up to."""
+    if not groups:
+        return seen
+    import pyarrow.dataset as ds  # noqa: PLC0415
+
+    since, mine = until - HORIZON, ds.field("group").isin(sorted(groups))
+    rows = tables.read(
+        "commits",
+        mine & (ds.field("timestamp") >= int(since * 1000)),
+        columns=["group", "topic", "topic_partition", "committed", "timestamp", "offset"],
+        since=since,
+    ).sort_by("offset")  # a group's commits stand in one partition of the log
+    positions = Positions()
+    for row in rows.to_pylist():
+        tp = TopicPartition(row["topic"], row["topic_partition"])
+        key = key_to(row["group"], tp)
+        if row["committed"] is None:
+            positions.commit(key, None, row["timestamp"])
+        else:
+            positions.put(key, row["group"], tp, row["committed"], row["timestamp"])
+    seen = with_past(seen, positions.copy(), reaches=since, until=until, groups=groups)
+    return _with_growth(seen, tables, groups, since=since, until=until)
+
+
+def _with_growth(
+    seen: Snapshot, tables: "Tables", groups: frozenset[str], *, since: float, until: float
+) -> Snapshot:
+    """With how the ages grew since an older row of `lag`, and commits older than the window."""
+    import pyarrow.dataset as ds  # noqa: PLC0415
+
+    looks = tables.read(
+        "lag",
+        ds.field("group").isin(sorted(groups)) & (ds.field("at") >= until - GROWTH),
+        columns=["group", "topic", "topic_partition", "at", "committed_at", "seconds"],
+        since=until - GROWTH,
+    )
+    commits = seen.commits
+    place = {
+        (commits.groups[commits.group[row]], commits.topics[commits.topic[row]], number): row
+        for row, number in enumerate(commits.partition.tolist())
+    }
+    at, moved = commits.at.copy(), commits.moved.copy()
+    gained, over = seen.gained.copy(), seen.over.copy()
+    later = round((seen.at - until) * 1000)
+    first = round(since * 1000) + later
+    for row in looks.sort_by([("at", "descending")]).to_pylist():  # the oldest stays
+        found = place.get((row["group"], row["topic"], row["topic_partition"]))
+        if found is None or at[found] == NONE:
+            continue
+        if at[found] <= first and row["committed_at"] is not None:  # no commit in the window
+            told = round(row["committed_at"] * 1000) + later
+            at[found], moved[found] = min(at[found], told), min(moved[found], told)
+        if row["seconds"] is not None and row["at"] <= until - _SAFE:
+            gained[found] = seen.lag.waited[found] - row["seconds"]
+            over[found] = seen.at - row["at"]
+    return replace(seen, commits=replace(commits, at=at, moved=moved), gained=gained, over=over)

@@ -1,0 +1,286 @@
+"""A fleet.yaml opened on its cluster: what may be looked at, before anything is decided.
+
+The base of `fleet.manager.cycle.Fleet`: it finds file, home and cluster, holds the connections, and
+answers what people and decisions ask of the present. It changes nothing but its own memory.
+"""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from fleet.act.runtime import Runtime, RuntimeKind
+from fleet.broker import Broker, embedded_bootstrap
+from fleet.clock import Clock, SystemClock
+from fleet.config.acls import OFFSETS, Grant, allows, needed
+from fleet.config.load import load
+from fleet.config.spec import FleetSpec, GroupSpec, Security, is_pattern
+from fleet.decide.storms.assessment import Storm, assess, reach
+from fleet.decide.storms.storm_watch import budget_of, excuses_of
+from fleet.errors import ConfigError, Unreachable
+from fleet.kafka_source.bounds import bounds
+from fleet.kafka_source.failures import RangeUnread
+from fleet.lag.end_history import EndHistory
+from fleet.lag.partition_lag import Logs
+from fleet.lag.samples import EndStore
+from fleet.lag.snapshot import Snapshot
+from fleet.log.readers.group_log import GroupLog, Unreadable
+from fleet.model import TopicPartition
+from fleet.model.rebalances import Rebalance
+from fleet.observe.admin import Observer
+from fleet.observe.ledger import CoordinatorLedger
+from fleet.security import client_config
+from fleet.slots import Change, Gate, Pause, Slot, SlotStore, WorkerProcess, WorkerReport
+from fleet.system.closing import Closing
+from fleet.system.home import fleet_home
+from fleet.system.runtimes import runtime_kind
+
+EMBEDDED = "embedded"
+STORM_NOTE = "storm"
+"""Under which the store keeps a group's storm."""
+
+
+class OpenFleet(Closing):
+    """One fleet.yaml and its cluster; a context manager."""
+
+    def __init__(
+        self,
+        *,
+        spec: FleetSpec,
+        config: Path,
+        home: Path,
+        bootstrap: str,
+        environ: Mapping[str, str],
+        clock: Clock,
+    ) -> None:
+        self.spec = spec
+        self.config = config
+        self.home = home
+        self.bootstrap = bootstrap
+        self.clock = clock
+        self._environ = environ
+        client = self.client = client_config(spec.cluster, bootstrap, environ)
+        home.mkdir(parents=True, exist_ok=True)
+        kind: RuntimeKind = runtime_kind(spec.runtime.kind)
+        self.runtime: Runtime = kind.open(spec, home=home, environ=environ, clock=clock)
+        self.ends = EndHistory(spec.cluster.name, EndStore(home / "samples.db"))
+        self._observer = Observer(
+            cluster=spec.cluster.name,
+            config=client,
+            clock=clock,
+            ends=self.ends,
+        )
+        self._log = GroupLog(client, clock=clock)
+        self._ledger = CoordinatorLedger(self._log, self._observer)
+
+    @property
+    def history_path(self) -> str:
+        """Where the history's tables are, or would be: `history.path`, or `history` in the home."""
+        return self.spec.history.path or str(self.home / "history")
+
+    @classmethod
+    def open(
+        cls,
+        config: Path | None = None,
+        *,
+        home: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+        clock: Clock | None = None,
+        start_broker: bool = False,
+    ) -> Self:
+        """Load fleet.yaml (default `$FLEET_CONFIG` or ./fleet.yaml) and find its cluster.
+
+        Raises ConfigError where the file is missing or wrong, Unreachable where the embedded
+        broker does not run and `start_broker` is False.
+        """
+        path = config or Path(environ.get("FLEET_CONFIG") or "fleet.yaml")
+        spec = load(path, environ)
+        where = home or fleet_home(dict(environ))
+        bootstrap = spec.cluster.bootstrap_servers
+        if bootstrap == EMBEDDED:
+            found = embedded_bootstrap(where)
+            if found is None and start_broker:
+                found = Broker(where).start().bootstrap_servers
+            if found is None:
+                raise Unreachable(
+                    f"the embedded broker of {where} does not run; start it with "
+                    "`fleet broker start`, or everything with `fleet up`"
+                )
+            bootstrap = found
+            spec = _with_login(spec, Broker(where))
+        return cls(
+            spec=spec,
+            config=path,
+            home=where,
+            bootstrap=bootstrap,
+            environ=environ,
+            clock=clock or SystemClock(),
+        )
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._log.close()
+        self._observer.close()
+        self.runtime.close()
+
+    @property
+    def store(self) -> SlotStore:
+        """Where slots, gates and changes live."""
+        return self.runtime.store
+
+    def group(self, name: str) -> GroupSpec:
+        """The declared fleet; ConfigError naming those there are."""
+        found = self.spec.fleet(name)
+        if found is None:
+            known = ", ".join(f.group for f in self.spec.fleets) or "none"
+            raise ConfigError(f"{self.config} declares no group {name!r}; declared: {known}")
+        return found
+
+    # --- observe ----------------------------------------------------------------------------
+
+    def snapshot(self, groups: Collection[str] | None = None) -> Snapshot:
+        """One batched look at all groups of the cluster (or at those named)."""
+        seen = self._observer.snapshot(groups)
+        declared = [f for f in self.spec.fleets if groups is None or f.group in groups]
+        hidden = self.hidden(declared, seen)
+        return replace(seen, problems=(*seen.problems, *hidden))
+
+    def hidden(self, fleets: Sequence[GroupSpec], snapshot: Snapshot) -> tuple[str, ...]:
+        """Declared groups and topics that are not seen because this login may not describe them.
+
+        Asked only about what is missing: to whom it is hidden, a broker says it does not exist.
+        """
+        seen = snapshot.groups
+        groups = {f.group for f in fleets if f.group not in seen or not seen[f.group].exists}
+        topics = {t for f in fleets for t in f.topics if not is_pattern(t)} - set(snapshot.topics)
+        if not groups and not topics:
+            return ()
+        return tuple(
+            f"{kind} {name} may not be described by this login: allow Describe on {kind} {name} "
+            "(docs/security.md has the least ACLs of every mode)"
+            for (kind, name), operations in sorted(self._observer.allowed(groups, topics).items())
+            if not operations
+        )
+
+    def lacking(self, fleets: Sequence[GroupSpec]) -> tuple[Grant, ...]:
+        """Of what these groups need in their modes, what this login may not do (KIP-430).
+
+        Not what is hidden altogether: the look at groups tells that.
+        """
+        wanted = [grant for each in fleets for grant in needed(each, self.spec.mode_of(each))]
+        if not wanted:
+            return ()
+        allowed = self._observer.allowed(
+            {grant.name for grant in wanted if grant.resource == "group"},
+            {grant.name for grant in wanted if grant.resource == "topic"},
+        )
+        return tuple(
+            grant
+            for grant in wanted
+            if (held := allowed.get((grant.resource, grant.name)))
+            and not allows(held, grant.operation)
+        )
+
+    def rebalances(self, group: str, *, window: float) -> int | None:
+        """Rebalances recorded in the last `window` seconds; None where unreadable."""
+        return self._ledger.recorded_since(group, self.clock.now() - window)
+
+    def recorded(self, group: str, *, since: float) -> list[Rebalance] | None:
+        """One group's rebalances since a wall time; None where they cannot be read."""
+        return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
+
+    def storm(self, group: str, seen: Sequence[Rebalance] | None = None) -> Storm | None:
+        """The group's storm now; None where there is none, or its records cannot be read.
+
+        `seen` are its rebalances of the last `reach(budget)` seconds, where the caller has them.
+
+        Kept beside the slots, since a storm may be older than what is read to tell it. What
+        our own changes were to cost does not count.
+        """
+        budget = budget_of(self.spec, group)
+        now = self.clock.now()
+        if seen is None:
+            seen = self.recorded(group, since=now - reach(budget))
+        if seen is None:
+            return None
+        note = self.store.note(group, STORM_NOTE)
+        storm = assess(
+            seen,
+            cluster=self.spec.cluster.name,
+            group=group,
+            budget=budget,
+            now=now,
+            before=Storm.from_json(note),
+            excuses=excuses_of(self.spec, group, self.changes(group)),
+        )
+        if storm is not None or note is not None:
+            self.store.put_note(group, STORM_NOTE, storm.as_json() if storm else None)
+        return storm
+
+    def last_storm(self, group: str) -> Storm | None:
+        """The storm as somebody saw it within its window, without a look at the log."""
+        storm = Storm.from_json(self.store.note(group, STORM_NOTE))
+        fresh = storm is not None and self.clock.now() - storm.seen_at < storm.window
+        return storm if fresh else None
+
+    def offsets_bounds(self) -> dict[int, tuple[int, int]]:
+        """First offset and end of each partition of the coordinator's log; {} while there is none.
+
+        What is behind an open transaction is not yet there. Raises Unreadable where this login may
+        not read it, Unreachable where nobody answers.
+        """
+        allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
+        if allowed is not None and not allows(allowed, "Read"):
+            raise Unreadable(
+                f"{OFFSETS} may not be read by this login: allow Read on topic {OFFSETS} "
+                "(managed Kafka seldom does)"
+            )
+        try:
+            found = bounds(self.client, OFFSETS, isolation="read_committed")
+        except RangeUnread as error:
+            raise Unreachable(f"the size of {OFFSETS} cannot be asked: {error}") from error
+        return {number: (each.first, each.end) for number, each in found.items()}
+
+    def logs(self, tps: Collection[TopicPartition]) -> Logs:
+        """Logs of these partitions now, and before."""
+        return self._observer.logs(tps)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Topic name by topic id."""
+        return self._observer.topic_ids()
+
+    def slots(self, group: str) -> tuple[Slot, ...]:
+        """The group's slots."""
+        return self.store.slots(group)
+
+    def gate(self, group: str) -> Gate:
+        """The group's gate."""
+        return self.store.gate(group)
+
+    def reports(self, group: str) -> tuple[WorkerReport, ...]:
+        """What the group's workers last said of themselves."""
+        return self.store.reports(group)
+
+    def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
+        """The runtime's workers."""
+        return self.runtime.workers(group)
+
+    def pauses(self) -> tuple[Pause, ...]:
+        """What people hold."""
+        return self.store.pauses()
+
+    def changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
+        """The group's changes, latest first."""
+        return self.store.changes(group, limit=limit)
+
+
+def _with_login(spec: FleetSpec, broker: Broker) -> FleetSpec:
+    """A file that says only `embedded` logs in to a secure embedded broker as its super user.
+
+    What the file says of security itself is taken as it is, so that lesser users can be tried.
+    """
+    if spec.cluster.security != Security() or not broker.status().secure:
+        return spec
+    cluster = spec.cluster.model_copy(update={"security": broker.security()})
+    return spec.model_copy(update={"cluster": cluster})

@@ -1,0 +1,149 @@
+"""Rebalances of the last hour and the last cause of every group, within bounded time.
+
+Problem: `fleet status` is looked at often and answers in a second for a thousand groups; the
+offsets topic of such a cluster takes minutes to read. Choice: tables where they are kept; else
+the topic, from its beginning where it is small and from a day ago where it is not, given up
+after `PATIENCE`. What was given up is absent, with words. Who asks for the verdict on a few
+groups alone reads their partitions, from some minutes ago.
+Cost: a reader that begins in the middle does not know the cause of the first rebalance it sees.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from fleet.decide.verdicts import HORIZON
+from fleet.errors import FleetError
+from fleet.log.readers.positions import Positions, key_to
+from fleet.log.records import OffsetCommit, Record, Tombstone
+from fleet.log.replay.causes import Replay
+from fleet.manager.past import by_group, tables_of, tail_of
+from fleet.model import TopicPartition
+from fleet.model.rebalances import Rebalance
+
+if TYPE_CHECKING:
+    from fleet.lag.lag_columns import Commits
+    from fleet.manager.cycle import Fleet
+    from fleet.manager.past import Past
+
+HOUR: Final = 3600.0
+DAY: Final = 86400.0
+PATIENCE: Final = 3.0
+FEW: Final = 20
+"""Groups whose partitions are read one after the other; more are read with all others."""
+SMALL: Final = 250_000
+"""Records that are read in about a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recent:
+    """What is known of the last day. Groups without a rebalance in it are left out."""
+
+    kind: str
+    """tables | log | none."""
+    sentence: str
+    """Where it is from, or why nothing is known."""
+    in_hour: Mapping[str, int] = field(default_factory=dict)
+    last: Mapping[str, Rebalance] = field(default_factory=dict)
+    commits: "Commits | None" = None
+    """The last ones, where the log was read."""
+    reaches: float | None = None
+    """Since when it was read; None: from its beginning."""
+    tables: "Past | None" = None
+
+    @property
+    def known(self) -> bool:
+        """Whether a group that is left out had no rebalance."""
+        return self.kind != "none"
+
+    def per_hour(self, group: str) -> int | None:
+        """Rebalances of a group in the last hour; None where not known."""
+        return self.in_hour.get(group, 0) if self.known else None
+
+
+def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, now: float) -> Recent:
+    """Counted from rows in any order."""
+    groups = by_group(rebalances)
+    return Recent(
+        kind=kind,
+        sentence=sentence,
+        in_hour={
+            group: sum(now - HOUR <= r.ended_at for r in found) for group, found in groups.items()
+        },
+        last={
+            group: max(found, key=lambda r: (r.ended_at, r.log_offset))
+            for group, found in groups.items()
+        },
+    )
+
+
+def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
+    """The last day of all groups; raises nothing: what cannot be read is not known."""
+    now = fleet.clock.now()
+    tables = tables_of(fleet)
+    if tables is not None:
+        found = tables.rows.rebalances(since=now - DAY)
+        told = tables.source.sentence(now)
+        return replace(recent_from(found, kind="tables", sentence=told, now=now), tables=tables)
+    done, commits, reaches = False, None, None
+    try:
+        reaches = beginning(fleet)
+        with tail_of(fleet, since=reaches, keep=DAY) as tail:
+            done = tail.catch_up(patience)
+            found, why = tail.rebalances(since=now - DAY), tail.problem
+            commits = tail.commits()
+    except FleetError as error:
+        done, found, why = False, [], str(error)
+    if done:
+        told = "from __consumer_offsets, read just now"
+        made = recent_from(found, kind="log", sentence=told, now=now)
+        return replace(made, commits=commits, reaches=reaches)
+    why = why or (
+        f"__consumer_offsets was not read within {patience:g} s; `fleet history tail` keeps "
+        "tables that answer at once"
+    )
+    return Recent(kind="none", sentence=f"rebalances are not known: {why}")
+
+
+def minutes_of(fleet: "Fleet", groups: Collection[str]) -> Recent:
+    """What the verdicts on these groups need, and no more; raises nothing."""
+    if len(groups) > FEW or tables_of(fleet) is not None:
+        return recently(fleet)
+    from fleet.log.readers.group_log import GroupLog  # a Kafka client, only where it is used
+
+    now = fleet.clock.now()
+    positions, rebalances = Positions(), list[Rebalance]()
+    try:
+        with GroupLog(fleet.client, clock=fleet.clock, timeout=PATIENCE) as log:
+            for group in groups:
+                first = log.position_at(group, now - HORIZON)
+                replay = Replay(fleet.spec.cluster.name, group)
+                for record in (*log.last_state(group, first), *log.read(group, first)):
+                    _note(positions, record)
+                    rebalances += [
+                        made for made in replay.feed(0, record) if isinstance(made, Rebalance)
+                    ]
+    except FleetError as error:
+        return Recent(kind="none", sentence=f"commits are not known: {error}")
+    told = "from __consumer_offsets, read just now"
+    found = recent_from(rebalances, kind="log", sentence=told, now=now)
+    return replace(found, commits=positions.copy(), reaches=now - HORIZON)
+
+
+def _note(positions: Positions, record: Record) -> None:
+    if isinstance(record, OffsetCommit):
+        key = key_to(record.group, record.tp)
+        positions.put(key, record.group, record.tp, record.committed, record.timestamp_ms)
+    elif isinstance(record, Tombstone) and record.type <= 1:
+        topic, number = record.key
+        key = key_to(record.group, TopicPartition(str(topic), int(number)))
+        positions.commit(key, None, record.timestamp_ms)
+
+
+def beginning(fleet: "Fleet") -> float | None:
+    """From when on a reader in a hurry reads the topic: all of it (None) where it is small.
+
+    Raises FleetError where its size cannot be asked.
+    """
+    size = sum(end - start for start, end in fleet.offsets_bounds().values())
+    return None if size <= SMALL else fleet.clock.now() - DAY

@@ -1,0 +1,166 @@
+"""A rebalance and what caused it, as values for every room.
+
+Problem: tables, commands, metrics and alerts all speak of the same thing, and the log that it
+is taken from leaves gaps. Choice: one value per rebalance with its place in the log as its
+identity, and beside every time how it is known; what the log cannot tell is None or AMBIGUOUS,
+never guessed. Cost: callers must handle None.
+
+A rebalance is one completed generation (classic) or one new assignment epoch (KIP-848); a static
+member that is replaced is none, and comes as a `MembershipSpan` row. Members are named by instance
+id where they have one (KIP-345), else by member id. Times are wall-clock seconds by the
+coordinator's own timestamps.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fleet.model import TopicPartition
+
+
+class Cause(StrEnum):
+    """Why a rebalance came about (docs/design/protocol.md 3.5)."""
+
+    CREATED = "created"
+    """The group's first members."""
+    JOIN = "join"
+    LEAVE = "leave"
+    BATCHED_LEAVE = "batched leave"
+    EXPIRY = "expiry"
+    """A session or processing timeout: the member was removed by the coordinator."""
+    DEPARTURE = "departure"
+    """Somebody left or expired; the log of classic groups cannot tell which."""
+    SUBSCRIPTION = "subscription change"
+    PARTITIONS = "partition count"
+    """A topic grew, shrank, came or went."""
+    ASSIGNOR = "assignor change"
+    LEADER_REJOIN = "leader rejoin"
+    SECOND_ROUND = "second cooperative round"
+    COORDINATOR_MOVE = "coordinator move"
+    MIGRATION = "migration"
+    """classic ↔ KIP-848, in place."""
+    REBORN = "group reborn"
+    """Deleted, and made again under the same name."""
+    UNKNOWN = "unknown"
+
+
+class Confidence(StrEnum):
+    """How sure a cause is."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    """Told by a hint, such as a last commit older than the session timeout."""
+    AMBIGUOUS = "ambiguous"
+    """The log allows more than one, and says no more."""
+
+
+class Known(StrEnum):
+    """How a time is known."""
+
+    RECORD = "record"
+    """Written by the coordinator for this very event."""
+    COMMITS = "commits"
+    """The burst of commits at revocation: the rebalance began no later."""
+    POLLED = "polled"
+    """Seen by polling the group's state."""
+    NOT = "not known"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalance:
+    """One rebalance of one group.
+
+    `log_partition` and `log_offset` are the place of the record in `__consumer_offsets` that
+    completed it: its identity, whoever derives it and however often (-1 where it was polled).
+    """
+
+    cluster: str
+    group: str
+    protocol: str
+    """classic | consumer | share | streams."""
+    number: int
+    """Generation or assignment epoch."""
+    before: int | None
+    """The one before; None where the log no longer has it."""
+    incarnation: int
+    """Counts how often the group was made anew, as far as the log reaches back; 0 is the first."""
+    started_at: float | None
+    start_known: Known
+    ended_at: float
+    end_known: Known
+    cause: Cause
+    confidence: Confidence
+    also: tuple[Cause, ...] = ()
+    """What else changed in the same round."""
+    joined: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    members: int = 0
+    """Members after it."""
+    moved: tuple[TopicPartition, ...] = ()
+    """Partitions whose owner differs from the last one they had."""
+    aborted: int = 0
+    """Rounds before it that never completed."""
+    assignor: str | None = None
+    log_partition: int
+    log_offset: int
+    resubscribed: tuple[str, ...] = field(default=(), compare=False)
+    """Members that stayed, with other topics than before. Of this and `added` the history keeps
+    nothing: they are told to who reads on without a stop."""
+    added: tuple[TopicPartition, ...] = field(default=(), compare=False)
+    """Partitions never assigned before, of topics that were: the topic grew."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Its duration; None where its start is not known."""
+        return None if self.started_at is None else max(0.0, self.ended_at - self.started_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipSpan:
+    """One member of one group from one event on, or gone with it."""
+
+    cluster: str
+    group: str
+    at: float
+    number: int
+    """Generation, or member epoch, at that time."""
+    event: str
+    """joined | left | replaced | owns (what it owns changed)."""
+    member: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    owned: tuple[TopicPartition, ...]
+    log_partition: int
+    log_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorMove:
+    """Partitions of `__consumer_offsets` that got another leader, or the same one anew.
+
+    All groups of such a partition have another coordinator, or one that has just started.
+    """
+
+    at: float
+    """When it was seen, wall-clock seconds."""
+    partitions: int
+    of: int
+    """Partitions of the topic."""
+    lost: tuple[int, ...]
+    """Brokers that led them before."""
+    gained: tuple[int, ...]
+    """Brokers that lead them now."""
+
+    @property
+    def words(self) -> str:
+        """`17 of 50 coordinators moved from broker 2 to brokers 0, 1`."""
+        what = f"{self.partitions} of {self.of} coordinators"
+        if self.lost == self.gained:
+            return f"{what} started again on {_brokers(self.gained)}"
+        return f"{what} moved from {_brokers(self.lost)} to {_brokers(self.gained)}"
+
+
+def _brokers(ids: tuple[int, ...]) -> str:
+    return f"broker{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids))}"

@@ -1,0 +1,262 @@
+"""Prometheus alerting rules, rendered from fleet.yaml.
+
+Problem: an alert on a raw count pages for every deploy, forty times for one dead broker, and
+says neither who nor what to do. Choice: what a storm is, is decided once, by Fleet
+(`fleet.decide.storms.assessment`, exported as `fleet_group_storm`): rebalances within a plan's
+price are not in it, and begin and end have hysteresis; the rules only call. Cause and worst member
+come into the annotations by a query, not as labels, since a label that changes would end one alert
+and begin another. Severity is `page` (somebody gets up) or `ticket` (somebody looks today); `scope`
+is what Alertmanager inhibits by. Needs Prometheus 2.42 (`keep_firing_for`). Cost: rules are
+rendered again when limits or groups in fleet.yaml change.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fleet.config.spec import FleetSpec
+from fleet.config.yaml_text import dump
+
+LOOKS: Final = 4
+"""The exporter is blind once its view is older than so many looks."""
+LEAST_BLIND: Final = 60.0
+"""Seconds: a broker that starts again takes some of them, and is no blindness."""
+_UNSETTLED: Final = "PreparingRebalance|CompletingRebalance|Rebalancing"
+_SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
+Rule = dict[str, Any]
+
+
+def prometheus_duration(seconds: float) -> str:
+    """As Prometheus writes it: whole seconds or milliseconds."""
+    return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.0f}ms"
+
+
+def rules(spec: FleetSpec) -> dict[str, Any]:
+    """The rule file as a value."""
+    return {
+        "groups": [
+            {
+                "name": f"fleet-{spec.cluster.name}",
+                "interval": prometheus_duration(spec.exporter.every),
+                "rules": _Rules(spec).all(),
+            }
+        ]
+    }
+
+
+def rules_yaml(spec: FleetSpec) -> str:
+    """The rule file as Prometheus reads it (`rule_files`)."""
+    head = (
+        f"# Alerts of cluster {spec.cluster.name}, made by `fleet alerts rules`: change fleet.yaml "
+        "and render again.\n# Needs Prometheus 2.42 or newer.\n"
+    )
+    return head + dump(rules(spec))
+
+
+class _Rules:
+    def __init__(self, spec: FleetSpec) -> None:
+        self._spec = spec
+        self._cluster = f'cluster="{spec.cluster.name}"'
+        self._keep = prometheus_duration(spec.alerts.keep)
+
+    def all(self) -> list[Rule]:
+        return [
+            self._cluster_storm(),
+            self._group_storm(),
+            *self._lag(),
+            *self._stuck(),
+            self._fenced(),
+            self._receipt(),
+            *self._blind(),
+        ]
+
+    def _rule(
+        self,
+        name: str,
+        expr: str,
+        *,
+        runbook: str,
+        severity: str,
+        scope: str,
+        wait: float = 0.0,
+        labels: dict[str, str] | None = None,
+        **annotations: str,
+    ) -> Rule:
+        rule: Rule = {"alert": name, "expr": expr}
+        if wait:
+            rule["for"] = prometheus_duration(wait)
+        where = f"{self._spec.alerts.runbooks.rstrip('/')}/{runbook}.md"
+        return {
+            **rule,
+            "keep_firing_for": self._keep,
+            "labels": {"severity": severity, "scope": scope, **(labels or {})},
+            "annotations": {**annotations, "runbook_url": where},
+        }
+
+    def _cluster_storm(self) -> Rule:
+        info = f"fleet_cluster_storm_info{{{self._cluster}}}"
+        return self._rule(
+            "FleetClusterStorm",
+            f"max by (cluster) (fleet_cluster_storm{{{self._cluster}}}) == 1",
+            runbook="cluster-storm",
+            severity="page",
+            scope="cluster",
+            summary="Storm of cluster {{ $labels.cluster }}: " + _told(info, "cause"),
+            description=_told(info, "words")
+            + ". Alerts of its groups are inhibited while this one lasts.",
+            cause=_told(info, "cause"),
+        )
+
+    def _group_storm(self) -> Rule:
+        return self._rule(
+            "FleetGroupStorm",
+            f"max by (cluster, group, owner) (fleet_group_storm{{{self._cluster}}}) == 1",
+            runbook="group-storm",
+            severity="page",
+            scope="group",
+            summary="Storm in group {{ $labels.group }}: " + _told_of_group("words"),
+            description="More rebalances than the budget of the group, without those that a plan "
+            "was to cost. Changes of the group are held.",
+            cause=_told_of_group("cause"),
+            member=_told_of_group("member"),
+        )
+
+    def _lag(self) -> list[Rule]:
+        """One rule per limit; groups that nobody declared and nobody reads are nobody's."""
+        by_limit: dict[float, list[str]] = defaultdict(list)
+        for fleet in self._spec.fleets:
+            if fleet.max_lag is not None:
+                by_limit[fleet.max_lag].append(fleet.group)
+        own = sorted(group for groups in by_limit.values() for group in groups)
+        default = self._lag_of(self._spec.alerts.lag, f", group!~{_any(own)}" if own else "")
+        return [default] + [
+            self._lag_of(limit, f", group=~{_any(sorted(groups))}")
+            for limit, groups in sorted(by_limit.items())
+        ]
+
+    def _lag_of(self, limit: float, groups: str) -> Rule:
+        return self._rule(
+            "FleetGroupLag",
+            f"(max by (cluster, group, owner) (fleet_group_lag_seconds{{{self._cluster}{groups}}})"
+            f" > {limit:g})\n{self._somebodys()}",
+            runbook="group-lag",
+            severity="page",
+            scope="group",
+            wait=2 * self._spec.exporter.every,
+            labels={"max_lag": prometheus_duration(limit)},
+            summary="Group {{ $labels.group }} is {{ $value | humanizeDuration }} behind",
+            description=f"The oldest waiting record may be {limit:g} s old (max_lag, alerts.lag).",
+        )
+
+    def _somebodys(self) -> str:
+        """A group is watched where it has members, or where fleet.yaml declares it."""
+        declared = [fleet.group for fleet in self._spec.fleets]
+        members = f"max by (cluster, group) (fleet_group_members{{{self._cluster}}}) > 0"
+        if not declared:
+            return f"and on (cluster, group) ({members})"
+        mine = f"fleet_group_members{{{self._cluster}, group=~{_any(declared)}}}"
+        return f"and on (cluster, group) ({members}\n  or max by (cluster, group) ({mine}))"
+
+    def _stuck(self) -> list[Rule]:
+        long = prometheus_duration(self._spec.alerts.stuck)
+        unsettled = self._rule(
+            "FleetGroupStuck",
+            "max by (cluster, group, owner) "
+            f'(fleet_group_state{{{self._cluster}, state=~"{_UNSETTLED}"}}) == 1',
+            runbook="group-stuck",
+            severity="page",
+            scope="group",
+            wait=self._spec.alerts.stuck,
+            labels={"reason": "unsettled"},
+            summary="Group {{ $labels.group }} does not settle",
+            description=f"It has been rebalancing for {long} without a pause: some member does "
+            "not answer the join, or leaves each round.",
+        )
+        # The age of a position that does not move grows by a second a second. Compared over
+        # the whole time, not by its slope: right after a start a slope says what it likes.
+        age = f"fleet_group_lag_seconds{{{self._cluster}}}"
+        still = self._rule(
+            "FleetGroupStuck",
+            f"(max by (cluster, group, owner) ({age} - {age} offset {long})"
+            f" > {0.95 * self._spec.alerts.stuck:g})\nand on (cluster, group) (max by (cluster, "
+            f"group) (min_over_time(fleet_group_lag_records{{{self._cluster}}}[{long}])) > 0)\n"
+            f"{self._somebodys()}",
+            runbook="group-stuck",
+            severity="page",
+            scope="group",
+            wait=2 * self._spec.exporter.every,
+            labels={"reason": "no progress"},
+            summary="Group {{ $labels.group }} commits nothing while records wait",
+            description=f"For {long} records have waited and no position has moved.",
+        )
+        return [unsettled, still]
+
+    def _fenced(self) -> Rule:
+        return self._rule(
+            "FleetWorkerFenced",
+            "max by (cluster, group, owner, slot) "
+            f'(fleet_slot_state{{{self._cluster}, state="quarantined"}}) == 1',
+            runbook="worker-fenced",
+            severity="ticket",
+            scope="group",
+            summary="Slot {{ $labels.slot }} of group {{ $labels.group }} is shut: another process "
+            "uses its instance id",
+            description="A worker was fenced twice by a member that is not ours; the slot stays "
+            "shut until that process is ended and the slot opened again.",
+        )
+
+    def _receipt(self) -> Rule:
+        return self._rule(
+            "FleetReceiptDiffers",
+            f"max by (cluster, group, owner) (fleet_group_receipt_differs{{{self._cluster}}}) == 1",
+            runbook="receipt-differs",
+            severity="ticket",
+            scope="group",
+            summary="The last change of group {{ $labels.group }} cost other than planned",
+            description="The coordinator recorded another number of rebalances than the plan "
+            "stated; the steps after it were held.",
+        )
+
+    def _blind(self) -> list[Rule]:
+        limit = max(LEAST_BLIND, LOOKS * self._spec.exporter.every)
+        age = f"fleet_snapshot_age_seconds{{{self._cluster}}}"
+        silent = f"absent({age})"
+        old = f"max by (cluster) ({age}) > {limit:g}"
+        return [
+            self._rule(
+                "FleetExporterBlind",
+                expr,
+                runbook="exporter-blind",
+                severity="page",
+                scope="exporter",
+                wait=wait,
+                labels={"reason": reason},
+                summary=f"Fleet does not see cluster {self._spec.cluster.name}: {said}",
+                description="No other alert of this cluster can be trusted meanwhile.",
+            )
+            for reason, expr, wait, said in (
+                ("no metrics", silent, limit, "no exporter is scraped"),
+                ("old view", old, 0.0, "its view is {{ $value | humanizeDuration }} old"),
+            )
+        ]
+
+
+def _told(selector: str, label: str) -> str:
+    """A label of an info series in a template; empty where there is none."""
+    return f'{{{{ with query `{selector}` }}}}{{{{ . | first | label "{label}" }}}}{{{{ end }}}}'
+
+
+def _told_of_group(label: str) -> str:
+    """The same for the group of the alert."""
+    return (
+        '{{ with printf "fleet_group_storm_info{cluster=%q,group=%q}" '
+        "$labels.cluster $labels.group | query }}"
+        f'{{{{ . | first | label "{label}" }}}}{{{{ end }}}}'
+    )
+
+
+def _any(groups: Sequence[str]) -> str:
+    """A quoted PromQL regular expression that matches just these names."""
+    pattern = "|".join(_SPECIAL.sub(r"\\\g<0>", group) for group in groups)
+    return '"' + pattern.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,191 @@
+"""When an observer may call a lease expired: it looked, it could read, and it could write.
+
+Problem: a lease that stands still proves a death only to who could have seen and done better. A
+store that is read but not written (locked, disk full, an API server that refuses writes), one
+that is silent, and a machine that was frozen make every living holder look dead. Choice: an
+observer counts on its own monotonic clock how long (holder, token, counter) has not changed
+[13], and each of three things starts the count anew: a gap between two of its looks of more than
+a third of the lease [39], a time in which its store did not know (`known_since`), a write of its
+own that did not go through [38]. A store tells of its own writes (`Writes`); an observer that
+writes nothing by itself has one small write made (`beat`) once a lease has stood still for half
+its duration. Cost: two such writes per observer and death on Kubernetes, none locally, where
+every worker reports or renews thrice a lease; after an outage a dead holder is found one lease
+later.
+"""
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from fleet.clock import Clock
+from fleet.errors import FleetError
+
+_REST: Final = 0.4
+"""Of the lease: an own write that long ago is done anew. Who renews thrice a lease never does."""
+_FRESH: Final = 0.5
+"""Of the lease: an own write that long ago proves nothing of now."""
+_GAP: Final = 1 / 3
+"""Of the lease: between two looks of one observer."""
+
+
+class Writes:
+    """What became of a store's own writes of slots; thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._in_hand = 0
+        self._tried_at = -math.inf
+        self._through_at = -math.inf
+        self._since: float | None = -math.inf
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator["Write"]:
+        """One write, around which this is put; it says itself whether anything was stored."""
+        began, write = self._clock.monotonic(), Write()
+        with self._lock:
+            self._in_hand += 1
+        try:
+            yield write
+        finally:
+            self._ended(write, began)
+
+    def _ended(self, write: "Write", began: float) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            self._in_hand -= 1
+            self._tried_at = now
+            if write.refused:
+                self._since = None
+            elif write.stored:
+                self._through_at = max(self._through_at, began)
+                self._since = now if self._since is None else self._since
+
+    def due(self, after: float) -> bool:
+        """Whether none is under way, and the last one ended `after` seconds ago; a quarter of
+        that where it was refused.
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            rest = after if self._since is not None else after / 4
+            return not self._in_hand and now - self._tried_at >= rest
+
+    def through_since(self, within: float) -> float | None:
+        """Monotonic time since when no write was refused; None where the last one was, or none
+        has gone through that began in the last `within` seconds.
+        """
+        now = self._clock.monotonic()
+        with self._lock:
+            return self._since if now - self._through_at <= within else None
+
+
+@dataclass(slots=True)
+class Write:
+    """One write's end. Neither: the store answered, and nothing was to be stored."""
+
+    stored: bool = False
+    refused: bool = False
+
+
+class Written(Protocol):
+    """A store whose leases are watched."""
+
+    @property
+    def writes(self) -> Writes:
+        """Of this process."""
+        ...
+
+    def beat(self, group: str) -> None:
+        """Write something that changes nothing, as a holder would write its slot; see SlotStore."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Whether a holder's renewals of `group` would have been stored, and seen [38]."""
+
+    store: Written
+    group: str
+    lease: float
+    clock: Clock
+
+    def since(self) -> float | None:
+        """Monotonic time since when they would have been, without a break; None: not now.
+
+        Writes where the last write of our own is too long ago, which takes seconds where the
+        store is locked or silent: what was seen before that proves nothing then.
+        """
+        began, writes = self.clock.monotonic(), self.store.writes
+        if writes.due(_REST * self.lease):
+            with contextlib.suppress(FleetError):  # `writes` tells
+                self.store.beat(self.group)
+            if self.clock.monotonic() - began > _GAP * self.lease / 2:
+                return None
+        known, through = _known_since(self.store), writes.through_since(_FRESH * self.lease)
+        return None if known is None or through is None else max(known, through)
+
+
+@dataclass(slots=True)
+class _Seen:
+    mark: object
+    since: float
+    looked_at: float
+    expired: bool = False
+
+
+@dataclass(slots=True)
+class LeaseWatch:
+    """An observer's memory of leases: dead when unchanged for `duration` monotonic seconds.
+
+    evidence: None where nothing but what people read depends on it.
+    """
+
+    duration: float
+    evidence: Evidence | None
+    _seen: dict[str, _Seen] = field(default_factory=dict)
+
+    @classmethod
+    def over(cls, store: Written, *, group: str, lease: float, clock: Clock) -> "LeaseWatch":
+        """Over a group's leases of `lease` seconds, by what this store's own writes prove."""
+        return cls(lease, Evidence(store=store, group=group, lease=lease, clock=clock))
+
+    def expired(self, key: str, mark: object, monotonic: float) -> bool:
+        """Note what the lease looks like at a look; True once it has expired.
+
+        monotonic: the time of the look, before the store was read.
+        """
+        seen = self._seen.get(key)
+        gap = seen is not None and monotonic - seen.looked_at > _GAP * self.duration
+        if seen is None or seen.mark != mark or gap:
+            self._seen[key] = _Seen(mark, monotonic, monotonic)
+            return False
+        seen.looked_at = monotonic
+        if seen.expired or self.evidence is None:
+            return seen.expired or monotonic - seen.since >= self.duration
+        if monotonic - seen.since < self.duration / 2:
+            return False
+        since = self.evidence.since()
+        seen.since = monotonic if since is None else max(seen.since, since)
+        seen.expired = monotonic - seen.since >= self.duration
+        return seen.expired
+
+
+def known_for(store: object, monotonic: float) -> float:
+    """Seconds for which what the store answers has been true without a break; < 0: it is not now.
+
+    A store that is fed from elsewhere tells since when (`known_since`); while nobody hears of a
+    holder, its silence says nothing [13]. Any other store is known for ever.
+    """
+    since = _known_since(store)
+    return -1.0 if since is None else monotonic - since
+
+
+def _known_since(store: object) -> float | None:
+    known_since = getattr(store, "known_since", None)
+    if known_since is None:
+        return -math.inf
+    since = known_since()
+    return None if since is None else float(since)

@@ -1,0 +1,189 @@
+"""What code an entrypoint is: its digest, and a copy of it for one revision.
+
+Problem: a worker that restarts must run the code of its revision, not what the file became
+meanwhile, and two revisions run side by side during a roll. Choice: the entrypoint's
+top-level module or package is found on `worker.python_path` without importing it, digested,
+and copied per revision. What is installed (not on python_path) is digested by the module's
+own file and stays where it is: then only the environment or the image can keep revisions
+apart. On Kubernetes installed code is the image's, of which what is installed here says
+nothing: there the digest is of the image's name and of what is copied. Cost: modules beside
+the entrypoint's package are neither digested nor copied.
+"""
+
+import gzip
+import hashlib
+import importlib.machinery
+import importlib.util
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.config.spec import GroupSpec, KubernetesRuntimeSpec
+from fleet.errors import ConfigError
+
+MAX_BYTES = 20 * 1024 * 1024
+"""Largest package that is copied; data belongs elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Files of an entrypoint; `copied` False = installed code, whose digest alone counts."""
+
+    files: tuple[tuple[str, Path], ...]
+    copied: bool
+
+
+def code_digest(group: GroupSpec) -> str:
+    """SHA-256 (hex) of the entrypoint's code; on Kubernetes of the image's name and the copy's.
+
+    Raises ConfigError where the module cannot be found or is larger than MAX_BYTES.
+    """
+    if isinstance(group.runtime, KubernetesRuntimeSpec):
+        return _in_image(group.runtime, _on_path(group))
+    return _digest(_find(group).files)
+
+
+def packed_code(group: GroupSpec) -> tuple[str, bytes | None]:
+    """The digest, as code_digest's, and the copy as a .tar.gz: the same bytes for the same files.
+
+    For runtimes that carry code to another machine. None: the code comes with the image.
+    """
+    assert isinstance(group.runtime, KubernetesRuntimeSpec), "only there is it carried"
+    found = _on_path(group)
+    if found is None:
+        return _in_image(group.runtime, None), None
+    # Read once: digest and copy are of the same bytes.
+    files = tuple((name, file.read_bytes()) for name, file in found.files)
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as archive,
+    ):
+        for name, content in files:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            entry.mode = 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return _image_digest(group.runtime, _digest_of(files)), packed.getvalue()
+
+
+def snapshot_code(group: GroupSpec, target: Path) -> str:
+    """Copy the entrypoint's module or package into `target`; its digest, as code_digest's.
+
+    Put `target` first on the worker's module path. Installed code is not copied; `target` is
+    created all the same. Raises ConfigError as code_digest does.
+    """
+    found = _find(group)
+    target.mkdir(parents=True, exist_ok=True)
+    if found.copied:
+        for name, file in found.files:
+            place = target / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, place)
+    # Of the copy, where there is one: the file may have changed between finding and copying.
+    files = tuple((name, target / name if found.copied else file) for name, file in found.files)
+    return _digest(files)
+
+
+def _in_image(runtime: KubernetesRuntimeSpec, found: "_Found | None") -> str:
+    return _image_digest(runtime, "" if found is None else _digest(found.files))
+
+
+def _image_digest(runtime: KubernetesRuntimeSpec, copied: str) -> str:
+    return hashlib.sha256(f"{runtime.image}\0{copied}".encode()).hexdigest()
+
+
+def _digest(files: tuple[tuple[str, Path], ...]) -> str:
+    return _digest_of((name, file.read_bytes()) for name, file in files)
+
+
+def _digest_of(files: Iterable[tuple[str, bytes]]) -> str:
+    total = hashlib.sha256()
+    for name, content in files:
+        total.update(f"{name}\0{len(content)}\0".encode())
+        total.update(content)
+    return total.hexdigest()
+
+
+def _find(group: GroupSpec) -> _Found:
+    return _on_path(group) or _installed(group)
+
+
+def _on_path(group: GroupSpec) -> _Found | None:
+    """What `worker.python_path` holds of the entrypoint, which is copied; None: it is elsewhere."""
+    worker = group.worker
+    if worker is None:
+        raise ConfigError(f"group {group.group!r} declares no worker, so it has no code to run")
+    module = worker.entrypoint.partition(":")[0]
+    for folder in worker.python_path:
+        found = _in_folder(Path(folder), module, group.group)
+        if found is not None:
+            return found
+    return None
+
+
+def _in_folder(folder: Path, module: str, group: str) -> _Found | None:
+    top, *below = module.split(".")
+    package, single = folder / top, folder / f"{top}.py"
+    if not package.is_dir() or not (below or (package / "__init__.py").is_file()):
+        if not single.is_file():
+            return None
+        if below:
+            raise ConfigError(
+                f"group {group!r}: worker.entrypoint names {module}, but {single} is a single "
+                f"file; write {top}:function, or make {top} a package"
+            )
+        return _Found(files=((single.name, single),), copied=True)
+    leaf = package.joinpath(*below)
+    if below and not leaf.with_suffix(".py").is_file() and not (leaf / "__init__.py").is_file():
+        raise ConfigError(
+            f"group {group!r}: worker.entrypoint names {module}, but {package} holds neither "
+            f"{'/'.join(below)}.py nor {'/'.join(below)}/__init__.py; correct the entrypoint"
+        )
+    files = tuple((f"{top}/{name}", file) for name, file in sorted(_walk(package)))
+    size = sum(file.stat().st_size for _, file in files)
+    if size > MAX_BYTES:
+        raise ConfigError(
+            f"group {group!r}: {package} holds {size / 1e6:.1f} MB, more than the "
+            f"{MAX_BYTES / 1e6:.0f} MB that are copied per revision; move data out of the package"
+        )
+    return _Found(files=files, copied=True)
+
+
+def _walk(package: Path) -> Iterator[tuple[str, Path]]:
+    for folder, folders, names in os.walk(package):
+        folders[:] = [f for f in folders if f != "__pycache__" and not f.startswith(".")]
+        for name in names:
+            file = Path(folder) / name
+            if not name.endswith((".pyc", ".pyo")) and not name.startswith("."):
+                yield file.relative_to(package).as_posix(), file
+
+
+def _installed(group: GroupSpec) -> _Found:
+    """The module's own file, found along its packages' folders without importing them."""
+    worker = group.worker
+    assert worker is not None
+    module = worker.entrypoint.partition(":")[0]
+    top, *below = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    name = top
+    for part in below:
+        if spec is None or spec.submodule_search_locations is None:
+            spec = None
+            break
+        name = f"{name}.{part}"
+        spec = importlib.machinery.PathFinder.find_spec(name, spec.submodule_search_locations)
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise ConfigError(
+            f"group {group.group!r}: the module {module} of worker.entrypoint is neither in "
+            f"worker.python_path {list(worker.python_path)} nor installed; add its folder to "
+            "python_path or install it"
+        )
+    return _Found(files=((Path(spec.origin).name, Path(spec.origin)),), copied=False)

@@ -1,0 +1,1 @@
+"""A batch: read, run through the entrypoint, and what of it cannot be processed."""

@@ -1,0 +1,221 @@
+"""The two ways of reading behind one seam, and which of them is taken [8].
+
+Problem: a small batch is quickest inline (0.1-0.25 s; ranges need 0.6 s), a backlog by ranges
+(three times the records per second, and on a cluster every executor reads). Choice: what waits
+decides: ranges from three times `batch.inline` (150,000 by default), inline again once no more
+than `batch.inline` waits; a job so slow that it does not finish an inline batch within
+`batch.max_seconds` stays inline, since reading is not what holds it up. Batches by ranges start
+at three inline ones, so that a first one cannot outlast `batch_timeout`, and grow to what half of
+`max_seconds` holds. While ranges are named every partition is paused, from the
+assign callback on; on the way back the member seeks to the next offset that is in no batch, then
+resumes. Cost: at each switch what was prefetched is thrown away, at most one inline batch and
+32 MiB; and a DataFrame by ranges is read again by every action that is run on it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.clock import Clock
+from fleet.config.spec import BatchSpec
+from fleet.kafka_source.pieces import OffsetRange
+from fleet.model import TopicPartition
+from fleet.worker.batch.batch_reader import Prepared
+from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.partition_ends import PartitionEnds
+from fleet.worker.batch.ranges import NamedBatch, Ranges
+
+ENTER: Final = 3
+"""Times batch.inline: from so many waiting records on, ranges."""
+MOST_GROWTH: Final = 8
+"""Times the last batch by ranges, where that one was quick."""
+_LOOK: Final = 0.25
+"""Seconds between two looks at what waits while reading inline: in memory, no request."""
+
+
+def ranges_pay(waiting: int, *, inline: int, slow_job: bool, now: bool) -> bool:
+    """Whether to name ranges, given what waits and whether that is done now: with hysteresis."""
+    return not slow_job and (waiting > inline if now else waiting >= ENTER * inline)
+
+
+class AdaptiveReader:
+    """A Reading that is inline or by ranges; see the module."""
+
+    def __init__(
+        self,
+        *,
+        mode: str,
+        batch: BatchSpec,
+        inline: InlineReading,
+        ends: PartitionEnds,
+        read: Callable[[Any, Sequence[OffsetRange]], Any],
+        clock: Clock,
+        tell: Callable[[str, int], None],
+    ) -> None:
+        self._mode = mode
+        self._batch = batch
+        self._inline = inline
+        self._ranges = Ranges()
+        self._ends = ends
+        self._read = read
+        self._clock = clock
+        self._tell = tell
+        self._first_limit = self._limit = min(batch.ranges, ENTER * batch.inline)
+        self._named = mode == "ranges"
+        self._wanted = False
+        """Whether the pipeline asked for a batch that nothing known can fill."""
+        self._looked_at = 0.0
+
+    # --- the seam --------------------------------------------------------------------------
+
+    def add_partition(
+        self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
+    ) -> None:
+        """See Reading.begin. A planned range too large for memory is read as it was planned."""
+        if self._named:
+            self._ends.forget()  # it may answer for a former life of this partition
+            self._ranges.add_partition(tp, topic_id=topic_id, start=start, replay_to=replay_to)
+            return
+        self._inline.add_partition(tp, topic_id=topic_id, start=start, replay_to=replay_to)
+        planned = 0 if replay_to is None else replay_to - start
+        if self._mode == "auto" and planned > self._batch.inline:
+            self._go_ranges(planned)
+
+    def drop(self, tps: Iterable[TopicPartition]) -> None:
+        """See Reading.drop."""
+        gone = tuple(tps)
+        self._ranges.drop(gone)
+        self._inline.drop(gone)
+
+    def take(self, consumer: Any, *, timeout: float) -> tuple[Any, ...]:
+        """See Reading.take."""
+        if self._named:
+            return self._take_named(consumer, timeout)
+        errors = self._inline.take(consumer, timeout=timeout)
+        now = self._clock.monotonic()
+        if self._mode == "auto" and now - self._looked_at >= _LOOK:
+            self._looked_at = now
+            waiting = _cached_waiting(consumer, self._inline.positions())
+            slow = self._slow_job or self._inline.limit < self._batch.inline
+            if ranges_pay(waiting, inline=self._batch.inline, slow_job=slow, now=False):
+                self._go_ranges(waiting)
+        return errors
+
+    def to_pause(self) -> frozenset[TopicPartition]:
+        """See Reading.to_pause."""
+        return self._ranges.tps if self._named else self._inline.to_pause()
+
+    def close(self, now: float, *, busy: bool = False) -> Prepared | None:
+        """See Reading.close."""
+        if not self._named:
+            return self._inline.close(now, busy=busy)
+        known, waiting = self._ranges.known, self._ranges.waiting
+        if known and busy and waiting < self._limit and not self._ranges.replaying:
+            return None
+        ranges = self._ranges.cut(self._limit) if known else ()
+        if not ranges:
+            self._wanted = True
+            return None
+        if self._ranges.waiting < self._limit:
+            self._ranges.forget_looks()  # the next batch wants to know what came meanwhile
+        return NamedBatch(ranges=ranges, read=self._read)
+
+    def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
+        """See Reading.gaps. A range over markers alone is a batch without records."""
+        return {} if self._named else self._inline.gaps()
+
+    def seen_all_ends(self) -> bool:
+        """See Reading.seen_all_ends."""
+        if self._named:
+            return self._ranges.known and not self._ranges.waiting
+        return self._inline.seen_all_ends()
+
+    def took(self, records: int, seconds: float) -> None:
+        """See Reading.took: each way has its own bound; the size tells which way it came."""
+        if self._mode != "ranges" and records <= self._batch.inline:
+            self._inline.took(records, seconds)
+            if records >= self._batch.inline and seconds < self._batch.max_seconds / 2:
+                self._limit = max(self._limit, self._first_limit)
+        elif seconds > self._batch.max_seconds:
+            adapted = int(records * self._batch.max_seconds / seconds)
+            self._limit = max(1, min(self._limit, adapted))
+        elif seconds < self._batch.max_seconds / 2 and records >= self._limit:
+            more = self._batch.max_seconds / 2 / max(seconds, 0.001)
+            self._limit = min(self._batch.ranges, int(self._limit * min(MOST_GROWTH, more)))
+
+    @property
+    def _slow_job(self) -> bool:
+        """Whether max_seconds has brought batches by ranges below what inline ones hold."""
+        return self._limit < min(self._batch.inline, self._batch.ranges)
+
+    # --- by ranges -------------------------------------------------------------------------
+
+    def _take_named(self, consumer: Any, timeout: float) -> tuple[Any, ...]:
+        """Stay a member, learn what waits, and go back inline where little does."""
+        errors = []
+        for message in consumer.consume(1, timeout):
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                topic = message.topic()
+                tp = None if topic is None else TopicPartition(topic, message.partition())
+                errors.append((error, tp, message.offset()))
+        looks = self._ends.answer()
+        if looks is not None:
+            for tp, position in self._ranges.learn(looks):
+                gone = KafkaError(KafkaError._AUTO_OFFSET_RESET, "records are gone")  # noqa: SLF001
+                errors.append((gone, tp, position))
+            if not errors:
+                self._consider_inline(consumer)
+        elif self._wanted and not self._ends.pending:
+            self._ask()
+        return tuple(errors)
+
+    def _ask(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._looked_at >= max(self._batch.max_wait, 0.05):
+            self._looked_at, self._wanted = now, False
+            self._ends.ask(self._ranges.tps)
+
+    def _consider_inline(self, consumer: Any) -> None:
+        if self._mode != "auto" or not self._ranges.known or self._ranges.replaying:
+            return
+        waiting = self._ranges.waiting
+        slow = self._slow_job
+        if ranges_pay(waiting, inline=self._batch.inline, slow_job=slow, now=True):
+            return
+        positions = self._ranges.positions
+        try:
+            for tp, (_, position) in positions.items():
+                consumer.seek(KafkaPartition(tp.topic, tp.partition, position))
+        except KafkaException:
+            return  # a fetch that has stopped is assigned again first; then the next look decides
+        self._named = False
+        self._ranges.drop(positions)
+        for tp, (topic_id, position) in positions.items():
+            self._inline.add_partition(tp, topic_id=topic_id, start=position, replay_to=None)
+        self._tell("inline", waiting)
+
+    def _go_ranges(self, waiting: int) -> None:
+        self._named, self._wanted, self._looked_at = True, True, 0.0
+        self._ends.forget()
+        for tp, topic_id, start, replay_to in self._inline.starts():
+            self._ranges.add_partition(tp, topic_id=topic_id, start=start, replay_to=replay_to)
+        self._inline.drop(self._ranges.tps)
+        self._tell("ranges", waiting)
+
+
+def _cached_waiting(consumer: Any, positions: Mapping[TopicPartition, int]) -> int:
+    """What waits by the ends that the last fetches brought (READ_COMMITTED: last stable offset)."""
+    waiting = 0
+    for tp, position in positions.items():
+        try:
+            known = consumer.get_watermark_offsets(
+                KafkaPartition(tp.topic, tp.partition), cached=True
+            )
+        except KafkaException:
+            continue
+        if known is not None and known[1] > position:
+            waiting += known[1] - position
+    return waiting

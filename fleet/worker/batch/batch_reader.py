@@ -1,0 +1,93 @@
+"""The seam between a member and how records reach Spark.
+
+Two ways wait behind it [8]: inline (the member consumes into an Arrow table, `batches.py`) and
+ranges (the member names offsets, Spark's tasks read them). All methods of a Reading run on the
+thread that owns the Consumer [1]; a Prepared batch is handed to the batch thread.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from fleet.model import TopicPartition
+from fleet.worker.context import BatchRange
+
+
+class Prepared(Protocol):
+    """A closed batch: its ranges, and the records as a DataFrame when asked."""
+
+    @property
+    def ranges(self) -> tuple[BatchRange, ...]:
+        """One range per partition, each with start < end."""
+        ...
+
+    @property
+    def records(self) -> int:
+        """Number of records (an estimate where a reading does not know)."""
+        ...
+
+    def frame(self, spark: Any) -> Any:
+        """The records as a DataFrame with the columns of Spark's Kafka source."""
+        ...
+
+    def only(self, tps: Iterable[TopicPartition]) -> "Prepared":
+        """The same batch with just these partitions."""
+        ...
+
+    def part(self, tp: TopicPartition, start: int, end: int) -> "Prepared":
+        """Just the records of [start, end) of one partition; that range lies within its own."""
+        ...
+
+    def holds_records(self, spark: Any) -> bool:
+        """Whether there is a record in it at all: offsets may be markers, or compacted away."""
+        ...
+
+    def rows(self, spark: Any) -> pa.Table:
+        """The records themselves; asked only of a part of very few."""
+        ...
+
+
+class BatchReader(Protocol):
+    """Collects what the assigned partitions hold, and closes batches."""
+
+    def add_partition(
+        self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
+    ) -> None:
+        """A partition is assigned (or unquarantined); records come from `start` on.
+
+        Where `replay_to` > start, the first batch of the partition ends exactly there [4].
+        """
+        ...
+
+    def drop(self, tps: Iterable[TopicPartition]) -> None:
+        """Forget partitions and whatever was read of them."""
+        ...
+
+    def take(self, consumer: Any, *, timeout: float) -> tuple[Any, ...]:
+        """Poll once; errors other than EOF as (KafkaError, TopicPartition | None, offset)."""
+        ...
+
+    def to_pause(self) -> frozenset[TopicPartition]:
+        """Partitions that shall not be fetched now: full, or waiting for a replay to end."""
+        ...
+
+    def close(self, now: float, *, busy: bool = False) -> Prepared | None:
+        """A batch, if one is due at monotonic `now`; its partitions go on behind it.
+
+        busy: Spark runs another one. Only a full batch (or a replay) is closed then: into any
+        other goes along what arrives until it can run.
+        """
+        ...
+
+    def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Read partitions whose position moved over no record: (start, position); now past it."""
+        ...
+
+    def seen_all_ends(self) -> bool:
+        """Whether every partition was once read to its end; True where there is none."""
+        ...
+
+    def took(self, records: int, seconds: float) -> None:
+        """A batch of so many records ran so long: adapt the bound to the target."""
+        ...

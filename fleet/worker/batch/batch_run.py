@@ -1,0 +1,63 @@
+"""What a batch is while it runs, and what became of it: values that two threads speak."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fleet.model import TopicPartition
+from fleet.worker.batch.batch_reader import Prepared
+
+
+class Why(StrEnum):
+    """Why a running batch was interrupted."""
+
+    TIMEOUT = "batch_timeout"
+    VOID = "void"
+    """Its partitions are lost, or a drain ran out of time: nobody waits for it."""
+
+
+class Void(Exception):
+    """The batch in hand is not wanted any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who the worker is, as its contexts tell it."""
+
+    cluster: str
+    group: str
+    worker: str
+    revision: str
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDone:
+    """What became of a batch. Partitions not in `failed` were written, unless `void`."""
+
+    batch: Prepared
+    seconds: float
+    attempts: int
+    failed: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """Partition → the entrypoint's error, after its last attempt alone."""
+    reached: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of a failed partition: the offset that fails, where every record before it was written."""
+    ill: str | None = None
+    """The entrypoint's error where nothing of the batch went well: nobody's poison [43]."""
+    letters: int = 0
+    """Records that went to the dead-letter topic instead of the sink."""
+    void: bool = False
+    fatal: str | None = None
+    """Why the worker has to end: a sentence."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A batch that its thread has, waiting or at work."""
+
+    tag: str
+    since: float | None = None
+    """Monotonic start of the attempt in hand; None while Spark is connected again."""
+    why: Why | None = None
+    interrupted_at: float | None = None
+    void: bool = False

@@ -1,0 +1,327 @@
+"""Inline reading: what the member consumes becomes a bounded Arrow table.
+
+Problem: a batch must be bounded in records, bytes and waiting, must repeat its predecessor's
+cut after a takeover [4], and must cost little per record in Python. Choice: messages are kept
+as they come, per partition, and turned into columns once, when the batch closes (two million
+attribute calls a second beat any cleverness here). Ranges tile the offsets: a range starts
+where the last ended and ends at the position, so gaps of compaction and transaction markers
+are inside. Cost: a batch in memory, at most 64 MiB of values beside what librdkafka prefetched.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from confluent_kafka import KafkaError
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.kafka_source.columns import SCHEMA, Tell, batch_of, to_stderr
+from fleet.model import TopicPartition
+from fleet.worker.context import BatchRange
+
+MAX_BYTES: Final = 64 << 20
+"""Bytes of values that close a batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineBatch:
+    """A closed batch with its records, per partition."""
+
+    ranges: tuple[BatchRange, ...]
+    tables: Mapping[TopicPartition, pa.Table]
+
+    @property
+    def records(self) -> int:
+        """How many."""
+        return sum(table.num_rows for table in self.tables.values())
+
+    def table(self) -> pa.Table:
+        """All records; per partition in offset order."""
+        tables = [self.tables[each.tp] for each in self.ranges if each.tp in self.tables]
+        return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+
+    def frame(self, spark: Any) -> Any:
+        """The records as a DataFrame."""
+        from fleet.worker.batch.spark_link import frame_of  # noqa: PLC0415 - pyspark only when it runs
+
+        return frame_of(spark, self.table())
+
+    def only(self, tps: Iterable[TopicPartition]) -> "InlineBatch":
+        """The same batch with just these partitions."""
+        kept = frozenset(tps)
+        return InlineBatch(
+            ranges=tuple(each for each in self.ranges if each.tp in kept),
+            tables={tp: table for tp, table in self.tables.items() if tp in kept},
+        )
+
+    def part(self, tp: TopicPartition, start: int, end: int) -> "InlineBatch":
+        """See Prepared.part."""
+        (whole,) = (each for each in self.ranges if each.tp == tp)
+        table = self.tables.get(tp, SCHEMA.empty_table())
+        first, after = table["offset"].to_numpy().searchsorted([start, end])
+        return InlineBatch(
+            ranges=(replace(whole, start=start, end=end),),
+            # A copy: PySpark's conversion takes no slice whose bitmap begins inside a byte.
+            tables={tp: table.take(pa.array(range(first, after), pa.int64()))},
+        )
+
+    def holds_records(self, spark: Any) -> bool:  # noqa: ARG002 - it has them here
+        """See Prepared.holds_records."""
+        return self.records > 0
+
+    def rows(self, spark: Any) -> pa.Table:  # noqa: ARG002 - it has them here
+        """See Prepared.rows."""
+        return self.table()
+
+
+@dataclass(slots=True, kw_only=True)
+class _InlinePart:
+    """One assigned partition: what is read of it and not yet in a batch."""
+
+    topic_id: str
+    start: int
+    position: int
+    replay_to: int | None
+    messages: list[Any] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    end_seen: bool = False
+    fresh: bool = True
+    """In no batch yet since it was assigned."""
+
+    @property
+    def heard(self) -> bool:
+        """Its records come, or there are none."""
+        return bool(self.messages) or self.end_seen
+
+
+class Buffer:
+    """The pure part: messages in, closed batches out. Messages need offset() and len()."""
+
+    def __init__(
+        self, *, limit: int, max_wait: float, max_bytes: int = MAX_BYTES, tell: Tell | None = None
+    ) -> None:
+        self._tell = tell or to_stderr()
+        self.most = limit
+        self.limit = limit
+        self.max_wait = max_wait
+        self.max_bytes = max_bytes
+        self._parts: dict[TopicPartition, _InlinePart] = {}
+        self._bytes = 0
+        self._count = 0
+        self._first_at: float | None = None
+
+    def add_partition(
+        self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
+    ) -> None:
+        """See Reading.begin."""
+        self.drop([tp])
+        planned = replay_to if replay_to is not None and replay_to > start else None
+        self._parts[tp] = _InlinePart(
+            topic_id=topic_id, start=start, position=start, replay_to=planned
+        )
+
+    def drop(self, tps: Iterable[TopicPartition]) -> None:
+        """See Reading.drop."""
+        for tp in tps:
+            part = self._parts.pop(tp, None)
+            if part is not None:
+                self._count -= len(part.messages)
+                self._bytes -= sum(map(len, part.messages))
+        if self._count == 0:
+            self._first_at = None
+
+    def add(self, tp: TopicPartition, messages: Sequence[Any], now: float) -> None:
+        """Records of one partition in offset order; a partition that is not ours is left out."""
+        part = self._parts.get(tp)
+        if part is None:
+            return
+        offsets = [m.offset() for m in messages]
+        known = bisect_left(offsets, part.position)  # a refetch after a pause may repeat some
+        if known:
+            messages, offsets = messages[known:], offsets[known:]
+        if not messages:
+            return
+        part.messages.extend(messages)
+        part.offsets.extend(offsets)
+        part.position = offsets[-1] + 1
+        self._count += len(messages)
+        self._bytes += sum(map(len, messages))
+        if self._first_at is None:
+            self._first_at = now
+
+    def end_at(self, tp: TopicPartition, position: int) -> None:
+        """The partition was read to its end, `position`: past markers and compacted records."""
+        part = self._parts.get(tp)
+        if part is None:
+            return
+        part.end_seen = True
+        part.position = max(part.position, position)
+        if part.replay_to is not None and position < part.replay_to:
+            # The log is shorter than the plan (an unclean election): there is no more to repeat.
+            part.replay_to = position if position > part.start else None
+
+    @property
+    def full(self) -> bool:
+        """Whether the open batch may take no more."""
+        return self._count >= self.limit or self._bytes >= self.max_bytes
+
+    @property
+    def room(self) -> int:
+        """How many records may be asked for at once, so that one look stays bounded in bytes."""
+        mean = self._bytes / self._count if self._count else 2048.0
+        by_bytes = int((self.max_bytes - self._bytes) / max(1.0, mean))
+        return max(1, min(self.limit - self._count, by_bytes, 10_000))
+
+    def to_pause(self) -> frozenset[TopicPartition]:
+        """See Reading.to_pause."""
+        replaying = self._replaying()
+        if replaying:
+            waiting = {tp for tp, part in replaying.items() if not _complete(part)}
+            return frozenset(self._parts.keys() - waiting)
+        return frozenset(self._parts) if self.full else frozenset()
+
+    def close(self, now: float, *, busy: bool = False) -> InlineBatch | None:
+        """See Reading.close."""
+        replaying = self._replaying()
+        if replaying:
+            if not all(_complete(part) for part in replaying.values()):
+                return None
+            return self._cut(replaying)
+        if self._count == 0 or self._first_at is None:
+            return None
+        waited = self._due_at_once or now - self._first_at >= self.max_wait
+        if not self.full and (busy or not waited):
+            return None
+        return self._cut(self._parts)
+
+    @property
+    def _due_at_once(self) -> bool:
+        """After an assignment the pause goes on until the first commit, so nothing is waited for
+        once every partition was heard of; else one that answers later had to wait a batch more.
+        """
+        parts = self._parts.values()
+        return any(part.fresh for part in parts) and all(part.heard for part in parts)
+
+    def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
+        """See Reading.gaps."""
+        moved = {}
+        for tp, part in self._parts.items():
+            waiting = bool(part.messages) or part.replay_to is not None
+            if part.end_seen and not waiting and part.position > part.start:
+                moved[tp] = (part.start, part.position)
+                part.start = part.position
+        return moved
+
+    def seen_all_ends(self) -> bool:
+        """See Reading.seen_all_ends."""
+        return all(part.end_seen for part in self._parts.values())
+
+    def took(self, records: int, seconds: float, *, target: float) -> None:
+        """Halve or double the bound, so that a batch takes at most `target` seconds."""
+        if seconds > target and records > 1:
+            self.limit = max(1, min(self.limit, int(records * target / seconds)))
+        elif seconds < target / 2 and records >= self.limit:
+            self.limit = min(self.most, self.limit * 2)
+
+    def starts(self) -> tuple[tuple[TopicPartition, str, int, int | None], ...]:
+        """(partition, topic id, first offset in no batch yet, planned end) of each."""
+        return tuple((tp, p.topic_id, p.start, p.replay_to) for tp, p in self._parts.items())
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """Next offset to be read of each."""
+        return {tp: part.position for tp, part in self._parts.items()}
+
+    def _replaying(self) -> dict[TopicPartition, _InlinePart]:
+        return {tp: part for tp, part in self._parts.items() if part.replay_to is not None}
+
+    def _cut(self, parts: Mapping[TopicPartition, _InlinePart]) -> InlineBatch:
+        ranges, tables = [], {}
+        for tp, part in sorted(parts.items()):
+            end = part.position if part.replay_to is None else part.replay_to
+            if end <= part.start:
+                continue
+            ranges.append(
+                BatchRange(
+                    topic=tp.topic,
+                    topic_id=part.topic_id,
+                    partition=tp.partition,
+                    start=part.start,
+                    end=end,
+                )
+            )
+            size = bisect_left(part.offsets, end)
+            taken = part.messages[:size]
+            if taken:
+                batch = batch_of(tp.topic, tp.partition, taken, self._tell)
+                tables[tp] = pa.Table.from_batches([batch])
+            del part.messages[:size], part.offsets[:size]
+            self._count -= size
+            self._bytes -= sum(map(len, taken))
+            part.start, part.replay_to = end, None
+        for part in parts.values():
+            part.fresh = False
+        self._first_at = None if self._count == 0 else self._first_at
+        return InlineBatch(ranges=tuple(ranges), tables=tables)
+
+
+def _complete(part: _InlinePart) -> bool:
+    return part.replay_to is not None and part.position >= part.replay_to
+
+
+class InlineReading(Buffer):
+    """The Reading over a real Consumer."""
+
+    def __init__(
+        self,
+        *,
+        limit: int,
+        max_wait: float,
+        max_seconds: float,
+        clock: Any,
+        tell: Tell | None = None,
+    ) -> None:
+        super().__init__(limit=limit, max_wait=max_wait, tell=tell)
+        self._target = max_seconds
+        self._clock = clock
+
+    def take(self, consumer: Any, *, timeout: float) -> tuple[Any, ...]:
+        """See Reading.take."""
+        messages = consumer.consume(self.room if not self.full else 1, timeout)
+        if not messages:
+            return ()
+        now = self._clock.monotonic()
+        errors: list[Any] = []
+        records: dict[tuple[str, int], list[Any]] = {}
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.setdefault((message.topic(), message.partition()), []).append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                self._flush(records, now)
+                tp = TopicPartition(message.topic(), message.partition())
+                self.end_at(tp, message.offset())
+            else:
+                errors.append((error, _tp_of(message), message.offset()))
+        self._flush(records, now)
+        return tuple(errors)
+
+    def _flush(self, records: dict[tuple[str, int], list[Any]], now: float) -> None:
+        for (topic, partition), messages in records.items():
+            self.add(TopicPartition(topic, partition), messages, now)
+        records.clear()
+
+    def took(self, records: int, seconds: float, *, target: float | None = None) -> None:
+        """See Reading.took."""
+        super().took(records, seconds, target=self._target if target is None else target)
+
+
+def _tp_of(message: Any) -> TopicPartition | None:
+    topic = message.topic()
+    return None if topic is None else TopicPartition(topic, message.partition())
+
+
+def kafka_partitions(tps: Iterable[TopicPartition]) -> list[KafkaPartition]:
+    """As confluent-kafka names them."""
+    return [KafkaPartition(tp.topic, tp.partition) for tp in tps]

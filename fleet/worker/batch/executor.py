@@ -1,0 +1,392 @@
+"""The batch thread: one batch at a time through the entrypoint, with every way that it may fail.
+
+Problem: a batch may fail because of its records, of the user's code, of Spark, or never end;
+each wants another answer. Choice: a failure of Spark is no attempt (connect again, run the
+same ranges again); an exception of the entrypoint is tried three times, then per partition and
+per record, so that only what fails stops [9]; where nothing goes well the batch comes back `ill`,
+and nothing is condemned [43]; a batch over
+`batch_timeout` is interrupted by its tag and run once more, then the worker ends [5]. Cost: the
+user's Python code between two Spark calls cannot be interrupted; where it hangs, the process
+ends itself.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+from fleet.clock import Clock
+from fleet.errors import FleetError, Unreachable
+from fleet.kafka_source.failures import TRUNCATED, told_by
+from fleet.text import duration
+from fleet.worker.batch.batch_reader import Prepared
+from fleet.worker.batch.batch_run import BatchDone, Identity, Running, Void, Why
+from fleet.worker.batch.dead_letters import DeadLetters, condemned, put_aside
+from fleet.worker.batch.entrypoint import Entrypoint, call
+from fleet.worker.batch.poison_search import PoisonFound, PoisonSearch
+from fleet.worker.batch.spark_link import SparkLink, first_line, frame_of, is_spark_failure
+from fleet.worker.context import BatchContext
+from fleet.worker.events import Events
+
+RETRY_PAUSES: Final = (0.5, 1.0)
+"""Seconds before the second and the third attempt of a batch."""
+MOST_SPARK_FAILURES: Final = 5
+"""Lost sessions that one batch survives."""
+CONNECT_SECONDS: Final = 180.0
+_TASK_SECONDS: Final = 20.0
+"""How long a standby waits for a place on a cluster before it says that there is none."""
+STUCK_SECONDS: Final = 10.0
+"""How long an interrupted batch may take to return before the process ends itself."""
+
+
+class BatchRunner:
+    """Owns the batch thread and, on it, the Spark session."""
+
+    def __init__(
+        self,
+        *,
+        link: SparkLink,
+        entrypoint: Entrypoint,
+        identity: Identity,
+        batch_timeout: float,
+        still_ours: Callable[[], bool],
+        ending: Callable[[], bool],
+        clock: Clock,
+        events: Events,
+        letters: DeadLetters | None = None,
+        pauses: tuple[float, ...] = RETRY_PAUSES,
+    ) -> None:
+        self._letters = letters
+        self._pauses = pauses
+        self._link = link
+        self._entrypoint = entrypoint
+        self.identity = identity
+        self._timeout = batch_timeout
+        self._still_ours = still_ours
+        self._ending = ending
+        self._clock = clock
+        self._events = events
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._jobs: list[Running] = []
+        """The batch in hand first; another waits only behind one that its membership gave up."""
+        self._wake = threading.Event()
+        self._number = 0
+        self._last_batch_id = 0
+        self._thread = threading.Thread(target=self._loop, name="batches", daemon=True)
+        self._thread.start()
+
+    # --- asked by other threads ------------------------------------------------------------
+
+    @property
+    def session_id(self) -> str | None:
+        """Of the Spark session now; None for local[n]."""
+        return self._link.session_id
+
+    def prepare(self) -> "Future[None]":
+        """Connect, run `setup`, warm; the worker is ready when it is done."""
+        return self._call_later(lambda: self._connect(warm=True, given_up=self._ending))
+
+    def cure(self, session: str) -> "Future[str | None]":
+        """Interrupt and release another worker's Spark session [3]."""
+        return self._call_later(lambda: self._link.cure(session))
+
+    def submit(self, batch: Prepared, done: Callable[[BatchDone], None]) -> None:
+        """Run a batch; `done` is called on the batch thread."""
+        self._number += 1
+        job = Running(f"fleet-{self.identity.worker}-{self._number}")
+        with self._lock:
+            self._jobs.append(job)
+        self._work.put(lambda: done(self._batch(batch, job)))
+
+    def condemn(self, batch: Prepared, error: str, done: Callable[[BatchDone], None]) -> None:
+        """Put a batch of one record aside, unread by the entrypoint; `done` as for `submit`."""
+        self._work.put(lambda: done(self._condemned(batch, error)))
+
+    def interrupt(self, why: Why) -> None:
+        """Cancel the batch in hand; it comes back through `done`."""
+        with self._lock:
+            jobs = self._jobs if why is Why.VOID else self._jobs[:1]
+            jobs = [job for job in jobs if job.why is None or why is Why.VOID]
+            for job in jobs:
+                job.why = why
+                job.void = job.void or why is Why.VOID
+                job.interrupted_at = self._clock.monotonic()
+        self._wake.set()
+        for job in jobs:
+            # From a thread of its own: a Spark server that hangs must not stop the caller.
+            threading.Thread(target=self._link.interrupt, args=(job.tag,), daemon=True).start()
+
+    @property
+    def overdue(self) -> str | None:
+        """A sentence while an attempt is over `batch_timeout`: the worker is not live then [5]."""
+        with self._lock:
+            running = self._jobs[0] if self._jobs else None
+            since = None if running is None else running.since
+        took = 0.0 if since is None else self._clock.monotonic() - since
+        if took <= self._timeout:
+            return None
+        return f"the batch runs for {duration(took)}, batch_timeout is {self._timeout:g} s"
+
+    def watch(self) -> str | None:
+        """To be called often: interrupts a batch that is over its time [5].
+
+        A sentence where the interrupt had no effect either, so that the process must end.
+        """
+        with self._lock:
+            running = self._jobs[0] if self._jobs else None
+            now = self._clock.monotonic()
+            if not self._thread.is_alive():
+                return "the thread that runs batches has ended: nothing is processed any more"
+            if running is None or running.since is None:
+                return None
+            over = running.why is None and now - running.since > self._timeout
+            stuck = (
+                running.interrupted_at is not None
+                and now - max(running.interrupted_at, running.since) > STUCK_SECONDS
+            )
+        if stuck:
+            return (
+                f"the batch did not return within {STUCK_SECONDS:g} s of its interrupt "
+                f"({running.why}): the entrypoint hangs outside Spark"
+            )
+        if over:
+            self._events.log(f"the batch is over its {self._timeout:g} s: interrupting it")
+            self.interrupt(Why.TIMEOUT)
+        return None
+
+    def stop(self) -> None:
+        """Release the Spark session and end the thread, waiting at most 5 s."""
+        self._work.put(self._link.close)
+        self._work.put(None)
+        self._thread.join(timeout=5.0)
+
+    # --- the batch thread ------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while True:
+            work = self._work.get()
+            if work is None:
+                return
+            work()
+
+    def _call_later(self, function: Callable[[], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - told through the future
+                future.set_exception(error)
+
+        self._work.put(call)
+        return future
+
+    def _connect(self, *, warm: bool, given_up: Callable[[], bool]) -> None:
+        spark = self._link.connect(timeout=CONNECT_SECONDS, given_up=given_up)
+        if self._entrypoint.setup is not None:
+            try:
+                call(self._entrypoint.setup, spark)
+            except Exception as error:
+                raise FleetError(
+                    f"setup(spark) of {self._entrypoint.name} failed: {_told(error)}"
+                ) from error
+        if warm:
+            self._warm(spark)
+
+    def _warm(self, spark: Any) -> None:
+        """What a first batch pays, paid before the worker is ready: a task, code, JIT, Python."""
+        from fleet.kafka_source.columns import SCHEMA  # noqa: PLC0415 - loads pyarrow
+
+        if not self._link.runs_tasks(_TASK_SECONDS):
+            self._events.log(
+                f"Spark gave a task no place within {_TASK_SECONDS:g} s: its cluster has no "
+                "executor, or none that is free; batches wait for one"
+            )
+        frame_of(spark, SCHEMA.empty_table()).collect()
+        context = self._context((), attempt=1, warm=True)
+        try:
+            self._entrypoint(frame_of(spark, SCHEMA.empty_table()), context)
+        except Exception as error:
+            raise FleetError(
+                f"the entrypoint {self._entrypoint.name} failed on the dummy batch without records "
+                f"that warms it: {_told(error)}"
+            ) from error
+
+    def _batch(self, batch: Prepared, job: Running) -> BatchDone:
+        started = self._clock.monotonic()
+        count = [0]
+        found = PoisonFound()
+        void, fatal = False, None
+        try:
+            error = self._attempts(batch, job, count, pauses=self._pauses)
+            if error is not None:
+                found = self._culprits(batch, job, count, error)
+                found = put_aside(self._letters, found, self._link.session)
+        except Void:
+            void = True
+        except Exception as error:  # noqa: BLE001 - any failure of ours ends the worker, named
+            fatal = _told(error)
+        finally:
+            with self._lock:
+                self._jobs.remove(job)
+        return BatchDone(
+            batch=batch,
+            seconds=self._clock.monotonic() - started,
+            attempts=count[0],
+            failed=found.failed,
+            reached=found.reached,
+            ill=found.ill,
+            letters=len(found.letters),
+            void=void,
+            fatal=fatal,
+        )
+
+    def _condemned(self, batch: Prepared, error: str) -> BatchDone:
+        found = condemned(self._letters, batch, error, self._link.session)
+        return BatchDone(
+            batch=batch,
+            seconds=0.0,
+            attempts=0,
+            failed=found.failed,
+            letters=len(found.letters),
+        )
+
+    def _culprits(self, batch: Prepared, job: Running, count: list[int], error: str) -> PoisonFound:
+        deadline = self._clock.monotonic() + self._timeout
+        return PoisonSearch(
+            batch,
+            error,
+            attempt=lambda part: self._attempts(part, job, count, pauses=()),
+            attempts=lambda: count[0],
+            holds=self._holds_records,
+            rest=lambda seconds: self._rest(job, seconds),
+            rests=self._pauses,
+            narrowing=self._letters,
+            in_time=lambda: self._clock.monotonic() < deadline,
+            say=self._events.log,
+        ).search()
+
+    def _holds_records(self, part: Prepared) -> bool:
+        try:
+            return part.holds_records(self._link.session)
+        except Exception:  # noqa: BLE001 - what cannot be asked is no witness
+            return False
+
+    def _rest(self, running: Running, seconds: float) -> None:
+        self._wake.wait(seconds)
+        if running.void:
+            raise Void
+
+    def _attempts(
+        self,
+        batch: Prepared,
+        running: Running,
+        count: list[int],
+        *,
+        pauses: tuple[float, ...],
+    ) -> str | None:
+        """None once it succeeded; the entrypoint's error after its last attempt."""
+        batch_id = self._next_batch_id()
+        pauses_left = list(pauses)
+        spark_failures = timeouts = 0
+        while True:
+            count[0] += 1
+            context = self._context(batch.ranges, attempt=count[0], batch_id=batch_id)
+            try:
+                self._call(batch, context, running)
+                return None
+            except Exception as error:
+                why = self._forget_interrupt(running)
+                if why is Why.VOID:
+                    raise Void from error
+                if why is Why.TIMEOUT:
+                    timeouts += 1
+                    if timeouts > 1:
+                        raise FleetError(
+                            f"a batch took longer than batch_timeout ({self._timeout:g} s) twice"
+                        ) from error
+                    self._events.log("the interrupted batch is run once more")
+                elif (unread := told_by(error)) is not None:
+                    spark_failures += 1
+                    self._read_again(*unread, spark_failures, running)
+                elif is_spark_failure(error):
+                    spark_failures += 1
+                    self._recover(error, spark_failures, running)
+                elif not pauses_left:
+                    return _told(error)
+                else:
+                    self._events.log(f"attempt {count[0]} of the batch failed: {_told(error)}")
+                    self._rest(running, pauses_left.pop(0))
+
+    def _call(self, batch: Prepared, context: BatchContext, running: Running) -> None:
+        spark = self._link.session
+        spark.addTag(running.tag)
+        with self._lock:
+            running.since = self._clock.monotonic()
+        try:
+            if running.void:
+                raise Void
+            self._entrypoint(batch.frame(spark), context)
+        finally:
+            with self._lock:
+                running.since = None
+            spark.removeTag(running.tag)
+
+    def _forget_interrupt(self, running: Running) -> Why | None:
+        with self._lock:
+            why, running.why, running.interrupted_at = running.why, None, None
+        self._wake.clear()
+        return Why.VOID if running.void else why
+
+    def _recover(self, error: Exception, failures: int, running: Running) -> None:
+        """A failure of Spark is no attempt: connect again, unless the slot is not ours now [3]."""
+        self._events.log(f"Spark failed under the batch ({_told(error)}); connecting again")
+        if not self._still_ours():
+            raise Void from error
+        if failures > MOST_SPARK_FAILURES:
+            raise FleetError(
+                f"Spark failed {failures} times under one batch: {_told(error)}"
+            ) from error
+        try:
+            self._connect(warm=False, given_up=lambda: running.void)
+        except Unreachable:
+            if running.void:  # a drain that waited for it has run out of time
+                raise Void from error
+            raise
+        self._events.log("Spark is connected again; the same ranges run again")
+
+    def _read_again(self, condition: str, sentence: str, failures: int, running: Running) -> None:
+        """A range that its tasks could not read is no attempt, and nobody's poison [7]."""
+        self._events.log(f"the batch's records could not be read: {sentence}")
+        if condition == TRUNCATED:
+            raise Void  # read again from what is committed, which names the loss
+        if failures > MOST_SPARK_FAILURES:
+            raise FleetError(f"Spark's tasks cannot read the batch's ranges: {sentence}")
+        self._rest(running, min(10.0, 2.0 ** (failures - 1)))
+
+    def _context(
+        self, ranges: Any, *, attempt: int, warm: bool = False, batch_id: int = 0
+    ) -> BatchContext:
+        return BatchContext(
+            cluster=self.identity.cluster,
+            group=self.identity.group,
+            slot=self.identity.slot,
+            worker=self.identity.worker,
+            revision=self.identity.revision,
+            attempt=attempt,
+            warm=warm,
+            batch_id=batch_id,
+            ranges=tuple(ranges),
+        )
+
+    def _next_batch_id(self) -> int:
+        self._last_batch_id = max(self._last_batch_id + 1, int(self._clock.now() * 1000))
+        return self._last_batch_id
+
+
+def _told(error: BaseException) -> str:
+    """An error in one line, which every store and log can hold."""
+    line = f"{type(error).__name__}: {first_line(error)}"
+    return line.encode(errors="backslashreplace").decode()

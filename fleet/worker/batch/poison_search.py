@@ -1,0 +1,224 @@
+"""Which of a failed batch's partitions, and of those which records, the entrypoint cannot process.
+
+Problem: one record may stop a batch, a partition and its group; a sink that is down fails every
+record just as well and must neither be called poison nor empty a topic into another [9]. Choice:
+nothing is poison without a witness [43]: a part of the same batch that went well, in this round,
+before the suspect failed once more. Partitions run alone first; where none goes well, or dead
+letters are wanted, a failing partition is halved until single records fail. Without a witness
+the batch is given back whole, and the worker is ill. Cost: at most 2 log2(offsets) calls per
+poisoned record and one more to be sure, each with a range id of its own, so that a sink that
+writes before it fails sees those records again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from fleet.model import TopicPartition
+from fleet.worker.batch.batch_reader import Prepared
+
+WITHOUT_WITNESS: Final = 3
+"""Records that may fail alone before any part of the batch went well: no more are asked then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoisonRecord:
+    """One record that cannot be processed; `part` is the batch of just this record."""
+
+    tp: TopicPartition
+    offset: int
+    part: Prepared
+    error: str
+    attempts: int
+    """Calls of the entrypoint for its batch until then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoisonFound:
+    """Partitions to stop, records to put aside, or that nothing of the batch went well."""
+
+    failed: Mapping[TopicPartition, str] = field(default_factory=dict)
+    reached: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where a failed partition stops, if behind its start: every record before went well."""
+    letters: tuple[PoisonRecord, ...] = ()
+    ill: str | None = None
+    """The error without a witness: nothing is known to be processed, nothing is condemned."""
+
+
+class SearchLimits(Protocol):
+    """How far a batch may be narrowed."""
+
+    def room(self, tp: TopicPartition, start: int) -> int:
+        """How many records of the partition may still be put aside, from offset `start` on."""
+        ...
+
+    def refusal(self, tp: TopicPartition) -> str:
+        """The sentence where there is no room."""
+        ...
+
+
+class PoisonSearch:
+    """One failed batch under examination.
+
+    attempt runs a part once: its error or None. holds: whether a part has a record at all, since
+    one without says nothing. rests: seconds before each time that a suspect is asked again after
+    a witness; it is poison where it fails every time.
+    """
+
+    def __init__(
+        self,
+        batch: Prepared,
+        error: str,
+        *,
+        attempt: Callable[[Prepared], str | None],
+        attempts: Callable[[], int],
+        holds: Callable[[Prepared], bool],
+        rest: Callable[[float], None],
+        rests: Sequence[float],
+        narrowing: SearchLimits | None,
+        in_time: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        self._batch = batch
+        self._error = error
+        self._attempt = attempt
+        self._attempts = attempts
+        self._holds = holds
+        self._rest = rest
+        self._rests = rests
+        self._narrowing = narrowing
+        self._in_time = in_time
+        self._say = say
+        self._witness = False
+        """Whether anything of the batch went well."""
+
+    def search(self) -> PoisonFound:
+        """Run partitions alone, then narrow those that fail. What `attempt` raises passes."""
+        failed = self._alone()
+        stood = set(failed) if self._witness else set()
+        """Those that have failed after a witness."""
+        blind: set[TopicPartition] = set()
+        reached: dict[TopicPartition, int] = {}
+        letters: list[PoisonRecord] = []
+        waiting = sorted(failed)
+        while waiting:
+            tp = waiting.pop(0)
+            if self._witness and tp not in stood:
+                again = self._still_failing({tp: failed[tp]})
+                if not again:
+                    del failed[tp]
+                    continue
+                failed.update(again)
+            if self._witness and self._narrowing is None:
+                continue
+            if not self._witness and (tp in blind or len(blind) >= WITHOUT_WITNESS):
+                break  # nor will the next one's records tell
+            found, why = self._narrowed(tp, failed[tp])
+            if not self._witness:
+                blind.add(tp)
+                waiting.append(tp)
+            elif why is not None:
+                failed[tp] = why
+            else:
+                del failed[tp]
+                if self._narrowing is not None:
+                    letters += found
+                elif found:
+                    failed[tp], reached[tp] = found[0].error, found[0].offset
+        if failed and not self._witness:
+            return PoisonFound(ill=self._error)
+        return PoisonFound(failed=failed, reached=reached, letters=tuple(letters))
+
+    def _alone(self) -> dict[TopicPartition, str]:
+        """What fails alone; once more, where a witness went well meanwhile."""
+        if len(self._batch.ranges) == 1:
+            return {self._batch.ranges[0].tp: self._error}
+        self._say(f"the batch failed ({self._error}); running its partitions one by one")
+        failed = self._failing(each.tp for each in self._batch.ranges)
+        return self._still_failing(failed) if failed and self._witness else failed
+
+    def _still_failing(self, failed: dict[TopicPartition, str]) -> dict[TopicPartition, str]:
+        for seconds in self._rests:
+            self._rest(seconds)
+            failed = self._failing(failed)
+        return failed
+
+    def _failing(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        outcomes = {tp: self._run(self._batch.only([tp])) for tp in tps}
+        return {tp: error for tp, error in outcomes.items() if error is not None}
+
+    def _run(self, part: Prepared) -> str | None:
+        error = self._attempt(part)
+        if error is None and not self._witness:
+            self._witness = self._holds(part)
+        return error
+
+    def _narrowed(self, tp: TopicPartition, error: str) -> tuple[list[PoisonRecord], str | None]:
+        """The records that fail alone; or why the whole partition has to stop.
+
+        Where no letters are wanted, the first of them is enough.
+        """
+        (whole,) = (each for each in self._batch.ranges if each.tp == tp)
+        letters = self._narrowing
+        room = 0 if letters is None else letters.room(tp, whole.start)
+        found: list[PoisonRecord] = []
+        suspects: list[PoisonRecord] = []
+        """Failed alone, and not yet often enough after a witness."""
+        waiting = [(whole.start, whole.end, error, True)]
+        self._say(f"narrowing {tp} at {whole.start} to {whole.end - 1} to the records that fail")
+        while waiting or (suspects and self._witness):
+            if self._witness and suspects and (not waiting or len(found + suspects) > room):
+                found += self._poison(suspects)
+                suspects = []
+                if found and letters is None:
+                    return found, None
+                if letters is not None and len(found) > room:
+                    return [], f"{letters.refusal(tp)}: {found[-1].error}"
+                continue
+            start, end, told, known = waiting.pop()
+            part = self._batch.part(tp, start, end)
+            if part.records == 0:
+                continue
+            if not known:
+                outcome = self._run(part)
+                if outcome is None:
+                    continue
+                told = outcome
+            if end - start > 1:
+                waiting += self._halves(tp, start, end, told)
+                continue
+            suspects.append(
+                PoisonRecord(tp=tp, offset=start, part=part, error=told, attempts=self._attempts())
+            )
+            if len(suspects) >= WITHOUT_WITNESS and not self._witness:
+                return [], error
+            if not self._in_time():
+                found += self._poison(suspects)
+                suspects = []
+                if found or not self._witness:
+                    return [], f"it could not be narrowed within one batch_timeout: {told}"
+        return found, None
+
+    def _poison(self, suspects: list[PoisonRecord]) -> list[PoisonRecord]:
+        """Those that fail every time that they are asked again, after something else went well."""
+        for seconds in self._rests:
+            self._rest(seconds)
+            outcomes = [(each, self._run(each.part)) for each in suspects]
+            suspects = [
+                replace(each, error=error, attempts=self._attempts())
+                for each, error in outcomes
+                if error is not None
+            ]
+        return suspects
+
+    def _halves(
+        self, tp: TopicPartition, start: int, end: int, told: str
+    ) -> list[tuple[int, int, str, bool]]:
+        """What to look at next, last first: one good half leaves the other one guilty."""
+        middle = (start + end) // 2
+        left = self._batch.part(tp, start, middle)
+        outcome = None if left.records == 0 else self._run(left)
+        if outcome is not None:
+            return [(middle, end, told, False), (start, middle, outcome, True)]
+        # A single record is only called poison after it has run alone.
+        return [(middle, end, told, end - middle > 1)]

@@ -1,0 +1,187 @@
+"""Naming offset ranges: where partitions stand, what waits, and what a batch takes of it.
+
+Problem: a backlog read by Spark's tasks must be cut without looking at a record. Choice: a batch
+is [position, some known end) per partition; ends are asked from the leaders as the isolation
+level sees them [7]; where more waits than a batch takes, every partition gets an equal share and
+what one leaves goes to the others. A predecessor's planned end is kept exactly [4]. Cost:
+offsets are counted, not records: transaction markers and compacted records are in the estimate.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from fleet.kafka_source.pieces import OffsetRange
+from fleet.model import TopicPartition
+from fleet.worker.context import BatchRange
+
+
+class PartitionBounds(NamedTuple):
+    """One partition as its leader answered: first offset, readable end, end of the log."""
+
+    first: int
+    end: int
+    """Up to here the isolation level lets us read (READ_COMMITTED: the last stable offset)."""
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedBatch:
+    """A closed batch that holds no records, only where they are."""
+
+    ranges: tuple[BatchRange, ...]
+    read: Callable[[Any, Sequence[OffsetRange]], Any]
+    """(SparkSession, ranges) → DataFrame."""
+
+    @property
+    def records(self) -> int:
+        """How many offsets: an estimate from above."""
+        return sum(each.end - each.start for each in self.ranges)
+
+    def frame(self, spark: Any) -> Any:
+        """The records as a DataFrame; nothing is read before Spark asks."""
+        wanted = [OffsetRange(r.topic, r.partition, r.start, r.end) for r in self.ranges]
+        return self.read(spark, wanted)
+
+    def only(self, tps: Iterable[TopicPartition]) -> "NamedBatch":
+        """The same batch with just these partitions."""
+        kept = frozenset(tps)
+        return NamedBatch(
+            ranges=tuple(each for each in self.ranges if each.tp in kept), read=self.read
+        )
+
+    def part(self, tp: TopicPartition, start: int, end: int) -> "NamedBatch":
+        """See Prepared.part."""
+        (whole,) = (each for each in self.ranges if each.tp == tp)
+        return NamedBatch(ranges=(replace(whole, start=start, end=end),), read=self.read)
+
+    def holds_records(self, spark: Any) -> bool:
+        """See Prepared.holds_records: Spark looks for a first one."""
+        return bool(self.frame(spark).limit(1).count())
+
+    def rows(self, spark: Any) -> pa.Table:
+        """See Prepared.rows: Spark reads them and hands them over."""
+        return self.frame(spark).toArrow()
+
+
+@dataclass(slots=True, kw_only=True)
+class _RangePart:
+    topic_id: str
+    position: int
+    replay_to: int | None
+    look: PartitionBounds | None = None
+
+    @property
+    def waiting(self) -> int:
+        return 0 if self.look is None else max(0, self.look.end - self.position)
+
+
+class Ranges:
+    """Pure: positions and looks in, ranges out."""
+
+    def __init__(self) -> None:
+        self._parts: dict[TopicPartition, _RangePart] = {}
+
+    def add_partition(
+        self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
+    ) -> None:
+        """See Reading.begin."""
+        planned = replay_to if replay_to is not None and replay_to > start else None
+        self._parts[tp] = _RangePart(topic_id=topic_id, position=start, replay_to=planned)
+
+    def drop(self, tps: Iterable[TopicPartition]) -> None:
+        """See Reading.drop."""
+        for tp in tps:
+            self._parts.pop(tp, None)
+
+    def learn(
+        self, looks: Mapping[TopicPartition, PartitionBounds]
+    ) -> tuple[tuple[TopicPartition, int], ...]:
+        """Take answers in; partitions that stand outside of their log, with their positions."""
+        outside = []
+        for tp, look in looks.items():
+            part = self._parts.get(tp)
+            if part is None:
+                continue
+            part.look = look
+            if part.replay_to is not None and look.high < part.replay_to:
+                # The log is shorter than the plan (an unclean election): nothing more to repeat.
+                part.replay_to = look.high if look.high > part.position else None
+            if not look.first <= part.position <= look.high:
+                outside.append((tp, part.position))
+                part.look = None  # not to be named as it stands
+        return tuple(outside)
+
+    def forget_looks(self) -> None:
+        """What was learnt is too old to decide by."""
+        for part in self._parts.values():
+            part.look = None
+
+    @property
+    def tps(self) -> frozenset[TopicPartition]:
+        """All partitions."""
+        return frozenset(self._parts)
+
+    @property
+    def positions(self) -> dict[TopicPartition, tuple[str, int]]:
+        """(topic id, next offset) of each."""
+        return {tp: (part.topic_id, part.position) for tp, part in self._parts.items()}
+
+    @property
+    def known(self) -> bool:
+        """Whether every partition was looked at."""
+        return all(part.look is not None for part in self._parts.values())
+
+    @property
+    def replaying(self) -> bool:
+        """Whether some partition still has a predecessor's range to repeat."""
+        return any(part.replay_to is not None for part in self._parts.values())
+
+    @property
+    def waiting(self) -> int:
+        """Offsets that wait, as far as known."""
+        return sum(part.waiting for part in self._parts.values())
+
+    def cut(self, limit: int) -> tuple[BatchRange, ...]:
+        """The next batch's ranges, and move behind them; () where nothing waits.
+
+        Ranges to be repeated come first, alone, whole, once their partitions were looked at.
+        """
+        replays = {tp: part for tp, part in self._parts.items() if part.replay_to is not None}
+        if replays:
+            if any(part.look is None for part in replays.values()):
+                return ()
+            sizes = {tp: (part.replay_to or 0) - part.position for tp, part in replays.items()}
+        else:
+            sizes = fair({tp: part.waiting for tp, part in self._parts.items()}, limit)
+        made = []
+        for tp, size in sorted(sizes.items()):
+            part = self._parts[tp]
+            if size <= 0:
+                continue
+            start, end = part.position, part.position + size
+            made.append(
+                BatchRange(
+                    topic=tp.topic,
+                    topic_id=part.topic_id,
+                    partition=tp.partition,
+                    start=start,
+                    end=end,
+                )
+            )
+            part.position, part.replay_to = end, None
+        return tuple(made)
+
+
+def fair(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+    """At most `limit` in all: equal shares, and what a partition leaves goes to the others."""
+    given: dict[TopicPartition, int] = {}
+    left = limit
+    ascending = sorted(waiting.items(), key=lambda item: (item[1], item[0]))
+    for done, (tp, wants) in enumerate(ascending):
+        share = -(-left // (len(ascending) - done))
+        given[tp] = min(wants, share, left)
+        left -= given[tp]
+    return given

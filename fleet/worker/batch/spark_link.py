@@ -1,0 +1,361 @@
+"""The worker's Spark session: made, warmed, interrupted, cured, made again.
+
+Problem: Spark outlives its client [3], the shared server may be killed under a batch, and
+PySpark's own retries wait ten minutes before they say so. Choice: the session id is ours, so
+that a successor can interrupt and release it; retries are bounded to about two seconds and the
+worker itself waits for the server; every RPC has a deadline where PySpark lets us set one.
+Failures of Spark are told from failures of the user's code by what the server answered. Cost:
+two attributes of PySpark's Connect client that are not documented (named below).
+
+The shared server asks for a token, and is called without TLS: PySpark's own client would send a
+token only over TLS, or to `localhost`. A remote `sc://` is left to PySpark, whose parameters and
+SPARK_CONNECT_AUTHENTICATE_TOKEN hold for it, except where it says `use_ssl=false`: then the token
+goes in the clear, as to the shared server. `local[n]` is one JVM inside this worker, which dies
+with it, so nothing is left to cure.
+
+A Connect server answers also where its cluster has no executor to give; Spark then waits for ever.
+`bounded` ends what runs too long, `runs_tasks` asks before anybody depends on it.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import traceback
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from fleet.clock import Clock
+from fleet.errors import Unreachable
+from fleet.kafka_source.columns import spark_schema
+from fleet.kafka_source.failures import text_of
+
+_POLL: Final = 0.2
+_CURE_SECONDS: Final = 5.0
+_AGAIN: Final = 1.0
+"""Seconds from one interrupt to the next, for as long as what is interrupted goes on."""
+LINGER: Final = 2.5
+"""Seconds until an interrupted task has ended, for Spark's own killTimeout of 2 s."""
+LINGER_SHARED: Final = 0.5
+"""The same for the shared server, which is started with 0.2 s."""
+_ANSWER: Final = "SELECT * FROM VALUES (1)"
+"""What a server answers by itself: `SELECT 1` is a task, for which one without executors waits."""
+_USER: Final = "fleet"
+_HERE: Final = "is the supervisor running? see `fleet doctor`"
+_ELSEWHERE: Final = "does a Spark Connect server run there, and may this machine reach it?"
+_GONE: Final = (
+    "INVALID_HANDLE",
+    "SESSION_CLOSED",
+    "SESSION_NOT_FOUND",
+    "OPERATION_CANCELED",
+    "RESPONSE_ALREADY_RECEIVED",
+)
+_NO_ANSWER: Final = frozenset(
+    {"UNAVAILABLE", "UNAUTHENTICATED", "UNIMPLEMENTED", "DEADLINE_EXCEEDED"}
+)
+"""gRPC's status where no Spark answered, or not in time."""
+_GONE_TEXT: Final = (
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    "SparkContext has been shutdown",
+    "NO_ACTIVE_SESSION",
+)
+
+
+class SparkLink:
+    """One Spark session, used by the batch thread; `interrupt` may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        where: Callable[[], str | None],
+        clock: Clock,
+        app: str,
+        linger: float = LINGER,
+        token: Callable[[], str | None] = lambda: None,
+        elsewhere: bool = False,
+    ) -> None:
+        self.elsewhere = elsewhere
+        """Whether Spark is others' business: nothing of this home keeps it alive."""
+        self._token = token
+        self._linger = linger
+        self._where = where
+        self._clock = clock
+        self._app = app
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self._url: str | None = None
+        self.session_id: str | None = None
+        """Spark Connect's session id; None for local[n]."""
+
+    @property
+    def session(self) -> Any:
+        """The SparkSession; connect first."""
+        assert self._session is not None, "connect() comes first"
+        return self._session
+
+    def connect(self, *, timeout: float, given_up: Callable[[], bool]) -> Any:
+        """Make a new session, waiting for the server at most `timeout` seconds; the SparkSession.
+
+        Raises Unreachable where it does not answer in time or `given_up` says so.
+        """
+        self._drop()
+        deadline = self._clock.monotonic() + timeout
+        last = "it was never started"
+        while True:
+            where = self._where()
+            if where is not None:
+                try:
+                    return self._open(where)
+                except Exception as error:
+                    if not is_spark_failure(error) and not isinstance(error, OSError):
+                        raise
+                    last = first_line(error)
+                    self._drop()
+            if given_up() or self._clock.monotonic() >= deadline:
+                raise Unreachable(
+                    f"Spark at {safe(where) or 'the shared server'} does not answer within "
+                    f"{timeout:g} s ({last}); {_ELSEWHERE if self.elsewhere else _HERE}"
+                )
+            self._clock.sleep(_POLL)
+
+    def interrupt(self, tag: str) -> None:
+        """Cancel what runs under `tag`; errors are left to the batch that is interrupted."""
+        session = self._session
+        if session is not None:
+            with contextlib.suppress(Exception):
+                session.interruptTag(tag)
+
+    @contextlib.contextmanager
+    def bounded(self, seconds: float, sentence: str) -> Iterator[None]:
+        """Interrupt what this session runs after so many seconds; Unreachable with the sentence."""
+        late, over = threading.Event(), threading.Event()
+
+        def end() -> None:
+            if over.wait(seconds):
+                return
+            late.set()
+            # Once is not enough: what a busy server has not begun yet, an interrupt does not end.
+            while True:
+                self.interrupt_all()
+                if over.wait(_AGAIN):
+                    return
+
+        watch = threading.Thread(target=end, name="bound", daemon=True)
+        watch.start()
+        try:
+            yield
+        except Exception as error:
+            if late.is_set():
+                raise Unreachable(sentence) from error
+            raise
+        finally:
+            over.set()
+            watch.join(_CURE_SECONDS)  # what comes next is not what is interrupted
+
+    def runs_tasks(self, seconds: float) -> bool:
+        """Whether a task gets a place within so many seconds: an executor is there and is free."""
+        try:
+            with self.bounded(seconds, "no task ran"):
+                self.session.range(1).collect()
+        except Unreachable:
+            return False
+        return True
+
+    def interrupt_all(self) -> None:
+        """Cancel whatever this session runs; where nothing runs, nothing happens."""
+        session = self._session
+        if session is not None:
+            with contextlib.suppress(Exception):
+                session.interruptAll()
+
+    def cure(self, foreign_session: str) -> str | None:
+        """Interrupt and release another worker's session, within 5 s; why it failed, or None [3].
+
+        A Python function that runs inside Spark at that moment goes on for up to
+        spark.python.task.killTimeout: `linger` seconds are waited, so that it has ended too.
+        """
+        if self._url is None or not self._url.startswith("sc://"):
+            return None
+        from pyspark.sql.connect.client import SparkConnectClient  # noqa: PLC0415
+        from pyspark.sql.connect.client.core import RpcDeadlines  # noqa: PLC0415
+
+        deadlines = RpcDeadlines(interrupt=_CURE_SECONDS, release_session=_CURE_SECONDS)
+        client = None
+        try:
+            client = SparkConnectClient(
+                self._channel(_with_session(self._url, foreign_session)), rpc_deadlines=deadlines
+            )
+            client.set_retry_policies([_bounded_retries()])
+            client.interrupt_all()
+            self._clock.sleep(self._linger)
+            # Seen: released right behind the interrupt, the session is refused as one whose
+            # operation has not ended yet (an illegal state transition).
+            self._released(client)
+        except Exception as error:  # noqa: BLE001 - PySpark raises what gRPC gave it
+            return first_line(error)
+        finally:
+            if client is not None:
+                with contextlib.suppress(Exception):
+                    client.close()
+        return None
+
+    def _released(self, client: Any) -> None:
+        for _ in range(3):
+            with contextlib.suppress(Exception):
+                client.release_session()
+                return
+            self._clock.sleep(_POLL)
+        client.release_session()
+
+    def close(self) -> None:
+        """Release the session; a server that is gone is no error."""
+        self._drop()
+
+    def _open(self, where: str) -> Any:
+        warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3, retries, …
+        if where.startswith("sc://"):
+            session = self._open_connect(where)
+        else:
+            session = self._open_local(where)
+        self._session, self._url = session, where
+        session.sql(_ANSWER).collect()
+        return session
+
+    def _open_connect(self, where: str) -> Any:
+        from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
+
+        # As the builder does: pyspark.sql.functions then makes Connect's columns, not the JVM's.
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+        session_id = str(uuid.uuid4())
+        session = SparkSession(connection=self._channel(_with_session(where, session_id)))
+        session.client.set_retry_policies([_bounded_retries()])
+        with self._lock:
+            # What SparkSession.builder does after creating one; a user's getActiveSession() in
+            # the batch thread then finds it, also after a reconnect.
+            SparkSession._default_session = session  # noqa: SLF001
+            SparkSession._active_session.session = session  # noqa: SLF001
+        self.session_id = session_id
+        return session
+
+    def _channel(self, url: str) -> Any:
+        """How to call a server: PySpark's own way, or ours where we know its token."""
+        token = self._token()
+        if token is None:
+            return url
+        from fleet.worker.batch.spark_token import BearerChannel  # noqa: PLC0415 - loads PySpark
+
+        return BearerChannel(url, token)
+
+    def _open_local(self, master: str) -> Any:
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+
+        # Spark would take the first python3 of PATH, which need not be this environment's.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.master(master).appName(self._app)
+        builder = builder.config("spark.ui.enabled", "false")
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
+        builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
+        self.session_id = None
+        return builder.getOrCreate()
+
+    def _drop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(Exception):
+                session.stop()
+
+
+def frame_of(spark: Any, table: pa.Table) -> Any:
+    """An Arrow table with the columns of Spark's Kafka source as a DataFrame."""
+    return spark.createDataFrame(table, spark_schema())
+
+
+def is_spark_failure(error: BaseException | None) -> bool:
+    """Whether Spark itself failed (connection, session, JVM), not what the user asked of it [9].
+
+    The first error of PySpark's in the chain decides. One of gRPC's own counts where PySpark's
+    client made the call: a client of the user's (a database, a queue) may speak gRPC as well, and
+    its failures are the entrypoint's.
+    """
+    seen = 0
+    while error is not None and seen < 10:
+        module = type(error).__module__.partition(".")[0]
+        if module == "pyspark":
+            return _names_spark_failure(error)
+        if module == "grpc" and _called_by_pyspark(error):
+            return True
+        if module == "py4j" and type(error).__name__ in {"Py4JNetworkError", "Py4JError"}:
+            return True
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return False
+
+
+def _names_spark_failure(error: BaseException) -> bool:
+    if type(error).__name__ == "PythonException":
+        return False  # a function of the user's, in a task: its text may quote anything
+    condition = _condition(error)
+    if any(word in condition for word in _GONE):
+        return True
+    status = getattr(getattr(error, "_grpc_status_code", None), "name", "")
+    if status in _NO_ANSWER:
+        return True
+    text = str(error)
+    # Where the server told no more than a status, PySpark makes no other class of it.
+    plain = type(error).__name__ == "SparkConnectGrpcException" and not condition
+    return (plain and "StatusCode.UNAVAILABLE" in text) or any(w in text for w in _GONE_TEXT)
+
+
+def _called_by_pyspark(error: BaseException) -> bool:
+    """Whether the call that gRPC refused was made by PySpark: the innermost frame not gRPC's."""
+    modules = [
+        str(frame.f_globals.get("__name__", ""))
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    callers = [name for name in modules if name.partition(".")[0] != "grpc"]
+    return bool(callers) and callers[-1].partition(".")[0] == "pyspark"
+
+
+def _condition(error: BaseException) -> str:
+    with contextlib.suppress(Exception):
+        return str(error.getCondition() or "")  # type: ignore[attr-defined]  # PySparkException's
+    return ""
+
+
+def _bounded_retries() -> Any:
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+
+    return DefaultPolicy(
+        max_retries=4, initial_backoff=50, backoff_multiplier=3.0, max_backoff=1000, jitter=50
+    )
+
+
+def in_clear(url: str) -> bool:
+    """Whether an address asks for its token to be sent without TLS (`use_ssl=false`)."""
+    given = url.partition("/;")[2].lower().split(";")
+    return url.startswith("sc://") and "use_ssl=false" in given
+
+
+def _with_session(url: str, session_id: str) -> str:
+    """A Connect address that names our user and session."""
+    base, _, parameters = url.partition("/;")
+    kept = [p for p in parameters.split(";") if p and not p.startswith("session_id=")]
+    if not any(p.startswith("user_id=") for p in kept):
+        kept.append(f"user_id={_USER}")
+    return f"{base.rstrip('/')}/;" + ";".join([*kept, f"session_id={session_id}"])
+
+
+def safe(url: str | None) -> str | None:
+    """The address without parameters, which may hold a token."""
+    return None if url is None else url.partition("/;")[0]
+
+
+def first_line(error: BaseException) -> str:
+    """The line of an error that tells most: gRPC hides it behind the kind of its object."""
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
+    detail = next((line for line in lines if line.startswith("details =")), None)
+    return (detail or (lines[0] if lines else type(error).__name__))[:300]

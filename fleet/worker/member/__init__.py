@@ -1,0 +1,1 @@
+"""One member of a group: the thread that owns the Consumer."""

@@ -1,0 +1,194 @@
+"""Partitions that cannot simply go on: records that are gone, quarantine, a fetch that stopped.
+
+Problem: retention or a recreated topic may remove records before they were read, and librdkafka
+then stops fetching that partition for good. Choice: the loss is named with its offsets and the
+spec decides [7]: `stop` quarantines just that partition, `skip` goes on at the log start; a
+stopped fetch is assigned again once no batch is in hand. Cost: under the eager protocol that
+begins the other partitions again at their committed offsets, too (their prepared rows are read
+twice, never processed twice).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.model import TopicPartition
+from fleet.worker.events import Events
+from fleet.worker.member.member_state import MemberState
+from fleet.worker.member.pipeline import Pipeline
+from fleet.worker.member.protocols import MemberProtocol
+from fleet.worker.offsets.assigning import Assigner, Start
+
+OUT_OF_RANGE: Final = -140
+QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
+"""Unknown topic or id, end of partition, unknown partition: nothing to be told as an error."""
+PERHAPS_GONE: Final = frozenset({3, 100, 103, -188, -190})
+"""After these a topic may have been deleted, or made again."""
+
+
+class Losses:
+    """Works on one membership's pipeline, on the consumer thread."""
+
+    def __init__(
+        self,
+        *,
+        consumer: Any,
+        pipeline: Pipeline,
+        assigner: Assigner,
+        protocol: MemberProtocol,
+        state: MemberState,
+        skip: bool,
+        events: Events,
+    ) -> None:
+        self._consumer = consumer
+        self._pipeline = pipeline
+        self._assigner = assigner
+        self._protocol = protocol
+        self._state = state
+        self._skip = skip
+        self._events = events
+        self._later: set[TopicPartition] = set()
+        self._told: dict[TopicPartition, tuple[int, int]] = {}
+
+    def out_of_range(self, tp: TopicPartition) -> None:
+        """The next record is gone while it was being read.
+
+        A batch in hand may have read its own records before they went: its commit comes first,
+        else they would be called lost, too.
+        """
+        if tp not in self._state.partitions or tp in self._pipeline.quarantined:
+            return
+        if self._pipeline.touches([tp]):
+            self._later.add(tp)
+            return
+        self._later.discard(tp)
+        before = self._pipeline.start_of(tp)
+        (start,) = self._assigner.starts(self._consumer, [tp])
+        former_id = before.known_id if before is not None else None
+        if start.anew or (former_id is not None and start.known_id not in {None, former_id}):
+            self._begin_anew(tp)
+            return
+        if start.gone:
+            self._pipeline.drop([tp])
+            self._pipeline.start_partition(start, reads=False)
+            return
+        if start.lost is None and start.position > self._assigner.end(tp):
+            first = self._assigner.first(tp)
+            start = Start(
+                tp=tp,
+                topic_id=start.topic_id,
+                position=first,
+                committed=start.committed,
+                replay_to=None,
+                lost=(start.position, first),
+            )
+        self._pipeline.drop([tp])
+        self._pipeline.start_partition(start, reads=True)
+        self._pipeline.stopped.add(tp)
+        if start.lost is not None:
+            self.report(start)
+
+    def recreated(self, ids: Mapping[str, str]) -> None:
+        """Begin topics anew whose id is another than the one we began; ids by topic."""
+        for tp in sorted(self._state.partitions):
+            start, now = self._pipeline.start_of(tp), ids.get(tp.topic)
+            if start is None or now is None:
+                continue
+            if start.known_id not in {None, now}:
+                self._begin_anew(tp)
+            elif tp in self._pipeline.gone:
+                self._begin_again(tp, start)
+
+    def _begin_again(self, tp: TopicPartition, start: Start) -> None:
+        """It is there after all: a broker that did not know it yet said otherwise."""
+        if start.gone:
+            (start,) = self._assigner.starts(self._consumer, [tp])
+        self._pipeline.drop([tp])
+        self._pipeline.start_partition(start, reads=False)
+        if not start.gone:
+            self._pipeline.stopped.add(tp)
+
+    def _begin_anew(self, tp: TopicPartition) -> None:
+        """Read a topic that was made again from its beginning, once no batch is in hand."""
+        start = self._assigner.anew(tp, self._pipeline.start_of(tp))
+        self._pipeline.drop([tp])
+        self._pipeline.start_partition(
+            start, reads=False
+        )  # what the old fetch still brings is not its own
+        if not start.gone:
+            self._pipeline.stopped.add(tp)
+            self.made_again(start)
+
+    def made_again(self, start: Start) -> None:
+        """Name it; nothing is lost."""
+        told = "" if start.former is None else f"; the old topic's offset {start.former} is void"
+        self._events.log(
+            f"topic {start.tp.topic} was deleted and made again, its id is {start.topic_id} now: "
+            f"{start.tp} is read from its beginning, {start.position}{told}"
+        )
+        self._events.emit(
+            "topic_made_again",
+            partition=str(start.tp),
+            topic_id=start.topic_id,
+            position=start.position,
+            former=start.former,
+        )
+
+    def report(self, start: Start) -> None:
+        """Name what was lost, once; stop the partition, or go on behind the loss."""
+        assert start.lost is not None
+        if self._skip and self._told.get(start.tp) == start.lost:
+            return  # librdkafka and a look of our own may both have seen it
+        self._told[start.tp] = start.lost
+        first, after = start.lost
+        if after > first:
+            self._state.lost_records += after - first
+            what = f"records {first} to {after - 1} of {start.tp} are gone and were never read"
+        else:
+            what = (
+                f"{start.tp} ends before the committed offset {first}: "
+                "it was truncated or created again"
+            )
+        self._events.emit("lost_records", partition=str(start.tp), first=first, after=after)
+        if self._skip:
+            self._events.log(f"{what}; going on at {after} (worker.on_truncated: skip)")
+            return
+        told = f"{what} (worker.on_truncated: stop; skip would go on at {after})"
+        self._pipeline.quarantine(start.tp, first, told, 0)
+
+    def lift(self, lifted: set[TopicPartition]) -> None:
+        """Read partitions again whose quarantine was lifted; empties the set."""
+        while lifted:
+            tp = lifted.pop()
+            if tp in self._pipeline.quarantined and tp in self._state.partitions:
+                self._pipeline.quarantined.discard(tp)
+                self._state.error = None
+                self._events.log(f"{tp} is read again: its quarantine was lifted")
+                self._pipeline.rewind([tp])
+
+    def restart(self) -> None:
+        """Assign partitions again whose fetch stopped, once no batch is in hand."""
+        pipeline = self._pipeline
+        for tp in sorted(self._later):
+            if not pipeline.touches([tp]):
+                self._later.discard(tp)  # also where it is not ours any more
+                self.out_of_range(tp)
+        stopped = self._state.partitions & pipeline.stopped
+        stopped -= pipeline.quarantined | pipeline.gone
+        if not stopped or pipeline.busy:
+            return
+        others = self._state.partitions - stopped
+        all_again = self._protocol.restart(
+            self._consumer, self._at_start(stopped), self._at_start(others)
+        )
+        for tp in self._state.partitions if all_again else stopped:
+            start = pipeline.start_of(tp)
+            if start is not None:
+                pipeline.drop([tp])
+                pipeline.start_partition(start, reads=tp not in pipeline.quarantined)
+        pipeline.stopped -= stopped
+
+    def _at_start(self, tps: frozenset[TopicPartition]) -> list[KafkaPartition]:
+        starts = [self._pipeline.start_of(tp) for tp in sorted(tps)]
+        return [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts if s]

@@ -1,0 +1,127 @@
+"""What a membership is bound to, how it stands, and how it ended.
+
+`MemberState` is written by the consumer thread and read by the others: plain attributes; a reader
+may see one a moment before another, which no reader minds.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from fleet.clock import Clock
+from fleet.model import TopicPartition
+from fleet.slots import Phase
+
+
+@dataclass(slots=True, kw_only=True)
+class MemberState:
+    """One membership's state and counts since it began."""
+
+    phase: Phase = Phase.JOINING
+    member_id: str | None = None
+    joined_at: float | None = None
+    """Wall time of subscribe()."""
+    assigned: bool = False
+    """Whether an assignment (an empty one too) has arrived."""
+    partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
+    quarantined: frozenset[TopicPartition] = field(default_factory=frozenset)
+    batches: int = 0
+    records: int = 0
+    busy_seconds: float = 0.0
+    lost_records: int = 0
+    dead_letters: int = 0
+    last_commit_at: float | None = None
+    error: str | None = None
+    failed: bool = False
+    """The last batch failed, in part or whole; that a partition is stopped since is no failure."""
+    failing_since: float | None = None
+    """Monotonic time since when nothing that the entrypoint is given goes well [43]."""
+    unclean: bool = False
+    asked_to_drain: bool = False
+    """Written by who asks: the thread itself may hear of it only when brokers answer again."""
+    moved_at: float = 0.0
+    """Monotonic time of the consumer thread's last turn."""
+    waiting_since: float | None = None
+    """Monotonic time since when the consumer thread waits for brokers."""
+
+    @property
+    def told(self) -> Phase:
+        """The phase that others shall know: draining from the moment that it is asked for."""
+        begins = self.asked_to_drain and self.phase in {Phase.JOINING, Phase.ACTIVE}
+        return Phase.DRAINING if begins else self.phase
+
+    @contextmanager
+    def waits(self, clock: Clock) -> Iterator[None]:
+        """Around every call of the consumer thread that returns only when brokers answer, or when
+        its own patience has ended: brokers that are away are no reason to restart a worker.
+        """
+        if self.waiting_since is not None:
+            yield
+            return
+        self.waiting_since = clock.monotonic()
+        try:
+            yield
+        finally:
+            self.moved_at, self.waiting_since = clock.monotonic(), None
+
+    def moves(self, now: float, *, stalled: float, patience: float) -> bool:
+        """Whether the consumer thread moves: it turned less than `stalled` seconds ago, or waits
+        for brokers for less than `patience` and that.
+        """
+        since = self.waiting_since  # once: it may be taken back meanwhile
+        if since is not None:
+            return now - since < patience + stalled
+        return now - self.moved_at < stalled
+
+
+class Drain(StrEnum):
+    """What follows once the batch in hand is committed."""
+
+    CLOSE = "close"
+    """Handover or end: close the consumer; static members send no LeaveGroup."""
+    HOLD = "hold"
+    """Leave together: stay a member, paused, until told to close or to go on."""
+    STILL = "still"
+    """Poll no more, heartbeat on: whom the batched leave removes must not join again."""
+    REJOIN = "rejoin"
+    """Leave and join again once: one forced rebalance."""
+
+
+class End(StrEnum):
+    """How a membership ended."""
+
+    CLOSED = "closed"
+    FENCED = "fenced"
+    UNRELEASED = "unreleased"
+    """Refused (111): the coordinator believes that the instance id has another owner."""
+    FATAL = "fatal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The end of a membership; `clean`: nothing of ours is still running."""
+
+    how: End
+    sentence: str
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipOptions:
+    """What a membership is bound to."""
+
+    options: dict[str, Any]
+    topics: tuple[str, ...]
+    open_at: float
+    """Wall time before which it must not subscribe [19]."""
+    drain_timeout: float
+    patience: float
+    """Seconds it waits for brokers before a batch is void: the session timeout [32]."""
+    skip_truncated: bool
+    metadata_refresh: float
+    """Seconds between two looks at topics: new partitions, topics made again."""
+    commit_delay: float
+    """Seconds between a batch's end and its first commit: for fault tests."""
+    revision: str

@@ -1,0 +1,450 @@
+"""The one thread that owns the Consumer, from joining to leaving.
+
+Problem: librdkafka's calls from several threads block each other for seconds, and a commit that
+another thread makes inside a rebalance callback hangs [1]. Choice: one thread polls shortly and
+serves a queue of commands; `on_revoke` serves the same queue while it waits for the batch in
+hand, and commits inside the callback [6]. Others only post commands and read `standing`. Cost:
+a command waits for the poll in progress, at most 20 ms.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.clock import Clock
+from fleet.errors import FleetError, Unreachable
+from fleet.model import TopicPartition
+from fleet.slots import Phase
+from fleet.text import plural
+from fleet.worker.batch.batch_reader import BatchReader
+from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.events import Events, names
+from fleet.worker.member.backing_off import BackingOff
+from fleet.worker.member.command_queue import Commands
+from fleet.worker.member.fetching import Fetching
+from fleet.worker.member.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses
+from fleet.worker.member.member_state import Drain, End, Ended, MembershipOptions, MemberState
+from fleet.worker.member.pipeline import Pipeline
+from fleet.worker.member.protocols import MemberProtocol, end_of, verdict
+from fleet.worker.offsets.assigning import Assigner, look_around
+from fleet.worker.offsets.topics import TopicWatch
+
+_IDLE_POLL: Final = 0.02
+_BUSY_POLL: Final = 0.01
+_STILL: Final = 0.05
+"""Seconds to wait for commands where nothing is read."""
+_OTHERS_HEAR: Final = 0.25
+"""Least seconds from a cooperative revocation to the rejoin that it brings. Rejoining within
+milliseconds ends the round for a member that has not synced yet: it is answered 27, joins again
+with all it had, learns only then what to give up, and costs a third round."""
+_UNCLEAN_SECONDS: Final = 5.0
+
+
+class Membership:
+    """One member of one group; start() once, ended is set when it is over."""
+
+    def __init__(
+        self,
+        *,
+        terms: MembershipOptions,
+        protocol: MemberProtocol,
+        reading: BatchReader,
+        runner: BatchRunner,
+        assigner: Assigner,
+        marks: Callable[[], frozenset[TopicPartition]],
+        poisoned: Callable[[TopicPartition, int, str, int], None],
+        backing_off: BackingOff,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self.state = MemberState(moved_at=clock.monotonic())
+        self.ended: Ended | None = None
+        self._terms = terms
+        self._protocol = protocol
+        self._reading = reading
+        self._runner = runner
+        self._assigner = assigner
+        self._quarantine = marks
+        self._poisoned = poisoned
+        self._backing_off = backing_off
+        self._clock = clock
+        self._events = events
+        self._commands = Commands()
+        self._drain: Drain | None = None
+        self._drain_by = 0.0
+        self._lifts: set[TopicPartition] = set()
+        self._fetching = Fetching()
+        self._fatal: FleetError | None = None
+        self._done = False
+        self._joined: float | None = None
+        self._consumer: Any = None
+        self._flow: Pipeline | None = None
+        self._thread = threading.Thread(target=self._run, name="member", daemon=True)
+
+    # --- asked by other threads ------------------------------------------------------------
+
+    def start(self) -> None:
+        """Build the consumer and join when `open_at` has come."""
+        self._thread.start()
+
+    def drain(self, then: Drain) -> None:
+        """Read no more, finish the batch in hand, commit, then `then`. Repeating it is harmless.
+
+        Told at once: the thread may hear of it only when a broker answers again.
+        """
+        self.state.asked_to_drain |= then is not Drain.REJOIN
+        self._commands.put(lambda: self._begin_drain(then))
+
+    def go_on(self) -> None:
+        """Take a HOLD back: read again."""
+        self.state.asked_to_drain = False
+        self._commands.put(self._resume)
+
+    def lift(self, tps: frozenset[TopicPartition]) -> None:
+        """Read quarantined partitions again."""
+        self._commands.put(lambda: self._lifts.update(tps))
+
+    def abort(self) -> None:
+        """Stop at once: commit nothing, the batch in hand is void."""
+        self._commands.put(self._abort)
+
+    def spare(self) -> None:
+        """Say that the batch in hand is not what ends this worker."""
+        self._commands.put(self._spare)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the end; whether it has come."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # --- the thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        how, sentence = End.CLOSED, "closed"
+        try:
+            with self.state.waits(self._clock):
+                self._connect()
+            self._await_gate()
+            if not self._done:
+                self._subscribe()
+            while not self._done:
+                self._turn()
+        except FleetError as error:
+            how, sentence = end_of(error), str(error)
+        except KafkaException as error:
+            how, sentence = end_of(verdict(error.args[0])), error.args[0].str()
+        except Exception as error:  # noqa: BLE001 - a bug of ours must end the worker, not idle it
+            how, sentence = End.FATAL, f"{type(error).__name__}: {error}"
+        finally:
+            clean = self._close(how)
+            # Clients whose callbacks refer to us would stay, with threads and pipes, until gc.
+            self._consumer = self._flow = None
+            for name in ("_losses", "_topics", "_assigner", "_reading"):
+                self.__dict__.pop(name, None)
+        self.ended = Ended(how=how, sentence=sentence, clean=clean)
+
+    def _connect(self) -> None:
+        """Everything that can be done before a join: connections, coordinator, metadata [19]."""
+        self._consumer = Consumer({**self._terms.options, "error_cb": self._on_error})
+        self._flow = Pipeline(
+            consumer=self._consumer,
+            reading=self._reading,
+            runner=self._runner,
+            state=self.state,
+            revision=self._terms.revision,
+            patience=self._terms.patience,
+            post=self._commands.put,
+            poisoned=self._poisoned,
+            backing_off=self._backing_off,
+            clock=self._clock,
+            events=self._events,
+            commit_delay=self._terms.commit_delay,
+        )
+        self._losses = Losses(
+            consumer=self._consumer,
+            pipeline=self._flow,
+            assigner=self._assigner,
+            protocol=self._protocol,
+            state=self.state,
+            skip=self._terms.skip_truncated,
+            events=self._events,
+        )
+        self._topics = TopicWatch(
+            self._assigner.ask_ids, every=self._terms.metadata_refresh, clock=self._clock
+        )
+        terms, deadline = self._terms, self._clock.monotonic() + self._terms.patience
+        while not self._done:
+            try:
+                self._assigner.cluster = look_around(self._consumer, terms.topics, self._events)
+                return
+            except KafkaException as error:
+                self._on_error(error.args[0])  # what waiting does not mend ends it below
+                if self._clock.monotonic() >= deadline:
+                    raise Unreachable(
+                        f"no broker answers at {terms.options['bootstrap.servers']} "
+                        f"({error.args[0].str()})"
+                    ) from error
+            self._commands.serve(0.2)
+            self._check()
+
+    def _await_gate(self) -> None:
+        # Wall time only once: it may be set while we wait.
+        opens = self._clock.monotonic() + (self._terms.open_at - self._clock.now())
+        while not self._done:
+            left = opens - self._clock.monotonic()
+            if left <= 0:
+                return
+            if left > 0.05:
+                self._commands.serve(min(left - 0.03, 0.1))
+            else:
+                self._clock.sleep(left)
+            self.state.moved_at = self._clock.monotonic()
+            self._check()
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(
+            list(self._terms.topics),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
+        self.state.joined_at = self._clock.now()
+        self._joined = self._clock.monotonic()
+        self._events.emit("subscribed")
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        assert self._flow is not None
+        return self._flow
+
+    def _turn(self) -> None:
+        """One look at everything."""
+        self.state.moved_at = self._clock.monotonic()
+        self.state.quarantined = frozenset(self._pipeline.quarantined)
+        self._commands.serve(0.0)
+        self._check()
+        if self._drain is Drain.STILL and not self._pipeline.busy:
+            self.state.phase = Phase.CLOSED
+            self._commands.serve(_STILL)
+            return
+        self._losses.lift(self._lifts)
+        if self._pipeline.gone:
+            self._topics.soon()
+        with self.state.waits(self._clock):
+            self._losses.recreated(self._topics.look({tp.topic for tp in self.state.partitions}))
+            self._losses.restart()
+        still = self._pause_and_resume()
+        timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
+        for error, tp, _ in self._reading.take(self._consumer, timeout=timeout):
+            self._on_message_error(error, tp)
+        self._commands.serve(0.0)  # a batch that was done meanwhile
+        if still and (self._pipeline.busy or self._drain in {None, Drain.HOLD}):
+            self._commands.serve(_STILL)
+        self._check()
+        if self._done:
+            return
+        if self._drain is None:
+            self._pipeline.step()
+            self._note_active()
+        else:
+            self._go_on_draining()
+
+    def _check(self) -> None:
+        if self._fatal:
+            raise self._fatal
+
+    def _pause_and_resume(self, anew: frozenset[TopicPartition] = frozenset()) -> bool:
+        """Fetch what may be read; True where nothing may. anew: whose pause is not known."""
+        owned = self.state.partitions
+        held = owned
+        if self._drain is None:
+            held = self._reading.to_pause() | self._pipeline.unsettled | self._pipeline.quarantined
+        return self._fetching.hold(self._consumer, held, owned=owned, anew=anew)
+
+    def _note_active(self) -> None:
+        state = self.state
+        state.assigned = state.assigned or self._idles()
+        if state.phase is Phase.JOINING and state.assigned and not state.failing_since:
+            idle = not self._pipeline.busy and not self._pipeline.unsettled
+            empty = idle and self._reading.seen_all_ends()
+            if state.batches or empty:
+                state.phase = Phase.ACTIVE
+                self._events.emit("phase", phase="active")
+
+    def _idles(self) -> bool:
+        """Whether a member has been left without partitions, which KIP-848 clients are not told."""
+        joined, patience = self._joined, self._protocol.idle_after
+        if joined is None or patience is None or self._clock.monotonic() - joined < patience:
+            return False
+        return (self._pipeline.generation() or 0) > 0
+
+    # --- draining --------------------------------------------------------------------------
+
+    def _begin_drain(self, then: Drain) -> None:
+        if self._drain in {None, Drain.HOLD, Drain.STILL} and not self._done:
+            if self._drain is None:
+                self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
+                self._spare()
+                self.state.phase = Phase.DRAINING
+            self._done = self._drain is Drain.STILL and then is Drain.CLOSE  # not one poll more
+            self._drain = then
+        if self.state.joined_at is None and then is Drain.CLOSE:
+            self._done = True  # not even subscribed
+
+    def _spare(self) -> None:
+        if self._flow is not None:
+            self._flow.spare()
+
+    def _abort(self) -> None:
+        self._done = True
+        if self._flow is not None:
+            self._flow.lose(self.state.partitions)
+
+    def _resume(self) -> None:
+        if self._drain in {Drain.HOLD, Drain.STILL}:
+            self._drain = None
+            self.state.phase = Phase.ACTIVE
+            self._pipeline.rewind(sorted(self.state.partitions))
+
+    def _go_on_draining(self) -> None:
+        self._pipeline.drop(self.state.partitions)
+        if self._pipeline.busy:
+            self._pipeline.settle()
+            if self._pipeline.running and self._clock.monotonic() >= self._drain_by:
+                self._cut_short("the drain")
+        if self._pipeline.busy:
+            return
+        self._pipeline.commit_chosen()
+        if self._pipeline.unsettled and self._clock.monotonic() < self._drain_by:
+            return  # a successor would choose anew, and skip what came meanwhile [42]
+        if self._drain is Drain.CLOSE:
+            self._done = True
+        elif self._drain is Drain.HOLD:
+            self.state.phase = Phase.DRAINED
+        elif self._drain is Drain.REJOIN:
+            self._rejoin()
+
+    def _cut_short(self, what: str) -> None:
+        if not self.state.unclean:
+            self._events.log(f"{what} ran into drain_timeout: interrupting the batch")
+            self.state.unclean = True
+            self._pipeline.interrupt()
+
+    def _rejoin(self) -> None:
+        """unsubscribe() makes even a static member send LeaveGroup; the join follows at once."""
+        self._events.log("leaving and joining again: a forced rebalance was asked for")
+        self.state.assigned = False
+        self._consumer.unsubscribe()
+        deadline = self._clock.monotonic() + 2.0
+        while self.state.partitions and self._clock.monotonic() < deadline:
+            self._consumer.consume(1, 0.01)
+        self._drain = None
+        self.state.phase = Phase.JOINING
+        self._subscribe()
+
+    def _close(self, how: End) -> bool:
+        """Close the consumer; whether nothing of ours runs on."""
+        clean = self._flow is None or not self._flow.running
+        if self._flow is not None and not clean:
+            self._flow.interrupt()
+        self._done = True
+        if self._consumer is not None:
+            try:
+                with self.state.waits(self._clock):
+                    self._consumer.close()
+            except (KafkaException, RuntimeError, FleetError) as error:
+                self._events.log(f"closing the consumer: {error}")
+        self.state.partitions = frozenset()
+        self._events.emit("closed", how=str(how))
+        return clean and not self.state.unclean
+
+    # --- callbacks: all on this thread, inside consume() or close() [1] --------------------
+
+    def _on_assign(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
+        tps = sorted(TopicPartition(each.topic, each.partition) for each in partitions)
+        with self.state.waits(self._clock):
+            starts = self._assigner.starts(consumer, tps)
+        marked = self._quarantine() & frozenset(tps)
+        self._pipeline.quarantined |= marked
+        self.state.partitions |= frozenset(tps)
+        for start in starts:
+            reads = self._drain is None and start.tp not in marked
+            self._pipeline.start_partition(start, reads=reads)
+            if start.lost is not None:
+                self._losses.report(start)
+            if start.anew:
+                self._losses.made_again(start)
+        self._pipeline.commit_chosen(assigned=False)
+        at = [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts]
+        self._protocol.assign(consumer, at)
+        self.state.member_id = consumer.memberid() or self.state.member_id
+        self.state.assigned = True
+        # librdkafka keeps a pause over a rebalance: say what shall be before the first fetch.
+        self._pause_and_resume(frozenset(tps))
+        self._events.log(f"assigned {plural(len(tps), 'partition')}: {names(tps)}")
+        self._events.emit(
+            "assigned",
+            partitions={str(s.tp): s.position for s in starts},
+            generation=self._pipeline.generation(),
+        )
+
+    def _on_revoke(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
+        began = self._clock.monotonic()
+        tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)
+        self._pipeline.drop(tps)
+        if not self._done:
+            self._finish(tps)
+        self._pipeline.lose(tps)
+        self.state.partitions -= tps
+        self._fetching.drop(tps)
+        if self._terms.options.get("partition.assignment.strategy") == "cooperative-sticky":
+            while not self._done and (left := began + _OTHERS_HEAR - self._clock.monotonic()) > 0:
+                self._commands.serve(min(left, _STILL))
+        self._protocol.unassign(consumer, partitions)
+        self._events.log(f"revoked {plural(len(tps), 'partition')}: {names(sorted(tps))}")
+        self._events.emit("revoked", partitions=[str(tp) for tp in sorted(tps)])
+
+    def _finish(self, tps: frozenset[TopicPartition]) -> None:
+        """Serve the queue until nothing of these is uncommitted, within drain_timeout [6, 42]."""
+        deadline = self._clock.monotonic() + self._terms.drain_timeout
+        while self._pipeline.touches(tps) or self._pipeline.unsettled & tps:
+            self.state.moved_at = self._clock.monotonic()
+            self._commands.serve(_STILL)
+            self._pipeline.commit_chosen()
+            self._pipeline.settle()
+            if self._clock.monotonic() < deadline:
+                continue
+            if not self._pipeline.touches(tps):
+                return
+            self._cut_short("the revocation")
+            if self._clock.monotonic() >= deadline + _UNCLEAN_SECONDS:
+                return  # without its token it cannot commit; its watchdog sees to the rest
+
+    def _on_lost(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
+        tps = frozenset(TopicPartition(each.topic, each.partition) for each in partitions)
+        if self._pipeline.touches(tps):
+            self._pipeline.interrupt()
+        self._pipeline.lose(tps)
+        self.state.partitions -= tps
+        self._fetching.drop(tps)
+        self._protocol.unassign(consumer, partitions)
+        self._events.log(f"lost {names(sorted(tps))}: nothing of them is committed any more")
+        self._events.emit("lost", partitions=[str(tp) for tp in sorted(tps)])
+
+    def _on_error(self, error: Any) -> None:
+        """A fatal error ends the worker, weather is told once in a while."""
+        self._fatal = self._fatal or verdict(error)
+        if self._fatal is None:
+            self._events.log_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
+
+    def _on_message_error(self, error: Any, tp: TopicPartition | None) -> None:
+        if error.code() in PERHAPS_GONE:
+            self._topics.soon()
+        if error.code() == OUT_OF_RANGE and tp is not None:
+            with self.state.waits(self._clock):
+                self._losses.out_of_range(tp)
+        elif error.code() not in QUIET:
+            self._on_error(error)

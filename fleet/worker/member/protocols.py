@@ -1,0 +1,172 @@
+"""How a member speaks to its coordinator: the options and answers that differ by protocol.
+
+The classic protocol is here, KIP-848 (`protocol: consumer`) in `consumer_protocol`. What the
+codes mean is one table for both: each code has one meaning, and only one protocol knows some.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClassicWorker, ConsumerWorker
+from fleet.errors import FleetError
+from fleet.worker.member.consumer_protocol import ConsumerGroup
+from fleet.worker.member.member_state import End
+
+FENCED: Final = 82
+UNRELEASED: Final = 111
+_WRAPPED: Final = -150
+"""librdkafka's own fatal error; what poll() returns of it does not say fatal()."""
+FATAL: Final = {
+    23: "no assignor in common with the group's other members (23): all of them must leave before "
+    "one of another assignor joins",
+    24: "the broker refuses the group id (24)",
+    26: "worker.session_timeout is outside the broker's group.min/max.session.timeout.ms (26)",
+    29: "not authorised to read the topics (29): give this principal READ on them",
+    30: "not authorised for the group (30): give this principal READ on it",
+    69: "the coordinator does not know the group any more (69)",
+    81: "the group has reached the broker's group.max.size (81)",
+    112: "the broker does not have the assignor that the group asks for (112)",
+}
+"""Codes after which a member never works by waiting, with what to do [10]."""
+RETRIED: Final = frozenset({22, 27, 113, 7, 14, 15, 16, 19, 88, -185, -195, -187, -180, -166})
+"""Of a commit: rebalance in progress, stale epoch, and weather between us and the coordinator.
+
+22 is among them: in a cooperative rebalance kept partitions stay ours while the generation moves
+on, and a commit sent just before the JoinGroup response is answered with 22. Its retry carries
+the new generation; where the membership is really over, the token is void by then.
+"""
+VOID: Final = frozenset({25, 82, 110, -142, -144, -150})
+"""Of a commit: the membership that the batch belongs to is over [2]."""
+
+
+class Fenced(FleetError):
+    """Another process uses our instance id (82)."""
+
+
+class Unreleased(FleetError):
+    """The coordinator believes that another member still has our instance id (111)."""
+
+
+class MemberProtocol(Protocol):
+    """What a protocol decides."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether a newcomer is refused while a member with its instance id is known [17]."""
+        ...
+
+    @property
+    def idle_after(self) -> float | None:
+        """Seconds after which a member without partitions has none; None: it is told so."""
+        ...
+
+    def options(self, instance_id: str | None) -> dict[str, Any]:
+        """Librdkafka's options for membership."""
+        ...
+
+    def assign(self, consumer: Any, partitions: Sequence[Any]) -> None:
+        """Accept newly assigned partitions at their offsets."""
+        ...
+
+    def unassign(self, consumer: Any, partitions: Sequence[Any]) -> None:
+        """Give partitions up."""
+        ...
+
+    def restart(self, consumer: Any, stopped: Sequence[Any], others: Sequence[Any]) -> bool:
+        """Fetch `stopped` again at their offsets; True where `others` began again, too."""
+        ...
+
+
+class ClassicProtocol:
+    """JoinGroup and SyncGroup, range or cooperative-sticky, static or dynamic."""
+
+    exclusive = False
+    idle_after = None
+
+    def __init__(self, worker: ClassicWorker) -> None:
+        self._worker = worker
+        self._incremental = worker.assignor == "cooperative-sticky"
+
+    def options(self, instance_id: str | None) -> dict[str, Any]:
+        """See MemberProtocol.options. Static membership is the instance id's presence."""
+        worker = self._worker
+        static = {} if instance_id is None else {"group.instance.id": instance_id}
+        return {
+            "group.protocol": "classic",
+            "partition.assignment.strategy": worker.assignor,
+            "session.timeout.ms": int(worker.session_timeout * 1000),
+            "heartbeat.interval.ms": int(worker.heartbeat_interval * 1000),
+            "max.poll.interval.ms": int(worker.max_poll_interval * 1000),
+            **static,
+        }
+
+    def assign(self, consumer: Any, partitions: Sequence[Any]) -> None:
+        """See MemberProtocol.assign."""
+        if self._incremental:
+            consumer.incremental_assign(list(partitions))
+        else:
+            consumer.assign(list(partitions))
+
+    def unassign(self, consumer: Any, partitions: Sequence[Any]) -> None:
+        """See MemberProtocol.unassign."""
+        if self._incremental:
+            consumer.incremental_unassign(list(partitions))
+        else:
+            consumer.unassign()
+
+    def restart(self, consumer: Any, stopped: Sequence[Any], others: Sequence[Any]) -> bool:
+        """See MemberProtocol.restart. The eager protocol can only replace the whole assignment."""
+        if self._incremental:
+            consumer.incremental_unassign(list(stopped))
+            consumer.incremental_assign(list(stopped))
+            return False
+        consumer.assign([*stopped, *others])
+        return True
+
+
+def protocol_of(settings: WorkerSettings) -> MemberProtocol:
+    """The protocol of these settings, which declare a worker."""
+    worker = settings.group.worker
+    if isinstance(worker, ConsumerWorker):
+        return ConsumerGroup(worker)
+    assert isinstance(worker, ClassicWorker)
+    return ClassicProtocol(worker)
+
+
+def is_fenced(error: Any) -> bool:
+    """Whether a KafkaError says that another process uses our instance id.
+
+    librdkafka wraps 82 into its own fatal error (-150) and keeps the code only in its words.
+    """
+    if error.code() in {FENCED, -144}:
+        return True
+    return bool(error.code() == _WRAPPED and "fenced" in error.str().lower())
+
+
+def is_unreleased(error: Any) -> bool:
+    """Whether a KafkaError says that our instance id has another owner yet (111).
+
+    Wrapped into -150 as well, with the broker's words for UNRELEASED_INSTANCE_ID.
+    """
+    if error.code() == UNRELEASED:
+        return True
+    return bool(error.code() == _WRAPPED and "still used by another member" in error.str().lower())
+
+
+def verdict(error: Any) -> FleetError | None:
+    """What a KafkaError outside a commit means: Fenced, fatal in words, or None for weather."""
+    if is_fenced(error):
+        return Fenced(error.str())
+    if is_unreleased(error):
+        return Unreleased(error.str())
+    if error.fatal() or error.code() in {_WRAPPED, *FATAL}:
+        return FleetError(FATAL.get(error.code(), f"{error.str()} ({error.code()})"))
+    return None
+
+
+def end_of(error: FleetError | None) -> End:
+    """How a membership ends that ran into this."""
+    if isinstance(error, Fenced):
+        return End.FENCED
+    return End.UNRELEASED if isinstance(error, Unreleased) else End.FATAL

@@ -1,0 +1,1 @@
+"""Where reading begins, and what a commit says of it."""

@@ -1,0 +1,351 @@
+"""Where an assigned partition begins: its committed offset, its plan, and whether it still exists.
+
+Problem: `auto.offset.reset` jumps over unread data in silence where retention removed what was
+committed [7]. Choice: reset is an error; at every assignment one OffsetFetch and one ListOffsets
+answer for all partitions together, and a committed offset below the log start is a named loss.
+A position that is not the committed one is `chosen`, and committed before it is read from [42].
+Cost: two or three round trips (a few milliseconds) per assignment.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in __all__
+
+from fleet.clock import Clock
+from fleet.config.spec import is_pattern
+from fleet.errors import Unreachable
+from fleet.model import TopicPartition
+from fleet.worker.events import Events
+from fleet.worker.offsets.commit_metadata import (
+    Begun,
+    decode_begun,
+    decode_cluster,
+    decode_parts,
+    decode_plan,
+    decode_topic,
+)
+from fleet.worker.offsets.topics import id_of
+
+_TIMEOUT: Final = 5.0
+_PAUSE: Final = 0.25
+_ABSENT_AFTER: Final = 5.0
+"""Seconds after which a topic without metadata is taken for deleted."""
+_UNKNOWN: Final = frozenset({3, -188, -190})
+"""Unknown topic or partition, by the broker and by librdkafka."""
+_EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One partition's beginning.
+
+    committed is None where nothing was ever committed. lost is (first, next after) of offsets
+    that are gone and were never read; position is already behind them. gone: there is no such
+    topic now, so nothing is read. anew: the topic was deleted and made again under its name;
+    former: the deleted one's offset, which is not believed. cluster: Kafka's id of it. parts: how
+    many partitions the topic had when the group began it at its end.
+    """
+
+    tp: TopicPartition
+    topic_id: str
+    position: int
+    committed: int | None
+    replay_to: int | None
+    lost: tuple[int, int] | None = None
+    gone: bool = False
+    anew: bool = False
+    former: int | None = None
+    begun: Begun | None = None
+    """How often the planned range was begun without an end."""
+    cluster: str | None = None
+    parts: int | None = None
+
+    @property
+    def chosen(self) -> bool:
+        """Whether nobody committed this position: it has to be before it is read from [42]."""
+        return not self.gone and self.committed != self.position
+
+    def moved(self, position: int, replay_to: int | None = None) -> "Start":
+        """As it is once `position` is committed."""
+        return replace(
+            self,
+            position=position,
+            committed=position,
+            replay_to=replay_to,
+            lost=None,
+            gone=False,
+            anew=False,
+            former=None,
+            begun=None,
+        )
+
+    @property
+    def known_id(self) -> str | None:
+        """The topic's id; None where the name stands in for it."""
+        return None if self.topic_id == self.tp.topic else self.topic_id
+
+
+class Assigner:
+    """Asks the coordinator and the leaders; used on the consumer thread, in callbacks too."""
+
+    def __init__(
+        self, *, admin: Any, start_from: str, isolation: str, patience: float, clock: Clock
+    ) -> None:
+        self._admin = admin
+        self._latest = start_from == "latest"
+        self._isolation = (
+            IsolationLevel.READ_COMMITTED
+            if isolation == "read_committed"
+            else IsolationLevel.READ_UNCOMMITTED
+        )
+        self._patience = patience
+        self._clock = clock
+        self._ids: dict[str, str] = {}
+        self.cluster: str | None = None
+        """Kafka's id of the cluster, learnt before the join; None where it is not known."""
+
+    def starts(self, consumer: Any, tps: Sequence[TopicPartition]) -> tuple[Start, ...]:
+        """The beginning of each; Unreachable where the brokers did not answer for `patience` s."""
+        if not tps:
+            return ()
+        asked = [KafkaPartition(tp.topic, tp.partition) for tp in tps]
+        committed = self._insist(lambda: _raise_errors(consumer.committed(asked, _TIMEOUT)), ())
+        first = self._there(tps, _EARLIEST)
+        known = {TopicPartition(each.topic, each.partition): each for each in committed}
+        new = [tp for tp in tps if known[tp].offset < 0 and tp in first]
+        before = dict(self._ids)
+        self._learn_ids({tp.topic for tp in tps})
+        again = {topic for topic, known_id in before.items() if known_id != self._ids.get(topic)}
+        parts: Mapping[str, int | None] = {}
+        latest: Mapping[TopicPartition, int] = {}
+        if self._latest and (new := [tp for tp in new if tp.topic not in again]):
+            parts = self._parts(consumer, new)
+            at_end = [tp for tp in new if tp.partition < (parts[tp.topic] or 0)]
+            latest = self._there(at_end, _LATEST) if at_end else {}
+        return tuple(
+            self._start(
+                tp,
+                known[tp],
+                first=first[tp],
+                latest=latest.get(tp),
+                parts=parts.get(tp.topic),
+                anew=tp.topic in again,
+            )
+            if tp in first
+            else _absent(tp)
+            for tp in tps
+        )
+
+    def _parts(self, consumer: Any, new: Sequence[TopicPartition]) -> dict[str, int | None]:
+        """How many partitions each topic had when the group began it at its end; maybe just now.
+
+        Only partitions from that number on were added since, and begin at their start. Others
+        without a commit are begun just now, by several members at once: a neighbour's commit
+        alone does not say that a partition is new. None where the topic was begun by a release
+        that did not tell (or at its start): whether a partition without a commit was added or
+        stood idle since, nobody knows then. It begins at its start: an idle one's history is
+        read, but nothing that came meanwhile is skipped.
+        """
+
+        def ask() -> dict[str, int | None]:
+            found: dict[str, int | None] = {}
+            for topic in sorted({tp.topic for tp in new}):
+                there = consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions
+                count = max([*there, *(tp.partition for tp in new if tp.topic == topic)]) + 1
+                asked = [KafkaPartition(topic, number) for number in range(count)]
+                told = _raise_errors(consumer.committed(asked, _TIMEOUT))
+                read = [each.metadata for each in told if each.offset >= 0]
+                known = [decode_parts(text) for text in read if self._is_ours(topic, text)]
+                counts = [number for number in known if number is not None]
+                found[topic] = min(counts, default=None) if read else count
+            return found
+
+        made: dict[str, int | None] = self._insist(ask, new)
+        return made
+
+    def _is_ours(self, topic: str, metadata: str | None) -> bool:
+        """Whether metadata tells of this very topic; what it does not tell is believed."""
+        told, cluster = decode_topic(metadata), decode_cluster(metadata)
+        return told in {None, self._ids.get(topic, told)} and (
+            cluster is None or self.cluster in {None, cluster}
+        )
+
+    def anew(self, tp: TopicPartition, former: Start | None) -> Start:
+        """The beginning of a topic that was made again, whatever is committed under its name."""
+        first = self._there([tp], _EARLIEST)
+        if tp not in first:
+            return _absent(tp)
+        self._learn_ids({tp.topic})
+        return Start(
+            tp=tp,
+            topic_id=self._ids.get(tp.topic, tp.topic),
+            position=first[tp],
+            committed=None,
+            replay_to=None,
+            anew=True,
+            former=former.position if former is not None else None,
+            cluster=self.cluster,
+        )
+
+    def ask_ids(self, topics: Collection[str]) -> Mapping[str, Any]:
+        """Start to ask for topics' descriptions; futures by topic."""
+        futures: Mapping[str, Any] = self._admin.describe_topics(
+            TopicCollection(sorted(topics)), request_timeout=_TIMEOUT
+        )
+        return futures
+
+    def end(self, tp: TopicPartition) -> int:
+        """The partition's end as this isolation level sees it."""
+        return int(self._insist(lambda: self._offsets([tp], _LATEST), [tp])[tp])
+
+    def first(self, tp: TopicPartition) -> int:
+        """The partition's log start."""
+        return int(self._insist(lambda: self._offsets([tp], _EARLIEST), [tp])[tp])
+
+    def _start(
+        self,
+        tp: TopicPartition,
+        stored: Any,
+        *,
+        first: int,
+        latest: int | None,
+        parts: int | None,
+        anew: bool,
+    ) -> Start:
+        """anew: the topic has another id than the one known until now."""
+        start = Start(
+            tp=tp,
+            topic_id=self._ids.get(tp.topic, tp.topic),
+            position=first,
+            committed=None,
+            replay_to=None,
+            cluster=self.cluster,
+        )
+        if stored.offset < 0:
+            if anew:
+                return replace(start, anew=True)
+            return replace(start, position=first if latest is None else latest, parts=parts)
+        ours = self._is_ours(tp.topic, stored.metadata)
+        told_here = self.cluster is not None and self.cluster == decode_cluster(stored.metadata)
+        if told_here and not ours:
+            return replace(start, anew=True, former=stored.offset)
+        lost = (stored.offset, first) if stored.offset < first else None
+        return replace(
+            start,
+            position=max(stored.offset, first),
+            committed=stored.offset,
+            # An end that was planned elsewhere may lie anywhere here.
+            replay_to=decode_plan(stored.metadata) if ours and not lost else None,
+            parts=decode_parts(stored.metadata) if ours else None,
+            lost=lost,
+            begun=decode_begun(stored.metadata, stored.offset) if ours and not lost else None,
+        )
+
+    def _there(self, tps: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
+        """Offsets of those that exist; a leader that is new, or not elected yet, is waited for."""
+        absent_after = self._clock.monotonic() + _ABSENT_AFTER
+        found: dict[TopicPartition, int] = {}
+
+        def ask() -> bool:
+            patient = self._clock.monotonic() < absent_after
+            found.update(self._offsets(tps, spec, patient=patient))
+            return True
+
+        self._insist(ask, tps)
+        return found
+
+    def _offsets(
+        self, tps: Sequence[TopicPartition], spec: Any, *, patient: bool = True
+    ) -> dict[TopicPartition, int]:
+        """Offsets by partition; one that does not exist raises, or is left out if not `patient`."""
+        asked = {KafkaPartition(tp.topic, tp.partition): spec for tp in tps}
+        futures = self._admin.list_offsets(
+            asked, isolation_level=self._isolation, request_timeout=_TIMEOUT
+        )
+        found = {}
+        for each, future in futures.items():
+            try:
+                found[TopicPartition(each.topic, each.partition)] = int(future.result().offset)
+            except KafkaException as error:
+                if patient or error.args[0].code() not in _UNKNOWN:
+                    raise
+        return found
+
+    def _learn_ids(self, topics: set[str]) -> None:
+        """Kafka's topic ids, asked anew each time: a recreated topic has another."""
+        try:
+            for topic, future in self.ask_ids(topics).items():
+                self._ids[topic] = id_of(future.result())
+        except KafkaException:
+            return  # ids stay as known, or the topic's name stands in: never worth a failure
+
+    def _insist(self, ask: Callable[[], Any], tps: Sequence[TopicPartition]) -> Any:
+        """Ask until `patience`; between tries learn anew who leads the partitions asked for.
+
+        librdkafka's ListOffsets goes by cached leaders and epochs and never refreshes them by
+        itself: after a broker's restart it is answered with 74 for ever.
+        """
+        deadline = self._clock.monotonic() + self._patience
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if error.args[0].fatal():
+                    raise
+                if self._clock.monotonic() >= deadline:
+                    raise Unreachable(
+                        f"the brokers did not tell where the assigned partitions begin within "
+                        f"{self._patience:g} s ({error.args[0].str()})"
+                    ) from error
+                self._clock.sleep(_PAUSE)
+                for topic in {tp.topic for tp in tps}:
+                    with contextlib.suppress(KafkaException):  # the next try tells
+                        self._admin.list_topics(topic, timeout=_TIMEOUT)
+
+
+def _absent(tp: TopicPartition) -> Start:
+    """A partition that was assigned, but whose topic is deleted by now."""
+    return Start(tp=tp, topic_id=tp.topic, position=0, committed=None, replay_to=None, gone=True)
+
+
+def _raise_errors(partitions: list[Any]) -> list[Any]:
+    for each in partitions:
+        if each.error is not None:
+            raise KafkaException(each.error)
+    return partitions
+
+
+def look_around(consumer: Any, topics: Sequence[str], events: Events) -> str | None:
+    """Make the connections that a join needs: brokers, metadata, the coordinator [19].
+
+    The cluster's id; None where the brokers do not tell it. Raises KafkaException where one of
+    them does not answer within 5 s; a topic that is not there (yet) is only told.
+    """
+    known: list[str] = []
+    cluster: str | None = None
+    for topic in topics:
+        if is_pattern(topic):
+            there = consumer.list_topics(timeout=_TIMEOUT)
+            cluster = there.cluster_id or cluster
+            matching = [name for name in there.topics if re.match(topic, name)]
+            known += matching[:1]
+            if not matching:
+                events.log_rarely(f"no topic matches {topic} yet; waiting for one")
+            continue
+        there = consumer.list_topics(topic, timeout=_TIMEOUT)
+        cluster = there.cluster_id or cluster
+        told = there.topics[topic]
+        if told.error is None:
+            known.append(topic)
+        else:
+            events.log_rarely(f"topic {topic}: {told.error.str()}; waiting for it")
+    if known:  # an OffsetFetch is what finds the coordinator
+        consumer.committed([KafkaPartition(known[0], 0)], _TIMEOUT)
+    return cluster

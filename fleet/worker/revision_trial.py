@@ -1,0 +1,160 @@
+"""Whether a worker's revision may be called well, beyond one life of its process.
+
+Problem: a container whose entrypoint fails on every batch ends, starts again and is a warm standby
+once more; taken for ready, it lets a rollout go on that replaces every good worker by such a one.
+So does a warm pod beside the first of its revision, where the rollout is quicker than the verdict.
+Choice: a pod notes in its home that it holds a slot and has not committed anything yet; the note
+goes with the first batch (or with nothing to read and no error). A process that finds the note of
+the one before it is a standby that is not ready, and says so in its report; standbys of the same
+revision are not ready either while a living one says so. All of them go on taking slots, and the
+first proof by any of them ends it. Nor is a standby ready while a slot is there on which its
+unproven revision shows itself, or will: held by it, free, or drained for whoever comes. Cost: a pod
+killed in the second between its take and its first commit is not ready until its revision has shown
+itself again; at a first start standbys are ready once, and again when the first batch is committed.
+"""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fleet.clock import Clock
+from fleet.errors import Unreachable
+from fleet.slots import Gate, Phase, Slot, SlotStore, WorkerReport, proven, spoiled
+from fleet.slots.evidence import LeaseWatch
+from fleet.system.home import read_state, write_state
+
+SCHEMA = 1
+_NOTE = "trial.json"
+_GOING = frozenset({Phase.DRAINING, Phase.DRAINED})
+_UNTOLD = "the process before this one ended before its first batch was committed"
+
+
+class RevisionTrial:
+    """One pod's note; without a home (elsewhere than in a pod) nothing is noted."""
+
+    def __init__(self, home: Path | None) -> None:
+        self._file = None if home is None else home / _NOTE
+        self._running = False
+        self._told = self._left()
+
+    @property
+    def running(self) -> bool:
+        """Whether a holder waits for its proof."""
+        return self._running
+
+    @property
+    def error(self) -> str | None:
+        """Why the last holder of this pod failed before it was proven, also of an earlier life."""
+        return self._told
+
+    def start(self) -> None:
+        """A slot is taken."""
+        if self._file is not None:
+            self._running = True
+            self._write(self._told)
+
+    def fail(self, sentence: str) -> None:
+        """The holder fails; nothing where its revision was proven in it."""
+        if self._running:
+            self._told = sentence
+            self._write(sentence)
+
+    def prove(self) -> None:
+        """The revision works."""
+        self._running, self._told = False, None
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """The holder is over without a verdict: what was known before holds."""
+        if self._running and self._told is None:
+            self.prove()
+        self._running = False
+
+    def _left(self) -> str | None:
+        found = None if self._file is None else read_state(self._file, schema=SCHEMA)
+        return None if found is None else str(found.get("error") or _UNTOLD)
+
+    def _write(self, sentence: str | None) -> None:
+        assert self._file is not None
+        write_state(self._file, {"error": sentence}, schema=SCHEMA)
+
+
+def is_proven(slots: Iterable[Slot], revision: str) -> bool:
+    """Whether a holder of this revision has shown that it works."""
+    return any(slot.revision == revision and proven(slot) for slot in slots)
+
+
+def alone(slots: Iterable[Slot], former: Slot | None, revision: str) -> bool:
+    """Whether a revision that fails has nobody to leave its slot to, or works elsewhere: so that
+    it may wait for better weather. former: its slot as it was before it took it.
+    """
+    slots = tuple(slots)
+    if is_proven(slots, revision):
+        return True
+    known = {slot.revision for slot in (*slots, *(() if former is None else (former,)))}
+    return known <= {None, revision} and (former is None or not spoiled(former))
+
+
+def untried(gate: Gate, slots: Iterable[Slot], revision: str) -> str | None:
+    """Which slot has to show first that this revision works; None where it has, or none is there.
+
+    A managed roll has pins, and holds its Deployment by itself.
+    """
+    slots = tuple(slots)
+    if gate.handover or is_proven(slots, revision):
+        return None
+    shows = sorted(
+        slot.number
+        for slot in slots
+        if slot.number in gate.open - gate.leaving - gate.quarantined
+        and (slot.holder is None or slot.revision == revision or slot.phase in _GOING)
+    )
+    return f"slot {shows[0]} has to show first that this revision works" if shows else None
+
+
+def doubt(
+    reports: Iterable[WorkerReport], slots: Sequence[Slot], *, worker: str, revision: str
+) -> str | None:
+    """Why another standby of this revision doubts it; None where somebody has proven it."""
+    if is_proven(slots, revision):
+        return None
+    return next(
+        (
+            f"{report.worker} of the same revision fails: {report.error}"
+            for report in reports
+            if report.revision == revision
+            and report.worker != worker
+            and report.error is not None
+            and report.batches == 0
+        ),
+        None,
+    )
+
+
+class RevisionDoubts:
+    """What a standby hears of its revision from the reports of living workers."""
+
+    def __init__(self, store: SlotStore, *, group: str, lease: float, clock: Clock) -> None:
+        self._store = store
+        self._group = group
+        self._every = lease / 6
+        self._clock = clock
+        self._watch = LeaseWatch(lease, None)
+        self._looked_at: float | None = None
+        self._found: str | None = None
+
+    def look(self, slots: Sequence[Slot], *, worker: str, revision: str) -> str | None:
+        """Asks the store every sixth of the lease; a silent one changes nothing."""
+        now = self._clock.monotonic()
+        if self._looked_at is not None and now - self._looked_at < self._every:
+            return self._found
+        self._looked_at = now
+        with contextlib.suppress(Unreachable):
+            living = [
+                report
+                for report in self._store.reports(self._group)
+                if not self._watch.expired(report.worker, report.counter, now)
+            ]
+            self._found = doubt(living, slots, worker=worker, revision=revision)
+        return self._found

@@ -1,0 +1,1 @@
+"""A worker's slot: taken, held, asked for, given up."""

@@ -1,0 +1,191 @@
+"""A membership made from a worker's settings: options, reading, assigner.
+
+Everything that librdkafka is told is here and in `protocols.py`, with the reason beside it.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka.admin import AdminClient
+
+from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.config.spec import ClassicWorker
+from fleet.errors import ConfigError
+from fleet.kafka_source.columns import Odd
+from fleet.kafka_source.login import references
+from fleet.kafka_source.pieces import OffsetRange
+from fleet.security import client_config
+from fleet.slots import Slot
+from fleet.worker.asking import Question
+from fleet.worker.batch.adaptive_reader import AdaptiveReader
+from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.batch.partition_ends import PartitionEnds
+from fleet.worker.events import Events
+from fleet.worker.member.backing_off import BackingOff
+from fleet.worker.member.member_state import MembershipOptions
+from fleet.worker.member.membership import Membership
+from fleet.worker.member.protocols import MemberProtocol
+from fleet.worker.offsets.assigning import Assigner
+from fleet.worker.quarantine import QuarantinedPartitions
+from fleet.worker.slot.orphans import Orphans
+
+DELAY: Final = "FLEET_COMMIT_DELAY"
+
+
+def session_timeout(settings: WorkerSettings) -> float:
+    """Seconds that a member may be silent."""
+    worker = settings.group.worker
+    return worker.session_timeout if isinstance(worker, ClassicWorker) else 60.0
+
+
+def membership_of(
+    settings: WorkerSettings,
+    slot: Slot,
+    *,
+    name: str,
+    open_at: float,
+    protocol: MemberProtocol,
+    runner: BatchRunner,
+    marks: QuarantinedPartitions,
+    may_wait: Callable[[], bool],
+    clock: Clock,
+    events: Events,
+) -> Membership:
+    """A membership for a slot, not yet started. Raises ConfigError where a login is missing."""
+    worker = settings.group.worker
+    assert worker is not None
+    base = client_config(settings.cluster, settings.bootstrap_servers, os.environ)
+    # What librdkafka logs about connections comes through the error callback as well.
+    log: dict[str, Any] = {"logger": events.librdkafka_logger(), "log_level": 2}
+    instance = slot.instance_id() if worker.membership == "static" else None
+    quiet: dict[str, Any] = {**base, **log, "error_cb": lambda _: None}
+    admin = AdminClient(quiet)
+    return Membership(
+        terms=MembershipOptions(
+            options={
+                **base,
+                **log,
+                **_reading_options(settings),
+                **protocol.options(instance),
+                "group.id": settings.group.group,
+                "client.id": name,
+            },
+            topics=settings.group.topics,
+            open_at=open_at,
+            drain_timeout=settings.group.rollout.drain_timeout,
+            patience=session_timeout(settings),
+            commit_delay=commit_delay(os.environ),
+            skip_truncated=worker.on_truncated == "skip",
+            metadata_refresh=worker.metadata_refresh,
+            revision=settings.revision,
+        ),
+        protocol=protocol,
+        reading=_reading(settings, admin, clock, events),
+        runner=runner,
+        assigner=Assigner(
+            admin=admin,
+            start_from=worker.start_from,
+            isolation=worker.isolation,
+            patience=session_timeout(settings),
+            clock=clock,
+        ),
+        marks=marks.on_assign,
+        poisoned=marks.poisoned,
+        backing_off=BackingOff(patience=worker.entrypoint_patience, may_wait=may_wait, clock=clock),
+        clock=clock,
+        events=events,
+    )
+
+
+def orphans_of(
+    settings: WorkerSettings, *, rejoin: Callable[[], None], clock: Clock, events: Events
+) -> Orphans:
+    """A holder's watch over partitions without an owner."""
+    config = client_config(settings.cluster, settings.bootstrap_servers, os.environ)
+    group = settings.group.group
+    return Orphans(
+        lambda topics: Question(config, group=group, topics=topics),
+        topics=settings.group.topics,
+        rejoin=rejoin,
+        clock=clock,
+        events=events,
+    )
+
+
+def commit_delay(environ: Mapping[str, str]) -> float:
+    """The seam of fault tests: FLEET_COMMIT_DELAY seconds between a batch's end and its commit.
+
+    The member polls on meanwhile. Raises ConfigError where it is no number from 0 to 60.
+    """
+    text = environ.get(DELAY, "0")
+    try:
+        delay = float(text)
+    except ValueError:
+        delay = -1.0
+    if not 0.0 <= delay <= 60.0:
+        raise ConfigError(f"{DELAY}={text}: write seconds from 0 to 60, or unset it")
+    return delay
+
+
+def _reading(settings: WorkerSettings, admin: Any, clock: Clock, events: Events) -> AdaptiveReader:
+    worker = settings.group.worker
+    assert worker is not None
+    login = references(settings.cluster, settings.bootstrap_servers)
+
+    def read(spark: Any, ranges: Sequence[OffsetRange]) -> Any:
+        from fleet.kafka_source.source import frame_of_ranges  # noqa: PLC0415 - loads PySpark
+
+        return frame_of_ranges(
+            spark, ranges, login=login, group=settings.group.group, isolation=worker.isolation
+        )
+
+    def tell(way: str, waiting: int) -> None:
+        events.log(f"reading {'by ranges' if way == 'ranges' else way}: {waiting} records wait")
+        events.emit("reading", way=way, waiting=waiting)
+
+    def tell_odd(odd: Odd) -> None:
+        events.log_rarely(str(odd), key=f"odd {odd.field}")
+        events.emit("odd", **odd._asdict())
+
+    return AdaptiveReader(
+        mode=worker.reading,
+        batch=worker.batch,
+        inline=InlineReading(
+            limit=worker.batch.inline,
+            max_wait=worker.batch.max_wait,
+            max_seconds=worker.batch.max_seconds,
+            clock=clock,
+            tell=tell_odd,
+        ),
+        ends=PartitionEnds(admin=admin, isolation=worker.isolation),
+        read=read,
+        clock=clock,
+        tell=tell,
+    )
+
+
+def _reading_options(settings: WorkerSettings) -> Mapping[str, Any]:
+    worker = settings.group.worker
+    assert worker is not None
+    return {
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": worker.isolation,
+        "allow.auto.create.topics": False,
+        # Records wait in Spark, not in the client: prefetch about one batch, in at most 32 MiB,
+        # and ask again soon after a pause.
+        "queued.min.messages": max(1000, min(100_000, worker.batch.inline)),
+        "queued.max.messages.kbytes": 32768,
+        "fetch.wait.max.ms": 100,
+        "fetch.queue.backoff.ms": 20,
+        "fetch.error.backoff.ms": 100,
+        # New partitions and topics are seen within it; librdkafka's own 5 min is too long.
+        "topic.metadata.refresh.interval.ms": int(worker.metadata_refresh * 1000),
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+    }

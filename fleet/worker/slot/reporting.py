@@ -1,0 +1,250 @@
+"""What a worker says of itself: the stored report and the HTTP status, from one set of facts.
+
+The status is served before there is a store or a Spark to speak of, so that whoever probes it
+sees what a start waits for. It never asks the store.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.errors import FleetError
+from fleet.slots import SlotStore, Unmanaged, WorkerReport
+from fleet.worker.events import Events
+from fleet.worker.http import StatusServer
+from fleet.worker.member.member_state import MemberState
+from fleet.worker.pod_environment import template_of
+from fleet.worker.slot.membership_setup import session_timeout
+
+_STALLED: Final = 30.0
+"""Seconds without a turn of the consumer thread after which the worker is not live."""
+
+
+_WELL: Final = frozenset({"active", "draining", "drained", "closed"})
+"""Phases of a holder that has committed a batch, or found nothing to read, since it took it."""
+
+
+class Condition(StrEnum):
+    """How a worker stands, for probes and people: without a slot is not ill."""
+
+    STARTING = "starting"
+    """Not warm yet: its store, Spark or the entrypoint's `setup` is waited for."""
+    NO_SLOT = "no slot"
+    """A warm standby."""
+    UNPROVEN = "unproven"
+    """A warm standby whose revision another one is about to try: not ready, and not ill."""
+    CUT_OFF = "cut off"
+    """A warm standby that no broker answers: not ready, and not ill."""
+    JOINING = "joining"
+    """Has a slot, and nothing committed yet."""
+    SERVING = "serving"
+    ILL = "ill"
+    """It fails, hangs, or is about to end: the error says why."""
+
+
+class Reporter:
+    """Counts over all memberships of this process, and writes them down."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        name: str,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        assert settings.group.worker is not None
+        self._settings = settings
+        self._since = settings.published_at or clock.now()
+        self._name = name
+        self._store: SlotStore | None = None
+        self._clock = clock
+        self._events = events
+        self._lock = threading.Lock()
+        self._counter = 0
+        self._written_at = clock.monotonic()
+        self._before = MemberState()
+        self._state: MemberState | None = None
+        self._slot: int | None = None
+        self._error: str | None = None
+        # No wait for brokers is longer: not a join's, an assignment's nor a commit's.
+        self._patience = max(settings.group.worker.max_poll_interval, session_timeout(settings))
+        self._phase = "starting"
+        self.waits_for: str | None = None
+        """In words, while there is no slot."""
+        self.trial_error: Callable[[], str | None] = lambda: None
+        """Why the process before this one, or the holder before, makes a standby not ready."""
+        self.doubt: str | None = None
+        """Why others of its revision do."""
+        self.untried: str | None = None
+        """On which slot its revision has to show first that it works."""
+        self.cut_off: Callable[[], str | None] = lambda: None
+        """Why a standby could not serve now: which brokers do not answer."""
+        self.overdue: Callable[[], str | None] = lambda: None
+        """Says why the batch in hand makes the worker not live [5]."""
+        self._http = StatusServer(settings.group.worker.http, self.status)
+
+    @property
+    def since(self) -> float:
+        """Since when our revision is wanted."""
+        return self._since
+
+    @property
+    def phase(self) -> str:
+        """Of the report: the membership's where there is one."""
+        if self._state is not None and self._phase != "failed":
+            return str(self._state.told)
+        return self._phase
+
+    def start(self, store: SlotStore) -> None:
+        """From here on reports are stored; where others keep it, since when we are wanted.
+
+        Raises Unreachable.
+        """
+        template = template_of(self._settings.revision)
+        if template is not None and isinstance(store, Unmanaged):
+            self._since = store.since(self._settings.group.group, template, self._clock.now())
+        self._store = store
+        self.write()
+
+    def standby(self) -> None:
+        """Warm, without a slot."""
+        self._phase, self._slot, self._error = "standby", None, None
+        self.waits_for = "a free slot that is open"
+        self.write()
+
+    def member(self, slot: int, state: MemberState) -> None:
+        """A membership begins."""
+        self._end_membership()
+        self._slot, self._state, self._error = slot, state, None
+        self.waits_for = None
+        self.write()
+
+    def left(self) -> None:
+        """The membership is over; its counts stay."""
+        self._end_membership()
+
+    def failed(self, error: str) -> None:
+        """The process is about to end."""
+        if self._phase != "starting":
+            self._phase = "failed"
+        self._error = error
+        self.write(failed=True)
+
+    def beat(self) -> None:
+        """Write where the last report is a third of the lease old."""
+        if self._clock.monotonic() - self._written_at >= self._settings.group.runtime.lease / 3:
+            self.write()
+
+    def write(self, *, failed: bool = False) -> None:
+        """Write the report now; a store that does not answer, or refuses, stops nobody [40]."""
+        if self._store is None:
+            return
+        with self._lock, contextlib.suppress(FleetError):
+            self._counter += 1
+            self._written_at = self._clock.monotonic()
+            facts = self.status()
+            state = self._state or self._before
+            self._store.report(
+                WorkerReport(
+                    worker=self._name,
+                    group=self._settings.group.group,
+                    revision=self._settings.revision,
+                    phase="failed" if failed else str(facts["phase"]),
+                    slot=self._slot,
+                    counter=self._counter,
+                    http_port=self._http.port,
+                    batches=facts["batches"],
+                    records=facts["records"],
+                    busy_seconds=facts["busy_seconds"],
+                    joined_at=state.joined_at,
+                    last_commit_at=facts["last_commit_timestamp_seconds"],
+                    error=facts["error"],
+                    unclean=state.unclean,
+                    since=self._since,
+                )
+            )
+
+    def status(self) -> Mapping[str, Any]:
+        """All facts, for HTTP and the report."""
+        now, before = self._state or MemberState(), self._before
+        overdue = self.overdue()
+        tried = self.trial_error() if self._state is None else None
+        error = self._error or overdue or now.error or tried
+        phase, live = self.phase, overdue is None and self._live()
+        condition = self._condition(phase, live=live)
+        return {
+            "cluster": self._settings.cluster.name,
+            "group": self._settings.group.group,
+            "worker": self._name,
+            "revision": self._settings.revision,
+            "phase": phase,
+            "slot": self._slot,
+            "member_id": now.member_id,
+            "partitions": len(now.partitions),
+            "assignment": sorted(str(tp) for tp in now.partitions),
+            "quarantined": len(now.quarantined),
+            "batches": before.batches + now.batches,
+            "records": before.records + now.records,
+            "busy_seconds": round(before.busy_seconds + now.busy_seconds, 6),
+            "lost_records": before.lost_records + now.lost_records,
+            "dead_letters": before.dead_letters + now.dead_letters,
+            "failing_seconds": self._failing_for(now),
+            "last_commit_timestamp_seconds": now.last_commit_at or before.last_commit_at,
+            "error": error,
+            "condition": str(condition),
+            "doubt": (
+                (self.doubt or self.cut_off() or self.untried) if self._state is None else None
+            ),
+            "waits_for": self.waits_for,
+            "live": live,
+            "ready": condition in {Condition.NO_SLOT, Condition.SERVING},
+        }
+
+    def _failing_for(self, state: MemberState) -> float:
+        since = state.failing_since
+        return 0.0 if since is None else round(self._clock.monotonic() - since, 3)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._http.close()
+
+    def _condition(self, phase: str, *, live: bool) -> Condition:
+        state = self._state
+        if not live or self._error is not None or (state is not None and state.failed):
+            return Condition.ILL
+        if phase == "starting":
+            return Condition.STARTING
+        if phase == "standby":
+            doubtful = self.trial_error() is not None or self.doubt is not None
+            if doubtful:
+                return Condition.ILL
+            if self.cut_off() is not None:
+                return Condition.CUT_OFF
+            return Condition.NO_SLOT if self.untried is None else Condition.UNPROVEN
+        return Condition.SERVING if phase in _WELL else Condition.JOINING
+
+    def _live(self) -> bool:
+        state = self._state
+        if state is None:
+            return True
+        now = self._clock.monotonic()
+        return state.moves(now, stalled=_STALLED, patience=self._patience)
+
+    def _end_membership(self) -> None:
+        state, self._state = self._state, None
+        self._slot = None
+        if state is not None:
+            before = self._before
+            before.batches += state.batches
+            before.records += state.records
+            before.busy_seconds += state.busy_seconds
+            before.lost_records += state.lost_records
+            before.dead_letters += state.dead_letters
+            before.last_commit_at = state.last_commit_at or before.last_commit_at
+            before.joined_at = state.joined_at
+            before.unclean = state.unclean

@@ -1,0 +1,427 @@
+"""One slot held, from taking it to giving it up: what the main thread does meanwhile.
+
+Problem: a holder is asked for several things (hand over, leave with others, rejoin, end), may
+lose its slot, its membership or both, and must answer each within a batch. Choice: the gate
+says what is asked; every tick compares it with what was begun, so that an ask may come twice,
+or be taken back. Cost: a tick of 50 ms.
+"""
+
+import contextlib
+import os
+import threading
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from fleet.clock import Clock
+from fleet.config.settings import WorkerSettings
+from fleet.errors import FleetError, Unreachable
+from fleet.slots import Phase, Slot, SlotStore
+from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.events import Events
+from fleet.worker.member.member_state import Drain, End, Ended
+from fleet.worker.member.membership import Membership
+from fleet.worker.member.protocols import MemberProtocol
+from fleet.worker.quarantine import QuarantinedPartitions
+from fleet.worker.revision_trial import RevisionTrial, alone
+from fleet.worker.slot.gate_of_holder import GateOfHolder
+from fleet.worker.slot.leave_completion import Leave, LeaveCompleter, all_drained
+from fleet.worker.slot.membership_setup import membership_of, orphans_of, session_timeout
+from fleet.worker.slot.reporting import Reporter
+from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
+from fleet.worker.slot.spark_cleanup import SparkCleanup
+from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
+
+TICK: Final = 0.05
+_HARD_EXIT: Final = 1
+_LAST_WORD: Final = 0.5
+"""Seconds that the consumer thread has for its last commit before a hard exit."""
+_LONGEST_WAIT: Final = 30.0
+"""Seconds that a gate may lie ahead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderTools:
+    """What a holder works with; made once per process."""
+
+    settings: WorkerSettings
+    name: str
+    store: SlotStore
+    watcher: SlotWatcher
+    completer: LeaveCompleter
+    leave: Leave
+    takeover: Takeover
+    protocol: MemberProtocol
+    runner: BatchRunner
+    reporter: Reporter
+    trial: RevisionTrial
+    stop: threading.Event
+    clock: Clock
+    events: Events
+
+    @property
+    def is_static(self) -> bool:
+        """Whether our members have instance ids (KIP-345)."""
+        worker = self.settings.group.worker
+        return worker is not None and worker.membership == "static"
+
+    def see(self) -> bool:
+        """Look at the store, and end a leave that nobody else ends; True where it was read.
+
+        A silent store is waited for.
+        """
+        watcher = self.watcher
+        try:
+            read = watcher.look()
+            if watcher.gate.leaving and self.completer.step(
+                watcher.gate, watcher.slots, watcher.dead()
+            ):
+                watcher.forget()
+        except Unreachable as error:
+            self.events.log_rarely(str(error))
+            return False
+        return read
+
+
+class SlotHolder:
+    """One slot from `take` to its end."""
+
+    def __init__(self, tools: HolderTools, slot: Slot, *, former: Slot | None = None) -> None:
+        self._tools = tools
+        self._number = slot.number
+        self._gate = GateOfHolder(tools.store, tools.settings.group.group, slot.number)
+        self._former = former
+        self._freed_at: float | None = None
+        self._membership: Membership | None = None
+        self._began: tuple[str, object] | None = None
+        self._fenced_at: float | None = None
+        self._cure: SparkCleanup | None = None
+        self._quarantine = QuarantinedPartitions(
+            tools.store,
+            group=tools.settings.group.group,
+            revision=tools.settings.revision,
+            clock=tools.clock,
+            events=tools.events,
+        )
+        self._orphans = orphans_of(
+            tools.settings, rejoin=self._ask_for_rebalance, clock=tools.clock, events=tools.events
+        )
+        self._told: tuple[Any, ...] = ()
+        self._told_batches = 0
+        self._joined_before: float | None = None
+        self._lease = SlotLease(
+            tools.store,
+            slot,
+            lease=tools.settings.group.runtime.lease,
+            fields=self._fields,
+            after=tools.reporter.write,
+            clock=tools.clock,
+            events=tools.events,
+        )
+
+    @classmethod
+    def take(cls, tools: HolderTools, seen: Slot) -> "SlotHolder | None":
+        """Take the slot, and cure what its holder left running; None: somebody was quicker."""
+        session = tools.runner.session_id
+        try:
+            slot = tools.store.take(
+                seen, worker=tools.name, revision=tools.settings.revision, spark_session=session
+            )
+        except Unreachable as error:
+            tools.events.log_rarely(str(error))
+            return None
+        if slot is None:
+            return None
+        tools.trial.start()
+        whose = "" if seen.holder is None else f" from {seen.holder}, whose lease expired"
+        tools.events.log(f"took slot {slot.number}{whose}")
+        tools.events.emit("slot", slot=slot.number, token=slot.token, former=seen.holder)
+        holder = cls(tools, slot, former=seen)
+        holder._cure = SparkCleanup(tools.runner, seen, ours=session, events=tools.events)
+        if seen.member_id is not None and not tools.is_static:
+            holder._evict(seen.member_id)
+        if tools.protocol.exclusive and seen.holder is not None:
+            holder._free_before_joining()
+        return holder
+
+    def _evict(self, member_id: str) -> None:
+        """A dead dynamic member has no successor by name: it would hold up our join [18].
+
+        The round of its leave is that of our join; refused, it ends with its session.
+        """
+        tools = self._tools
+        try:
+            why = tools.leave(tools.settings.group.group, [(None, member_id)])
+        except FleetError as error:
+            why = str(error)
+        result = "has left" if why is None else f"stays until its session ends ({why})"
+        tools.events.log(f"the former holder's member {member_id} {result}")
+
+    def _free_before_joining(self) -> None:
+        """KIP-848: let the dead holder leave, else the join is refused [17].
+
+        One that released the slot closed its consumer before, clean or not: no leave, no price.
+        """
+        try:
+            why = self._free()
+        except ForeignHolder as error:
+            why = str(error)
+        if why is not None:  # the join will tell: it is refused, and this is tried once more
+            self._tools.events.log(f"the former member could not leave: {why}")
+
+    def _free(self) -> str | None:
+        worker = self._tools.settings.group.worker
+        if worker is None or worker.membership != "static":
+            return None
+        return self._tools.takeover.free(self._who_was())
+
+    def _who_was(self) -> Former:
+        seen, ours = self._former, self._membership
+        ids = [ours.state.member_id if ours is not None else None]
+        ids.append(seen.member_id if seen is not None else None)
+        names = {self._tools.name, seen.holder if seen is not None else None}
+        return Former(
+            instance_id=self._lease.slot.instance_id(),
+            member_ids=tuple(i for i in ids if i is not None),
+            workers=frozenset(n for n in names if n is not None),
+        )
+
+    @property
+    def _cured(self) -> bool:
+        return self._cure is None or self._cure.over
+
+    def still_ours(self) -> bool:
+        """For the batch thread, before it runs a batch again."""
+        return self._lease.still_ours()
+
+    def serve(self) -> tuple[int, str] | None:
+        """Be a member until the slot is given up; what the worker ends with, or None: standby."""
+        tools = self._tools
+        tools.runner.identity = replace(tools.runner.identity, slot=self._number)
+        try:
+            while True:
+                ended = self._one_membership()
+                if ended.how is End.FENCED:
+                    verdict = self._after_fencing(ended)
+                elif ended.how is End.UNRELEASED:
+                    verdict = self._after_refusal(ended)
+                else:
+                    return self._after(ended)
+                if verdict is not None:
+                    return verdict
+        finally:
+            self._orphans.end()
+            tools.runner.identity = replace(tools.runner.identity, slot=None)
+            tools.reporter.left()
+            tools.watcher.forget()
+
+    # --- one membership --------------------------------------------------------------------
+
+    def _one_membership(self) -> Ended:
+        tools = self._tools
+        membership = self._membership = membership_of(
+            tools.settings,
+            self._lease.slot,
+            name=tools.name,
+            # A writer whose clock is wrong must not keep a member out for long.
+            open_at=min(tools.watcher.gate.open_at, tools.clock.now() + _LONGEST_WAIT),
+            protocol=tools.protocol,
+            runner=tools.runner,
+            marks=self._quarantine,
+            may_wait=self._may_wait,
+            clock=tools.clock,
+            events=tools.events,
+        )
+        self._began = None
+        self._tools.reporter.member(self._number, membership.state)
+        membership.start()
+        while membership.ended is None:
+            self._tick(membership)
+            if membership.join(TICK):
+                break
+        assert membership.ended is not None
+        return membership.ended
+
+    def _may_wait(self) -> bool:
+        """Whether what fails may be the weather: not so for a revision that is on trial [22]."""
+        tools, revision = self._tools, self._tools.settings.revision
+        return not tools.trial.running or alone(tools.watcher.slots, self._former, revision)
+
+    def _tick(self, membership: Membership) -> None:
+        tools = self._tools
+        stuck = tools.runner.watch()
+        if stuck is not None:
+            self._end_hard(stuck)
+        if self._lease.lost is not None:
+            membership.abort()
+            return
+        state = membership.state
+        well = state.error is None or state.batches > 0
+        if tools.trial.running and state.phase is Phase.ACTIVE and well:
+            tools.trial.prove()
+        told = (state.told, state.member_id, state.error, state.batches > 0)
+        if told != self._told or (state.batches < 10 and state.batches != self._told_batches):
+            self._told, self._told_batches = told, state.batches
+            self._lease.changed()
+        self._orphans.step(self._number, tools.watcher.gate, tools.watcher.slots)
+        if tools.see():
+            lifted = self._quarantine.lifted(membership.state.quarantined)
+            if lifted:
+                membership.lift(lifted)
+        self._answer(membership)
+
+    def _answer(self, membership: Membership) -> None:
+        """Begin what the gate (or a signal) asks for now; take back what it asks no more."""
+        gate, ask = self._tools.watcher.gate, self._ask()
+        if ask is None:
+            if self._began is not None and self._began[0] == "leave":
+                membership.go_on()
+            if self._began is not None and self._began[0] in {"leave", "rejoin"}:
+                self._began = None
+            return
+        if ask != self._began:
+            self._tools.events.log(f"draining: {ask[0]}")
+            self._tools.events.emit("drain", why=ask[0])
+            self._began, self._joined_before = ask, membership.state.joined_at
+            then = {"leave": Drain.HOLD, "rejoin": Drain.REJOIN}.get(ask[0], Drain.CLOSE)
+            membership.drain(then)
+        phase = membership.state.phase
+        if ask[0] == "leave" and phase is Phase.DRAINED and self._lease.slot.phase is phase:
+            if all_drained(gate, self._tools.watcher.slots, self._tools.watcher.dead()):
+                # A dynamic member's close is a leave of its own: it waits for the one for all.
+                membership.drain(Drain.CLOSE if self._tools.is_static else Drain.STILL)
+        elif ask[0] == "rejoin" and membership.state.joined_at != self._joined_before:
+            self._take_back_rejoin()
+
+    def _ask(self) -> tuple[str, object] | None:
+        """What is asked of this slot's holder, most urgent first."""
+        n, gate, token = self._number, self._tools.watcher.gate, self._lease.slot.token
+        if self._tools.stop.is_set():
+            return ("end", None)
+        if n in gate.leaving:
+            return ("leave", None)
+        if n not in gate.open or n in gate.quarantined:
+            return ("slot closed", None)
+        pin = gate.handover.get(n)
+        if pin is not None and pin.token == token:
+            return ("handover", token)
+        if gate.rejoin.get(n) == token:
+            return ("rejoin", token)
+        return None
+
+    def _ask_for_rebalance(self) -> None:
+        with contextlib.suppress(Unreachable):
+            self._gate.ask_rejoin(self._lease.slot.token)
+        self._tools.watcher.forget()
+
+    def _take_back_rejoin(self) -> None:
+        self._gate.take_back_rejoin()
+        self._tools.watcher.forget()
+
+    # --- its end ---------------------------------------------------------------------------
+
+    def _after(self, ended: Ended) -> tuple[int, str] | None:
+        tools = self._tools
+        lost = self._lease.lost
+        if ended.how is not End.FATAL or lost is not None:
+            tools.trial.end()
+        if lost is not None:
+            self._lease.abandon()
+            return 1, f"{lost}: stopped, batch void"
+        # A dynamic member id is nobody's after its close: no leave shall be sent for it.
+        gone = not tools.is_static
+        if ended.how is End.FATAL:
+            self._error(ended.sentence)
+            self._lease.release(clean=ended.clean and self._cured, gone=gone)
+            return 1, ended.sentence
+        why = self._began[0] if self._began is not None else None
+        closed = why == "leave"
+        if not self._lease.release(clean=ended.clean and self._cured, closed=closed, gone=gone):
+            return 1, f"slot {self._number} was taken while it was drained: stopped"
+        tools.watcher.released(self._lease.slot, handed=why == "handover")
+        tools.events.log(f"released slot {self._number}{'' if ended.clean else ', not clean'}")
+        tools.events.emit("released", slot=self._number, clean=ended.clean, closed=closed)
+        return None
+
+    def _after_fencing(self, ended: Ended) -> tuple[int, str] | None:
+        """82: once it may be librdkafka fencing itself; twice it is another process [15]."""
+        tools, now = self._tools, self._tools.clock.monotonic()
+        if not self._lease.renew():
+            self._lease.abandon()
+            return 1, f"slot {self._number} has another holder (82): stopped, batch void"
+        window = session_timeout(tools.settings)
+        if self._fenced_at is None or now - self._fenced_at > window:
+            self._fenced_at = now
+            tools.events.log(f"fenced (82) while slot {self._number} is ours: joining once more")
+            return None
+        sentence = (
+            f"another process uses the instance id {self._lease.slot.instance_id()} (82 twice "
+            f"within {window:g} s): slot {self._number} is closed; find that process, then open it"
+        )
+        return self._shut(sentence, ended)
+
+    def _after_refusal(self, ended: Ended) -> tuple[int, str] | None:
+        """111: free the instance id and join once more; refused again, the worker ends [10]."""
+        tools, now = self._tools, self._tools.clock.monotonic()
+        if not self._lease.renew():
+            self._lease.abandon()
+            return 1, f"slot {self._number} has another holder (111): stopped"
+        window = session_timeout(tools.settings)
+        again = self._freed_at is not None and now - self._freed_at <= window
+        self._freed_at = now
+        try:
+            why = self._free()
+        except ForeignHolder as error:
+            return self._shut(str(error), ended)
+        if why is None and not again:
+            tools.events.log(f"refused (111) while slot {self._number} is ours: joining once more")
+            return None
+        sentence = (
+            f"the coordinator refuses {self._lease.slot.instance_id()} (111), since it believes "
+            f"that its former member lives, for {window:g} s at most: {why or ended.sentence}"
+        )
+        self._error(sentence)
+        self._lease.release(clean=False)  # the next taker has to free it as well
+        return 1, sentence
+
+    def _shut(self, sentence: str, ended: Ended) -> tuple[int, str]:
+        """A foreign process has our instance id: close the slot, say so, end [15]."""
+        self._error(sentence)
+        self._gate.shut()
+        self._lease.release(clean=ended.clean and self._cured)
+        return 1, sentence
+
+    def _error(self, sentence: str) -> None:
+        if self._membership is not None:
+            self._membership.state.error = sentence
+        self._tools.trial.fail(sentence)
+        self._tools.reporter.failed(sentence)
+
+    def _end_hard(self, why: str) -> None:
+        """A thread hangs in the user's code: no exit handler may wait for it."""
+        if self._membership is not None:
+            self._membership.spare()
+            self._tools.clock.sleep(_LAST_WORD)
+        self._error(why)
+        with contextlib.suppress(FleetError):
+            self._lease.release(clean=False)
+        self._tools.events.emit("exit", code=_HARD_EXIT, reason=why)
+        self._tools.events.log(f"ended: {why}")
+        os._exit(_HARD_EXIT)
+
+    # --- what the parts ask ----------------------------------------------------------------
+
+    def _fields(self) -> dict[str, Any]:
+        """What a renewal writes."""
+        membership = self._membership
+        if membership is None:
+            return {}
+        state = membership.state
+        known: dict[str, Any] = {} if state.member_id is None else {"member_id": state.member_id}
+        if self._cured:  # else the slot names the session that is still to be ended [3]
+            known["spark_session"] = self._tools.runner.session_id
+        return {
+            "phase": state.told,
+            "batches": state.batches,
+            "error": state.error,
+            **known,
+        }

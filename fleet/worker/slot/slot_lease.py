@@ -1,0 +1,258 @@
+"""A worker's side of the slots: look, take, renew, release.
+
+Problem: whoever holds a slot is its member, and must stop the moment that the store says
+otherwise, yet a store that is silent must not stop anybody [12]. Choice: a thread of its own
+renews every third of the lease and at every change; a renewal that finds another holder sets
+`lost` at once, one that finds no store changes nothing and is tried again soon, so that a
+store that comes back finds every holder before its lease is over. That thread is the membership's
+life: where it ends for any reason but being stopped, the slot counts as lost [40]. Cost: three
+small writes per lease.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fleet.clock import Clock
+from fleet.errors import FleetError, Unreachable
+from fleet.slots import Gate, Phase, Slot, SlotStore
+from fleet.slots.evidence import LeaseWatch, known_for
+from fleet.worker.events import Events
+from fleet.worker.slot.eligibility import candidates, outranked, takeable
+
+
+class SlotWatcher:
+    """Reads gate and slots only when something changed; watches holders expire."""
+
+    def __init__(self, store: SlotStore, *, group: str, lease: float, clock: Clock) -> None:
+        self._store = store
+        self._group = group
+        self._clock = clock
+        self._lease = lease
+        self._watch = LeaseWatch.over(store, group=group, lease=lease, clock=clock)
+        self._dead: frozenset[int] = frozenset()
+        self._looked_at = 0.0
+        self._version: Any = None
+        self._read_at = 0.0
+        self._free_since: dict[int, float] = {}
+        self._handed: dict[int, int] = {}
+        self.gate = Gate(group=group)
+        self.slots: tuple[Slot, ...] = ()
+
+    def look(self) -> bool:
+        """Refresh; True where the store was read. Raises Unreachable.
+
+        A store without a `data_version` is read at most twice a second.
+        """
+        now = self._clock.monotonic()
+        version = getattr(self._store, "data_version", None)
+        if version is not None:
+            seen = version()
+            if seen == self._version and now - self._read_at < 1.0:
+                self._watch_holders(now)
+                return False
+            self._version = seen
+        elif now - self._read_at < 0.5:
+            return False
+        self.gate = self._store.gate(self._group)
+        self.slots = self._store.slots(self._group)
+        self._read_at = now
+        self._watch_holders(now)
+        return True
+
+    def _watch_holders(self, now: float) -> None:
+        """Note how they stand at a look that began `now`."""
+        self._looked_at = now
+        self._dead = frozenset(
+            slot.number
+            for slot in self.slots
+            if slot.holder is not None
+            and self._watch.expired(str(slot.number), (slot.holder, slot.token, slot.counter), now)
+        )
+
+    def dead(self) -> frozenset[int]:
+        """Slots whose holder's lease has expired on our own clock [13], as of the last look.
+
+        None where that was too long ago, or what it saw is not known to be true any more.
+        """
+        now = self._clock.monotonic()
+        old = now - self._looked_at > self._lease / 3
+        return frozenset() if old or known_for(self._store, now) < 0 else self._dead
+
+    def forget(self) -> None:
+        """Read the store at the next look whatever its version says."""
+        self._version = None
+        self._read_at = 0.0
+
+    def released(self, slot: Slot, *, handed: bool) -> None:
+        """This worker held the slot until now, and looks again; handed: asked to hand it over.
+
+        What it saw free before its holder says nothing of how long a slot is free now.
+        """
+        self._free_since = {}
+        if handed:
+            self._handed[slot.number] = slot.token
+
+    def takeable(self, *, worker: str, revision: str, since: float) -> tuple[Slot, ...]:
+        """What this standby may take now, best first. since: when its revision was published.
+
+        Nothing where the store is not known to be as it was last read.
+        """
+        dead, now = self.dead(), self._clock.monotonic()
+        if known_for(self._store, now) < 0:
+            self._free_since = {}
+            return ()
+        free = {s.number for s in self.slots if takeable(s, dead)} & self.gate.open
+        self._free_since = {n: self._free_since.get(n, now) for n in free}
+        waited = frozenset(n for n, at in self._free_since.items() if now - at >= self._lease)
+        pins = self.gate.handover
+        handed = frozenset(
+            n for n, token in self._handed.items() if n in pins and pins[n].token == token
+        )
+        return candidates(
+            self.gate,
+            self.slots,
+            worker=worker,
+            revision=revision,
+            dead=dead,
+            waited=waited,
+            handed=handed,
+            newest=not free or self._is_newest(revision, since),
+        )
+
+    def _is_newest(self, revision: str, since: float) -> bool:
+        """No standby of a revision that was published later waits; a dead one's report may
+        hold us up for one lease.
+        """
+        try:
+            reports = self._store.reports(self._group)
+        except Unreachable:
+            return True
+        return outranked(reports, revision=revision, since=since) is None
+
+
+class SlotLease:
+    """One slot that this worker has taken, kept until `release`."""
+
+    def __init__(
+        self,
+        store: SlotStore,
+        slot: Slot,
+        *,
+        lease: float,
+        fields: Callable[[], dict[str, Any]],
+        after: Callable[[], None],
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._store = store
+        self._slot = slot
+        self._lease = lease
+        self._pause = lease / 3
+        self._fields = fields
+        self._after = after
+        self._clock = clock
+        self._events = events
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._renewed_at = clock.monotonic()
+        self._lost: str | None = None
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def slot(self) -> Slot:
+        """As last written."""
+        return self._slot
+
+    @property
+    def lost(self) -> str | None:
+        """Why this worker must stop at once: the store shows another holder or token [12], or
+        nobody renews any more [40]. None while the slot is ours.
+        """
+        return self._lost
+
+    def changed(self) -> None:
+        """Write the fields now instead of at the next renewal; returns at once."""
+        self._wake.set()
+
+    def renew(self) -> bool:
+        """Write the fields; False where the slot is somebody else's.
+
+        A store that is silent or refuses is no loss.
+        """
+        with self._lock:
+            if self._lost is not None:
+                return False
+            try:
+                stored = self._store.renew(replace(self._slot, **self._fields()))
+            except FleetError as error:
+                self._pause = self._lease / 12
+                self._events.log_rarely(f"{error}; going on as long as Kafka has us as a member")
+                return True
+            self._pause = self._lease / 3
+            if stored is None:
+                self._lost = f"slot {self._slot.number} has another holder or token"
+                return False
+            self._slot = stored
+            self._renewed_at = self._clock.monotonic()
+            return True
+
+    def still_ours(self) -> bool:
+        """Ask the store where the last renewal is older than a third of the lease."""
+        if self._clock.monotonic() - self._renewed_at < self._lease / 3:
+            return self._lost is None
+        return self.renew()
+
+    def release(self, *, clean: bool, closed: bool = False, gone: bool = False) -> bool:
+        """Give the slot up, with phase CLOSED for a leave; whether it was still ours.
+
+        gone: the member left the group with its close, so its id is forgotten.
+        """
+        self._stopped.set()
+        self._wake.set()
+        self._thread.join(timeout=10.0)
+        if not self.renew():
+            return False
+        if closed or gone:
+            phase = Phase.CLOSED if closed else self._slot.phase
+            member = None if gone else self._slot.member_id
+            stored = self._store.renew(replace(self._slot, phase=phase, member_id=member))
+            if stored is None:
+                return False
+            self._slot = stored
+        return self._store.release(self._slot, clean=clean)
+
+    def abandon(self) -> None:
+        """Stop renewing, change nothing."""
+        self._stopped.set()
+        self._wake.set()
+
+    def _keep(self) -> None:
+        """The lease thread: what makes it end before it is stopped ends the membership [40]."""
+        why = ""
+        try:
+            self._renew_on()
+        except BaseException as error:  # noqa: BLE001 - nobody catches it in a thread: it is told
+            why = f" ({type(error).__name__}: {error})"
+        if not self._stopped.is_set() and self._lost is None:
+            self._lost = f"the lease of slot {self._slot.number} is kept no more{why}"
+            self._events.log(self._lost)
+
+    def _renew_on(self) -> None:
+        while True:
+            self._wake.wait(self._pause)
+            self._wake.clear()
+            if self._stopped.is_set():
+                return
+            if not self.renew():
+                self._events.log(
+                    f"slot {self._slot.number} is somebody else's now: stopping at once"
+                )
+                return
+            try:
+                self._after()
+            except Exception as error:  # noqa: BLE001 - it tells people: no reason to end [40]
+                self._events.log_rarely(f"the report could not be written: {error}", key="report")

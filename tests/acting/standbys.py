@@ -1,0 +1,284 @@
+"""Workers in memory: what a holder and a standby do between two looks of a manager.
+
+They go by the store alone, as real ones do, and every turn of the clock is a turn of each of them.
+What they cost is kept: a generation for each joint subscribe, for each leave.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from fleet.clock import ManualClock
+from fleet.model import GroupState
+from fleet.model.counted import Counted
+from fleet.model.rebalances import Rebalance
+from fleet.slots import Phase, Slot, WorkerProcess, WorkerReport
+from fleet.slots.sqlite import SqliteStore
+from fleet.worker.slot.eligibility import candidates
+from fleet.worker.slot.leave_completion import all_drained
+from fleet.worker.slot.slot_lease import SlotWatcher
+from tests.support.rebalances import rebalance
+
+GROUP = "orders"
+LEASE = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """One process and what it knows."""
+
+    name: str
+    revision: str
+    born: float
+    wanted: bool = True
+    alive: bool = True
+    slot: Slot | None = None
+    counter: int = 0
+    phase: str = "starting"
+    joined_at: float | None = None
+    restarts: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Behaviour:
+    """How workers of one revision are."""
+
+    warm_after: float = 1.0
+    error: str | None = None
+    """What its batches end with."""
+    joins: bool = True
+    commits: bool = True
+    ends: int = 0
+    """How often it ended before it was warm."""
+
+
+class Turning(ManualClock):
+    """A clock of which everything that lives takes notice."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn: Callable[[], None] = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        """Advance, and let everybody take a turn."""
+        super().sleep(seconds)
+        self.turn()
+
+
+@dataclass
+class Crowd:
+    """All workers of one group: its runtime, and its coordinator's records."""
+
+    store: SqliteStore
+    clock: Turning
+    static: bool = True
+    people: dict[str, Worker] = field(default_factory=dict)
+    like: dict[str, Behaviour] = field(default_factory=dict)
+    generations: list[Rebalance] = field(default_factory=list)
+    left: list[list[tuple[str | None, str]]] = field(default_factory=list)
+    """Each LeaveGroup request."""
+    removed: list[str] = field(default_factory=list)
+    rested: int = 0
+    state: GroupState = GroupState.STABLE
+    refusal: str | None = None
+
+    def __post_init__(self) -> None:
+        self.clock.turn = self.turn
+        self.looker = SlotWatcher(self.store, group=GROUP, lease=LEASE, clock=self.clock)
+
+    # --- as a Runtime -----------------------------------------------------------------------
+
+    def ensure(self) -> None:
+        """Nothing else runs."""
+
+    def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
+        """See Runtime.start."""
+        assert group == GROUP
+        names = tuple(f"w{len(self.people) + n}" for n in range(count))
+        for name in names:
+            self.people[name] = Worker(name=name, revision=revision, born=self.clock.monotonic())
+        return names
+
+    def remove(self, names: Sequence[str], *, grace: float) -> None:
+        """See Runtime.remove: it hands over what it holds."""
+        assert grace > 0
+        for name in names:
+            self.removed.append(name)
+            self.people[name].wanted = False
+
+    def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
+        """See Runtime.workers."""
+        return tuple(
+            WorkerProcess(
+                name=each.name,
+                group=GROUP,
+                revision=each.revision,
+                wanted=each.wanted,
+                running=each.alive,
+                restarts=each.restarts,
+            )
+            for each in self.people.values()
+            if each.wanted or each.slot is not None
+        )
+
+    def published(self, group: str, revision: str) -> str | None:
+        """Nothing is kept."""
+        return None
+
+    def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
+        """See Runtime.rest."""
+        self.rested += 1
+
+    def held(self, group: str) -> str | None:
+        """Nothing."""
+        return None
+
+    # --- as a Ledger and a Leaver -------------------------------------------------------------
+
+    def position(self, group: str) -> int | None:
+        """As many as there are."""
+        return len(self.generations)
+
+    def counted(self, group: str, since: int) -> Counted | None:
+        """From there on."""
+        return Counted(
+            group=GROUP,
+            generations=tuple(self.generations[since:]),
+            replacements=0,
+            to_generation=len(self.generations),
+        )
+
+    def group_state(self, group: str) -> GroupState:
+        """The ledger's `state`."""
+        return self.state
+
+    def leave(
+        self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str
+    ) -> str | None:
+        """One request, one generation."""
+        if self.refusal is not None:
+            return self.refusal
+        self.left.append(list(members))
+        self.generation(left={i or m for i, m in members})
+        return None
+
+    def generation(self, *, joined: set[str] | None = None, left: set[str] | None = None) -> None:
+        """One more is recorded."""
+        self.generations.append(
+            rebalance(len(self.generations) + 1, self.clock.now(), joined=joined, left=left)
+        )
+
+    # --- living -------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Everybody looks once."""
+        joining: set[str] = set()
+        self.looker.look()
+        for each in list(self.people.values()):
+            if each.alive and (each.wanted or each.slot is not None):
+                self.live(each, joining)
+        if joining:
+            self.generation(joined=joining)
+
+    def live(self, who: Worker, joining: set[str]) -> None:
+        """One look of one worker."""
+        how = self.like.setdefault(who.revision, Behaviour())
+        if who.slot is None:
+            if how.ends:
+                who.restarts = how.ends
+            elif self.clock.monotonic() - who.born >= how.warm_after:
+                who.phase = "standby"
+                self.stand_by(who)
+        else:
+            self.hold(who, how, joining)
+        self.report(who, how)
+
+    def stand_by(self, who: Worker) -> None:
+        """Take what may be taken."""
+        if not who.wanted:
+            return
+        gate, slots = self.store.gate(GROUP), self.store.slots(GROUP)
+        for seen in candidates(
+            gate,
+            slots,
+            worker=who.name,
+            revision=who.revision,
+            dead=self.looker.dead(),
+            waited=frozenset(s.number for s in slots),
+            newest=True,
+        ):
+            who.slot = self.store.take(
+                seen, worker=who.name, revision=who.revision, spark_session=None
+            )
+            if who.slot is not None:
+                who.joined_at = None
+                return
+
+    def hold(self, who: Worker, how: Behaviour, joining: set[str]) -> None:
+        """Join, commit, and answer what the gate asks."""
+        assert who.slot is not None
+        gate, now = self.store.gate(GROUP), self.clock.now()
+        n, held = who.slot.number, who.slot
+        if who.joined_at is None:
+            if now < gate.open_at or not how.joins:
+                self.renew(who)
+                return
+            who.joined_at = now
+            if not self.known(held):
+                joining.add(self.name_of(who))
+            self.renew(who, member_id=f"m-{who.name}")
+            return
+        pin = gate.handover.get(n)
+        if n in gate.leaving:
+            self.renew(who, phase=Phase.DRAINED)
+            if all_drained(gate, self.store.slots(GROUP), self.looker.dead()):
+                self.renew(who, phase=Phase.CLOSED)
+                if self.static:
+                    self.release(who)
+        elif n not in gate.open or not who.wanted or (pin is not None and pin.token == held.token):
+            self.release(who)
+        elif gate.rejoin.get(n) == held.token:
+            self.generation(left={self.name_of(who)})
+            self.store.write_gate(replace(gate, rejoin={}))
+        else:
+            batches = held.batches + (1 if how.commits and how.error is None else 0)
+            self.renew(who, phase=Phase.ACTIVE, batches=batches, error=how.error)
+
+    def known(self, held: Slot) -> bool:
+        """A static member comes back under its name without a rebalance."""
+        return self.static and held.member_id is not None
+
+    def name_of(self, who: Worker) -> str:
+        """As records have it."""
+        assert who.slot is not None
+        return who.slot.instance_id() if self.static else f"m-{who.name}"
+
+    def renew(self, who: Worker, **fields: object) -> None:
+        """Write what it does; another holder ends it."""
+        assert who.slot is not None
+        stored = self.store.renew(replace(who.slot, **fields))
+        who.slot, who.phase = stored, str(stored.phase) if stored else "standby"
+
+    def release(self, who: Worker) -> None:
+        """Give the slot up."""
+        assert who.slot is not None
+        self.store.release(who.slot, clean=True)
+        who.slot, who.phase = None, "standby"
+
+    def report(self, who: Worker, how: Behaviour) -> None:
+        """What it says of itself."""
+        who.counter += 1
+        self.store.report(
+            WorkerReport(
+                worker=who.name,
+                group=GROUP,
+                revision=who.revision,
+                phase=who.phase,
+                slot=None if who.slot is None else who.slot.number,
+                counter=who.counter,
+                http_port=None,
+                joined_at=who.joined_at,
+                error=how.error if who.slot is not None else None,
+            )
+        )

@@ -1,0 +1,200 @@
+"""Columns made many at a time say what the scalar decoder says, and no bytes stop either."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.log.record_columns import COLUMNS, columns
+from fleet.log.records import (
+    GROUP_MEMBER,
+    KEYS,
+    VALUES,
+    OffsetCommit,
+    Tombstone,
+    Undecoded,
+    decode,
+)
+from fleet.log.schemas import SCHEMAS
+from tests.history import making
+from tests.observe.test_records import ASSIGNED, COMMIT, CREATED, CURRENT, EPOCH, JOINED, TARGET
+
+Pair = tuple[bytes | None, bytes | None]
+NOTHING: dict[str, Any] = dict.fromkeys(COLUMNS.names)
+
+
+def by_columns(pairs: list[Pair]) -> list[dict[str, Any]]:
+    """Rows of the vectorised decoder."""
+    batch = columns(
+        [3] * len(pairs),
+        range(100, 100 + len(pairs)),
+        range(1000, 1000 + len(pairs)),
+        pa.array([key for key, _ in pairs], pa.binary()),
+        pa.array([value for _, value in pairs], pa.binary()),
+    )
+    assert batch.schema == COLUMNS
+    batch.validate(full=True)
+    return batch.to_pylist()
+
+
+def by_scalar(number: int, key: bytes | None, value: bytes | None) -> dict[str, Any]:
+    """The same row, from the scalar decoder."""
+    record = decode(key, value, offset=100 + number, timestamp=1000 + number)
+    version = int.from_bytes(value[:2], "big", signed=True) if value and len(value) > 1 else -1
+    row = {
+        **NOTHING,
+        "partition": 3,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "type": record.type,
+        "version": -1 if value is None else None if version < 0 else version,
+        "group": getattr(record, "group", None),
+        "member": getattr(record, "member_id", None),
+    }
+    if isinstance(record, OffsetCommit):
+        return {
+            **row,
+            "topic": record.tp.topic,
+            "topic_partition": record.tp.partition,
+            "committed": record.committed,
+            "leader_epoch": record.leader_epoch,
+            "metadata": record.metadata,
+            "commit_timestamp": record.commit_timestamp_ms,
+            "expire_timestamp": record.expire_timestamp_ms,
+            "topic_id": record.topic_id,
+        }
+    if isinstance(record, Tombstone) and record.type in (0, 1):
+        return {**row, "topic": record.key[0], "topic_partition": record.key[1]}
+    row |= {"key": key, "value": value}
+    if isinstance(record, Tombstone) and KEYS[record.type][1] == GROUP_MEMBER:
+        row["member"] = record.key[0]
+    if isinstance(record, Undecoded):
+        row["problem"] = record.reason
+    return row
+
+
+def agree(pairs: list[Pair]) -> list[dict[str, Any]]:
+    """Both decoders give the same rows; those rows."""
+    found = by_columns(pairs)
+    assert found == [by_scalar(number, *pair) for number, pair in enumerate(pairs)]
+    return found
+
+
+@making.examples(150)
+@given(st.lists(making.commits(), max_size=12))
+def test_commits_of_every_version(pairs: list[Pair]):
+    """Types 0 and 1, versions 0-4, any text, topic ids and unknown tags, tombstones between."""
+    assert not [row for row in agree(pairs) if row["problem"]]
+
+
+@making.examples(200)
+@given(st.lists(making.events(), max_size=4))
+def test_group_events_of_every_type_and_version(pairs: list[Pair]):
+    """What is written by Kafka's definitions is read without a problem by both."""
+    assert not [row for row in agree(pairs) if row["problem"]]
+
+
+@making.examples(300)
+@given(st.lists(making.commits() | making.events() | making.spoiled(), max_size=8))
+def test_spoiled_records_among_true_ones(pairs: list[Pair]):
+    """Cut, longer and changed bytes, other versions and types: the same rows, the same reasons."""
+    agree(pairs)
+
+
+@making.examples(200)
+@given(st.lists(st.tuples(st.none() | st.binary(), st.none() | st.binary()), max_size=8))
+def test_random_bytes(pairs: list[Pair]):
+    """Whatever stands in the log."""
+    agree(pairs)
+
+
+@settings(max_examples=60)
+@given(making.commits() | making.events())
+def test_every_truncation(pair: Pair):
+    """A true record, cut at each of its bytes."""
+    key, value = pair
+    cuts: list[Pair] = [((key or b"")[:at], value) for at in range(len(key or b""))]
+    cuts += [(key, (value or b"")[:at]) for at in range(len(value or b""))]
+    agree(cuts)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_every_schema_reads_what_was_written(data: st.DataObject):
+    """Types that are read by a table of fields give back the fields."""
+    kind = data.draw(st.sampled_from(sorted(SCHEMAS)))
+    value = data.draw(making.values_of(SCHEMAS[kind]))
+    rest = ("m",) if KEYS[kind][1] != "g" else ()
+    written = b"\0\0" + making.field(SCHEMAS[kind], value)
+    record = decode(making.key(kind, "g", *rest), written, offset=0, timestamp=0)
+    assert getattr(record, "fields", record) == value
+
+
+def test_golden_vectors():
+    """Records of a 4.3.1 broker."""
+    vectors = (COMMIT, CREATED, EPOCH, ASSIGNED, JOINED, TARGET, CURRENT)
+    rows = agree([(bytes.fromhex(key), bytes.fromhex(value)) for key, value in vectors])
+    assert [(row["type"], row["version"]) for row in rows] == [
+        *((1, 4), (2, 3), (3, 0), (6, 0), (5, 0), (7, 0), (8, 0))
+    ]
+    first = rows[0]
+    assert (first["group"], first["topic"], first["topic_partition"]) == ("g-classic", "t", 0)
+    assert (first["committed"], first["leader_epoch"], first["metadata"]) == (76, 0, "")
+    assert first["topic_id"] == "12d77191ec2c40b2b4e97e94f8ba880d"
+    assert (first["key"], first["value"]) == (None, None)
+    assert rows[4]["member"] == "K1RuHQNxRHC5y9k94YtLvg"
+    assert rows[4]["value"] == bytes.fromhex(JOINED[1])
+
+
+def test_unknown_types_and_versions_are_counted_and_kept():
+    """Type, version and bytes are there, with the reason; the rows around them are read."""
+    good: Pair = (making.key(1, "g", "t", 0), making.commit(4, committed=5))
+    newer: Pair = (making.key(1, "g", "t", 1), b"\0\x09" + b"x" * 40)
+    other: Pair = (making.key(99, "g"), b"\0\0abc")
+    rows = agree([good, newer, good, other, (None, None), good])
+    assert [row["problem"] for row in rows] == [
+        None,
+        "OffsetCommit value version 9, known up to 4",
+        None,
+        "record type 99 is not known",
+        "no key",
+        None,
+    ]
+    assert (rows[1]["type"], rows[1]["version"], rows[1]["value"]) == (1, 9, newer[1])
+    assert (rows[3]["type"], rows[3]["version"], rows[3]["key"]) == (99, 0, other[0])
+    assert [row["committed"] for row in rows] == [5, None, 5, None, None, 5]
+
+
+def test_a_text_that_is_not_utf8_spoils_its_own_row_only():
+    """Among thousands of commits one bad name is one problem."""
+    good: Pair = (making.key(1, "g", "t", 0), making.commit(4, committed=5, metadata="ä" * 70))
+    for bad in (
+        (making.key(1, "g", "tt", 0).replace(b"tt", b"t\xff"), good[1]),
+        (making.key(1, "gg", "t", 0).replace(b"gg", b"g\xff"), good[1]),
+        (good[0], making.commit(4, committed=5, metadata="zz").replace(b"zz", b"\xed\xa0")),
+    ):
+        rows = agree([good, good, bad, good])
+        assert [row["problem"] is None for row in rows] == [True, True, False, True]
+        assert "UTF-8" in rows[2]["problem"]
+
+
+def test_slices_and_wide_arrays():
+    """Arrow arrays that are a part of another, and ones of another width."""
+    pairs = [(making.key(1, "g", "t", n), making.commit(4, committed=n)) for n in range(10)]
+    keys = pa.array([key for key, _ in pairs], pa.binary()).slice(4, 3)
+    values = pa.array([value for _, value in pairs], pa.large_binary()).slice(4, 3)
+    found = columns([0] * 3, [0] * 3, [0] * 3, keys, values)
+    assert found.column("topic_partition").to_pylist() == [4, 5, 6]
+    assert found.column("committed").to_pylist() == [4, 5, 6]
+    assert columns([], [], [], keys.slice(0, 0), values.slice(0, 0)).num_rows == 0
+
+
+@pytest.mark.parametrize("kind", sorted(VALUES))
+def test_every_type_has_a_tombstone(kind: int):
+    """A null value of each type of key."""
+    rest = {"g": (), "gm": ("m",), "gr": ("r",), "gtp": ("t", 7)}[KEYS[kind][1]]
+    row = agree([(making.key(kind, "g", *rest), None)])[0]
+    assert (row["version"], row["problem"], row["group"]) == (-1, None, "g")
+    assert row["member"] == ("m" if rest == ("m",) else None)

@@ -1,0 +1,97 @@
+"""While a manager changes a group, watches tell it how the group stands."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from fleet.errors import Unreachable
+from fleet.slots import ChangeState, Gate, Phase, WorkerReport
+from tests.k8s_store.conftest import requests_of
+from tests.support.plans import plan_of
+
+pytestmark = pytest.mark.kubernetes
+GROUP = "orders"
+
+
+@pytest.fixture
+def changing(place):
+    """A manager in the middle of a change of two open slots, and the change."""
+    manager = place.manager()
+    manager.ensure_objects(GROUP, slots=2)
+    assert manager.write_gate(Gate(group=GROUP, open=frozenset({0, 1})))
+    change = manager.begin_change(plan_of(), actor="me", started_at=1.0)
+    assert change is not None
+    return manager, change
+
+
+def test_looking_costs_no_request_until_the_change_ends(place, changing):
+    """Ten looks a second for minutes would be hundreds of requests."""
+    manager, change = changing
+    worker = place.worker("r1", slots=2)
+    held = worker.take(worker.slots(GROUP)[0], worker="w", revision="r1", spark_session=None)
+    report = WorkerReport(
+        worker="w", group=GROUP, revision="r1", phase="active", slot=0, counter=1, http_port=1
+    )
+    worker.report(report)
+    deadline = time.monotonic() + 5.0
+    while manager.slots(GROUP)[0] != held or manager.reports(GROUP) != (report,):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    methods = requests_of(manager)
+    for _ in range(20):
+        assert len(manager.slots(GROUP)) == 2
+        assert manager.gate(GROUP).version == 1
+        assert manager.change(GROUP) == change
+        assert manager.reports(GROUP) == (report,)
+    assert methods == []
+    manager.advance(replace(change, state=ChangeState.DONE))
+    methods.clear()
+    assert len(manager.slots(GROUP)) == 2
+    assert methods == ["GET"]
+
+
+def test_a_look_after_a_write_shows_what_was_taken_before_it(place, changing):
+    """A slot that was taken before the gate shut is not read as free after that."""
+    manager, _ = changing
+    worker = place.worker("r1", slots=2)
+    number = 0
+    for turn in range(20):
+        number = turn % 2
+        held = worker.take(
+            worker.slots(GROUP)[number], worker=f"w{turn}", revision="r1", spark_session=None
+        )
+        assert held is not None, turn
+        gate = manager.write_gate(replace(manager.gate(GROUP), leaving=frozenset({number})))
+        assert gate is not None
+        assert manager.slots(GROUP)[number] == held
+        assert worker.release(worker.renew(replace(held, phase=Phase.ACTIVE)), clean=True)
+        assert manager.write_gate(replace(gate, leaving=frozenset()))
+        deadline = time.monotonic() + 5.0
+        while worker.gate(GROUP).leaving:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+
+def test_a_server_that_is_silent_is_told(falling):
+    """What was known a while ago is no answer for somebody who acts on it."""
+    manager = falling.manager()
+    manager.leases._lease = 4.0
+    manager.ensure_objects(GROUP, slots=1)
+    change = manager.begin_change(plan_of(), actor="me", started_at=1.0)
+    assert change is not None
+    assert manager.change(GROUP) == change
+    falling.server.freeze()
+    time.sleep(1.0)
+    with pytest.raises(Unreachable):
+        manager.slots(GROUP)
+    assert manager.known_since() is None
+    falling.server.thaw()
+    deadline = time.monotonic() + 10.0
+    while True:
+        try:
+            assert manager.change(GROUP) == change
+            return
+        except Unreachable:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)

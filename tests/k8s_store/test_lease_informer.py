@@ -1,0 +1,230 @@
+"""A worker's view: it sees changes at once, knows when it does not know, and mends itself."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from fleet.clock import SystemClock
+from fleet.errors import Unreachable
+from fleet.kubernetes.client.api import Gone
+from fleet.kubernetes.client.calls import LEASE
+from fleet.slots import Gate, Phase
+from fleet.worker.slot.slot_lease import SlotWatcher
+
+pytestmark = pytest.mark.kubernetes
+GROUP = "orders"
+LEASE_SECONDS = 4.0
+
+
+def until(is_so, seconds: float = 10.0) -> float:
+    """Poll; how long it took."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < seconds, "did not come"
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+def opened(place, slots: int = 2):
+    manager = place.manager()
+    manager.ensure_objects(GROUP, slots=slots)
+    assert manager.write_gate(Gate(group=GROUP, open=frozenset(range(slots))))
+    return manager
+
+
+def test_others_writes_are_seen_at_once(place):
+    """A look costs nothing and is behind by some milliseconds."""
+    manager = opened(place)
+    worker = place.worker(slots=2)
+    assert len(worker.slots(GROUP)) == 2
+    lags = []
+    for number in range(20):
+        seen = worker.data_version()
+        began = time.monotonic()
+        manager.write_gate(replace(manager.gate(GROUP), open_at=float(number + 1)))
+        until(lambda seen=seen: worker.data_version() != seen, 2.0)
+        lags.append(time.monotonic() - began)
+        assert worker.gate(GROUP).open_at == number + 1
+    assert sorted(lags)[10] < 1.0
+    print(f"write to view: median {1000 * sorted(lags)[10]:.1f} ms, max {1000 * max(lags):.1f} ms")
+
+
+def test_own_writes_are_read_at_once(place):
+    """What a write was answered with is in the view before the watch tells."""
+    opened(place)
+    worker = place.worker(slots=2)
+    for _ in range(10):
+        (slot, *_) = worker.slots(GROUP)
+        held = worker.take(slot, worker="w", revision="r1", spark_session=None)
+        assert worker.slots(GROUP)[0] == held
+        renewed = worker.renew(replace(held, phase=Phase.ACTIVE))
+        assert worker.slots(GROUP)[0] == renewed
+        assert worker.release(renewed, clean=True)
+        assert worker.slots(GROUP)[0].holder is None
+
+
+def test_a_worker_that_finds_no_gate_concludes_nothing(place):
+    """Objects are made beforehand; one that is gone stops nobody."""
+    worker = place.worker(slots=1)
+    with pytest.raises(Unreachable, match="gate is not there"):
+        worker.gate(GROUP)
+    manager = opened(place, 1)
+    until(lambda: worker.slots(GROUP) != (), 5.0) if _readable(worker) else None
+    held = worker.take(worker.slots(GROUP)[0], worker="w", revision="r1", spark_session=None)
+    assert held is not None
+    manager.leases.calls.delete(LEASE, place.names.slot(0))
+    until(lambda: worker.leases.shelf.get(LEASE, place.names.slot(0)) is None, 5.0)
+    with pytest.raises(Unreachable, match="slot-0 is not there"):
+        worker.renew(held)
+
+
+def _readable(worker) -> bool:
+    def tried() -> bool:
+        try:
+            worker.gate(GROUP)
+        except Unreachable:
+            return False
+        return True
+
+    until(tried, 5.0)
+    return True
+
+
+def test_a_slot_beyond_what_the_worker_was_started_for_is_watched(place):
+    """replicas.max was raised meanwhile."""
+    manager = opened(place, 1)
+    worker = place.worker(slots=1)
+    assert len(worker.slots(GROUP)) == 1
+    gate = manager.gate(GROUP)
+    assert manager.write_gate(replace(gate, open=frozenset({0, 1, 2})))
+    until(lambda: len(worker.slots(GROUP)) == 3)
+    seen = manager.slots(GROUP)[2]
+    held = manager.take(seen, worker="x", revision="r", spark_session=None)
+    until(lambda: worker.slots(GROUP)[2] == held)
+
+
+# --- a server that is away ------------------------------------------------------------------
+
+
+class Scene:
+    """A holder that renews each second, and a standby that looks."""
+
+    def __init__(self, place) -> None:
+        self.manager = opened(place)
+        self.holder = place.worker(slots=2, lease=LEASE_SECONDS)
+        self.standby = place.worker(slots=2, lease=LEASE_SECONDS)
+        clock = SystemClock()
+        self.looker = SlotWatcher(self.standby, group=GROUP, lease=LEASE_SECONDS, clock=clock)
+        self.held = self.holder.take(
+            self.holder.slots(GROUP)[0], worker="w", revision="r1", spark_session=None
+        )
+        assert self.held is not None
+        until(lambda: self.standby.known_since() is not None)
+
+    def takeable(self) -> list[int]:
+        """What the standby would take now."""
+        self.looker.look()
+        return sorted(s.number for s in self.looker.takeable(worker="s", revision="r1", since=0.0))
+
+    def renew(self) -> bool:
+        """Whether the server took it."""
+        try:
+            renewed = self.holder.renew(self.held)
+        except Unreachable:
+            return False
+        assert renewed is not None
+        self.held = renewed
+        return True
+
+
+@pytest.mark.parametrize("how", ["frozen", pytest.param("killed", marks=pytest.mark.long)])
+def test_a_server_that_is_away_makes_nobody_a_taker(falling, how):
+    """For longer than a lease; when it is back the holder has a whole lease to be heard."""
+    server = falling.server
+    scene = Scene(falling)
+    assert scene.takeable() == [1]
+    away_at = time.monotonic()
+    server.freeze() if how == "frozen" else server.kill_server()
+    until(lambda: scene.standby.known_since() is None, LEASE_SECONDS / 2)
+    assert scene.takeable() == []
+    assert scene.standby.gate(GROUP).open == {0, 1}, "reads answer from what was known"
+    began = time.monotonic()
+    assert not scene.renew()
+    assert time.monotonic() - began < 9.0, "bounded"
+    began = time.monotonic()
+    with pytest.raises(Unreachable):
+        scene.standby.take(
+            scene.standby.slots(GROUP)[1], worker="s", revision="r1", spark_session=None
+        )
+    while time.monotonic() - away_at < LEASE_SECONDS + 2.0:
+        assert scene.takeable() == []
+        time.sleep(0.05)
+    server.thaw() if how == "frozen" else server.start()
+    until(lambda: scene.standby.known_since() is not None, 15.0)
+    known_at = time.monotonic()
+    assert scene.takeable() == [1]
+    until(scene.renew, 10.0)
+    while time.monotonic() - known_at < LEASE_SECONDS / 2:
+        assert 0 not in scene.takeable()
+        time.sleep(0.05)
+    seen = scene.standby.data_version()
+    assert scene.renew()
+    until(lambda: scene.standby.data_version() != seen)
+    took = until(lambda: scene.takeable() == [0, 1], LEASE_SECONDS + 3.0)
+    assert took > LEASE_SECONDS - 1.0, "dead one lease after its last renewal"
+    held = scene.standby.take(
+        scene.standby.slots(GROUP)[0], worker="s", revision="r1", spark_session=None
+    )
+    assert held is not None
+    assert scene.holder.renew(scene.held) is None, "the old holder stops at once"
+
+
+def test_a_silent_server_is_not_asked_by_everybody(falling):
+    """After one call that nobody answered the next fail at once."""
+    scene = Scene(falling)
+    falling.server.freeze()
+    try:
+        scene.renew()
+        began = time.monotonic()
+        for _ in range(50):
+            assert not scene.renew()
+        assert time.monotonic() - began < 4.0
+    finally:
+        falling.server.thaw()
+    until(scene.renew, 10.0)
+
+
+def test_a_version_that_was_forgotten_is_listed_again(falling):
+    """410: the watch cannot go on where it stood."""
+    server = falling.server
+    manager = opened(falling)
+    worker = falling.worker(slots=2)
+    assert worker.slots(GROUP)
+    stream = worker.leases.view._streams[falling.names.gate]
+    for number in range(5):
+        assert manager.write_gate(replace(manager.gate(GROUP), open_at=float(number)))
+    server.compact()
+    server.kill_server()
+    server.start()
+    with pytest.raises(Gone):
+        for _ in worker.leases.calls.watch(
+            LEASE, since="1", seconds=5, fieldSelector=f"metadata.name={falling.names.gate}"
+        ).events():
+            pass
+    stream._since = "1"
+    stream.stop()
+    until(lambda: manager.gate(GROUP).open_at == 4.0, 10.0)
+    assert manager.write_gate(replace(manager.gate(GROUP), open_at=99.0))
+    until(lambda: worker.gate(GROUP).open_at == 99.0, 10.0)
+    assert stream._since != "1"
+
+
+def test_closing_ends_the_watches(place):
+    """No thread is left."""
+    opened(place)
+    worker = place.worker(slots=2)
+    worker.slots(GROUP)
+    threads = list(worker.leases.view._threads)
+    worker.close()
+    assert not any(thread.is_alive() for thread in threads)

@@ -1,0 +1,154 @@
+"""Which numbers a Deployment gets, so that its controller adds what is asked and deletes nothing.
+
+The controller's arithmetic, as its source has it, is repeated here over every shape of a roll;
+test_rolling.py asks the real one.
+"""
+
+import itertools
+
+import pytest
+
+from fleet.kubernetes.deployment import pod_counts
+from fleet.kubernetes.deployment.pod_counts import CountedReplicaSet, PodCounts
+
+
+def shape(old: int, new: int, *, replicas: int, surge: int = 1, held: bool = True) -> PodCounts:
+    """A Deployment with pods of two templates."""
+    sets = [
+        CountedReplicaSet(name="a", hash="a", revision="one", replicas=old, order=1),
+        CountedReplicaSet(name="b", hash="b", revision="two", replicas=new, order=2),
+    ]
+    return PodCounts(
+        replicas=replicas,
+        surge=surge,
+        held=held,
+        paused=False,
+        sets=tuple(sets if new or old else sets[:1]),
+        settled=True,
+    )
+
+
+def controller(old: int, new: int, fields: dict) -> tuple[int, int]:
+    """What the controller makes of a held Deployment: old and new pods (rolling.go, 1.36)."""
+    replicas = fields["replicas"]
+    surge = fields["strategy"]["rollingUpdate"]["maxSurge"]
+    unavailable = fields["strategy"]["rollingUpdate"]["maxUnavailable"]
+    room = replicas + surge - (old + new)
+    new += max(0, min(room, replicas - new))
+    down = old + new - (replicas - unavailable) - new  # none of the new ones is available
+    return old - max(0, down), new
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("pods", [1, 2, 5, 8])
+def test_a_new_template_starts_as_many_as_asked(pods: int, count: int) -> None:
+    """And no pod of the old one is deleted for them."""
+    ahead, fields = pod_counts.ahead_of(shape(pods, 0, replicas=pods, held=False), count)
+    assert ahead == {}
+    assert fields["minReadySeconds"] == pod_counts.NEVER
+    old, new = controller(pods, 0, fields)
+    assert (old, new) == (pods, min(count, pods))
+
+
+def test_an_empty_deployment_just_starts() -> None:
+    """After `down` there is nothing to protect; a held Deployment of none would start none."""
+    empty = shape(0, 0, replicas=0, held=False)
+    assert pod_counts.ahead_of(empty, 3) == ({}, pod_counts.at_rest(3))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "count"),
+    [t for t in itertools.product(range(1, 6), range(6), (1, 2, 3)) if t[1] + t[2] <= 5],
+)
+def test_more_of_the_new_template(old: int, new: int, count: int) -> None:
+    """In mid-roll of five: at least as many as asked, never one more than fills the wish."""
+    surge = max(1, old + new - 5)
+    ahead, fields = pod_counts.grow(shape(old, new, replicas=5, surge=surge), count)
+    assert ahead == {}
+    assert fields["replicas"] == 5, "a change of replicas in mid-roll is spread over both"
+    after = controller(old, new, fields)
+    assert after[0] == old
+    assert new + count <= after[1] <= max(new + count, 6 - old)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [p for p in itertools.product(range(1, 6), repeat=2) if sum(p) > 5]
+)
+def test_what_goes_is_not_replaced(old: int, new: int) -> None:
+    """One old pod is scaled away: the controller adds none, unless fewer than wanted are left."""
+    before = shape(old, new, replicas=5, surge=old + new - 5)
+    fields = pod_counts.before_shrinking(before, 1)
+    assert controller(old, new, fields) == (old, new), "nothing moves by that write alone"
+    left = controller(old - 1, new, fields)
+    assert left[0] == old - 1
+    assert left[1] == new + (1 if old + new == 6 and new < 5 else 0)
+
+
+def test_the_last_old_pod_lets_go() -> None:
+    """One template: it keeps itself, with as many as it has."""
+    assert pod_counts.let_go(shape(0, 5, replicas=5)) == pod_counts.at_rest(5)
+    assert pod_counts.let_go(shape(2, 3, replicas=4)) == pod_counts.at_rest(4), (
+        "given up: it goes on"
+    )
+
+
+def test_more_than_the_wish_is_told_before() -> None:
+    """A change of replicas first moves nobody; the room comes with the next write."""
+    ahead, fields = pod_counts.grow(shape(5, 4, replicas=5, surge=4), 3)
+    assert ahead == pod_counts.held(7, 2)
+    assert controller(5, 4, ahead) == (5, 4)
+    assert controller(5, 4, fields) == (5, 7)
+
+
+def test_a_third_template_deletes_nobody() -> None:
+    """More pods than the wish, of two templates: the wish grows first, and moves nobody."""
+    ahead, fields = pod_counts.ahead_of(shape(5, 3, replicas=5, surge=3), 2)
+    assert ahead["replicas"] == fields["replicas"] == 8
+    assert controller(5, 3, ahead) == (5, 3)
+    assert controller(8, 0, fields) == (8, 2)
+
+
+def test_a_shape_is_read_from_objects() -> None:
+    """Foreign ReplicaSets of the same labels are left out; the highest order is current."""
+
+    def replica_set(name: str, order: int, owner: str, replicas: int) -> dict:
+        return {
+            "metadata": {
+                "name": name,
+                "labels": {"pod-template-hash": name},
+                "annotations": {"deployment.kubernetes.io/revision": str(order)},
+                "ownerReferences": [{"uid": owner, "controller": True}],
+            },
+            "spec": {
+                "replicas": replicas,
+                "template": {"metadata": {"annotations": {"fleet/revision": f"r{order}"}}},
+            },
+            "status": {"replicas": replicas},
+        }
+
+    deployment = {
+        "metadata": {
+            "uid": "mine",
+            "generation": 7,
+            "annotations": {"deployment.kubernetes.io/revision": "4"},
+        },
+        "spec": {
+            "replicas": 5,
+            "minReadySeconds": pod_counts.NEVER,
+            "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}},
+        },
+        "status": {"observedGeneration": 7},
+    }
+    sets = (
+        replica_set("old", 3, "mine", 5),
+        replica_set("new", 4, "mine", 2),
+        replica_set("ancient", 1, "mine", 0),
+        replica_set("foreign", 9, "other", 3),
+    )
+    read = pod_counts.pod_counts_of(deployment, sets)
+    assert read.current is not None
+    assert (read.current.hash, read.current.revision) == ("new", "r4")
+    assert [each.hash for each in read.others] == ["old"]
+    assert (read.total, read.surge, read.held, read.settled) == (7, 2, True, True)
+    deployment["metadata"]["generation"] = 8
+    assert not pod_counts.pod_counts_of(deployment, sets).settled

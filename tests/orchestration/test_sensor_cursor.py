@@ -1,0 +1,149 @@
+"""Which groups the sensor tells of, and what it remembers."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.dagster.watch.cluster_tick import in_turn
+from fleet.dagster.watch.sensor_cursor import (
+    EVENTS_A_TICK,
+    HEARTBEAT,
+    GroupSummary,
+    SensorMemory,
+    due,
+    lag_band,
+)
+from fleet.model import (
+    GroupSnapshot,
+    GroupState,
+    LagCase,
+    Member,
+    PartitionState,
+    TopicPartition,
+)
+
+NOW = 1_000_000.0
+
+
+def seen(lag: int = 10, *, state: GroupState = GroupState.STABLE, owner: str = "m1"):
+    """A group of one member."""
+    tp = TopicPartition("orders", 0)
+    return GroupSnapshot(
+        group="orders-enrichment",
+        exists=True,
+        state=state,
+        type="classic",
+        assignor="range",
+        members=(
+            Member(
+                member_id=owner,
+                instance_id=None,
+                client_id="c",
+                host="/127.0.0.1",
+                partitions=frozenset({tp}),
+            ),
+        ),
+        partitions=(
+            PartitionState(
+                tp=tp,
+                committed=0,
+                log_start=0,
+                log_end=lag,
+                lag=lag,
+                lag_seconds=None,
+                case=LagCase.OK,
+            ),
+        ),
+    )
+
+
+def after(look: GroupSummary, *, at: float = NOW) -> SensorMemory:
+    """A memory in which this look was told."""
+    return SensorMemory().told([look], now=at, alive=[look.group])
+
+
+@pytest.mark.parametrize(
+    ("changed", "later", "told"),
+    [
+        pytest.param(seen(), 15, False, id="nothing changed"),
+        pytest.param(seen(), HEARTBEAT, True, id="heartbeat"),
+        pytest.param(seen(state=GroupState.PREPARING), 15, True, id="state"),
+        pytest.param(seen(owner="m2"), 15, True, id="members"),
+        pytest.param(seen(999), 3000, False, id="lag in the same band"),
+        pytest.param(seen(50_000), 15, False, id="lag grew just now"),
+        pytest.param(seen(50_000), 300, True, id="lag grew and five minutes passed"),
+    ],
+)
+def test_told_only_on_change(changed, later, told):
+    """State, members and verdict at once; the size of the lag every five minutes; else hourly."""
+    memory = after(GroupSummary.of(seen()))
+    assert bool(due([GroupSummary.of(changed)], memory, now=NOW + later)) is told
+
+
+def test_storm_is_told_once_when_it_begins_and_once_when_it_ends():
+    """Over the budget is a change of its own."""
+    calm = GroupSummary.of(seen())
+    storm = replace(calm, over=True)
+    assert due([storm], after(calm), now=NOW + 15) == (storm,)
+    assert due([storm], after(storm), now=NOW + 15) == ()
+    assert due([calm], after(storm), now=NOW + 15) == (calm,)
+
+
+def test_at_most_fifty_and_the_rest_next():
+    """A first tick over 120 groups takes three ticks, and nobody is told twice."""
+    looks = [replace(GroupSummary.of(seen()), group=f"g{n}") for n in range(120)]
+    memory, told = SensorMemory(), []
+    alive = [look.group for look in looks]
+    for tick in range(4):
+        now = NOW + 15 * tick
+        telling = due(looks, memory, now=now)
+        assert len(telling) <= EVENTS_A_TICK
+        told += [look.group for look in telling]
+        memory = memory.told(telling, now=now, alive=alive)
+    assert sorted(told) == sorted(alive)
+
+
+def test_changes_go_before_heartbeats():
+    """With more due than fit, what really changed comes first."""
+    old, new = GroupSummary.of(seen()), replace(GroupSummary.of(seen(owner="m2")), group="other")
+    memory = SensorMemory().told(
+        [old, replace(old, group="other")], now=NOW, alive=[old.group, "other"]
+    )
+    assert due([old, new], memory, now=NOW + HEARTBEAT, limit=1) == (new,)
+
+
+def test_cursor_round_trip_and_size():
+    """What was told comes back from the cursor; 1,000 groups stay below 50 kB."""
+    looks = [replace(GroupSummary.of(seen()), group=f"g{n}") for n in range(1000)]
+    memory = SensorMemory().told(looks, now=NOW, alive=[look.group for look in looks])
+    cursor = memory.as_cursor()
+    assert SensorMemory.from_cursor(cursor) == memory
+    assert len(cursor) < 50_000
+
+
+@pytest.mark.parametrize("cursor", [None, "", "x", "[]", '{"v":0}'])
+def test_foreign_cursor_is_an_empty_memory(cursor):
+    """All is told anew rather than a tick that fails for ever."""
+    assert SensorMemory.from_cursor(cursor) == SensorMemory()
+
+
+def test_gone_groups_are_forgotten():
+    """The cursor does not grow with groups that came and went."""
+    memory = after(GroupSummary.of(seen())).told([], now=NOW, alive=[])
+    assert memory.groups == {}
+
+
+@pytest.mark.parametrize(
+    ("lag", "band"), [(None, None), (0, 0), (999, 0), (1000, 1), (9999, 1), (10_000, 2)]
+)
+def test_bands(lag, band):
+    """Powers of ten above a thousand records."""
+    assert lag_band(lag) == band
+
+
+def test_everybody_has_a_turn():
+    """Groups that do not change are counted too, all of them within a few minutes."""
+    groups = [f"g{n}" for n in range(300)]
+    turns = [in_turn(groups, now=NOW + 15 * tick) for tick in range(15)]
+    assert set().union(*turns) == set(groups)
+    assert in_turn([], now=NOW) == set()

@@ -1,0 +1,43 @@
+"""One name is one thing, in classes and files over the whole product."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+from tests.support.needs import repository
+
+ROOT = repository()
+ROOMS = ("fleet", "assets", "k8s")
+OWN = ("__init__", "__main__")
+NAMED_BY_USERS = ("fleet/commands", "assets")
+"""A command's module is called as its command, the Dagster project's as what a team declares."""
+KEPT = {"source": "users import fleet.history.source, older workers fleet.kafka_source.source"}
+
+
+def _files() -> list[Path]:
+    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def test_no_class_name_means_two_things() -> None:
+    """Whoever searches for a class finds one, also where it is a module's own."""
+    places = defaultdict(list)
+    for path in _files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not (twice := {name: at for name, at in places.items() if len(at) > 1}), twice
+
+
+def test_no_module_name_means_two_things() -> None:
+    """Rooms are modules, too: `history` is the room, so no other room has a file of that name."""
+    places = defaultdict(list)
+    for path in _files():
+        folder = path.parent.relative_to(ROOT).as_posix()
+        if folder.startswith(NAMED_BY_USERS):
+            continue
+        if path.stem == "__init__":
+            places[path.parent.name].append(folder)
+        elif path.stem not in OWN:
+            places[path.stem].append(path.relative_to(ROOT).as_posix())
+    twice = {n: at for n, at in places.items() if len(at) > 1 and n not in KEPT}
+    assert not twice, twice

@@ -1,0 +1,176 @@
+"""Whether a revision may be called well, over the lives of a pod's processes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet.clock import ManualClock
+from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport, on_trial, proven, spoiled
+from fleet.slots.sqlite import SqliteStore
+from fleet.worker.revision_trial import RevisionDoubts, RevisionTrial, alone, doubt, untried
+from fleet.worker.slot.eligibility import candidates
+
+FAILED = "the entrypoint fails for every partition"
+HELD = Slot(group="g", number=0, holder="n1", revision="r2", phase=Phase.ACTIVE, token=3)
+FREED = replace(HELD, holder=None, phase=Phase.FREE, error=FAILED)
+REPORT = WorkerReport(
+    worker="n1",
+    group="g",
+    revision="r2",
+    phase="starting",
+    slot=None,
+    counter=1,
+    http_port=None,
+    error=FAILED,
+)
+
+
+def test_a_failure_is_remembered_by_the_next_process(tmp_path: Path):
+    """Raised, or killed before the first commit; a proof ends it, a hand-over says nothing."""
+    first = RevisionTrial(tmp_path)
+    assert first.error is None
+    first.start()
+    assert "ended before its first batch" in str(RevisionTrial(tmp_path).error)
+    first.fail(FAILED)
+    second = RevisionTrial(tmp_path)
+    assert second.error == FAILED
+    second.start()
+    second.end()
+    assert RevisionTrial(tmp_path).error == FAILED
+    second.start()
+    assert second.running
+    second.prove()
+    assert (second.running, second.error, RevisionTrial(tmp_path).error) == (False, None, None)
+    second.fail("later, as a proven one")
+    assert RevisionTrial(tmp_path).error is None
+
+
+def test_a_tenure_without_a_verdict_leaves_nothing(tmp_path: Path):
+    """Taken and handed over before a record came."""
+    trial = RevisionTrial(tmp_path)
+    trial.start()
+    trial.end()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_elsewhere_than_in_a_pod_nothing_is_noted():
+    """No home, no note."""
+    trial = RevisionTrial(None)
+    trial.start()
+    trial.fail(FAILED)
+    assert (trial.running, trial.error) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("report", "slots", "doubted"),
+    [
+        pytest.param(REPORT, [], True, id="another one fails"),
+        pytest.param(REPORT, [HELD], False, id="proven by a third"),
+        pytest.param(REPORT, [FREED], True, id="failed and gone"),
+        pytest.param(replace(REPORT, error=None), [], False, id="it is well"),
+        pytest.param(replace(REPORT, revision="r1"), [], False, id="another revision"),
+        pytest.param(replace(REPORT, worker="me"), [], False, id="ourselves"),
+        pytest.param(replace(REPORT, batches=4), [], False, id="one partition is stopped"),
+    ],
+)
+def test_what_others_report(report: WorkerReport, slots: list[Slot], doubted: bool):
+    """A living worker of the same revision that fails, and nobody who has proven it."""
+    told = doubt([report], slots, worker="me", revision="r2")
+    assert told == (f"n1 of the same revision fails: {FAILED}" if doubted else None)
+
+
+OLD = replace(HELD, number=1, holder="o1", revision="r1")
+OPEN = Gate(group="g", version=1, open=frozenset({0, 1}))
+PINNED = replace(OPEN, handover={0: Handover(revision="r2", token=3)})
+
+
+@pytest.mark.parametrize(
+    ("gate", "slots", "waits"),
+    [
+        pytest.param(OPEN, [OLD], None, id="no slot for it: it is as ready as can be"),
+        pytest.param(OPEN, [replace(HELD, phase=Phase.JOINING), OLD], 0, id="one tries it"),
+        pytest.param(OPEN, [HELD, OLD], None, id="proven"),
+        pytest.param(OPEN, [FREED, OLD], 0, id="it failed, and may again"),
+        pytest.param(OPEN, [replace(OLD, phase=Phase.DRAINING)], 1, id="will be free in a moment"),
+        pytest.param(OPEN, [replace(OLD, holder=None, phase=Phase.FREE)], 1, id="free"),
+        pytest.param(replace(OPEN, open=frozenset({1})), [FREED, OLD], None, id="not open"),
+        pytest.param(replace(OPEN, leaving=frozenset({0})), [FREED, OLD], None, id="leaves"),
+        pytest.param(PINNED, [FREED, OLD], None, id="a manager rolls"),
+    ],
+)
+def test_one_shows_for_all_that_a_revision_works(gate: Gate, slots: list[Slot], waits: int | None):
+    """Warm pods beside the first of a new revision are not ready before its verdict."""
+    told = untried(gate, slots, "r2")
+    assert told == (
+        None if waits is None else f"slot {waits} has to show first that this revision works"
+    )
+
+
+def test_the_dead_are_not_believed(tmp_path: Path):
+    """A report that does not move for a lease is a dead pod's."""
+    clock = ManualClock()
+    store = SqliteStore(tmp_path / "fleet.db", cluster="main", clock=clock)
+    store.report(REPORT)
+    doubts = RevisionDoubts(store, group="g", lease=12.0, clock=clock)
+    told = []
+    for second in range(20):
+        clock.sleep(1.0)
+        if second < 4:
+            store.report(replace(REPORT, counter=second + 2))
+        told.append(doubts.look([], worker="me", revision="r2") is not None)
+    assert told == [True] * 16 + [False] * 4
+
+
+def test_a_failed_revision_keeps_its_one_slot_after_it_is_freed():
+    """Its next process may have that slot, none of another revision [22]."""
+    other = Slot(group="g", number=1, revision="r1")
+    assert spoiled(FREED)
+    assert not proven(FREED)
+    assert on_trial([FREED, other], other, "r2")
+    assert not on_trial([FREED, other], FREED, "r2")
+    assert not on_trial([replace(FREED, batches=3), other], other, "r2"), "it worked once"
+
+
+FREE = Slot(group="g", number=0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "former", "waits"),
+    [
+        pytest.param([], FREE, True, id="the first of all"),
+        pytest.param(
+            [replace(HELD, number=5)], replace(OLD, number=2), True, id="proven elsewhere"
+        ),
+        pytest.param([OLD], FREE, False, id="others run another one"),
+        pytest.param([], replace(OLD, number=0), False, id="it took another one's slot"),
+        pytest.param([], FREED, False, id="it failed on this slot before"),
+        pytest.param([], replace(FREED, batches=3), True, id="it worked on this slot before"),
+    ],
+)
+def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits: bool):
+    """A revision on trial ends at its first failure, so that another one may have its slot."""
+    mine = replace(HELD, phase=Phase.JOINING)
+    assert alone([mine, *slots], former, "r2") is waits
+
+
+def test_a_spoiled_slot_is_anothers_at_once():
+    """Who failed on it waits for a lease, whether it is the newest or not."""
+    gate = Gate(group="g", version=1, open=frozenset({0}))
+
+    def may(revision: str, *, newest: bool, waited: bool = False) -> bool:
+        return bool(
+            candidates(
+                gate,
+                [FREED],
+                worker="w",
+                revision=revision,
+                dead=frozenset(),
+                waited=frozenset({0} if waited else ()),
+                newest=newest,
+            )
+        )
+
+    assert may("r1", newest=False)
+    assert not may("r2", newest=True)
+    assert may("r2", newest=True, waited=True)

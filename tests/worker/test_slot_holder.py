@@ -1,0 +1,156 @@
+"""One slot held: what its taker does first, and what it does once it is somebody else's.
+
+Kafka is librdkafka's own mock cluster, Spark's session a stand-in.
+"""
+
+import gc
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.slots import Slot
+from fleet.worker.batch.executor import BatchDone
+from fleet.worker.slot.slot_holder import SlotHolder
+from tests.support.spark_stand_in import Link
+from tests.worker.flow import SYSTEM
+from tests.worker.holder import GROUP, Parts
+from tests.worker.test_failures import batch
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class CuringLink(Link):
+    """Ends other sessions when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.may_end = threading.Event()
+
+    def cure(self, foreign_session: str) -> str | None:
+        """Takes its time."""
+        self.asked.append(foreign_session)
+        assert self.may_end.wait(20)
+        return None
+
+
+class Shop(Parts):
+    """A worker's parts, by the real clock; cures as long as the test lets it."""
+
+    link: CuringLink
+
+    def __init__(self, folder: Path, bootstrap: str) -> None:
+        super().__init__(
+            folder,
+            clock=SYSTEM,
+            link=CuringLink(),
+            worker={"protocol": "classic"},
+            bootstrap=bootstrap,
+            lease=2.0,
+        )
+        self.link.connect(timeout=1.0, given_up=lambda: False)
+        self.link.session_id = "ours"
+
+    def close(self) -> None:
+        """Let everything go."""
+        self.link.may_end.set()
+        self.stop.set()
+        self.runner.stop()
+        self.reporter.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, mock_broker: str) -> Iterator[Shop]:
+    made = Shop(tmp_path, mock_broker)
+    yield made
+    made.close()
+
+
+def dead_holder(shop: Shop) -> Slot:
+    """A slot whose holder ended with a Spark session that runs on."""
+    free = Slot(group=GROUP, number=0)
+    held = shop.store.take(free, worker="w1", revision="r", spark_session="theirs")
+    assert held is not None
+    return held
+
+
+def test_the_cure_holds_up_batches_but_not_the_join(shop: Shop):
+    """Interrupted and released before a batch of ours runs [3]; the gate waits for nobody [19]."""
+    holder = SlotHolder.take(shop.tools, dead_holder(shop))  # returns while the cure goes on
+    assert holder is not None
+    done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
+    shop.runner.submit(batch(0), done.put)
+    ended: list[Any] = []
+    member = threading.Thread(target=lambda: ended.append(holder.serve()))
+    member.start()
+    while shop.slot().member_id is None and shop.slot().counter < 3:
+        SYSTEM.sleep(0.02)
+    assert shop.link.asked == ["theirs"]
+    assert done.empty()
+    assert shop.slot().spark_session == "theirs", "whoever takes it now has to end it as well"
+    shop.link.may_end.set()
+    assert done.get(timeout=10).fatal is None
+    while shop.slot().spark_session != "ours":
+        SYSTEM.sleep(0.02)
+    shop.stop.set()
+    member.join(15)
+    assert ended == [None]
+    assert shop.slot().clean
+
+
+def test_a_slot_given_up_before_the_cure_ended_is_not_clean(shop: Shop):
+    """Its next taker does it again."""
+    holder = SlotHolder.take(shop.tools, dead_holder(shop))
+    assert holder is not None
+    shop.stop.set()
+    assert holder.serve() is None
+    assert (shop.slot().holder, shop.slot().clean) == (None, False)
+    assert shop.slot().spark_session == "theirs"
+
+
+def test_a_slot_that_is_somebody_elses_is_left_at_once(shop: Shop):
+    """Nobody asks us to go: the store shows another holder, so nothing of ours goes on [12]."""
+    holder = SlotHolder.take(shop.tools, Slot(group=GROUP, number=0))
+    assert holder is not None
+    ended: list[Any] = []
+    member = threading.Thread(target=lambda: ended.append(holder.serve()), daemon=True)
+    member.start()
+    while shop.slot().counter < 2:
+        SYSTEM.sleep(0.02)
+    taken = None
+    while taken is None:
+        taken = shop.store.take(shop.slot(), worker="w3", revision="r", spark_session=None)
+    member.join(10)
+    assert ended == [(1, "slot 0 has another holder or token: stopped, batch void")]
+    assert shop.slot() == replace(taken, counter=shop.slot().counter)
+
+
+def test_a_tenure_leaves_nothing_open(shop: Shop):
+    """250 handovers in one process: clients, their threads and pipes, the store's connections.
+
+    Python's own search for cycles comes when it comes, and is off here.
+    """
+    figures: list[int] = []
+    threads: list[int] = []
+    gc.disable()
+    try:
+        for number in range(6):
+            seen = shop.slot() if number else Slot(group=GROUP, number=0)
+            holder = SlotHolder.take(shop.tools, seen)
+            assert holder is not None
+            end = threading.Timer(0.15, shop.stop.set)
+            end.start()
+            assert holder.serve() is None
+            end.join()
+            shop.stop.clear()
+            figures.append(sum(1 for _ in Path("/proc/self/fd").iterdir()))
+            threads.append(sum(1 for _ in Path("/proc/self/task").iterdir()))
+    finally:
+        gc.enable()
+    assert min(figures[3:]) <= max(figures[:2]), figures
+    assert min(threads[3:]) <= max(threads[:2]), threads

@@ -1,0 +1,278 @@
+"""A holder is one only while it renews: what a renewal finds, what a silent store means, how a
+slot is given up; whoever finds another holder, or ends, is lost at once.
+"""
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.clock import Clock, ManualClock, SystemClock
+from fleet.errors import FleetError, Unreachable
+from fleet.slots import Gate, Phase, Slot
+from fleet.slots.sqlite import SqliteStore
+from fleet.worker.events import VARIABLE, Events
+from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
+
+LEASE = 3000.0
+"""Its third is longer than any test: what is renewed is renewed by the test."""
+SHORT = 0.3
+FULL = "/dev/full"
+
+
+class Store(SqliteStore):
+    """Refuses renewals while it is told to, and counts them."""
+
+    refuses: FleetError | None = None
+    renewals = 0
+
+    def renew(self, slot: Slot) -> Slot | None:
+        """See SlotStore."""
+        self.renewals += 1
+        if self.refuses is not None:
+            raise self.refuses
+        return super().renew(slot)
+
+
+class Scene:
+    """Slot 0, held by `w`, whose events find the disk full."""
+
+    def __init__(self, folder: Path, *, clock: Clock, lease: float, **how: Any) -> None:
+        self.clock = clock
+        self.store = Store(folder / "fleet.db", cluster="main", clock=clock)
+        self.store.write_gate(Gate(group="g", open=frozenset({0})))
+        taken = self.store.take(self.slot(), worker="w", revision="r", spark_session=None)
+        assert taken is not None
+        fields = {"member_id": "m", "phase": Phase.ACTIVE}
+        self.holding = SlotLease(
+            self.store,
+            taken,
+            lease=lease,
+            clock=clock,
+            events=Events(worker="w", clock=clock, environ={VARIABLE: FULL}),
+            **{"fields": lambda: fields, "after": lambda: None, **how},
+        )
+
+    def slot(self) -> Slot:
+        """As stored."""
+        return self.store.slots("g")[0]
+
+    def lose(self) -> None:
+        """Somebody takes it, who has watched the lease expire; the holder renews in between."""
+        while not self.store.take(self.slot(), worker="x", revision="r", spark_session=None):
+            pass
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    """Time is the test's."""
+    made = Scene(tmp_path, clock=ManualClock(), lease=LEASE)
+    yield made
+    made.holding.abandon()
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+    """Renewed by its own thread, by the real clock."""
+    made: list[Scene] = []
+
+    def new(**how: Any) -> Scene:
+        made.append(Scene(tmp_path, clock=SystemClock(), lease=SHORT, **how))
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.holding.abandon()
+
+
+def test_a_renewal_writes_what_the_holder_does(scene: Scene):
+    """And raises the counter, by which others know that it lives."""
+    before = scene.slot().counter
+    assert scene.holding.renew()
+    now = scene.slot()
+    assert (now.counter, now.phase, now.member_id) == (before + 1, Phase.ACTIVE, "m")
+    assert scene.holding.slot == now
+
+
+def test_another_holder_ends_it(scene: Scene):
+    """Once and for all: a store that says so is not asked again [12]."""
+    scene.lose()
+    assert scene.holding.lost is None
+    assert not scene.holding.renew()
+    assert "another holder" in str(scene.holding.lost)
+    asked = scene.store.renewals
+    assert not scene.holding.renew()
+    assert not scene.holding.still_ours()
+    assert scene.store.renewals == asked
+    assert not scene.holding.release(clean=True)
+    assert scene.slot().holder == "x"
+
+
+def test_a_silent_store_is_no_loss(scene: Scene):
+    """Nobody else can take the slot then either; it is tried again soon [12]."""
+    scene.store.refuses = Unreachable("nobody answers")
+    assert scene.holding.renew()
+    assert not scene.holding.lost
+    assert scene.holding._pause < LEASE / 10, "before the lease of a store that is back is over"
+    scene.store.refuses = None
+    assert scene.holding.renew()
+    assert scene.holding._pause == LEASE / 3
+
+
+def test_an_old_renewal_is_not_believed(scene: Scene):
+    """Before a batch is run again: what was true a third of a lease ago may be no more."""
+    assert scene.holding.renew()
+    asked = scene.store.renewals
+    scene.clock.sleep(LEASE / 3 - 1)
+    assert scene.holding.still_ours()
+    assert scene.store.renewals == asked
+    scene.lose()
+    scene.clock.sleep(2)
+    assert not scene.holding.still_ours()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_release_says_whether_it_was_clean(scene: Scene, clean: bool):
+    """The next taker has to cure first where it was not [3]."""
+    assert scene.holding.release(clean=clean)
+    left = scene.slot()
+    assert (left.holder, left.clean, left.member_id) == (None, clean, "m")
+    assert left.phase is Phase.FREE
+
+
+@pytest.mark.parametrize(("gone", "member"), [(False, "m"), (True, None)])
+def test_a_release_for_a_leave(scene: Scene, gone: bool, member: str | None):
+    """Closed, with the member id that the leave names; a dynamic one left with its close."""
+    assert scene.holding.release(clean=True, closed=True, gone=gone)
+    left = scene.slot()
+    assert (left.holder, left.phase, left.member_id) == (None, Phase.CLOSED, member)
+
+
+def test_a_dynamic_member_that_closed_is_nobodys(scene: Scene):
+    """No leave is sent for it."""
+    assert scene.holding.release(clean=True, gone=True)
+    assert (scene.slot().phase, scene.slot().member_id) == (Phase.FREE, None)
+
+
+def test_what_is_abandoned_is_not_renewed(scene: Scene):
+    """Its thread ends, and writes nothing more."""
+    asked = scene.store.renewals
+    scene.holding.abandon()
+    scene.holding._thread.join(timeout=5.0)
+    assert not scene.holding._thread.is_alive()
+    assert scene.store.renewals == asked
+
+
+def test_a_standby_reads_again_though_nothing_is_told(scene: Scene, monkeypatch):
+    """At least once a second: a version that stands still must not blind it."""
+    watcher = SlotWatcher(scene.store, group="g", lease=LEASE, clock=scene.clock)
+    monkeypatch.setattr(scene.store, "data_version", lambda: 7)
+    assert watcher.look()
+    scene.store.write_gate(replace(scene.store.gate("g"), open=frozenset({0, 1})))
+    scene.clock.sleep(0.9)
+    assert not watcher.look()
+    scene.clock.sleep(0.2)
+    assert watcher.look()
+    assert watcher.gate.open == {0, 1}
+
+
+def test_the_dead_are_not_dead_while_nothing_is_known(scene: Scene, monkeypatch):
+    """What was concluded a moment ago holds for as long as the store is heard of [13]."""
+    watcher = SlotWatcher(scene.store, group="g", lease=9.0, clock=scene.clock)
+    for _ in range(15):
+        watcher.look()
+        scene.clock.sleep(1.0)
+    watcher.look()
+    assert watcher.dead() == {0}
+    monkeypatch.setattr(scene.store, "known_since", lambda: None, raising=False)
+    assert watcher.dead() == frozenset()
+
+
+# --- by the lease's own thread --------------------------------------------------------------
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20.0
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def full_stream() -> io.TextIOWrapper:
+    """Each write finds the disk full."""
+    return io.TextIOWrapper(io.FileIO(FULL, "w"), write_through=True)
+
+
+def test_the_lease_thread_finds_another_holder(live):
+    """Within a third of the lease, without being asked."""
+    scene = live()
+    scene.lose()
+    until(lambda: scene.holding.lost is not None)
+
+
+@pytest.mark.parametrize("refusal", [Unreachable("silent"), FleetError("a webhook says no")])
+def test_a_store_that_is_silent_or_refuses_is_no_loss(live, refusal: FleetError):
+    """The holder goes on, and renews when it may again [12]."""
+    scene = live()
+    scene.store.refuses = refusal
+    time.sleep(SHORT)
+    assert scene.holding.lost is None
+    counter = scene.slot().counter
+    scene.store.refuses = None
+    until(lambda: scene.slot().counter > counter)
+
+
+def test_a_full_disk_ends_no_lease(live, monkeypatch: pytest.MonkeyPatch):
+    """Neither the lines for people nor the events nor the report can be written [40]."""
+
+    def report() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", full_stream())
+    scene = live(after=report)
+    scene.store.refuses = Unreachable("the disk may be full")  # says so
+    time.sleep(SHORT / 2)
+    scene.store.refuses = None
+    counter = scene.slot().counter
+    until(lambda: scene.slot().counter > counter + 2)
+    assert scene.holding.lost is None
+
+
+def test_a_lease_thread_that_ends_ends_the_membership(live):
+    """For whatever reason: nobody would renew, and nobody would know [40]."""
+
+    def fields() -> dict[str, Any]:
+        raise ZeroDivisionError("a bug of ours")
+
+    scene = live(fields=fields)
+    until(lambda: scene.holding.lost is not None)
+    assert "a bug of ours" in str(scene.holding.lost)
+
+
+def test_being_stopped_is_no_loss(live):
+    """Released in good order."""
+    scene = live()
+    assert scene.holding.release(clean=True)
+    time.sleep(SHORT / 2)
+    assert scene.holding.lost is None
+
+
+@pytest.mark.parametrize("stream", [None, "closed", FULL])
+def test_telling_never_raises(monkeypatch: pytest.MonkeyPatch, stream: str | None):
+    """No stream, a closed one, a full disk."""
+    file = None if stream is None else full_stream()
+    if stream == "closed":
+        assert file is not None
+        file.close()
+    monkeypatch.setattr(sys, "stderr", file)
+    monkeypatch.setattr(sys, "stdout", file)
+    for target in ("-", FULL, "/nowhere/at/all"):
+        events = Events(worker="w", clock=SystemClock(), environ={VARIABLE: target})
+        events.log("one")
+        events.log_rarely("two")
+        events.emit("three", four=5)
