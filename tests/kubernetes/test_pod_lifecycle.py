@@ -4,7 +4,7 @@ import pytest
 
 from fleet.config.spec import GroupSpec
 from fleet.errors import ConfigError
-from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds, pre_stop, probes
+from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds, probes
 
 
 def group(*, drain: str = "30s", lease: str = "30s", poll: str = "5m") -> GroupSpec:
@@ -47,11 +47,6 @@ def test_other_peoples_consumers_have_no_pods_of_ours():
     spec = group().model_copy(update={"worker": None})
     with pytest.raises(ConfigError, match="orders declares no worker"):
         grace_seconds(spec)
-
-
-def test_the_drain_begins_with_the_signal():
-    """No hook takes of the grace."""
-    assert pre_stop(group()) is None
 
 
 def test_probes_ask_the_named_port():

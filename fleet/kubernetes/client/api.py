@@ -172,11 +172,6 @@ class Api(Closing):
         query = [("propagationPolicy", "Background")]
         self._call("DELETE", self._path(kind, name), query=query, missing=None)
 
-    def delete_all(self, kind: str, selector: str) -> None:
-        """Delete whatever a label selector takes."""
-        query = [("labelSelector", selector), ("propagationPolicy", "Background")]
-        self._call("DELETE", self._path(kind), query=query, missing=None)
-
     def allowed(self, verb: str, kind: str, name: str = "") -> bool:
         """Whether this login may do that here (SelfSubjectAccessReview)."""
         prefix, plural = _PLACES[kind]

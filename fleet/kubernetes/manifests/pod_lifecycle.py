@@ -43,12 +43,6 @@ def grace_seconds(group: GroupSpec) -> int:
     return grace
 
 
-def pre_stop(group: GroupSpec) -> dict[str, Any] | None:
-    """`lifecycle.preStop` of the container; None: there is none, see above."""
-    del group
-    return None
-
-
 def probes() -> dict[str, dict[str, Any]]:
     """`startupProbe`, `readinessProbe` and `livenessProbe`, by pod address on the named port."""
     return {

@@ -23,7 +23,7 @@ from fleet.kubernetes.client.object_names import (
     SPARK,
     ObjectNames,
 )
-from fleet.kubernetes.manifests.pod_lifecycle import PORT, grace_seconds, pre_stop, probes
+from fleet.kubernetes.manifests.pod_lifecycle import PORT, grace_seconds, probes
 
 Object = dict[str, Any]
 
@@ -143,8 +143,6 @@ def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Obje
     }
     if runtime.env_from:
         made["envFrom"] = [{"secretRef": {"name": name}} for name in runtime.env_from]
-    if (hook := pre_stop(settings.group)) is not None:
-        made["lifecycle"] = {"preStop": hook}
     return made
 
 

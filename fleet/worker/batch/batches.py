@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import KafkaError
-from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.kafka_source.columns import SCHEMA, Tell, batch_of, to_stderr
 from fleet.model import TopicPartition
@@ -320,8 +319,3 @@ class InlineReading(Buffer):
 def _tp_of(message: Any) -> TopicPartition | None:
     topic = message.topic()
     return None if topic is None else TopicPartition(topic, message.partition())
-
-
-def kafka_partitions(tps: Iterable[TopicPartition]) -> list[KafkaPartition]:
-    """As confluent-kafka names them."""
-    return [KafkaPartition(tp.topic, tp.partition) for tp in tps]
