@@ -62,7 +62,7 @@ _SENT: Final = (
 class Task:
     """One batch, as its tasks know it: a function for `mapInArrow` over numbers of shares.
 
-    `options` are those of `consumer_offsets` without offsets, `digest` what Digest takes;
+    `options` are those of `consumer_offsets` without offsets, `digest` what Rollup takes;
     `place` and `folder` say where the files go, `cluster` is their first column.
     """
 

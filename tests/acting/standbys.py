@@ -85,7 +85,7 @@ class Crowd:
 
     def __post_init__(self) -> None:
         self.clock.turn = self.turn
-        self.looker = SlotWatcher(self.store, group=GROUP, lease=LEASE, clock=self.clock)
+        self.watcher = SlotWatcher(self.store, group=GROUP, lease=LEASE, clock=self.clock)
 
     # --- as a Runtime -----------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Crowd:
     def turn(self) -> None:
         """Everybody looks once."""
         joining: set[str] = set()
-        self.looker.look()
+        self.watcher.look()
         for each in list(self.people.values()):
             if each.alive and (each.wanted or each.slot is not None):
                 self.live(each, joining)
@@ -204,7 +204,7 @@ class Crowd:
             slots,
             worker=who.name,
             revision=who.revision,
-            dead=self.looker.dead(),
+            dead=self.watcher.dead(),
             waited=frozenset(s.number for s in slots),
             newest=True,
         ):
@@ -232,7 +232,7 @@ class Crowd:
         pin = gate.handover.get(n)
         if n in gate.leaving:
             self.renew(who, phase=Phase.DRAINED)
-            if all_drained(gate, self.store.slots(GROUP), self.looker.dead()):
+            if all_drained(gate, self.store.slots(GROUP), self.watcher.dead()):
                 self.renew(who, phase=Phase.CLOSED)
                 if self.static:
                     self.release(who)

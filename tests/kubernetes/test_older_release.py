@@ -26,13 +26,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
 ]
-FIRST = (
-    "log",
-    "--diff-filter=A",
-    "--format=%h",
-    "--",
-    "fleet/kubernetes/deployment/kubernetes_runtime.py",
-)
+FIRST = ("log", "--diff-filter=A", "--format=%h", "--", "k8s/runtime.py")
 """Tells the first state of the code with which pods were managed."""
 BUILD = """
 import sys

@@ -107,7 +107,7 @@ class Performer:
         return StepWork(
             spec=self.spec,
             store=self.store,
-            pool=self._crew(),
+            pool=self._pool(),
             leave=self.leave,
             lease=lease,
             wait=self._wait,
@@ -117,7 +117,7 @@ class Performer:
             window=self.window if consumer else None,
         )
 
-    def _crew(self) -> StandbyPool:
+    def _pool(self) -> StandbyPool:
         return StandbyPool(self.runtime, self.store, self.spec.group, say=self.progress)
 
     def _tidy(self, revision: str) -> None:
@@ -125,7 +125,7 @@ class Performer:
             return
         wanted = self.spec.replicas.standby if self.store.gate(self.spec.group).open else 0
         grace = self.spec.rollout.drain_timeout
-        self._crew().settle_standbys(revision, wanted, grace=grace, least=0)
+        self._pool().settle_standbys(revision, wanted, grace=grace, least=0)
 
     def _wait(
         self, predicate: Callable[[], bool], timeout: float, what: str, poll: float | None = None

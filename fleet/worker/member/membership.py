@@ -3,7 +3,7 @@
 Problem: librdkafka's calls from several threads block each other for seconds, and a commit that
 another thread makes inside a rebalance callback hangs [1]. Choice: one thread polls shortly and
 serves a queue of commands; `on_revoke` serves the same queue while it waits for the batch in
-hand, and commits inside the callback [6]. Others only post commands and read `standing`. Cost:
+hand, and commits inside the callback [6]. Others only post commands and read `state`. Cost:
 a command waits for the poll in progress, at most 20 ms.
 """
 
