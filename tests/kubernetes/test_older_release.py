@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,7 +65,24 @@ def older(commit: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     git("archive", "--output", str(packed), commit)
     with tarfile.open(packed) as tar:
         tar.extractall(folder, filter="data")
+    _name_entry_points(folder)
     return folder
+
+
+def _name_entry_points(folder: Path) -> None:
+    """As if installed: without them its manager would find today's runtimes, by today's names."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    made = folder / "fleet_for_kafka-0.0.dist-info"
+    made.mkdir()
+    (made / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.0\n"
+    )
+    lines = [
+        line
+        for group, named in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in named.items()))
+    ]
+    (made / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="module")
