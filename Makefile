@@ -106,7 +106,7 @@ endef
 bench: $(READY) ## benchmarks, long form
 	$(long)
 
-faults: faults = tests/membership tests/promises tests/ranges tests/security tests/worker \
+faults: faults = tests/membership tests/promises tests/releases tests/ranges tests/security tests/worker \
   tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)

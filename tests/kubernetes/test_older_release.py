@@ -6,8 +6,6 @@ An older manager opens the fleet, as it was before the upgrade; from then on tod
 import os
 import subprocess
 import sys
-import tarfile
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from fleet.slots import Change
 from k8s.images import image_build
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube, image
-from tests.support.needs import repository
+from tests.support.older_release import commit_of, extract
 from tests.support.pod_ground import Ground, opened
 
 pytestmark = [
@@ -27,7 +25,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
 ]
-FIRST = ("log", "--diff-filter=A", "--format=%h", "--", "k8s/runtime.py")
+FIRST = ("--diff-filter=A", "--", "k8s/runtime.py")
 """Tells the first state of the code with which pods were managed."""
 BUILD = """
 import sys
@@ -38,51 +36,16 @@ building.build(["worker"], sys.argv[1], print)
 SLOTS = 2
 
 
-def git(*words: str) -> str:
-    """What git says of this repository."""
-    asked = ["git", "-C", str(repository()), *words]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-
-
 @pytest.fixture(scope="module")
 def commit() -> str:
     """The older release."""
-    try:
-        found = git(*FIRST).splitlines()
-        changed = found and git("diff", "--stat", found[-1], "HEAD", "--", "fleet", "k8s")
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no history here: {error}")
-    if not changed:
-        pytest.skip("the history here has no older release with which pods were managed")
-    return found[-1]
+    return commit_of(*FIRST)
 
 
 @pytest.fixture(scope="module")
 def older(commit: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The older release's code."""
-    folder = tmp_path_factory.mktemp("older")
-    packed = folder.with_suffix(".tar")
-    git("archive", "--output", str(packed), commit)
-    with tarfile.open(packed) as tar:
-        tar.extractall(folder, filter="data")
-    _name_entry_points(folder)
-    return folder
-
-
-def _name_entry_points(folder: Path) -> None:
-    """As if installed: without them its manager would find today's runtimes, by today's names."""
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    made = folder / "fleet_for_kafka-0.0.dist-info"
-    made.mkdir()
-    (made / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.0\n"
-    )
-    lines = [
-        line
-        for group, named in project["entry-points"].items()
-        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in named.items()))
-    ]
-    (made / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return extract(commit, tmp_path_factory.mktemp("older") / "code")
 
 
 @pytest.fixture(scope="module")
