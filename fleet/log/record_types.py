@@ -30,6 +30,14 @@ class Tombstone(Record):
     group: str
     key: tuple[str | int, ...]
 
+    @property
+    def tp(self) -> TopicPartition | None:
+        """The partition whose commit went; None where the record is none of a commit."""
+        if self.type > 1:
+            return None
+        topic, partition = self.key
+        return TopicPartition(str(topic), int(partition))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommit(Record):

@@ -205,7 +205,7 @@ class LogView:
             return
         if isinstance(record, OffsetCommit):
             assert key is not None
-            self._positions.first(key_of(key), record)
+            self._positions.take(record, key_of(key))
             if record.topic_id is not None and record.topic_id not in self._names:
                 self._names[record.topic_id] = record.tp.topic
                 if group in self._replays:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fleet.lag.gap import is_early, usual_gap
 from fleet.lag.lag_columns import NONE, Commits
-from fleet.log.records import OffsetCommit
+from fleet.log.records import OffsetCommit, Tombstone
 from fleet.model import TopicPartition
 
 _NEWEST: Final = 4
@@ -63,9 +63,19 @@ class Positions:
         self._set(row, int.from_bytes(value[2:10], "big", signed=True), ms)
         return True
 
-    def first(self, key: bytes, record: OffsetCommit) -> None:
-        """Take the first commit of a key."""
-        self.put(key, record.group, record.tp, record.committed, record.timestamp_ms)
+    def take(self, record: OffsetCommit | Tombstone, key: bytes | None = None) -> None:
+        """Take a decoded commit, or the tombstone of one; other tombstones change nothing.
+
+        `key` where the caller has it as it stands in the log (`key_of`).
+        """
+        tp = record.tp
+        if tp is None:
+            return
+        key = key or key_to(record.group, tp)
+        if isinstance(record, Tombstone):
+            self.commit(key, None, record.timestamp_ms)
+        else:
+            self.put(key, record.group, tp, record.committed, record.timestamp_ms)
 
     def put(self, key: bytes, group: str, tp: TopicPartition, committed: int, ms: int) -> None:
         """Take a commit, wherever it is known from; any key will do that is the row's own."""

@@ -94,8 +94,8 @@ class Replay:
             if self._state.protocol == "classic":
                 self._state.closed_at = record.timestamp_ms / 1000
                 self._classic = ClassicReplay()
-        elif len(record.key) == 2:
-            self._state.commits.pop(TopicPartition(*record.key), None)  # type: ignore[arg-type]
+        elif record.tp is not None:
+            self._state.commits.pop(record.tp, None)
         return []
 
     def name_topics(self, names: Mapping[str, str]) -> None:

@@ -27,7 +27,6 @@ from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
 
 _GAPS = 20
-_COMMITS = (0, 1)
 _PLACE = -1
 """Which partition of the log it is makes no difference here."""
 
@@ -85,9 +84,8 @@ class _Stretch:
             return
         if isinstance(record, Undecoded):
             self._undecoded += 1
-        elif isinstance(record, Tombstone) and record.type in _COMMITS:
-            topic, partition = record.key
-            self._pauses.forget(TopicPartition(str(topic), int(partition)))
+        elif isinstance(record, Tombstone) and record.tp is not None:
+            self._pauses.forget(record.tp)
         passed_on: list[TopicPartition] = []
         for row in self._replay.feed(_PLACE, record):
             if isinstance(row, Rebalance):
