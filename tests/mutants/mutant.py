@@ -1,5 +1,11 @@
-"""One planted fault, and the whole table of them."""
+"""One planted fault, and the whole table of them.
 
+A fault is written as the line that it changes, with the change in it as `git diff --word-diff`
+shows it: `return [-all-]{+any+}(done)`.
+"""
+
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +51,27 @@ _ADVICE = (
     "the code has changed: plant the same fault in what stands there now (tests/mutants/table_*.py,"
     " longer text where it is not alone), or take the fault out where the rule is no more"
 )
+
+
+_GONE = re.compile(r"\[-(.*?)-\]", re.DOTALL)
+_COME = re.compile(r"\{\+(.*?)\+\}", re.DOTALL)
+
+
+def faults(
+    file: str, tests: tuple[str, ...], changes: Mapping[str, str], *, judged: str = ""
+) -> tuple[Mutant, ...]:
+    """Faults of one file that the same tests have to notice: name → the code and its change."""
+    return tuple(
+        Mutant(
+            name=name,
+            file=file,
+            old=_COME.sub("", _GONE.sub(r"\1", change)),
+            new=_COME.sub(r"\1", _GONE.sub("", change)),
+            tests=tests,
+            judged=judged,
+        )
+        for name, change in changes.items()
+    )
 
 
 def table() -> tuple[Mutant, ...]:

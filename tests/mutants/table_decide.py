@@ -1,6 +1,6 @@
 """Faults in decisions: plans, prices, refusals, receipts, scaling, storms, verdicts."""
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import faults
 
 _PLANS = (
     "tests/decide/test_plans.py",
@@ -15,298 +15,126 @@ _VERDICTS = ("tests/decide/test_lag_verdicts.py",)
 _ADOPTED = ("tests/decide/test_adopted.py",)
 
 MUTANTS = (
-    Mutant(
-        name="plans-new-topics-before-the-roll",
-        file="fleet/decide/plans.py",
-        old="roll_first = topics_differ or not leaving",
-        new="roll_first = not leaving",
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/plans.py",
+        _PLANS,
+        {
+            "plans-new-topics-before-the-roll": "roll_first = [-topics_differ or -]not leaving",
+            "plans-quarantined-number-opened": "number, closed = 0, {*taken[-, *self.world.gate.quarantined-]}",
+            "plans-rejoin-beside-an-opening": "if owed and not leaving and [-not fresh and -]held and self._needs_rejoin():",
+            "plans-assignor-changed-in-place": 'if held and differing - {"topics"{+, "assignor"+}} and self.wanted > 0:',
+            "plans-wave-takes-numbers-of-those-that-stay": "fresh = self._free_numbers(len(old), taken=[-held-]{+old+})",
+            "plans-repair-forgotten": "return bool(blocked) and [-not -]set(unheld) <= {n for s in blocked for n in s.slots}",
+            "plans-id-without-the-snapshot": '{wanted}\\0{world.revision}[-\\0{world.snapshot_at!r}-]"',
+            "plans-drain-of-closed-slots": "leaving = tuple([-n for n in held if n in set(slots-]{+sorted(set(slots)+}))",
+        },
     ),
-    Mutant(
-        name="plans-quarantined-number-opened",
-        file="fleet/decide/plans.py",
-        old="number, closed = 0, {*taken, *self.world.gate.quarantined}",
-        new="number, closed = 0, {*taken}",
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/prices.py",
+        _PLANS,
+        {
+            "prices-cooperative-gate-costs-one": """            rebalances_max=1[- if self._range else 2-],
+            moved_min=least,""",
+            "prices-join-of-nobody-costs-two": "from_empty = [-(-]self.emptied and not strangers[-) or (self.world.is_empty() and not beside)-]",
+            "prices-what-leaves-is-what-runs-next": """            return [-group.type == "consumer"-]{+self._consumer+}
+        return self._consumer""",
+        },
     ),
-    Mutant(
-        name="plans-rejoin-beside-an-opening",
-        file="fleet/decide/plans.py",
-        old="if owed and not leaving and not fresh and held and self._needs_rejoin():",
-        new="if owed and not leaving and held and self._needs_rejoin():",
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/moves.py",
+        _PLANS,
+        {
+            "moves-by-number-not-by-bytes": "order = sorted(members, key=lambda name: [-name.encode(-]{+(len(name), name+}))",
+            "moves-leavers-partitions-not-counted": "return surplus[- + sum(leavers)-]",
+        },
     ),
-    Mutant(
-        name="plans-assignor-changed-in-place",
-        file="fleet/decide/plans.py",
-        old='if held and differing - {"topics"} and self.wanted > 0:',
-        new='if held and differing - {"topics", "assignor"} and self.wanted > 0:',
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/capacity.py",
+        (*_SCALING, *_PLANS),
+        {
+            "capacity-range-counts-all-topics": """        return [-max(counts, default=0-]{+sum(counts+})
+    return sum(counts)""",
+        },
     ),
-    Mutant(
-        name="plans-wave-takes-numbers-of-those-that-stay",
-        file="fleet/decide/plans.py",
-        old="fresh = self._free_numbers(len(old), taken=held)",
-        new="fresh = self._free_numbers(len(old), taken=old)",
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/refusals.py",
+        _REFUSALS,
+        {
+            "refusals-member-away-forgotten": "reasons += [[-_away(world, steps), -]_joining(world), _doubled(world)]",
+            "refusals-away-in-a-leave-of-others": "away [--= set(first.slots-]{+= set(+})",
+            "refusals-stale-snapshot-acted-on": "if age <= STALE_AFTER{+ * STALE_AFTER+}:",
+            "refusals-unsettled-group-changed": """    GroupState.[-PREPARING,
+    GroupState.-]COMPLETING,""",
+            "refusals-rolled-back-tried-again": "if change is None or change.state is not ChangeState.[-ROLLED_BACK-]{+FAILED+}:",
+            "refusals-storm-added-to": '"" if forced {+or kinds & _MEMBERSHIP +}else _storm(world, steps),',
+            "refusals-foreign-assignor-joined": "others_only = len(world.strangers()) [-==-]{+>+} len(group.members)",
+        },
     ),
-    Mutant(
-        name="plans-repair-forgotten",
-        file="fleet/decide/plans.py",
-        old="return bool(blocked) and not set(unheld) <= {n for s in blocked for n in s.slots}",
-        new="return bool(blocked) and set(unheld) <= {n for s in blocked for n in s.slots}",
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/receipts.py",
+        _RECEIPTS,
+        {
+            "receipts-others-charged-to-us": """        elif changed[- or generation.added-]:
+            last = others""",
+            "receipts-less-than-the-price-is-equal": "equal = [-price.rebalances_min <= -]len(ours) <= price.rebalances_max",
+            "receipts-second-round-is-nobodys": """        [-# else: it names nobody, so it belongs with the one before-]{+else:
+            last = ours+}
+        last.append(generation)""",
+            "receipts-unreadable-is-equal": "verdict = Verdict.[-UNVERIFIED-]{+EQUAL+}",
+        },
     ),
-    Mutant(
-        name="plans-id-without-the-snapshot",
-        file="fleet/decide/plans.py",
-        old='{wanted}\\0{world.revision}\\0{world.snapshot_at!r}"',
-        new='{wanted}\\0{world.revision}"',
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/scaling.py",
+        _SCALING,
+        {
+            "scaling-quarantined-lag-counts": "seen = [-[p for p in group.partitions if p.tp not in quarantined]-]{+list(group.partitions)+} if group is not None else []",
+            "scaling-shrinks-on-half-a-figure": 'return _Ask(raw=raw, why=f"{why}, {hidden} partitions unknown"[-, may_shrink=False-])',
+            "scaling-shrinks-to-the-last-ask": 'return _stepped(spec, current, [-kept[0][1]-]{+target+}), memory, "from"',
+            "scaling-shrinks-at-the-first-look": "if [-looks < 2 or -]left > 0:",
+            "scaling-agreement-survives-another-size": "memory = memory if memory.current [-== current-]{+is not None+} else ScalingMemory(current=current)",
+        },
     ),
-    Mutant(
-        name="plans-drain-of-closed-slots",
-        file="fleet/decide/plans.py",
-        old="leaving = tuple(n for n in held if n in set(slots))",
-        new="leaving = tuple(sorted(set(slots)))",
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/storms/assessment.py",
+        _STORMS,
+        {
+            "storms-own-changes-are-charged": "if left[index] > [-0-]{+1+} and each.covers(rebalance):",
+            "storms-own-change-excuses-everything": """[-                left[index] -= 1
+-]""",
+            "storms-one-before-the-budget": "return last - first >{+=+} budget.rebalances // share or churn",
+            "storms-over-as-soon-as-under-the-budget": "return not self._above(at, share=[-2-]{+1+})",
+        },
     ),
-    Mutant(
-        name="prices-cooperative-gate-costs-one",
-        file="fleet/decide/prices.py",
-        old="            rebalances_max=1 if self._range else 2,\n            moved_min=least,",
-        new="            rebalances_max=1,\n            moved_min=least,",
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/verdicts.py",
+        _VERDICTS,
+        {
+            "verdicts-stop-before-the-rebalance-ended": "silent = [-min(-]seen.since_commit if seen.since_commit is not None else 0.0[-, calm)-]",
+            "verdicts-marker-is-lag": "if seen.lag <[-=-] patience.allowed:",
+        },
     ),
-    Mutant(
-        name="prices-join-of-nobody-costs-two",
-        file="fleet/decide/prices.py",
-        old="from_empty = (self.emptied and not strangers) or (self.world.is_empty() and not beside)",
-        new="from_empty = self.emptied and not strangers",
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/adopted.py",
+        _ADOPTED,
+        {
+            "adopted-static-members-not-named": "return tuple(m for m in members_of(group, adopted) if m.instance_id is [-not -]None)",
+            "adopted-members-anywhere-are-its-own": "return tuple(m for m in found if [-address_of(m) in -]addresses)",
+            "adopted-pod-by-prefix-of-its-name": 'each == pod or each.startswith([-f"{pod}-"-]{+pod+})',
+        },
     ),
-    Mutant(
-        name="prices-what-leaves-is-what-runs-next",
-        file="fleet/decide/prices.py",
-        old='            return group.type == "consumer"\n        return self._consumer',
-        new="            return self._consumer\n        return self._consumer",
-        tests=_PLANS,
+    *faults(
+        "fleet/decide/world.py",
+        (*_PLANS, *_REFUSALS),
+        {
+            "world-quarantined-slot-is-open": "return tuple(sorted(self.gate.open[- - self.gate.quarantined-]))",
+            "world-number-of-another-group": "return int(tail) if dash and [-head == self.spec.group and -]is_number else None",
+        },
     ),
-    Mutant(
-        name="moves-by-number-not-by-bytes",
-        file="fleet/decide/moves.py",
-        old="order = sorted(members, key=lambda name: name.encode())",
-        new="order = sorted(members, key=lambda name: (len(name), name))",
-        tests=_PLANS,
-    ),
-    Mutant(
-        name="moves-leavers-partitions-not-counted",
-        file="fleet/decide/moves.py",
-        old="return surplus + sum(leavers)",
-        new="return surplus",
-        tests=_PLANS,
-    ),
-    Mutant(
-        name="capacity-range-counts-all-topics",
-        file="fleet/decide/capacity.py",
-        old="        return max(counts, default=0)\n    return sum(counts)",
-        new="        return sum(counts)\n    return sum(counts)",
-        tests=(*_SCALING, *_PLANS),
-    ),
-    Mutant(
-        name="refusals-member-away-forgotten",
-        file="fleet/decide/refusals.py",
-        old="reasons += [_away(world, steps), _joining(world), _doubled(world)]",
-        new="reasons += [_joining(world), _doubled(world)]",
-        tests=_REFUSALS,
-    ),
-    Mutant(
-        name="refusals-away-in-a-leave-of-others",
-        file="fleet/decide/refusals.py",
-        old="        away -= set(first.slots)\n",
-        new="        away = set()\n",
-        tests=_REFUSALS,
-    ),
-    Mutant(
-        name="refusals-stale-snapshot-acted-on",
-        file="fleet/decide/refusals.py",
-        old="    if age <= STALE_AFTER:\n",
-        new="    if age <= STALE_AFTER * STALE_AFTER:\n",
-        tests=_REFUSALS,
-    ),
-    Mutant(
-        name="refusals-unsettled-group-changed",
-        file="fleet/decide/refusals.py",
-        old="    GroupState.PREPARING,\n    GroupState.COMPLETING,",
-        new="    GroupState.COMPLETING,",
-        tests=_REFUSALS,
-    ),
-    Mutant(
-        name="refusals-rolled-back-tried-again",
-        file="fleet/decide/refusals.py",
-        old="if change is None or change.state is not ChangeState.ROLLED_BACK:",
-        new="if change is None or change.state is not ChangeState.FAILED:",
-        tests=_REFUSALS,
-    ),
-    Mutant(
-        name="refusals-storm-added-to",
-        file="fleet/decide/refusals.py",
-        old='"" if forced else _storm(world, steps),',
-        new='"" if forced or kinds & _MEMBERSHIP else _storm(world, steps),',
-        tests=_REFUSALS,
-    ),
-    Mutant(
-        name="refusals-foreign-assignor-joined",
-        file="fleet/decide/refusals.py",
-        old="others_only = len(world.strangers()) == len(group.members)",
-        new="others_only = len(world.strangers()) > len(group.members)",
-        tests=_REFUSALS,
-    ),
-    Mutant(
-        name="receipts-others-charged-to-us",
-        file="fleet/decide/receipts.py",
-        old="        elif changed or generation.added:\n            last = others\n",
-        new="        elif changed:\n            last = others\n",
-        tests=_RECEIPTS,
-    ),
-    Mutant(
-        name="receipts-less-than-the-price-is-equal",
-        file="fleet/decide/receipts.py",
-        old="equal = price.rebalances_min <= len(ours) <= price.rebalances_max",
-        new="equal = len(ours) <= price.rebalances_max",
-        tests=_RECEIPTS,
-    ),
-    Mutant(
-        name="receipts-second-round-is-nobodys",
-        file="fleet/decide/receipts.py",
-        old="        # else: it names nobody, so it belongs with the one before\n        last.append(generation)",
-        new="        else:\n            last = ours\n        last.append(generation)",
-        tests=_RECEIPTS,
-    ),
-    Mutant(
-        name="receipts-unreadable-is-equal",
-        file="fleet/decide/receipts.py",
-        old="        verdict = Verdict.UNVERIFIED\n",
-        new="        verdict = Verdict.EQUAL\n",
-        tests=_RECEIPTS,
-    ),
-    Mutant(
-        name="scaling-quarantined-lag-counts",
-        file="fleet/decide/scaling.py",
-        old="seen = [p for p in group.partitions if p.tp not in quarantined] if group is not None else []",
-        new="seen = list(group.partitions) if group is not None else []",
-        tests=_SCALING,
-    ),
-    Mutant(
-        name="scaling-shrinks-on-half-a-figure",
-        file="fleet/decide/scaling.py",
-        old='return _Ask(raw=raw, why=f"{why}, {hidden} partitions unknown", may_shrink=False)',
-        new='return _Ask(raw=raw, why=f"{why}, {hidden} partitions unknown")',
-        tests=_SCALING,
-    ),
-    Mutant(
-        name="scaling-shrinks-to-the-last-ask",
-        file="fleet/decide/scaling.py",
-        old='return _stepped(spec, current, kept[0][1]), memory, "from"',
-        new='return _stepped(spec, current, target), memory, "from"',
-        tests=_SCALING,
-    ),
-    Mutant(
-        name="scaling-shrinks-at-the-first-look",
-        file="fleet/decide/scaling.py",
-        old="if looks < 2 or left > 0:",
-        new="if left > 0:",
-        tests=_SCALING,
-    ),
-    Mutant(
-        name="scaling-agreement-survives-another-size",
-        file="fleet/decide/scaling.py",
-        old="memory = memory if memory.current == current else ScalingMemory(current=current)",
-        new="memory = memory if memory.current is not None else ScalingMemory(current=current)",
-        tests=_SCALING,
-    ),
-    Mutant(
-        name="storms-own-changes-are-charged",
-        file="fleet/decide/storms/assessment.py",
-        old="if left[index] > 0 and each.covers(rebalance):",
-        new="if left[index] > 1 and each.covers(rebalance):",
-        tests=_STORMS,
-    ),
-    Mutant(
-        name="storms-own-change-excuses-everything",
-        file="fleet/decide/storms/assessment.py",
-        old="                left[index] -= 1\n",
-        new="",
-        tests=_STORMS,
-    ),
-    Mutant(
-        name="storms-one-before-the-budget",
-        file="fleet/decide/storms/assessment.py",
-        old="return last - first > budget.rebalances // share or churn",
-        new="return last - first >= budget.rebalances // share or churn",
-        tests=_STORMS,
-    ),
-    Mutant(
-        name="storms-over-as-soon-as-under-the-budget",
-        file="fleet/decide/storms/assessment.py",
-        old="return not self._above(at, share=2)",
-        new="return not self._above(at, share=1)",
-        tests=_STORMS,
-    ),
-    Mutant(
-        name="verdicts-stop-before-the-rebalance-ended",
-        file="fleet/decide/verdicts.py",
-        old="silent = min(seen.since_commit if seen.since_commit is not None else 0.0, calm)",
-        new="silent = seen.since_commit if seen.since_commit is not None else 0.0",
-        tests=_VERDICTS,
-    ),
-    Mutant(
-        name="verdicts-marker-is-lag",
-        file="fleet/decide/verdicts.py",
-        old="if seen.lag <= patience.allowed:",
-        new="if seen.lag < patience.allowed:",
-        tests=_VERDICTS,
-    ),
-    Mutant(
-        name="adopted-static-members-not-named",
-        file="fleet/decide/adopted.py",
-        old="return tuple(m for m in members_of(group, adopted) if m.instance_id is not None)",
-        new="return tuple(m for m in members_of(group, adopted) if m.instance_id is None)",
-        tests=_ADOPTED,
-    ),
-    Mutant(
-        name="adopted-members-anywhere-are-its-own",
-        file="fleet/decide/adopted.py",
-        old="return tuple(m for m in found if address_of(m) in addresses)",
-        new="return tuple(m for m in found if addresses)",
-        tests=_ADOPTED,
-    ),
-    Mutant(
-        name="adopted-pod-by-prefix-of-its-name",
-        file="fleet/decide/adopted.py",
-        old='each == pod or each.startswith(f"{pod}-")',
-        new="each == pod or each.startswith(pod)",
-        tests=_ADOPTED,
-    ),
-    Mutant(
-        name="world-quarantined-slot-is-open",
-        file="fleet/decide/world.py",
-        old="return tuple(sorted(self.gate.open - self.gate.quarantined))",
-        new="return tuple(sorted(self.gate.open))",
-        tests=(*_PLANS, *_REFUSALS),
-    ),
-    Mutant(
-        name="world-ended-holder-is-there",
-        file="fleet/decide/world.py",
-        old="ended = {p.name for p in self.processes if not p.running}",
-        new="ended: set[str] = set()",
-        tests=_REFUSALS,
-    ),
-    Mutant(
-        name="world-number-of-another-group",
-        file="fleet/decide/world.py",
-        old="return int(tail) if dash and head == self.spec.group and is_number else None",
-        new="return int(tail) if dash and is_number else None",
-        tests=(*_PLANS, *_REFUSALS),
+    *faults(
+        "fleet/decide/world.py",
+        _REFUSALS,
+        {
+            "world-ended-holder-is-there": "ended[- = {p.name for p in self.processes if not p.running}-]{+: set[str] = set()+}",
+        },
     ),
 )
