@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fleet.act.change.performer import Performer
-from fleet.config.spec import GroupSpec
 from fleet.model import Step, StepKind
 from fleet.slots import Change, Gate, Slot
 from fleet.slots.sqlite import SqliteStore
 from tests.acting.standbys import GROUP, Behaviour, Crowd, Turning
+from tests.support.declared import group_spec
 from tests.support.plans import plan_of, step_of
 
 
@@ -50,17 +50,9 @@ class Scene:
         self.clock = Turning()
         self.folder = folder
         self.store = self.opened()
-        worker = {"entrypoint": "app.job:process", "protocol": "classic", **spec.pop("worker", {})}
-        self.spec = GroupSpec.model_validate(
-            {
-                "group": GROUP,
-                "topics": ["orders"],
-                "worker": worker,
-                "replicas": {"min": 0, "max": 9, "standby": 1},
-                "rollout": {"bake": 10, **spec.pop("rollout", {})},
-                **spec,
-            }
-        )
+        rollout = {"bake": 10, **spec.pop("rollout", {})}
+        usual = {"replicas": {"min": 0, "max": 9, "standby": 1}, "rollout": rollout}
+        self.spec = group_spec(GROUP, **{**usual, **spec})
         static = self.spec.worker is not None and self.spec.worker.membership == "static"
         self.crowd = Crowd(self.store, self.clock, static=static)
         self.window = Window()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fleet.config.settings import WorkerSettings, revision_of
-from fleet.config.spec import ClusterSpec, GroupSpec
+from fleet.config.spec import GroupSpec
 from fleet.decide.moves import range_owners
 from fleet.decide.world import GroupWorld
 from fleet.model import (
@@ -17,6 +17,7 @@ from fleet.model import (
     TopicPartition,
 )
 from fleet.slots import Gate, Phase, Slot, WorkerProcess
+from tests.support.declared import group_spec, settings_of
 
 NOW = 1_000_000.0
 GROUP = "orders"
@@ -24,16 +25,11 @@ GROUP = "orders"
 
 def spec(**changes: Any) -> GroupSpec:
     """A fleet on topic `orders`; changes are fleet.yaml keys, `worker` merged."""
-    worker = {"entrypoint": "app.job:process", "protocol": "classic", **changes.pop("worker", {})}
-    raw = {
-        "group": GROUP,
-        "topics": ["orders"],
-        "worker": worker,
+    usual = {
         "replicas": {"min": 1, "max": 50, "standby": 1},
         "scaling": {"policy": "lag", "records_per_worker": 100},
-        **changes,
     }
-    return GroupSpec.model_validate(raw)
+    return group_spec(GROUP, **{**usual, **changes})
 
 
 def revision(fleet: GroupSpec, code: str = "code") -> str:
@@ -43,13 +39,7 @@ def revision(fleet: GroupSpec, code: str = "code") -> str:
 
 def settings(fleet: GroupSpec, code: str = "code") -> WorkerSettings:
     """What was published for that revision."""
-    return WorkerSettings(
-        cluster=ClusterSpec(),
-        bootstrap_servers="127.0.0.1:9092",
-        group=fleet,
-        revision=revision(fleet, code),
-        code_digest=code,
-    )
+    return settings_of(fleet, revision=revision(fleet, code), code_digest=code)
 
 
 def member(

@@ -11,8 +11,8 @@ from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.kubernetes.leases.store_roles import Rule, worker_rules
 from fleet.slots import Gate, WorkerReport
-from fleet.worker.events import Events
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
+from tests.support.batch_parts import events_of
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -118,7 +118,7 @@ def test_refused_writes_make_nobody_a_taker(place, refused):
         fields=dict,
         after=lambda: None,
         clock=clock,
-        events=Events(worker="w", clock=clock, environ={}),
+        events=events_of("w", clock),
     )
     standby = Standby(place)
     standby.live(LEASE_SECONDS / 3)

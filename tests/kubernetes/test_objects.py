@@ -20,44 +20,21 @@ from fleet.kubernetes.manifests.deployment_objects import (
 )
 from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds
 from fleet.kubernetes.manifests.spark_objects import spark_objects
+from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, settings_of
 
 REVISION = "0123456789"
 
 
 def fleet(*groups: str, runtime: dict[str, Any] | None = None, **keys: Any) -> FleetSpec:
     """A file with these groups on Kubernetes."""
-    worker = {"entrypoint": "fleet.demo.orders:process", "protocol": "classic"}
-    worker.update(keys.pop("worker", {}))
-    return FleetSpec.model_validate(
-        {
-            "cluster": {"name": "main", "bootstrap_servers": "kafka:9092"},
-            "fleets": [
-                {
-                    "group": group,
-                    "topics": ["orders"],
-                    "worker": worker,
-                    "runtime": {
-                        "kind": "kubernetes",
-                        "namespace": "fleets",
-                        "image": "fleet:1",
-                        **(runtime or {}),
-                    },
-                    **keys,
-                }
-                for group in groups or ("orders",)
-            ],
-        }
-    )
+    place = {**ON_KUBERNETES, **(runtime or {})}
+    return fleet_spec(*(declaration(g, runtime=place, **keys) for g in groups or ("orders",)))
 
 
 def settings(spec: FleetSpec, number: int = 0) -> WorkerSettings:
     """What a revision of its first group starts from."""
-    return WorkerSettings(
-        cluster=spec.cluster,
-        bootstrap_servers=spec.cluster.bootstrap_servers,
-        group=spec.fleets[number],
-        revision=REVISION,
-    )
+    where = {"cluster": spec.cluster, "bootstrap": spec.cluster.bootstrap_servers}
+    return settings_of(spec.fleets[number], revision=REVISION, **where)
 
 
 def pod(spec: FleetSpec) -> dict[str, Any]:

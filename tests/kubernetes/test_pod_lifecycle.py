@@ -5,22 +5,13 @@ import pytest
 from fleet.config.spec import GroupSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds, probes
+from tests.support.declared import ON_KUBERNETES, group_spec
 
 
 def group(*, drain: str = "30s", lease: str = "30s", poll: str = "5m") -> GroupSpec:
-    return GroupSpec.model_validate(
-        {
-            "group": "orders",
-            "topics": ["orders"],
-            "worker": {
-                "protocol": "classic",
-                "entrypoint": "job:process",
-                "max_poll_interval": poll,
-            },
-            "rollout": {"drain_timeout": drain},
-            "runtime": {"kind": "kubernetes", "image": "worker:1", "lease": lease},
-        }
-    )
+    runtime = {**ON_KUBERNETES, "lease": lease}
+    terms = {"max_poll_interval": poll}
+    return group_spec(worker=terms, rollout={"drain_timeout": drain}, runtime=runtime)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import faults
 
-_STORE = ("tests/slots/test_compare_and_set.py", "tests/slots/test_stale_actors.py")
+_STORE = ("tests/slots/test_compare_and_set.py",)
 _ORDERS = ("tests/slots/test_interleavings.py",)
 _EVIDENCE = ("tests/slots/test_evidence.py",)
 

@@ -6,10 +6,10 @@ import pytest
 
 from fleet.config.load import load
 from fleet.config.references import plain_environment, worker_environment
-from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import FleetSpec
 from fleet.errors import ConfigError
 from fleet.security import client_config
+from tests.support.declared import settings_of
 
 SECRET = "hunter2-of-the-test"
 ENVIRON = {"DB_PASSWORD": SECRET, "KAFKA_PASSWORD": SECRET, "KAFKA_USER": "ann"}
@@ -32,12 +32,7 @@ def test_what_is_published_holds_the_reference(tmp_path):
     """The frozen settings of a revision name the variable; its value is in none of them."""
     spec = read(tmp_path, env="DB_PASSWORD: '${DB_PASSWORD}', URL: 'db://u:${DB_PASSWORD}@h'")
     group = spec.fleets[0]
-    published = WorkerSettings(
-        cluster=spec.cluster,
-        bootstrap_servers="k1:9092",
-        group=group,
-        revision=revision_of(group, "code"),
-    ).model_dump_json()
+    published = settings_of(group, cluster=spec.cluster).model_dump_json()
     assert SECRET not in published
     assert group.worker is not None
     assert plain_environment(group.worker.env) == {}

@@ -1,16 +1,8 @@
-"""KIP-848's side of the protocol seam, and who may be evicted for a taken slot [16, 17]."""
-
-from collections.abc import Sequence
+"""KIP-848's side of the protocol seam; who may be evicted is in test_takeover.py [10, 17]."""
 
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from fleet.clock import ManualClock
-from fleet.config.settings import WorkerSettings
-from fleet.config.spec import ClusterSpec, GroupSpec
-from fleet.errors import FleetError
-from fleet.model import Member
-from fleet.worker.events import Events
 from fleet.worker.member.member_state import End
 from fleet.worker.member.protocols import (
     RETRIED,
@@ -21,16 +13,12 @@ from fleet.worker.member.protocols import (
     protocol_of,
     verdict,
 )
-from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
+from tests.support.declared import group_spec, settings_of
 
 
 def protocol(**worker):
     """The protocol of a worker declared so."""
-    declared = {"entrypoint": "m:f", "protocol": "consumer", **worker}
-    spec = GroupSpec.model_validate({"group": "g", "topics": ["t"], "worker": declared})
-    return protocol_of(
-        WorkerSettings(cluster=ClusterSpec(), bootstrap_servers="x", group=spec, revision="r")
-    )
+    return protocol_of(settings_of(group_spec(worker={"protocol": "consumer", **worker})))
 
 
 def test_options_are_what_librdkafka_takes():
@@ -75,81 +63,3 @@ def test_commits_of_a_stale_epoch_are_retried_and_of_a_fenced_one_void():
     assert 113 in RETRIED
     assert {110, 25} <= VOID
     assert not RETRIED & VOID
-
-
-class Coordinator:
-    """Who has the instance id, and what was sent."""
-
-    def __init__(self, member: str | None, client: str = "w1") -> None:
-        self.member = member
-        self.client = client
-        self.sent: list[tuple[str, str]] = []
-        self.broken = False
-
-    def leave(self, group: str, members: Sequence[tuple[str, str]]) -> str | None:
-        """0 or 25: None; 82: a sentence."""
-        self.sent += members
-        if self.broken:
-            raise FleetError("no broker")
-        ((_, member),) = members
-        if self.member in {None, member}:
-            self.member = None
-            return None
-        return "g-0 now belongs to another process (82), which was left alone"
-
-    def holder(self, instance: str) -> Member | None:
-        """What a describe says."""
-        if self.member is None:
-            return None
-        return Member(
-            member_id=self.member,
-            instance_id=instance,
-            client_id=self.client,
-            host="/h",
-            partitions=frozenset(),
-        )
-
-    def takeover(self) -> Takeover:
-        """By a worker named w2."""
-        events = Events(worker="w2", clock=ManualClock(), environ={})
-        return Takeover(group="g", leave=self.leave, holder_of=self.holder, events=events)
-
-
-def former(*ids: str, workers: Sequence[str] = ("w1", "w2")) -> Former:
-    return Former(instance_id="g-0", member_ids=ids, workers=frozenset(workers))
-
-
-def test_the_member_that_the_slot_names_leaves():
-    """One request, with both names."""
-    coordinator = Coordinator("m1")
-    assert coordinator.takeover().free(former("m1")) is None
-    assert coordinator.sent == [("g-0", "m1")]
-
-
-def test_a_member_that_is_gone_is_free():
-    """25 is done."""
-    assert Coordinator(None).takeover().free(former("m1")) is None
-    assert Coordinator(None).takeover().free(former()) is None
-
-
-def test_a_dead_workers_unwritten_member_id_is_looked_up():
-    """It died between its join and its next write: its client id is its name."""
-    coordinator = Coordinator("m2", client="w1")
-    assert coordinator.takeover().free(former("m1")) is None
-    assert coordinator.sent == [("g-0", "m1"), ("g-0", "m2")]
-
-
-def test_a_stranger_is_never_evicted():
-    """Another store's worker, or anybody else who uses our id."""
-    coordinator = Coordinator("m2", client="theirs-1")
-    with pytest.raises(ForeignHolder, match="theirs-1 at /h"):
-        coordinator.takeover().free(former("m1"))
-    assert coordinator.sent == [("g-0", "m1")]
-    assert coordinator.member == "m2"
-
-
-def test_a_silent_cluster_is_told():
-    """Not a crash: the join tells, and it is tried again."""
-    coordinator = Coordinator("m1")
-    coordinator.broken = True
-    assert coordinator.takeover().free(former("m1")) == "no broker"

@@ -6,19 +6,7 @@ import pytest
 
 from fleet.errors import ConfigError
 from fleet.worker.batch.entrypoint import load, takes_batch_id
-from fleet.worker.context import BatchContext
-
-CONTEXT = BatchContext(
-    cluster="main",
-    group="g",
-    slot=0,
-    worker="w",
-    revision="r",
-    attempt=1,
-    warm=False,
-    batch_id=42,
-    ranges=(),
-)
+from tests.support.batch_parts import context_of
 
 
 def with_context(df, context): ...
@@ -59,7 +47,7 @@ def test_load_and_call(tmp_path: Path):
         "seen = []\ndef setup(spark): pass\ndef process(df, batch_id): seen.append(batch_id)\n"
     )
     entrypoint = load("wk_job_a:process", [str(tmp_path)])
-    entrypoint(None, CONTEXT)
+    entrypoint(None, context_of(batch_id=42))
     import wk_job_a
 
     assert wk_job_a.seen == [42]

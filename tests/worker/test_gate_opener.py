@@ -8,8 +8,8 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.slots import FirstOpening, Gate, Phase, Slot, WorkerReport, on_trial
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.events import Events
 from fleet.worker.slot.gate_opener import AHEAD, GateOpener, first_gate
+from tests.support.batch_parts import events_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Standbys:
             group="g",
             lease=10.0,
             clock=self.clock,
-            events=Events(worker=name, clock=self.clock, environ={}),
+            events=events_of(name, self.clock),
         )
 
     def step(self, *, alive: set[str] | None = None) -> list[str]:

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member
-from fleet.worker.events import Events
 from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
+from tests.support.batch_parts import events_of
 
 OURS = Former(instance_id="g-0", member_ids=("old", "m1"), workers=frozenset({"w", "dead"}))
 
@@ -51,10 +50,10 @@ class Coordinator:
 
     def free(self, former: Former = OURS) -> str | None:
         """A taker frees the instance id."""
-        clock = ManualClock()
-        events = Events(worker="w", clock=clock, environ={})
-        made = Takeover(group="g", leave=self.leave, holder_of=self.holder_of, events=events)
-        return made.free(former)
+        leave, holder_of = self.leave, self.holder_of
+        return Takeover(group="g", leave=leave, holder_of=holder_of, events=events_of()).free(
+            former
+        )
 
 
 def test_the_last_member_that_was_written():
@@ -92,6 +91,8 @@ def test_nobody_has_it():
     coordinator = Coordinator(None)
     coordinator.refusal = "no"
     assert coordinator.free() is None
+    nothing_written = Former(instance_id="g-0", member_ids=(), workers=OURS.workers)
+    assert Coordinator(None).free(nothing_written) is None
 
 
 def test_without_a_known_member_the_coordinator_is_asked():
