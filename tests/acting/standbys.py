@@ -11,12 +11,13 @@ from fleet.clock import ManualClock
 from fleet.model import GroupState
 from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
-from fleet.slots import Phase, Slot, WorkerProcess, WorkerReport
+from fleet.slots import Phase, Slot, WorkerProcess
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.slot.eligibility import candidates
 from fleet.worker.slot.leave_completion import all_drained
 from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support.rebalances import rebalance
+from tests.support.slot_records import report_of
 
 GROUP = "orders"
 LEASE = 10.0
@@ -270,14 +271,13 @@ class Crowd:
         """What it says of itself."""
         who.counter += 1
         self.store.report(
-            WorkerReport(
-                worker=who.name,
-                group=GROUP,
+            report_of(
+                who.name,
+                GROUP,
                 revision=who.revision,
                 phase=who.phase,
                 slot=None if who.slot is None else who.slot.number,
                 counter=who.counter,
-                http_port=None,
                 joined_at=who.joined_at,
                 error=how.error if who.slot is not None else None,
             )

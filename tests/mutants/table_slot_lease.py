@@ -2,12 +2,11 @@
 
 from tests.mutants.mutant import faults
 
-_LEAVING = ("tests/worker/test_leave_completion.py", "tests/worker/test_leaving_dynamic.py")
+_LEAVING = ("tests/worker/test_leave_completion.py",)
 _LOOKING = ("tests/worker/test_looking.py",)
 _ELIGIBLE = (
     "tests/worker/test_eligibility.py",
     "tests/worker/test_revision_trial.py",
-    "tests/worker/test_first_right.py",
 )
 _HOLDING = ("tests/worker/test_slot_lease.py",)
 _TAKEOVER = ("tests/worker/test_takeover.py",)

@@ -17,7 +17,7 @@ MUTANTS = (
     ),
     *faults(
         "fleet/slots/__init__.py",
-        ("tests/worker/test_revision_trial.py", "tests/worker/test_first_right.py"),
+        ("tests/worker/test_revision_trial.py",),
         {
             "slots-proven-in-spite-of-an-error": "return slot.holder is not None and slot.phase is Phase.ACTIVE[- and well-]",
             "slots-spoiled-after-a-good-batch": "return slot.error is not None[- and slot.batches == 0-]",

@@ -2,10 +2,9 @@
 
 from tests.mutants.mutant import faults
 
-_COUNTS = "tests/worker/test_counts_and_tokens.py"
-_PIPELINE = ("tests/worker/test_commit_metadata.py", _COUNTS)
-_BATCHES = ("tests/worker/test_batches.py", "tests/worker/test_batch_bounds.py")
-_CULPRITS = ("tests/worker/test_poison_search.py", "tests/worker/test_suspects.py", _COUNTS)
+_PIPELINE = ("tests/worker/test_commit_metadata.py",)
+_BATCHES = ("tests/worker/test_batches.py",)
+_CULPRITS = ("tests/worker/test_poison_search.py",)
 
 MUTANTS = (
     # --- commits and positions -------------------------------------------------------------
@@ -80,7 +79,7 @@ MUTANTS = (
     ),
     *faults(
         "fleet/worker/member/crash_search.py",
-        ("tests/worker/test_begun.py", _COUNTS),
+        ("tests/worker/test_begun.py",),
         {
             "begun-condemned-after-one-end-alone": "self.end - self.start == 1 and self.tries >= [-ALONE-]{+1+}",
             "begun-cut-one-end-later": "if begun.until is None and begun.tries <{+=+} TOGETHER:",
