@@ -11,20 +11,12 @@ from fleet.decide.world import GroupWorld
 from fleet.model import GroupState, Plan, StepKind
 from fleet.slots import Change, ChangeState, Gate, Pause, Phase
 from tests.decide.worlds import GROUP, NOW, group_of, member, spec, without_holder, world
+from tests.support.plans import change_of
 
 
 def _change(state: ChangeState, seen: GroupWorld, sentence: str = "") -> Change:
-    return Change(
-        group=GROUP,
-        plan=make_plan(seen, wanted=5, now=NOW),
-        state=state,
-        actor="ann@laptop",
-        token=1,
-        counter=3,
-        step=0,
-        started_at=NOW - 30,
-        sentence=sentence,
-    )
+    told = {"actor": "ann@laptop", "started_at": NOW - 30, "sentence": sentence}
+    return change_of(make_plan(seen, wanted=5, now=NOW), state, **told)
 
 
 def _unsettled(state: GroupState) -> GroupWorld:

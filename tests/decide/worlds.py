@@ -18,6 +18,7 @@ from fleet.model import (
 )
 from fleet.slots import Gate, Phase, Slot, WorkerProcess
 from tests.support.declared import group_spec, settings_of
+from tests.support.seen_groups import group_seen, member_seen, partition_seen
 
 NOW = 1_000_000.0
 GROUP = "orders"
@@ -46,14 +47,9 @@ def member(
     name: str, partitions: frozenset[TopicPartition] = frozenset(), **changes: Any
 ) -> Member:
     """A static member; its member id begins with its instance id, as the coordinator makes it."""
-    held: dict[str, Any] = {
-        "member_id": f"{name}-uuid",
-        "instance_id": name,
-        "client_id": "rdkafka",
-        "host": "/10.0.0.1",
-        "partitions": partitions,
-    }
-    return Member(**{**held, **changes})
+    return member_seen(
+        **{"member_id": f"{name}-uuid", "instance_id": name, "partitions": partitions, **changes}
+    )
 
 
 def lagging(
@@ -61,15 +57,7 @@ def lagging(
 ) -> tuple[PartitionState, ...]:
     """Partitions of a topic with these lags."""
     return tuple(
-        PartitionState(
-            tp=TopicPartition(topic, number),
-            committed=0 if lag is not None else None,
-            log_start=0,
-            log_end=lag,
-            lag=lag,
-            lag_seconds=None,
-            case=case if lag is not None else LagCase.UNKNOWN,
-        )
+        partition_seen(number, lag, topic=topic, case=case if lag is not None else LagCase.UNKNOWN)
         for number, lag in enumerate(lags)
     )
 
@@ -83,9 +71,8 @@ def group_of(
     partitions: tuple[PartitionState, ...] = (),
 ) -> GroupSnapshot:
     """The group as one snapshot shows it."""
-    return GroupSnapshot(
-        group=GROUP,
-        exists=True,
+    return group_seen(
+        GROUP,
         state=state or (GroupState.STABLE if members else GroupState.EMPTY),
         type=kind,
         assignor=assignor if members else None,

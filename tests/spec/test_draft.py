@@ -12,37 +12,16 @@ from fleet.config.spec import ClusterSpec, KubernetesRuntimeSpec
 from fleet.model import (
     GroupSnapshot,
     GroupState,
-    LagCase,
-    PartitionState,
-    TopicPartition,
 )
+from tests.support.seen_groups import group_seen, partition_seen
 from tests.support.snapshots import snapshot_of
 
 
 def group(name: str, *topics: str, **changes: Any) -> GroupSnapshot:
     """A group with one partition of each topic."""
-    partitions = tuple(
-        PartitionState(
-            tp=TopicPartition(topic, 0),
-            committed=1,
-            log_start=0,
-            log_end=3,
-            lag=2,
-            lag_seconds=None,
-            case=LagCase.OK,
-        )
-        for topic in topics
-    )
-    held: dict[str, Any] = {
-        "group": name,
-        "exists": True,
-        "state": GroupState.EMPTY,
-        "type": "classic",
-        "assignor": None,
-        "members": (),
-        "partitions": partitions,
-    }
-    return GroupSnapshot(**{**held, **changes})
+    partitions = [partition_seen(0, 2, topic=topic) for topic in topics]
+    usual = {"state": GroupState.EMPTY, "assignor": None}
+    return group_seen(name, partitions=partitions, **{**usual, **changes})
 
 
 def written(text: str, folder: Path) -> Path:

@@ -20,10 +20,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.clock import SystemClock
-from fleet.demo.held import read_topics
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
 from fleet.slots.sqlite import SqliteStore
+from fleet.testbed.held import read_topics
 from tests.conftest import RunningBroker
 from tests.support.declared import group_spec, settings_of
 from tests.support.waiting import sizes, stored, until

@@ -8,6 +8,7 @@ from fleet.errors import FleetError
 from fleet.model import Member
 from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
 from tests.support.batch_parts import events_of
+from tests.support.seen_groups import member_seen
 
 OURS = Former(instance_id="g-0", member_ids=("old", "m1"), workers=frozenset({"w", "dead"}))
 
@@ -40,13 +41,7 @@ class Coordinator:
             raise FleetError("nobody answers")
         if self.member is None:
             return None
-        return Member(
-            member_id=self.member,
-            instance_id=instance_id,
-            client_id=self.client,
-            host="/10.0.0.1",
-            partitions=frozenset(),
-        )
+        return member_seen(self.member, instance_id=instance_id, client_id=self.client)
 
     def free(self, former: Former = OURS) -> str | None:
         """A taker frees the instance id."""

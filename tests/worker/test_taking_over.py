@@ -10,7 +10,6 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
-from fleet.model import Member
 from fleet.slots import Handover, Slot
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.member.member_state import End, Ended
@@ -18,6 +17,7 @@ from fleet.worker.member.membership import Membership
 from fleet.worker.slot.membership_setup import membership_of
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
+from tests.support.seen_groups import member_seen
 from tests.worker.holder import CLASSIC, CONSUMER, Parts
 
 FENCED = Ended(how=End.FENCED, sentence="82", clean=True)
@@ -303,10 +303,7 @@ def test_a_foreign_holder_closes_the_slot(new):
     scene.held(member_id="m")
     holder = scene.take()
     scene.refusal = "82"
-    scene.member = Member(
-        member_id="m9", instance_id="g-0", client_id="somebody", host="/10.0.0.9",
-        partitions=frozenset(),
-    )  # fmt: skip
+    scene.member = member_seen("m9", instance_id="g-0", client_id="somebody", host="/10.0.0.9")
     ended = holder._after_refusal(REFUSED)
     assert ended is not None
     assert "the process somebody at /10.0.0.9" in ended[1]
