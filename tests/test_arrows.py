@@ -33,8 +33,8 @@ act: config decide slots system
 act.change: act act.steps config slots
 act.local: act config decide slots system
 act.steps: act config decide slots
-bench: act act.local broker demo history history.tables kafka_source log log.readers manager
-    observe security slots system worker
+bench: act act.local broker history history.tables kafka_source log log.readers manager observe
+    security slots system testbed worker
 broker: config security system
 commands: manager slots
 commands.bench: bench commands demo system
@@ -48,7 +48,7 @@ dagster: config decide decide.storms history.tables lag manager report slots
 dagster.watch: config dagster decide decide.storms history.tables lag manager slots
 decide: config decide.storms slots
 decide.storms: config slots
-demo: broker decide log log.readers log.replay manager security slots system worker
+demo: broker decide log.readers manager security slots system testbed worker
 exporter: decide.storms lag log.readers manager observe slots system
 history: history.tables kafka_source lag log log.replay
 history.tables: system
@@ -72,6 +72,7 @@ report: config
 security: config
 slots:
 system: config
+testbed: log log.replay manager slots system worker
 worker: config kafka_source slots system
 worker.batch: config kafka_source worker
 worker.member: config slots worker worker.batch worker.offsets
@@ -121,7 +122,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
         "fleet.kafka_source",
         "fleet.worker",
         "fleet.broker",
-        "fleet.demo",
+        "fleet.testbed",
         "fleet.bench",
     ),
     "kafka": ("fleet.act.kafka",),

@@ -216,7 +216,7 @@ MUTANTS = (
     ),
     *faults(
         "fleet/act/lease.py",
-        ("tests/acting/test_change_lease.py",),
+        ("tests/acting/test_changes.py",),
         {
             "change-lease-silence-ends-renewing": """                [-with contextlib.suppress(Unreachable):
                     -]self.update()""",

@@ -4,7 +4,7 @@ from tests.mutants.mutant import faults
 
 _PLANS = (
     "tests/decide/test_plans.py",
-    "tests/decide/test_small.py",
+    "tests/decide/test_what_runs_now.py",
     "tests/decide/test_what_runs_now.py",
 )
 _REFUSALS = ("tests/decide/test_refusals.py", "tests/membership/test_decisions.py")

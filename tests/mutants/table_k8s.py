@@ -69,7 +69,7 @@ MUTANTS = (
     ),
     *faults(
         "fleet/kubernetes/leases/patient_store.py",
-        ("tests/kubernetes/test_patient_store.py",),
+        ("tests/kubernetes/test_sending.py",),
         {
             "k8s-patience-begins-a-change-twice": "if late or not self._answered[- or name in _ONCE-]:",
             "k8s-patience-never-ends": "late = self._clock.monotonic() >= deadline{+ + 10 * LONGEST_WAIT+}",
@@ -138,7 +138,7 @@ def hold""",
     # --- rights -----------------------------------------------------------------------------------
     *faults(
         "fleet/kubernetes/leases/store_roles.py",
-        ("tests/kubernetes/test_store_rules.py",),
+        ("tests/kubernetes/test_objects.py",),
         {
             "rules-worker-may-read-every-lease": """[-            "resourceNames": [names.gate, *names.slots(range(slots))],
 -]""",

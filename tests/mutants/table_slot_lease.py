@@ -9,7 +9,7 @@ _ELIGIBLE = (
     "tests/worker/test_revision_trial.py",
 )
 _HOLDING = ("tests/worker/test_slot_lease.py",)
-_TAKEOVER = ("tests/worker/test_takeover.py",)
+_TAKEOVER = ("tests/worker/test_consumer_protocol.py",)
 _TENURE = ("tests/worker/test_taking_over.py",)
 
 MUTANTS = (

@@ -158,7 +158,6 @@ class PodFleet:
         }
 
     def gate(self) -> Gate:
-        """As stored."""
         return self.store.gate(self.group)
 
     def slots(self) -> dict[int, Slot]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fleet.demo.journal import JournalEntry, Run, append, entries_of, numbers, read, runs
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
+from fleet.testbed.journal import JournalEntry, Run, append, entries_of, numbers, read, runs
 from fleet.worker.context import BatchRange
 from tests.support.batch_parts import context_of
 
