@@ -22,12 +22,10 @@ class Window:
         self.said: list[str] = []
 
     def widen(self) -> str | None:
-        """See JoinWindow."""
         self.said.append("widen")
         return None
 
     def restore(self) -> bool:
-        """See JoinWindow."""
         self.said.append("restore")
         return True
 
@@ -64,7 +62,6 @@ class Scene:
         return SqliteStore(self.folder / "fleet.db", cluster="main", clock=self.clock)
 
     def performer(self) -> Performer:
-        """A manager's."""
         crowd: Any = self.crowd
         return Performer(
             spec=self.spec,
@@ -86,7 +83,6 @@ class Scene:
         return begun
 
     def perform(self, *steps: Step, revision: str = "new") -> Change:
-        """To its end."""
         return self.performer().perform(self.begin(*steps, revision=revision))
 
     def running(self, count: int, revision: str = "old") -> None:
@@ -99,11 +95,9 @@ class Scene:
         self.told.clear()
 
     def slots(self) -> tuple[Slot, ...]:
-        """As stored."""
         return self.store.slots(GROUP)
 
     def gate(self) -> Gate:
-        """As stored."""
         return self.store.gate(GROUP)
 
     def like(self, revision: str, **how: Any) -> None:

@@ -94,7 +94,6 @@ class Crowd:
         """Nothing else runs."""
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
-        """See Runtime.start."""
         assert group == GROUP
         names = tuple(f"w{len(self.people) + n}" for n in range(count))
         for name in names:
@@ -109,7 +108,6 @@ class Crowd:
             self.people[name].wanted = False
 
     def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
-        """See Runtime.workers."""
         return tuple(
             WorkerProcess(
                 name=each.name,
@@ -124,15 +122,12 @@ class Crowd:
         )
 
     def published(self, group: str, revision: str) -> str | None:
-        """Nothing is kept."""
         return None
 
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
-        """See Runtime.rest."""
         self.rested += 1
 
     def held(self, group: str) -> str | None:
-        """Nothing."""
         return None
 
     # --- as a Ledger and a Leaver -------------------------------------------------------------
@@ -142,7 +137,6 @@ class Crowd:
         return len(self.generations)
 
     def counted(self, group: str, since: int) -> Counted | None:
-        """From there on."""
         return Counted(
             group=GROUP,
             generations=tuple(self.generations[since:]),
@@ -151,7 +145,6 @@ class Crowd:
         )
 
     def group_state(self, group: str) -> GroupState:
-        """The ledger's `state`."""
         return self.state
 
     def leave(
@@ -173,7 +166,6 @@ class Crowd:
     # --- living -------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Everybody looks once."""
         joining: set[str] = set()
         self.watcher.look()
         for each in list(self.people.values()):

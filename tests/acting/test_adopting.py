@@ -46,7 +46,6 @@ class Place:
     def leave(
         self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str
     ) -> str | None:
-        """One request."""
         self.left += members
         return self.refusal
 

@@ -51,7 +51,6 @@ class Place:
         assert self.manager.write_gate(replace(gate, **fields)) is not None
 
     def slot(self, number: int) -> Slot:
-        """As stored."""
         return next(s for s in self.manager.slots(GROUP) if s.number == number)
 
     def take(self, number: int, worker: str = "w", revision: str = "new") -> Slot | None:

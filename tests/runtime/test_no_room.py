@@ -29,7 +29,6 @@ class Place:
         self._made = 0
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
-        """See Runtime.start."""
         self.asked.append(count)
         made = []
         for _ in range(min(count, self.room - len(self.names))):
@@ -41,7 +40,6 @@ class Place:
         return tuple(made)
 
     def workers(self, group: str) -> tuple[WorkerProcess, ...]:
-        """See Runtime.workers."""
         return tuple(
             WorkerProcess(
                 name=name,
@@ -55,7 +53,6 @@ class Place:
         )
 
     def remove(self, names: tuple[str, ...], *, grace: float) -> None:
-        """See Runtime.remove."""
         self.names = [name for name in self.names if name not in names]
 
 

@@ -71,7 +71,6 @@ class Stores:
 
     @property
     def kept_changes(self) -> int:
-        """Of a group."""
         from fleet.kubernetes.leases import config_maps
 
         return KEPT_CHANGES if self.local else config_maps.KEPT_CHANGES

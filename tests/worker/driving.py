@@ -45,12 +45,10 @@ class Session(spark_stand_in.Session):
         self.read = self
 
     def format(self, name: str) -> "Session":
-        """Only ours."""
         assert name == source.FORMAT
         return self
 
     def options(self, **options: str) -> "Session":
-        """Of the read."""
         self._options = options
         return self
 
@@ -143,7 +141,6 @@ class Driven:
         self.member.drain(Drain.CLOSE)
 
     def end(self) -> None:
-        """Let everything end."""
         self.may_end.set()
         self.member.abort()
         if self.member._thread.ident is not None:

@@ -34,15 +34,12 @@ class Record:
         return 1
 
     def offset(self) -> int:
-        """Its offset."""
         return self.at
 
     def key(self) -> bytes | None:
-        """None."""
         return None
 
     def value(self) -> bytes:
-        """A byte."""
         return b"x"
 
     def headers(self) -> None:
@@ -69,7 +66,6 @@ class Consumer:
         self.broker = broker
 
     def commit(self, *, offsets: list[KafkaPartition], asynchronous: bool) -> list[Any]:
-        """Keep them."""
         assert not asynchronous
         for each in offsets:
             self.broker.committed[each.partition] = (each.offset, each.metadata or "")
@@ -79,7 +75,6 @@ class Consumer:
         """Everything is read by `Process.read`."""
 
     def consumer_group_metadata(self) -> bytes:
-        """Not known."""
         return b""
 
 

@@ -85,5 +85,4 @@ class Parts:
         return self.refusal
 
     def slot(self) -> Slot:
-        """As stored."""
         return self.store.slots(GROUP)[0]

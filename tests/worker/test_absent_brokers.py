@@ -45,7 +45,6 @@ class Away:
         raise KafkaException(KafkaError(-195))
 
     def list_topics(self, topic: str | None = None, timeout: float = 0.0) -> None:
-        """The same."""
         self.committed([], timeout)
 
     def close(self) -> None:

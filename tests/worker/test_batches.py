@@ -23,27 +23,21 @@ class Record:
         return len(self.value_)
 
     def offset(self) -> int:
-        """Its offset."""
         return self.at
 
     def key(self) -> bytes | None:
-        """None."""
         return None
 
     def value(self) -> bytes:
-        """Its bytes."""
         return self.value_
 
     def topic(self) -> str:
-        """Its topic."""
         return "orders"
 
     def partition(self) -> int:
-        """Its partition."""
         return self.part
 
     def timestamp(self) -> tuple[int, int]:
-        """Create time."""
         return (1, 1_700_000_000_123)
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:

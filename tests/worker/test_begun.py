@@ -23,7 +23,6 @@ class Life:
         self._died = False
 
     def work(self, rows: list[tuple[int, int]]) -> None:
-        """The entrypoint."""
         if self._died or self.kill_next or self.killers & set(rows):
             self._died, self.kill_next = True, False
             raise RuntimeError

@@ -1,8 +1,12 @@
 """KIP-848's side of the protocol seam; who may be evicted is in test_takeover.py [10, 17]."""
 
+from collections.abc import Sequence
+
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
+from fleet.errors import FleetError
+from fleet.model import Member
 from fleet.worker.member.member_state import End
 from fleet.worker.member.protocols import (
     RETRIED,
@@ -13,7 +17,10 @@ from fleet.worker.member.protocols import (
     protocol_of,
     verdict,
 )
+from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
+from tests.support.batch_parts import events_of
 from tests.support.declared import group_spec, settings_of
+from tests.support.seen_groups import member_seen
 
 
 def protocol(**worker):
@@ -63,3 +70,94 @@ def test_commits_of_a_stale_epoch_are_retried_and_of_a_fenced_one_void():
     assert 113 in RETRIED
     assert {110, 25} <= VOID
     assert not RETRIED & VOID
+
+
+# --- who is evicted for a newcomer under KIP-848, and who never is ----------------------------
+
+
+OURS = Former(instance_id="g-0", member_ids=("old", "m1"), workers=frozenset({"w", "dead"}))
+
+
+class Coordinator:
+    """Has one member, or none; says no where it is told to."""
+
+    def __init__(self, member: str | None = "m1", client: str = "dead") -> None:
+        self.member = member
+        self.client = client
+        self.left: list[tuple[str | None, str]] = []
+        self.refusal: str | None = None
+        self.away = False
+
+    def leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
+        """One leave names who it means by both ids."""
+        if self.away:
+            raise FleetError("nobody answers")
+        assert group == "g"
+        self.left += members
+        (named,) = members
+        if self.refusal is not None or self.member not in {None, named[1]}:
+            return self.refusal or "g-0 now belongs to another process (82)"
+        self.member = None
+        return None
+
+    def holder_of(self, instance_id: str) -> Member | None:
+        """Who has the instance id now."""
+        if self.away:
+            raise FleetError("nobody answers")
+        if self.member is None:
+            return None
+        return member_seen(self.member, instance_id=instance_id, client_id=self.client)
+
+    def free(self, former: Former = OURS) -> str | None:
+        """A taker frees the instance id."""
+        leave, holder_of = self.leave, self.holder_of
+        return Takeover(group="g", leave=leave, holder_of=holder_of, events=events_of()).free(
+            former
+        )
+
+
+UNWRITTEN = Former(instance_id="g-0", member_ids=(), workers=OURS.workers)
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "former", "left"),
+    [
+        pytest.param(Coordinator("m1"), OURS, ["m1"], id="the last that was written"),
+        # It died before it could write its new id: its name is in the id's report.
+        pytest.param(Coordinator("m2", "dead"), OURS, ["m1", "m2"], id="a later one of the dead"),
+        pytest.param(Coordinator("old", "elsewhere"), OURS, ["m1", "old"], id="an earlier one"),
+        pytest.param(Coordinator("m5", "w"), UNWRITTEN, ["m5"], id="none was written"),
+        pytest.param(Coordinator(None), UNWRITTEN, [], id="nobody has it"),
+    ],
+)
+def test_who_leaves_for_a_newcomer(coordinator: Coordinator, former: Former, left: list[str]):
+    """The member that the slot names; else whom the coordinator names, if it is one of ours."""
+    assert coordinator.free(former) is None
+    assert coordinator.left == [("g-0", member) for member in left]
+
+
+def test_a_foreign_process_is_never_evicted():
+    """Neither its id nor its name is one of ours."""
+    coordinator = Coordinator("m9", "somebody")
+    with pytest.raises(ForeignHolder, match=r"the process somebody at /10\.0\.0\.1"):
+        coordinator.free()
+    assert coordinator.member == "m9"
+    assert coordinator.left == [("g-0", "m1")]
+
+
+def test_a_refusal_is_told():
+    """The join would be refused as well: the worker says why. The same is not asked twice."""
+    coordinator = Coordinator()
+    coordinator.refusal = "not authorised"
+    assert coordinator.free() == "not authorised"
+    assert coordinator.left == [("g-0", "m1")]
+    gone = Coordinator(None)
+    gone.refusal = "no"
+    assert gone.free() is None, "nobody has it, whatever the leave was answered with"
+
+
+def test_a_silent_coordinator_is_told():
+    """Not freed."""
+    coordinator = Coordinator()
+    coordinator.away = True
+    assert coordinator.free() == "nobody answers"

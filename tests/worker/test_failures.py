@@ -38,7 +38,6 @@ class Bench:
         self.runner = self.made(batch_timeout=60.0)
 
     def made(self, *, batch_timeout: float) -> BatchRunner:
-        """A batch thread."""
 
         def process(df, context) -> None:
             self.calls.append(context)

@@ -32,7 +32,6 @@ class Asked(SqliteStore):
         return ASKED if group == "g" else None
 
     def since(self, group: str, template_hash: str, now: float) -> float:
-        """Always the first."""
         del group, template_hash
         return now
 

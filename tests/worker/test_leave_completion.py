@@ -37,7 +37,6 @@ class Scene:
         self.store.renew(replace(slot, member_id=f"m{number}", phase=Phase.ACTIVE))
 
     def close(self, number: int) -> None:
-        """Drained, closed, released."""
         slot = self.store.renew(replace(self.store.slots("g")[number], phase=Phase.CLOSED))
         assert slot is not None
         assert self.store.release(slot, clean=True)
@@ -69,7 +68,6 @@ class Scene:
             seconds -= 1.0
 
     def step(self, completer: LeaveCompleter, dead: frozenset[int] = NOBODY) -> bool:
-        """One look."""
         return completer.step(self.store.gate("g"), self.store.slots("g"), dead)
 
 

@@ -36,7 +36,6 @@ class Entry:
         self.written: list[tuple[int, int]] = []
 
     def __call__(self, part: InlineBatch) -> str | None:
-        """One call."""
         rows = [(r["partition"], r["offset"]) for r in part.table().to_pylist()]
         self.calls.append((len(rows), len(part.ranges)))
         if self.broken or len(self.calls) <= self.down or self.bad & set(rows):
@@ -56,7 +55,6 @@ class Room:
         return self.most
 
     def refusal(self, tp: TopicPartition) -> str:
-        """A sentence."""
         return f"too many in {tp}"
 
 
@@ -223,7 +221,6 @@ class Pair(Entry):
     """Fails where two records come together."""
 
     def __call__(self, part: InlineBatch) -> str | None:
-        """One call."""
         rows = [r["offset"] for r in part.table().to_pylist() if r["partition"] == 0]
         self.calls.append((len(rows), len(part.ranges)))
         return "E" if len(rows) > 1 else None
@@ -241,7 +238,6 @@ class Passing(Entry):
     alone = 0
 
     def __call__(self, part: InlineBatch) -> str | None:
-        """One call."""
         rows = [(r["partition"], r["offset"]) for r in part.table().to_pylist()]
         self.calls.append((len(rows), len(part.ranges)))
         if rows == [(0, 5)]:

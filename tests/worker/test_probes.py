@@ -47,7 +47,6 @@ class Probed:
         return {path: self.get(f"/{path}")[0] for path in ("startupz", "readyz", "livez")}
 
     def status(self) -> dict[str, Any]:
-        """All facts."""
         return dict(json.loads(self.get("/status")[1]))
 
 

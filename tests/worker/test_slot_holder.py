@@ -33,7 +33,6 @@ class CuringLink(Link):
         self.may_end = threading.Event()
 
     def cure(self, foreign_session: str) -> str | None:
-        """Takes its time."""
         self.asked.append(foreign_session)
         assert self.may_end.wait(20)
         return None
@@ -57,7 +56,6 @@ class Shop(Parts):
         self.link.session_id = "ours"
 
     def close(self) -> None:
-        """Let everything go."""
         self.link.may_end.set()
         self.stop.set()
         self.runner.stop()
