@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.clock import ManualClock
+from fleet.errors import NoRoom
 from fleet.model import GroupState
 from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
@@ -83,6 +84,10 @@ class Crowd:
     rested: int = 0
     state: GroupState = GroupState.STABLE
     refusal: str | None = None
+    room: int | None = None
+    """Of workers, in all; None: for any number."""
+    asked: list[int] = field(default_factory=list)
+    """How many were to be started, each time."""
 
     def __post_init__(self) -> None:
         self.clock.turn = self.turn
@@ -95,9 +100,13 @@ class Crowd:
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
         assert group == GROUP
-        names = tuple(f"w{len(self.people) + n}" for n in range(count))
+        self.asked.append(count)
+        room = count if self.room is None else max(0, self.room - len(self.workers()))
+        names = tuple(f"w{len(self.people) + n}" for n in range(min(count, room)))
         for name in names:
             self.people[name] = Worker(name=name, revision=revision, born=self.clock.monotonic())
+        if len(names) < count:
+            raise NoRoom("exceeded quota", made=names)
         return names
 
     def remove(self, names: Sequence[str], *, grace: float) -> None:
