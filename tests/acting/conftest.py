@@ -34,11 +34,7 @@ class Ledger:
     """The crowd's records."""
 
     def __init__(self, crowd: Crowd) -> None:
-        self.position, self.counted, self.state = (
-            crowd.position,
-            crowd.counted,
-            crowd.group_state,
-        )
+        self.position, self.counted, self.state = (crowd.position, crowd.counted, crowd.group_state)
 
 
 class Scene:

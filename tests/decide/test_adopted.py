@@ -10,12 +10,7 @@ from fleet.decide.refusals import refusals
 from fleet.decide.scaling import ScalingMemory, wanted_slots
 from fleet.decide.vetoes import NO_CONCERNS, Vetoes
 from fleet.decide.world import GroupWorld
-from fleet.model import (
-    GroupSnapshot,
-    GroupState,
-    Plan,
-    StepKind,
-)
+from fleet.model import GroupSnapshot, GroupState, Plan, StepKind
 from fleet.slots import Gate, Pause
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
 

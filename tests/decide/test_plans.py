@@ -113,10 +113,7 @@ def test_new_topics(worker: dict, held: int, wanted: int, steps: list, price: li
     """New topics roll, and one rebalance gives them out: one that comes anyway, else a rejoin."""
     new = spec(worker=worker, topics=["orders", "returns"])
     seen = world(
-        new,
-        held=held,
-        runs=(spec(worker=worker), "code"),
-        topics={"orders": 12, "returns": 6},
+        new, held=held, runs=(spec(worker=worker), "code"), topics={"orders": 12, "returns": 6}
     )
     plan = make_plan(seen, wanted=wanted, now=NOW)
     assert (kinds(plan), prices(plan)) == (steps, price)

@@ -70,9 +70,7 @@ JOINS = {StepKind.OPEN}
         pytest.param(_paused(None), "every group is paused by ann", ALL, id="pause-all"),
         pytest.param(
             replace(
-                world(held=3),
-                change=_change(ChangeState.RUNNING, world(held=3)),
-                change_alive=True,
+                world(held=3), change=_change(ChangeState.RUNNING, world(held=3)), change_alive=True
             ),
             "carried out by ann@laptop (step 1 of 1, for 30 s)",
             ALL,
@@ -86,9 +84,7 @@ JOINS = {StepKind.OPEN}
         ),
         pytest.param(
             replace(
-                world(held=3),
-                change=_change(ChangeState.RUNNING, world(held=3)),
-                change_alive=None,
+                world(held=3), change=_change(ChangeState.RUNNING, world(held=3)), change_alive=None
             ),
             "still works on it shows within 10 s",
             ALL,
@@ -225,8 +221,7 @@ def test_nothing_to_do_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"),
-    [("observe", "observed only"), ("plan", "in mode plan"), ("act", None)],
+    ("mode", "said"), [("observe", "observed only"), ("plan", "in mode plan"), ("act", None)]
 )
 def test_modes(mode: str, said: str | None) -> None:
     """Only mode act acts, and only where a worker is declared."""

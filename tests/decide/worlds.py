@@ -8,14 +8,7 @@ from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import GroupSpec
 from fleet.decide.moves import range_owners
 from fleet.decide.world import GroupWorld
-from fleet.model import (
-    GroupSnapshot,
-    GroupState,
-    LagCase,
-    Member,
-    PartitionState,
-    TopicPartition,
-)
+from fleet.model import GroupSnapshot, GroupState, LagCase, Member, PartitionState, TopicPartition
 from fleet.slots import Gate, Phase, Slot, WorkerProcess
 from tests.support.declared import group_spec, settings_of
 from tests.support.seen_groups import group_seen, member_seen, partition_seen

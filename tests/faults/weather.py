@@ -296,9 +296,7 @@ FAULTS: dict[str, Fault] = {
         Fault(name="machine frozen", happens=Weather.machine_frozen),
         Fault(name="sink away", happens=Weather.sink_away),
         Fault(
-            name="brokers away in a roll",
-            happens=Weather.brokers_away_in_a_roll,
-            nobody_ends=False,
+            name="brokers away in a roll", happens=Weather.brokers_away_in_a_roll, nobody_ends=False
         ),
         Fault(
             name="a record that kills",

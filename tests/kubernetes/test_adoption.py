@@ -81,10 +81,7 @@ def found(file: Path, bootstrap: str, namespace: str) -> dict[str, str | None]:
 
 @pytest.mark.parametrize(
     "static",
-    [
-        pytest.param(True, id="static"),
-        pytest.param(False, id="dynamic", marks=pytest.mark.long),
-    ],
+    [pytest.param(True, id="static"), pytest.param(False, id="dynamic", marks=pytest.mark.long)],
 )
 def test_three_become_one_and_two(
     request: pytest.FixtureRequest, kube: Any, kube_broker: Any, tmp_path: Path, static: bool

@@ -19,10 +19,7 @@ from fleet.dagster.resources import told
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused
-from fleet.model import (
-    LagCase,
-    Verdict,
-)
+from fleet.model import LagCase, Verdict
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, receipt, step
 from tests.support.seen_groups import group_seen, member_seen, partition_seen

@@ -13,10 +13,7 @@ from fleet.dagster.watch.sensor_cursor import (
     due,
     lag_band,
 )
-from fleet.model import (
-    GroupState,
-    TopicPartition,
-)
+from fleet.model import GroupState, TopicPartition
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
 
 NOW = 1_000_000.0

@@ -18,12 +18,7 @@ from fleet.testbed.sandbox import terms
 from tests.promises.cells import CELLS, Cells, Outcome
 from tests.support.workshop import Workshop, ending
 
-pytestmark = [
-    pytest.mark.broker,
-    pytest.mark.spark,
-    pytest.mark.long,
-    pytest.mark.timeout(7200),
-]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(7200)]
 
 RUNS = int(os.environ.get("FLEET_RUNS") or 5)
 ALL_KINDS = ("range", "cooperative-sticky", "consumer")

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from fleet.config.draft import draft
 from fleet.config.load import load
 from fleet.config.spec import ClusterSpec, KubernetesRuntimeSpec
-from fleet.model import (
-    GroupSnapshot,
-    GroupState,
-)
+from fleet.model import GroupSnapshot, GroupState
 from tests.support.seen_groups import group_seen, partition_seen
 from tests.support.snapshots import snapshot_of
 
@@ -34,9 +31,7 @@ def written(text: str, folder: Path) -> Path:
 def test_what_is_found_is_observed(tmp_path: Path) -> None:
     """Each group with its topics, observed, without a worker; what does not fit is a comment."""
     seen = snapshot_of(
-        group("orders", "orders", "returns"),
-        group("bare"),
-        group("shared", "t", type="share"),
+        group("orders", "orders", "returns"), group("bare"), group("shared", "t", type="share")
     )
     cluster = ClusterSpec.model_validate({"name": "prod", "bootstrap_servers": "k:9092"})
     text = draft(seen, cluster)

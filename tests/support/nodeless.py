@@ -165,11 +165,7 @@ class Ground:
             "name": "worker", "ready": True, "restartCount": 0, "image": "x", "imageID": "x",
             "state": {"running": {}},
         }  # fmt: skip
-        status = {
-            "phase": "Running",
-            "conditions": conditions,
-            "containerStatuses": [container],
-        }
+        status = {"phase": "Running", "conditions": conditions, "containerStatuses": [container]}
         path = f"/api/v1/namespaces/{self.api.namespace}/pods/{name}/status"
         self.api._call(
             "PATCH", path, body={"status": status},

@@ -9,12 +9,7 @@ from fleet.slots import Change, ChangeState
 FREE = Price(rebalances_min=0, rebalances_max=0)
 ONE = Price(rebalances_min=1, rebalances_max=1)
 TWO = Price(rebalances_min=2, rebalances_max=2)
-_USUAL = {
-    StepKind.OPEN: ONE,
-    StepKind.LEAVE: ONE,
-    StepKind.REJOIN: ONE,
-    StepKind.STOP_ALL: ONE,
-}
+_USUAL = {StepKind.OPEN: ONE, StepKind.LEAVE: ONE, StepKind.REJOIN: ONE, StepKind.STOP_ALL: ONE}
 
 
 def step_of(

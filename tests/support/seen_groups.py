@@ -3,14 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fleet.model import (
-    GroupSnapshot,
-    GroupState,
-    LagCase,
-    Member,
-    PartitionState,
-    TopicPartition,
-)
+from fleet.model import GroupSnapshot, GroupState, LagCase, Member, PartitionState, TopicPartition
 
 
 def member_seen(

@@ -21,9 +21,7 @@ TP = TopicPartition("orders", 3)
 OTHER = TopicPartition("orders", 4)
 OTHERS = 1000
 """Where the numbers of the other partition begin."""
-HELD = Held.of(
-    {TP: [(n, n) for n in range(100)], OTHER: [(n, OTHERS + n) for n in range(100)]},
-)
+HELD = Held.of({TP: [(n, n) for n in range(100)], OTHER: [(n, OTHERS + n) for n in range(100)]})
 
 
 def entry(

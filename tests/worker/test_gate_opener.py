@@ -71,11 +71,7 @@ class Standbys:
     def add(self, name: str) -> None:
         """One more warm worker."""
         self.openers[name] = GateOpener(
-            self.store,
-            group="g",
-            lease=10.0,
-            clock=self.clock,
-            events=events_of(name, self.clock),
+            self.store, group="g", lease=10.0, clock=self.clock, events=events_of(name, self.clock)
         )
 
     def step(self, *, alive: set[str] | None = None) -> list[str]:

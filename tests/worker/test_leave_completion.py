@@ -86,9 +86,7 @@ def test_actor_gets_one_lease(scene: Scene):
     assert not scene.step(completer)
     scene.later(completer, 0.2)
     assert scene.step(completer)
-    assert scene.sent == [
-        [("g-1", "m1"), ("g-2", "m2")],
-    ]
+    assert scene.sent == [[("g-1", "m1"), ("g-2", "m2")]]
     gate = scene.store.gate("g")
     assert (gate.open, gate.leaving) == (frozenset({0}), frozenset())
     assert scene.store.slots("g")[1].member_id is None
