@@ -57,10 +57,14 @@ _GONE = re.compile(r"\[-(.*?)-\]", re.DOTALL)
 _COME = re.compile(r"\{\+(.*?)\+\}", re.DOTALL)
 
 
+Place = tuple[str, tuple[str, ...]]
+"""A file, and the tests that have to notice its faults."""
+
+
 def faults(
-    file: str, tests: tuple[str, ...], changes: Mapping[str, str], *, judged: str = ""
+    places: Mapping[Place, Mapping[str, str]], *, judged: Mapping[str, str] | None = None
 ) -> tuple[Mutant, ...]:
-    """Faults of one file that the same tests have to notice: name → the code and its change."""
+    """Of each place: name → the code and its change. judged: name → why it may survive."""
     return tuple(
         Mutant(
             name=name,
@@ -68,8 +72,9 @@ def faults(
             old=_COME.sub("", _GONE.sub(r"\1", change)),
             new=_COME.sub(r"\1", _GONE.sub("", change)),
             tests=tests,
-            judged=judged,
+            judged=(judged or {}).get(name, ""),
         )
+        for (file, tests), changes in places.items()
         for name, change in changes.items()
     )
 

@@ -8,12 +8,10 @@ _CHANGING = ("tests/acting/test_liveness.py", "tests/acting/test_changes.py")
 _ADOPTING = ("tests/acting/test_adopting.py",)
 _LEAVE = ("tests/acting/test_batched_leave.py",)
 
-MUTANTS = (
-    # --- opening --------------------------------------------------------------------------------
-    *faults(
-        "fleet/act/steps/open_slots.py",
-        _PERFORMING,
-        {
+MUTANTS = faults(
+    {
+        # --- opening
+        ("fleet/act/steps/open_slots.py", _PERFORMING): {
             "open-gate-slot-by-slot": """        [-work.write_gate(lambda gate: opened(gate, missing, pins, at=work.clock.now() + OPEN_AHEAD)-]{+for number in sorted(missing):
             work.write_gate(
                 lambda gate, one=number: opened(
@@ -28,19 +26,14 @@ MUTANTS = (
         work.window.restore()
 -]""",
         },
-    ),
-    *faults(
-        "fleet/act/steps/wave.py",
-        _ROLLING,
-        {
+        ("fleet/act/steps/wave.py", _ROLLING): {
             "open-wave-not-pinned": "open_together(work, fresh, step.revision, [-pinned=True, -]on_trial=is_first)",
+            "wave-old-ones-leave-first": """    old, fresh = _old_and_fresh(work, step){+
+    leave_together(work, old)+}""",
+            "wave-first-not-proven": "[-prove(work, fresh, -]{+work.progress(+}step.revision)",
         },
-    ),
-    # --- leaving --------------------------------------------------------------------------------
-    *faults(
-        "fleet/act/steps/leave_slots.py",
-        _PERFORMING,
-        {
+        # --- leaving
+        ("fleet/act/steps/leave_slots.py", _PERFORMING): {
             "leave-sent-before-all-are-closed": "if not (is_dead(s) or s.phase [-is Phase.CLOSED or s.holder is None-]{+in {Phase.DRAINING, Phase.DRAINED, Phase.CLOSED}+})",
             "leave-waits-for-the-dead": "if not ([-is_dead(s) or -]s.phase is Phase.CLOSED or s.holder is None)",
             "leave-by-instance-id-alone": 'members = [(_instance_of(work, s), [-s.member_id-]{+""+}) for s in going if s.member_id]',
@@ -57,28 +50,16 @@ MUTANTS = (
             "leave-holders-stay-as-standbys": "held[- = set((work.lease.recall(LeaveMemory).holders or {}).values()-]{+: set[str] = set(+})",
             "leave-names-who-came-after": "if n in told[- and told[n][0] == slot.token-]",
         },
-    ),
-    *faults(
-        "fleet/act/kafka.py",
-        _LEAVE,
-        {
+        ("fleet/act/kafka.py", _LEAVE): {
             "leave-request-without-a-member-id": 'if [-not member.member_id or -]member.instance_id == "":',
             "leave-superseded-counts-as-gone": "if answer in {errors.NoError, errors.UnknownMemberIdError{+, errors.FencedInstanceIdError+}}:",
         },
-    ),
-    *faults(
-        "fleet/act/batched_leave.py",
-        _LEAVE,
-        {
+        ("fleet/act/batched_leave.py", _LEAVE): {
             "leave-no-answer-counts-as-gone": """[-        parts += [f"{instance} was answered with {name}" for instance, name in self.failed.items()]
 -]""",
         },
-    ),
-    # --- rolling --------------------------------------------------------------------------------
-    *faults(
-        "fleet/act/steps/handover.py",
-        _ROLLING,
-        {
+        # --- rolling
+        ("fleet/act/steps/handover.py", _ROLLING): {
             "roll-without-a-canary": "turn = todo[:[-1] if canary_due else todo[:-] min(width, stock)]",
             "roll-canary-not-proven": """[-            if canary:
                 prove(work, numbers[:1], self._new)
@@ -96,39 +77,18 @@ MUTANTS = (
             -]self._roll_back""",
             "roll-asks-before-anybody-is-warm": "self._await_warm([-1-]{+0+})",
         },
-    ),
-    *faults(
-        "fleet/act/steps/canary.py",
-        _ROLLING,
-        {
+        ("fleet/act/steps/canary.py", _ROLLING): {
             "roll-canary-error-ignored": """[-    if slot.revision == revision and slot.error:
         raise FleetError(slot.error)
 -]""",
             "roll-canary-one-batch-short": "if any(slot.batches >= [-rollout.canary_batches-]{+1+} for slot in slots):",
             "roll-dead-canary-waited-for": "if slot.revision == revision and {+not +}slot.holder and work.is_dead(slot):",
         },
-    ),
-    *faults(
-        "fleet/act/steps/work.py",
-        _ROLLING,
-        {
+        ("fleet/act/steps/work.py", _ROLLING): {
             "roll-takes-back-others-pins": "for n, h in gate.handover.items() if [-n not in set(instead_of)-]{+not instead_of+}}",
         },
-    ),
-    *faults(
-        "fleet/act/steps/wave.py",
-        _ROLLING,
-        {
-            "wave-old-ones-leave-first": """    old, fresh = _old_and_fresh(work, step){+
-    leave_together(work, old)+}""",
-            "wave-first-not-proven": "[-prove(work, fresh, -]{+work.progress(+}step.revision)",
-        },
-    ),
-    # --- performing -------------------------------------------------------------------------------
-    *faults(
-        "fleet/act/change/performer.py",
-        _PERFORMING,
-        {
+        # --- performing
+        ("fleet/act/change/performer.py", _PERFORMING): {
             "perform-goes-on-after-a-broken-price": "if receipt.verdict is Verdict.[-DIFFERS-]{+UNVERIFIED+} and held:",
             "perform-starts-over-when-adopted": "index = [-lease.change.step-]{+len(lease.change.receipts) - len(lease.change.receipts)+}",
             "perform-lost-change-is-ended": """            except [-LostLease:
@@ -137,12 +97,11 @@ MUTANTS = (
                 self.window""",
             "perform-runtime-not-at-rest": "self.runtime.[-finish_removals(self.spec.group, failed=True-]{+ensure(+})",
             "perform-standbys-of-a-group-without-slots": "wanted = self.spec.replicas.standby[- if self.store.gate(self.spec.group).open else 0-]",
+            "perform-loss-noticed-at-the-end": """[-            if self._lease is not None:
+                self._lease.check()
+-]""",
         },
-    ),
-    *faults(
-        "fleet/act/steps/cost.py",
-        _PERFORMING,
-        {
+        ("fleet/act/steps/cost.py", _PERFORMING): {
             "perform-counts-from-adoption": "if [-work.lease.recall(StepStart).started_at is None-]{+True+}:",
             "perform-counts-before-it-is-settled": """[-    if step.kind is not StepKind.WARM:
         settle(work)
@@ -154,54 +113,24 @@ MUTANTS = (
             return False-]{+
             raise+}""",
         },
-    ),
-    *faults(
-        "fleet/act/change/performer.py",
-        _ROLLING,
-        {
+        ("fleet/act/change/performer.py", _ROLLING): {
             "perform-rolled-back-told-as-failed": "return self._end(lease, ChangeState.[-ROLLED_BACK-]{+FAILED+}, self._rested(str(error)))",
         },
-    ),
-    *faults(
-        "fleet/act/change/performer.py",
-        _PERFORMING,
-        {
-            "perform-loss-noticed-at-the-end": """[-            if self._lease is not None:
-                self._lease.check()
--]""",
-        },
-        judged="Every write of the change or of the gate is refused to who lost it, so nothing is done any more; what is lost is that a wait of minutes ends at once.",
-    ),
-    # --- the crew -----------------------------------------------------------------------------------
-    *faults(
-        "fleet/act/standby_pool.py",
-        ("tests/acting/test_standby_pool.py",),
-        {
+        # --- the crew
+        ("fleet/act/standby_pool.py", ("tests/acting/test_standby_pool.py",)): {
             "crew-ended-process-is-warm": 'if r.phase == "standby" and r.slot is None and r.worker in free[- & running-]',
             "crew-warm-standbys-go-first": "ranked = sorted(spare, key=lambda name: (name [-not -]in warm, name))",
         },
-    ),
-    *faults(
-        "fleet/act/standby_pool.py",
-        ("tests/acting/test_standby_pool.py", *_PERFORMING),
-        {
+        ("fleet/act/standby_pool.py", ("tests/acting/test_standby_pool.py", *_PERFORMING)): {
             "crew-starting-process-is-warm": 'if r.[-phase == "standby" and r.-]slot is None and r.worker in free & running',
             "crew-holders-removed-as-standbys": "if [-w.name not in held and (-]revision is None or w.revision == revision[-)-]",
         },
-    ),
-    *faults(
-        "fleet/act/standby_pool.py",
-        _ROLLING,
-        {
+        ("fleet/act/standby_pool.py", _ROLLING): {
             "crew-ill-ones-waited-for": """            if worker.revision != revision or not worker.[-ill-]{+stuck+}:
                 continue""",
         },
-    ),
-    # --- who may change a group ---------------------------------------------------------------------
-    *faults(
-        "fleet/act/change/changes.py",
-        _CHANGING,
-        {
+        # --- who may change a group
+        ("fleet/act/change/changes.py", _CHANGING): {
             "change-of-a-living-manager-adopted": """[-        if self.alive():
             raise Refused(self._busy())
 -]""",
@@ -213,36 +142,27 @@ MUTANTS = (
             "change-abort-strands-the-closed": "leaving=[-gate.leaving & closed-]{+frozenset()+}",
             "change-abort-keeps-its-pins": "[-handover={}, -]rejoin={})",
         },
-    ),
-    *faults(
-        "fleet/act/lease.py",
-        ("tests/acting/test_changes.py",),
-        {
+        ("fleet/act/lease.py", ("tests/acting/test_changes.py",)): {
             "change-lease-silence-ends-renewing": """                [-with contextlib.suppress(Unreachable):
                     -]self.update()""",
             "change-lease-loss-forgotten": """            except LostLease[- as error:
                 self._lost = error-]{+:+}
                 raise""",
         },
-    ),
-    # --- other people's Deployments -----------------------------------------------------------------
-    *faults(
-        "fleet/act/steps/adopting.py",
-        _ADOPTING,
-        {
+        # --- other people's Deployments
+        ("fleet/act/steps/adopting.py", _ADOPTING): {
             "adopting-living-members-named": "gone = set(before) [---]{+|+} set(after.addresses.values())",
             "adopting-dynamic-members-named": "named = [-[m for m in left if m.instance_id is not None]-]{+list(left)+}",
             "adopting-looked-at-after-the-stop": "if [-lease.recall(ScaleMemory).addresses is None-]{+True+}:",
             "adopting-joins-not-waited-for": "if [-not missing-]{+joined+} or self.clock.monotonic() > deadline:",
         },
-    ),
-    # --- the join window ----------------------------------------------------------------------------
-    *faults(
-        "fleet/act/join_window.py",
-        ("tests/acting/test_window.py",),
-        {
+        # --- the join window
+        ("fleet/act/join_window.py", ("tests/acting/test_window.py",)): {
             "window-owners-value-overwritten": "if self._store[-.note(self._group, _NOTE) is-]{+ is not+} None:",
             "window-note-gone-before-brokers-show-it": "if not gone{+ and value is None+}:",
         },
-    ),
+    },
+    judged={
+        "perform-loss-noticed-at-the-end": "Every write of the change or of the gate is refused to who lost it, so nothing is done any more; what is lost is that a wait of minutes ends at once.",
+    },
 )

@@ -14,11 +14,9 @@ _RECEIPTS = ("tests/counting/test_receipts.py",)
 _VERDICTS = ("tests/decide/test_lag_verdicts.py",)
 _ADOPTED = ("tests/decide/test_adopted.py",)
 
-MUTANTS = (
-    *faults(
-        "fleet/decide/plans.py",
-        _PLANS,
-        {
+MUTANTS = faults(
+    {
+        ("fleet/decide/plans.py", _PLANS): {
             "plans-new-topics-before-the-roll": "roll_first = [-topics_differ or -]not leaving",
             "plans-quarantined-number-opened": "number, closed = 0, {*taken[-, *self.world.gate.quarantined-]}",
             "plans-rejoin-beside-an-opening": "if owed and not leaving and [-not fresh and -]held and self._needs_rejoin():",
@@ -28,38 +26,22 @@ MUTANTS = (
             "plans-id-without-the-snapshot": '{wanted}\\0{world.revision}[-\\0{world.snapshot_at!r}-]"',
             "plans-drain-of-closed-slots": "leaving = tuple([-n for n in held if n in set(slots-]{+sorted(set(slots)+}))",
         },
-    ),
-    *faults(
-        "fleet/decide/prices.py",
-        _PLANS,
-        {
+        ("fleet/decide/prices.py", _PLANS): {
             "prices-cooperative-gate-costs-one": """            rebalances_max=1[- if self._range else 2-],
             moved_min=least,""",
             "prices-join-of-nobody-costs-two": "from_empty = [-(-]self.emptied and not strangers[-) or (self.world.is_empty() and not beside)-]",
             "prices-what-leaves-is-what-runs-next": """            return [-group.type == "consumer"-]{+self._consumer+}
         return self._consumer""",
         },
-    ),
-    *faults(
-        "fleet/decide/moves.py",
-        _PLANS,
-        {
+        ("fleet/decide/moves.py", _PLANS): {
             "moves-by-number-not-by-bytes": "order = sorted(members, key=lambda name: [-name.encode(-]{+(len(name), name+}))",
             "moves-leavers-partitions-not-counted": "return surplus[- + sum(leavers)-]",
         },
-    ),
-    *faults(
-        "fleet/decide/capacity.py",
-        (*_SCALING, *_PLANS),
-        {
+        ("fleet/decide/capacity.py", (*_SCALING, *_PLANS)): {
             "capacity-range-counts-all-topics": """        return [-max(counts, default=0-]{+sum(counts+})
     return sum(counts)""",
         },
-    ),
-    *faults(
-        "fleet/decide/refusals.py",
-        _REFUSALS,
-        {
+        ("fleet/decide/refusals.py", _REFUSALS): {
             "refusals-member-away-forgotten": "reasons += [[-_away(world, steps), -]_joining(world), _doubled(world)]",
             "refusals-away-in-a-leave-of-others": "away [--= set(first.slots-]{+= set(+})",
             "refusals-stale-snapshot-acted-on": "if age <= STALE_AFTER{+ * STALE_AFTER+}:",
@@ -69,11 +51,7 @@ MUTANTS = (
             "refusals-storm-added-to": '"" if forced {+or kinds & _MEMBERSHIP +}else _storm(world, steps),',
             "refusals-foreign-assignor-joined": "others_only = len(world.strangers()) [-==-]{+>+} len(group.members)",
         },
-    ),
-    *faults(
-        "fleet/decide/receipts.py",
-        _RECEIPTS,
-        {
+        ("fleet/decide/receipts.py", _RECEIPTS): {
             "receipts-others-charged-to-us": """        elif changed[- or generation.added-]:
             last = others""",
             "receipts-less-than-the-price-is-equal": "equal = [-price.rebalances_min <= -]len(ours) <= price.rebalances_max",
@@ -82,59 +60,35 @@ MUTANTS = (
         last.append(generation)""",
             "receipts-unreadable-is-equal": "verdict = Verdict.[-UNVERIFIED-]{+EQUAL+}",
         },
-    ),
-    *faults(
-        "fleet/decide/scaling.py",
-        _SCALING,
-        {
+        ("fleet/decide/scaling.py", _SCALING): {
             "scaling-quarantined-lag-counts": "seen = [-[p for p in group.partitions if p.tp not in quarantined]-]{+list(group.partitions)+} if group is not None else []",
             "scaling-shrinks-on-half-a-figure": 'return _Ask(raw=raw, why=f"{why}, {hidden} partitions unknown"[-, may_shrink=False-])',
             "scaling-shrinks-to-the-last-ask": 'return _stepped(spec, current, [-kept[0][1]-]{+target+}), memory, "from"',
             "scaling-shrinks-at-the-first-look": "if [-looks < 2 or -]left > 0:",
             "scaling-agreement-survives-another-size": "memory = memory if memory.current [-== current-]{+is not None+} else ScalingMemory(current=current)",
         },
-    ),
-    *faults(
-        "fleet/decide/storms/assessment.py",
-        _STORMS,
-        {
+        ("fleet/decide/storms/assessment.py", _STORMS): {
             "storms-own-changes-are-charged": "if left[index] > [-0-]{+1+} and each.covers(rebalance):",
             "storms-own-change-excuses-everything": """[-                left[index] -= 1
 -]""",
             "storms-one-before-the-budget": "return last - first >{+=+} budget.rebalances // share or churn",
             "storms-over-as-soon-as-under-the-budget": "return not self._above(at, share=[-2-]{+1+})",
         },
-    ),
-    *faults(
-        "fleet/decide/verdicts.py",
-        _VERDICTS,
-        {
+        ("fleet/decide/verdicts.py", _VERDICTS): {
             "verdicts-stop-before-the-rebalance-ended": "silent = [-min(-]seen.since_commit if seen.since_commit is not None else 0.0[-, calm)-]",
             "verdicts-marker-is-lag": "if seen.lag <[-=-] patience.allowed:",
         },
-    ),
-    *faults(
-        "fleet/decide/adopted.py",
-        _ADOPTED,
-        {
+        ("fleet/decide/adopted.py", _ADOPTED): {
             "adopted-static-members-not-named": "return tuple(m for m in members_of(group, adopted) if m.instance_id is [-not -]None)",
             "adopted-members-anywhere-are-its-own": "return tuple(m for m in found if [-address_of(m) in -]addresses)",
             "adopted-pod-by-prefix-of-its-name": 'each == pod or each.startswith([-f"{pod}-"-]{+pod+})',
         },
-    ),
-    *faults(
-        "fleet/decide/world.py",
-        (*_PLANS, *_REFUSALS),
-        {
+        ("fleet/decide/world.py", (*_PLANS, *_REFUSALS)): {
             "world-quarantined-slot-is-open": "return tuple(sorted(self.gate.open[- - self.gate.quarantined-]))",
             "world-number-of-another-group": "return int(tail) if dash and [-head == self.spec.group and -]is_number else None",
         },
-    ),
-    *faults(
-        "fleet/decide/world.py",
-        _REFUSALS,
-        {
+        ("fleet/decide/world.py", _REFUSALS): {
             "world-ended-holder-is-there": "ended[- = {p.name for p in self.processes if not p.running}-]{+: set[str] = set()+}",
         },
-    ),
+    },
 )

@@ -8,27 +8,17 @@ _SHAPES = ("tests/kubernetes/test_pod_counts.py",)
 _SHELF = ("tests/k8s_store/test_retry_on_conflict.py",)
 _REVISIONS = ("tests/k8s_store/test_lease_objects.py",)
 
-MUTANTS = (
-    # --- taking ---------------------------------------------------------------------------------
-    *faults(
-        "fleet/slots/transitions.py",
-        _TAKING,
-        {
+MUTANTS = faults(
+    {
+        # --- taking
+        ("fleet/slots/transitions.py", _TAKING): {
             "k8s-take-of-one-asked-to-go": "if [-worker in record.going or (-]pinned is not None and pinned.revision != revision[-)-]:",
             "k8s-take-given-back-with-its-old-token": "return replace(before, holder=None, [-token=stored.token, -]phase=phase)",
         },
-    ),
-    *faults(
-        "fleet/slots/transitions.py",
-        ("tests/slots/test_compare_and_set.py",),
-        {
+        ("fleet/slots/transitions.py", ("tests/slots/test_compare_and_set.py",)): {
             "k8s-release-told-free-before-the-leave": "(Phase.CLOSED, Event.RELEASE): Phase.[-CLOSED-]{+FREE+},",
         },
-    ),
-    *faults(
-        "fleet/kubernetes/leases/lease_backend.py",
-        _TAKING,
-        {
+        ("fleet/kubernetes/leases/lease_backend.py", _TAKING): {
             "k8s-lease-that-is-not-there-is-a-loss": "if found is None and fresh and self._own is not None{+ and key.number < 0+}:",
             "k8s-published-revision-stored-over-the-raw-one": "[-slot = replace(slot, revision=before.revision)-]{+pass+}",
             "k8s-conflict-taken-for-stored": """            [-return self.shelf.swap(wanted)-]{+try:
@@ -36,29 +26,17 @@ MUTANTS = (
             except Exception:
                 return wanted+}""",
         },
-    ),
-    # --- the shelf, and waiting -------------------------------------------------------------------
-    *faults(
-        "fleet/kubernetes/leases/retry_on_conflict.py",
-        _SHELF,
-        {
+        # --- the shelf, and waiting
+        ("fleet/kubernetes/leases/retry_on_conflict.py", _SHELF): {
             "k8s-swap-answer-lost-is-a-conflict": "if stored is not None[- and not same_state(stored, wanted)-]:",
             "k8s-swap-answer-lost-is-success": "if stored is not None and [-not -]same_state(stored, wanted){+ is None+}:",
         },
-    ),
-    *faults(
-        "fleet/slots/group_objects.py",
-        _SHELF,
-        {
+        ("fleet/slots/group_objects.py", _SHELF): {
             "k8s-change-decided-on-an-old-version": """    [-for _ in turns:
         found = read(fresh)-]{+found = read(fresh)
     for _ in turns:+}""",
         },
-    ),
-    *faults(
-        "fleet/kubernetes/client/calls.py",
-        _SHELF,
-        {
+        ("fleet/kubernetes/client/calls.py", _SHELF): {
             "k8s-replacement-repeated": "if not request.repeat[-:  # its caller looks what came of it: that call tells-]{+ and probing:+}",
             "k8s-compared-patch-repeated": """[-                repeat=not compared,
 -]""",
@@ -66,29 +44,17 @@ MUTANTS = (
             "k8s-refused-is-an-answer-of-the-store": """                [-if isinstance(refused, Conflict):
                     -]self._answered()""",
         },
-    ),
-    *faults(
-        "fleet/kubernetes/leases/patient_store.py",
-        ("tests/kubernetes/test_sending.py",),
-        {
+        ("fleet/kubernetes/leases/patient_store.py", ("tests/kubernetes/test_sending.py",)): {
             "k8s-patience-begins-a-change-twice": "if late or not self._answered[- or name in _ONCE-]:",
             "k8s-patience-never-ends": "late = self._clock.monotonic() >= deadline{+ + 10 * LONGEST_WAIT+}",
         },
-    ),
-    # --- revisions ------------------------------------------------------------------------------
-    *faults(
-        "fleet/kubernetes/leases/pod_revisions.py",
-        _REVISIONS,
-        {
+        # --- revisions
+        ("fleet/kubernetes/leases/pod_revisions.py", _REVISIONS): {
             "k8s-foreign-template-is-ours": "return published if mark and [-self.known.get(found) == published-]{+found in self.known+} else revision",
             "k8s-pin-means-any-template": "chosen = [-mine if mine in hashes else -]next(iter(hashes), None)",
         },
-    ),
-    # --- shapes ---------------------------------------------------------------------------------
-    *faults(
-        "fleet/kubernetes/deployment/pod_counts.py",
-        _SHAPES,
-        {
+        # --- shapes
+        ("fleet/kubernetes/deployment/pod_counts.py", _SHAPES): {
             "shapes-held-deployment-deletes": '"minReadySeconds": [-NEVER-]{+0+},',
             "shapes-one-pod-too-many": """return ahead, held(replicas, max(1, shape.total + count {++ 1 +}- replicas))
 
@@ -100,19 +66,11 @@ def hold""",
             "shapes-let-go-in-mid-roll": "if current is None[- or shape.others-]:",
             "shapes-foreign-replicaset-counted": 'mine = [-[each for each in replica_sets if _owner(each) == meta["uid"]]-]{+list(replica_sets)+}',
         },
-    ),
-    *faults(
-        "fleet/kubernetes/deployment/pod_counts.py",
-        (*_SHAPES, *_ROLLING),
-        {
+        ("fleet/kubernetes/deployment/pod_counts.py", (*_SHAPES, *_ROLLING)): {
             "shapes-settled-before-it-was-seen": 'settled=[-seen >= meta["generation"] and -]newest == told and bool(sets),',
         },
-    ),
-    # --- rolling --------------------------------------------------------------------------------
-    *faults(
-        "fleet/kubernetes/deployment/rolling.py",
-        _ROLLING,
-        {
+        # --- rolling
+        ("fleet/kubernetes/deployment/rolling.py", _ROLLING): {
             "rolling-removes-beside-a-starting-pod": "elif starting{+ and not staying+}:",
             "rolling-does-not-wait-for-the-mark-to-be-heard": "elif [-not _knows(its, -]{+its.labelled > len(+}living):",
             "rolling-while-its-set-moves": "if its is None[- or not (its.replicas == len(living) or _is_short(its, living))-]:",
@@ -127,30 +85,18 @@ def hold""",
 -]""",
             "rolling-goes-back-to-the-smallest": "back = [-max-]{+min+}(shape.others, key=lambda each: (each.replicas, each.order))",
         },
-    ),
-    *faults(
-        "fleet/kubernetes/deployment/pod_status.py",
-        _ROLLING,
-        {
+        ("fleet/kubernetes/deployment/pod_status.py", _ROLLING): {
             "rolling-evicted-pod-is-an-error": "if name not in there or [-(-]is_gone(there[name])[- and not was_evicted(there[name]))-]",
         },
-    ),
-    # --- rights -----------------------------------------------------------------------------------
-    *faults(
-        "fleet/kubernetes/leases/store_roles.py",
-        ("tests/kubernetes/test_objects.py",),
-        {
+        # --- rights
+        ("fleet/kubernetes/leases/store_roles.py", ("tests/kubernetes/test_objects.py",)): {
             "rules-worker-may-read-every-lease": """[-            "resourceNames": [names.gate, *names.slots(range(slots))],
 -]""",
             "rules-worker-may-write-the-change": '{**_LEASES, "resourceNames": [names.change], "verbs": ["get"{+, "update"+}]},',
         },
-    ),
-    *faults(
-        "fleet/kubernetes/deployment/pod_status.py",
-        ("tests/kubernetes/test_pods.py",),
-        {
+        ("fleet/kubernetes/deployment/pod_status.py", ("tests/kubernetes/test_pods.py",)): {
             "pods-image-pulled-for-a-moment-is-stuck": "return begun is not None[- and now - _seconds(begun) >= PATIENCE-]",
             "pods-deleted-one-still-counts": 'return is_marked(pod) or [-"deletionTimestamp" in pod["metadata"] or -]ended',
         },
-    ),
+    },
 )

@@ -12,12 +12,10 @@ _HOLDING = ("tests/worker/test_slot_lease.py",)
 _TAKEOVER = ("tests/worker/test_consumer_protocol.py",)
 _TENURE = ("tests/worker/test_taking_over.py",)
 
-MUTANTS = (
-    # --- slots: who may take what --------------------------------------------------------
-    *faults(
-        "fleet/worker/slot/eligibility.py",
-        _ELIGIBLE,
-        {
+MUTANTS = faults(
+    {
+        # --- slots: who may take what
+        ("fleet/worker/slot/eligibility.py", _ELIGIBLE): {
             "eligible-leaving-slot": "sorted(gate.open - gate.[-leaving - gate.-]quarantined)",
             "eligible-pin-ignored-after-a-lease": "return {+waited or +}pin.revision == revision",
             "eligible-failed-slot-again-at-once": "first = [-slot.revision != revision-]{+newest+}",
@@ -26,35 +24,16 @@ MUTANTS = (
             "eligible-roll-gives-free-slots-to-the-canary": "rolling = [-bool(gate.handover)-]{+slot.number in gate.handover+} and slot.revision is not None",
             "eligible-older-standby-outranks": "and (report.since or 0.0) >{+=+} since",
         },
-    ),
-    *faults(
-        "fleet/worker/slot/slot_lease.py",
-        (*_LOOKING, *_HOLDING),
-        {
+        ("fleet/worker/slot/slot_lease.py", (*_LOOKING, *_HOLDING)): {
             "looker-dead-while-store-unknown": "return frozenset() if old [-or known_for(self._store, now) < 0 -]else self._dead",
         },
-    ),
-    *faults(
-        "fleet/worker/slot/slot_lease.py",
-        _LOOKING,
-        {
+        ("fleet/worker/slot/slot_lease.py", _LOOKING): {
             "looker-takes-while-store-silent": "if known_for(self._store, now) < [-0-]{+-self._lease+}:",
             "looker-free-since-another-tenure": """        [-self._free_since = {}
         -]if handed:""",
         },
-    ),
-    *faults(
-        "fleet/worker/slot/slot_lease.py",
-        _HOLDING,
-        {
+        ("fleet/worker/slot/slot_lease.py", _HOLDING): {
             "looker-stale-forever": "if seen == self._version[- and now - self._read_at < 1.0-]:",
-        },
-    ),
-    # --- holding a slot -----------------------------------------------------------------------
-    *faults(
-        "fleet/worker/slot/slot_lease.py",
-        _HOLDING,
-        {
             "holding-silent-store-is-a-loss": """going on as long as Kafka has us as a member")
                 return [-True-]{+False+}""",
             "holding-lost-not-noticed": """[-                self._lost = f"slot {self._slot.number} has another holder or token"
@@ -67,12 +46,8 @@ MUTANTS = (
             "holding-renews-after-abandon": """        \"""Stop renewing, change nothing.\"""[-
         self._stopped.set()-]""",
         },
-    ),
-    # --- taking over -----------------------------------------------------------------------
-    *faults(
-        "fleet/worker/slot/takeover.py",
-        _TAKEOVER,
-        {
+        # --- taking over
+        ("fleet/worker/slot/takeover.py", _TAKEOVER): {
             "takeover-evicts-a-foreign-process": "if found.member_id not in former.member_ids and {+not +}found.client_id[- not in former.workers-]:",
             "takeover-names-the-oldest-member-id": "tried = former.member_ids[[--1:-]{+:1+}]",
             "takeover-refused-leave-told-as-free": """        except FleetError as error:
@@ -83,21 +58,13 @@ MUTANTS = (
             return None+}""",
             "takeover-same-member-asked-again": "if found.member_id [-not -]in tried:",
         },
-    ),
-    # --- one holder ------------------------------------------------------------------------
-    *faults(
-        "fleet/worker/slot/spark_cleanup.py",
-        _TENURE,
-        {
+        # --- one holder
+        ("fleet/worker/slot/spark_cleanup.py", _TENURE): {
             "tenure-cure-skipped": "if former is not None and [-not -]self.over:",
             "tenure-cures-whoever-released-cleanly": "self.over = [-seen.clean or -]former is None or former == ours",
             "tenure-cures-its-own-session": "self.over = seen.clean or former is None[- or former == ours-]",
         },
-    ),
-    *faults(
-        "fleet/worker/slot/slot_holder.py",
-        _TENURE,
-        {
+        ("fleet/worker/slot/slot_holder.py", _TENURE): {
             "tenure-lost-slot-goes-on-working": """[-        if self._lease.lost is not None:
             membership.abort()
             return
@@ -115,12 +82,8 @@ MUTANTS = (
             return 1, f"slot {self._number} has another holder (82)""",
             "tenure-gate-far-ahead-believed": "open_at=[-min(-]tools.watcher.gate.open_at,[- tools.clock.now() + _LONGEST_WAIT),-]",
         },
-    ),
-    # --- leaving together -------------------------------------------------------------------
-    *faults(
-        "fleet/worker/slot/leave_completion.py",
-        _LEAVING,
-        {
+        # --- leaving together
+        ("fleet/worker/slot/leave_completion.py", _LEAVING): {
             "completer-does-not-wait-for-the-actor": "if not gate.leaving or not all_closed(gate, slots, dead)[- or not self._actor_silent(gate)-]:",
             "completer-leaves-over-a-living-holder": "{+slot.phase in {Phase.DRAINED, Phase.CLOSED, Phase.FREE} or +}slot.holder is None[- or slot.number in dead or slot.phase is Phase.CLOSED-]",
             "completer-by-instance-id-alone": '(slot.instance_id() if self._static else None, [-slot.member_id-]{+""+})',
@@ -134,24 +97,16 @@ MUTANTS = (
             "leaving-first-drained-closes": """    quiet = {Phase.DRAINED, Phase.CLOSED}
     return [-all-]{+any+}(""",
         },
-    ),
-    # --- opening without a manager, trials ----------------------------------------------------
-    *faults(
-        "fleet/worker/slot/gate_opener.py",
-        ("tests/worker/test_gate_opener.py",),
-        {
+        # --- opening without a manager, trials
+        ("fleet/worker/slot/gate_opener.py", ("tests/worker/test_gate_opener.py",)): {
             "opening-before-enough-are-warm": "if warm < [-asked.slots-]{+1+} and waited < asked.after:",
             "opening-over-a-written-gate": "if gate.[-version != 0 or gate.-]open or asked is None",
             "opening-counts-the-dead": """            report.phase == "standby"
             [-and-]{+or+} not self._watch.expired(""",
         },
-    ),
-    *faults(
-        "fleet/worker/revision_trial.py",
-        ("tests/worker/test_revision_trial.py",),
-        {
+        ("fleet/worker/revision_trial.py", ("tests/worker/test_revision_trial.py",)): {
             "trial-proof-by-any-holder": "return any(slot.revision == revision and [-proven(slot)-]{+slot.holder+} for slot in slots)",
             "trial-failure-forgotten-at-rest": "if self._running[- and self._told is None-]:",
         },
-    ),
+    },
 )

@@ -6,28 +6,18 @@ _STORE = ("tests/slots/test_compare_and_set.py",)
 _ORDERS = ("tests/slots/test_interleavings.py",)
 _EVIDENCE = ("tests/slots/test_evidence.py",)
 
-MUTANTS = (
-    *faults(
-        "fleet/slots/__init__.py",
-        (*_STORE, "tests/worker/test_revision_trial.py"),
-        {
+MUTANTS = faults(
+    {
+        ("fleet/slots/__init__.py", (*_STORE, "tests/worker/test_revision_trial.py")): {
             "slots-on-trial-proven-by-being-held": "return bool(mine) and not any([-proven(s) or s.batches > 0-]{+s.holder+} for s in mine)",
             "slots-on-trial-for-its-own-slot": "if wanted.revision [-in {None, revision}-]{+is None+}:",
         },
-    ),
-    *faults(
-        "fleet/slots/__init__.py",
-        ("tests/worker/test_revision_trial.py",),
-        {
+        ("fleet/slots/__init__.py", ("tests/worker/test_revision_trial.py",)): {
             "slots-proven-in-spite-of-an-error": "return slot.holder is not None and slot.phase is Phase.ACTIVE[- and well-]",
             "slots-spoiled-after-a-good-batch": "return slot.error is not None[- and slot.batches == 0-]",
         },
-    ),
-    # --- evidence of death ------------------------------------------------------------------
-    *faults(
-        "fleet/slots/evidence.py",
-        _EVIDENCE,
-        {
+        # --- evidence of death
+        ("fleet/slots/evidence.py", _EVIDENCE): {
             "watch-first-look-counts-for-ever": "if seen is None or [-seen.mark != mark or -]gap:",
             "watch-frozen-observer-concludes": "if seen is None or seen.mark != mark[- or gap-]:",
             "watch-dead-at-half-a-lease": "seen.expired = monotonic - seen.since >= self.duration{+ / 2+}",
@@ -37,26 +27,14 @@ MUTANTS = (
             "watch-an-old-write-proves": "return self._since[- if now - self._through_at <= within else None-]",
             "watch-nobody-writes-so-nothing-is-tried": "if writes.due(_REST * self.lease){+ and self.lease < 0+}:",
         },
-    ),
-    *faults(
-        "fleet/slots/evidence.py",
-        ("tests/worker/test_looking.py",),
-        {
+        ("fleet/slots/evidence.py", ("tests/worker/test_looking.py",)): {
             "known-for-silence-is-knowledge": "return [--1.0-]{+math.inf+} if since is None else monotonic - since",
         },
-    ),
-    # --- how slots and changes move ---------------------------------------------------------
-    *faults(
-        "fleet/slots/store.py",
-        _STORE,
-        {
+        # --- how slots and changes move
+        ("fleet/slots/store.py", _STORE): {
             "store-gate-written-over-a-newer-one": "if record.gate.version [-!=-]{+<+} gate.version:",
         },
-    ),
-    *faults(
-        "fleet/slots/transitions.py",
-        _STORE,
-        {
+        ("fleet/slots/transitions.py", _STORE): {
             "store-take-without-the-gate": "return number in gate.open - gate.[-leaving - gate.-]quarantined",
             "store-take-over-a-renewal": "return (stored.holder, stored.token[-, stored.counter-]) == (seen.holder, seen.token[-, seen.counter-])",
             "store-take-keeps-the-token": """        token=stored.token[- + 1-],
@@ -77,19 +55,11 @@ MUTANTS = (
             "store-adopts-a-change-that-moved": "(last.actor, last.token[-, last.counter-]) != (seen.actor, seen.token[-, seen.counter-])",
             "store-former-actor-goes-on-writing": "if last is None or [-(last.actor, last.token) != (told.actor, told.token)-]{+last.token < told.token+}:",
         },
-    ),
-    *faults(
-        "fleet/slots/store.py",
-        (*_STORE, *_EVIDENCE),
-        {
+        ("fleet/slots/store.py", (*_STORE, *_EVIDENCE)): {
             "store-former-actor-writes-the-gate": "if by is not None and by.token < [-record.token-]{+0+}:",
         },
-    ),
-    # --- taking, in all orders --------------------------------------------------------------
-    *faults(
-        "fleet/slots/acquire.py",
-        _ORDERS,
-        {
+        # --- taking, in all orders
+        ("fleet/slots/acquire.py", _ORDERS): {
             "take-without-a-second-look-at-the-gate": "if stands[- and attempt.is_admitted(record)-]:",
             "take-refused-and-kept": """            return held
         self.[-settle(-]{+_doubts.drop(before+})
@@ -106,20 +76,12 @@ MUTANTS = (
             "claim-of-another-taken-for-void": "return [-claim.worker == attempt.worker or slots[claim.slot].token >= claim.token-]{+True+}",
             "claim-without-a-trial": "return [-self._claim(attempt)-]{+FREE+}",
         },
-    ),
-    *faults(
-        "fleet/slots/memory.py",
-        _ORDERS,
-        {
+        ("fleet/slots/memory.py", _ORDERS): {
             "claim-over-a-newer-gate": "if {+isinstance(value, Slot) and +}(stored and stored.version) != (seen and seen.version):",
             "slot-swapped-whoever-wrote-it": "if {+not isinstance(value, Slot) and +}(stored and stored.version) != (seen and seen.version):",
         },
-    ),
-    *faults(
-        "fleet/slots/store.py",
-        (*_STORE, *_ORDERS),
-        {
+        ("fleet/slots/store.py", (*_STORE, *_ORDERS)): {
             "adopter-leaves-the-gate-unfenced": "None[- if r.token >= token else replace(r, token=token)-]",
         },
-    ),
+    },
 )

@@ -6,24 +6,18 @@ _PIPELINE = ("tests/worker/test_commit_metadata.py",)
 _BATCHES = ("tests/worker/test_batches.py",)
 _CULPRITS = ("tests/worker/test_poison_search.py",)
 
-MUTANTS = (
-    # --- commits and positions -------------------------------------------------------------
-    *faults(
-        "fleet/worker/offsets/commit_metadata.py",
-        _PIPELINE,
-        {
+MUTANTS = faults(
+    {
+        # --- commits and positions
+        ("fleet/worker/offsets/commit_metadata.py", _PIPELINE): {
             "worker-every-partition-still-ours": "return [-self._tokens.get(tp) == token-]{+tp in self._tokens+}",
             "worker-commit-under-another-member": "if member_then is not None and member_now [-!= member_then-]{+is None+}:",
             "worker-token-given-twice": """        self._last [-+=-]{+= len(self._tokens) ++} 1
         self._tokens[tp] = self._last""",
             "worker-plan-of-another-version-believed": 'return plan if isinstance(plan, dict) [-and plan.get("v") == 1 -]else {}',
         },
-    ),
-    # --- inline batches -----------------------------------------------------------------------
-    *faults(
-        "fleet/worker/batch/batches.py",
-        _BATCHES,
-        {
+        # --- inline batches
+        ("fleet/worker/batch/batches.py", _BATCHES): {
             "batches-refetched-records-kept": "known ={+ 0 if not part.offsets else+} bisect_left(offsets, part.[-position-]{+start+})",
             "batches-replay-cut-at-position": "end = part.position[- if part.replay_to is None else part.replay_to-]",
             "batches-replay-does-not-go-alone": "return self._cut([-replaying-]{+self._parts+})",
@@ -32,12 +26,8 @@ MUTANTS = (
             "batches-dropped-partition-still-counted": """[-                self._count -= len(part.messages)
 -]""",
         },
-    ),
-    # --- ranges -----------------------------------------------------------------------------
-    *faults(
-        "fleet/worker/batch/ranges.py",
-        ("tests/ranges/test_cutting.py",),
-        {
+        # --- ranges
+        ("fleet/worker/batch/ranges.py", ("tests/ranges/test_cutting.py",)): {
             "ranges-named-beyond-what-may-be-read": "max(0, self.look.[-end-]{+high+} - self.position)",
             "ranges-replay-before-its-look": """[-            if any(part.look is None for part in replays.values()):
                 return ()
@@ -46,26 +36,14 @@ MUTANTS = (
             "ranges-outside-of-the-log-unnoticed": "if[- not look.first <=-] part.position [-<=-]{+>+} look.high:",
             "ranges-what-one-leaves-is-nobodys": "share = -(-[-left // (len(ascending) - done-]{+limit // len(ascending+}))",
         },
-    ),
-    *faults(
-        "fleet/kafka_source/pieces.py",
-        ("tests/ranges/test_cutting.py",),
-        {
+        ("fleet/kafka_source/pieces.py", ("tests/ranges/test_cutting.py",)): {
             "ranges-last-piece-left-out": "size = max(least, [--(--]total // max(1, tasks))[-)-]",
         },
-    ),
-    *faults(
-        "fleet/worker/batch/adaptive_reader.py",
-        ("tests/ranges/test_switch.py",),
-        {
+        ("fleet/worker/batch/adaptive_reader.py", ("tests/ranges/test_switch.py",)): {
             "ranges-back-inline-without-seek": "[-consumer.seek(-]KafkaPartition(tp.topic, tp.partition, position)[-)-]",
         },
-    ),
-    # --- failures of records --------------------------------------------------------------
-    *faults(
-        "fleet/worker/batch/poison_search.py",
-        _CULPRITS,
-        {
+        # --- failures of records
+        ("fleet/worker/batch/poison_search.py", _CULPRITS): {
             "culprits-suspect-not-asked-again": """        for seconds in self._rests{+[1:]+}:
             self._rest(seconds)
             outcomes""",
@@ -76,14 +54,10 @@ MUTANTS = (
             "culprits-flood-goes-to-dead-letters": "if letters is not None and len(found) > room{+ + WITHOUT_WITNESS+}:",
             "culprits-narrowing-does-not-end": "if not self._in_time(){+ and not letters+}:",
         },
-    ),
-    *faults(
-        "fleet/worker/member/crash_search.py",
-        ("tests/worker/test_begun.py",),
-        {
+        ("fleet/worker/member/crash_search.py", ("tests/worker/test_begun.py",)): {
             "begun-condemned-after-one-end-alone": "self.end - self.start == 1 and self.tries >= [-ALONE-]{+1+}",
             "begun-cut-one-end-later": "if begun.until is None and begun.tries <{+=+} TOGETHER:",
             "begun-count-of-another-range": "tries=begun.tries[- if begun.next == end else 0-]",
         },
-    ),
+    },
 )
