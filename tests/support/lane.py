@@ -165,7 +165,6 @@ class Lane:
             admin.close()
 
     def grow(self, topic: str, partitions: int) -> None:
-        """More partitions."""
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
         self.topics[topic] = partitions
 
@@ -208,7 +207,6 @@ class Lane:
                 quiet_since = time.monotonic()
 
     def run(self, seconds: float) -> None:
-        """Only poll."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._poll()

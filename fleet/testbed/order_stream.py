@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from fleet.clock import Clock
-from fleet.demo.producer import SCHEMA, ProducerOptions
-from fleet.demo.stage import PARTITIONS, TOPIC
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.system import processes
 from fleet.system.home import read_state
 from fleet.system.processes import ProcessId
+from fleet.testbed.producer import SCHEMA, ProducerOptions
 
 _STOP_SECONDS: Final = 40.0
 _POLL_SECONDS: Final = 0.1
@@ -46,8 +45,8 @@ class OrderStream:
         *,
         bootstrap: str,
         clock: Clock,
-        topic: str = TOPIC,
-        partitions: int = PARTITIONS,
+        topic: str,
+        partitions: int,
     ) -> None:
         self._place = place
         self._topic = topic
@@ -59,7 +58,7 @@ class OrderStream:
     def start(self, rate: float) -> None:
         """Start the producer; it produces from now on."""
         self.rate(rate)
-        command = (sys.executable, "-m", "fleet.demo.producer", "--bootstrap", self._bootstrap)
+        command = (sys.executable, "-m", "fleet.testbed.producer", "--bootstrap", self._bootstrap)
         where = ("--control", str(self._place.control), "--state", str(self._place.produced))
         self._process = processes.spawn(
             (*command, *where, "--topic", self._topic, "--partitions", str(self._partitions)),

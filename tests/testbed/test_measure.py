@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 
 from fleet.clock import ManualClock
-from fleet.demo.held import Held
-from fleet.demo.journal import JournalEntry, runs
-from fleet.demo.measure import Meter, results
+from fleet.demo.demo_report import results
 from fleet.log.records import Record
 from fleet.model import TopicPartition
+from fleet.testbed.held import Held
+from fleet.testbed.journal import JournalEntry, runs
+from fleet.testbed.measure import Meter
 
 TP = TopicPartition("orders", 0)
 
@@ -20,7 +21,6 @@ class Log:
     asked: list[tuple[str, int, int]] = field(default_factory=list)
 
     def position(self, group: str) -> int:
-        """The end now."""
         del group
         return self.end
 
@@ -30,7 +30,6 @@ class Log:
         return ()
 
     def last_state(self, group: str, before: int) -> tuple[Record, ...]:
-        """Nothing."""
         del group, before
         return ()
 

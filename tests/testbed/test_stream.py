@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.demo.order_stream import OrderStream
-from fleet.demo.ordinary import begin_at_the_end
 from fleet.demo.stage import PARTITIONS, TOPIC, Stage
 from fleet.model import TopicPartition
+from fleet.testbed.order_stream import OrderStream
+from fleet.testbed.ordinary import begin_at_the_end
 
 
 @pytest.fixture
@@ -24,7 +24,9 @@ def topic(broker) -> str:
 def test_every_acknowledged_order_is_in_the_topic(topic: str, tmp_path: Path, unique: str):
     """The stream ends cleanly, says how many there were, and the brokers agree."""
     clock = SystemClock()
-    stream = OrderStream(Stage(tmp_path), bootstrap=topic, clock=clock)
+    stream = OrderStream(
+        Stage(tmp_path), bootstrap=topic, clock=clock, topic=TOPIC, partitions=PARTITIONS
+    )
     try:
         stream.start(240)
         clock.sleep(2.0)

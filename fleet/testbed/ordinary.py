@@ -12,11 +12,10 @@ from typing import Final
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.manager.cycle import Fleet
-from fleet.model import GroupState, TopicPartition
+from fleet.model import TopicPartition
 
 _RESTART_SECONDS: Final = 90.0
 _POLL_SECONDS: Final = 0.25
-_SETTLED_SECONDS: Final = 5.0
 
 
 def usual_rebalances(workers: int, assignor: str) -> int:
@@ -49,19 +48,6 @@ def begin_at_the_end(bootstrap: str, group: str, topic: str) -> dict[TopicPartit
     finally:
         consumer.close()
     return {TopicPartition(p.topic, p.partition): int(p.offset) for p in places}
-
-
-def await_settled(fleet: Fleet, group: str, *, clock: Clock) -> None:
-    """Wait until the group was Stable for heartbeat + 2 s [25]: no round is still to come."""
-    deadline = clock.monotonic() + _RESTART_SECONDS
-    calm = clock.monotonic()
-    while clock.monotonic() - calm < _SETTLED_SECONDS:
-        seen = fleet.snapshot([group]).groups.get(group)
-        if seen is None or seen.state is not GroupState.STABLE:
-            calm = clock.monotonic()
-        if clock.monotonic() > deadline:
-            raise FleetError(f"group {group} does not settle within {_RESTART_SECONDS:g} s")
-        clock.sleep(_POLL_SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True)

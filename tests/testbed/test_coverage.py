@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fleet.demo.coverage import coverage, records_between
-from fleet.demo.held import Held, in_value
-from fleet.demo.journal import JournalEntry, entries_of, runs
-from fleet.demo.producer import order
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
+from fleet.testbed.coverage import coverage, records_between
+from fleet.testbed.held import Held, in_value
+from fleet.testbed.journal import JournalEntry, entries_of, runs
+from fleet.testbed.producer import order
 from fleet.worker.batch.batches import Buffer, InlineBatch
 from fleet.worker.context import BatchContext
 from tests.worker.test_batches import Record
@@ -21,9 +21,7 @@ TP = TopicPartition("orders", 3)
 OTHER = TopicPartition("orders", 4)
 OTHERS = 1000
 """Where the numbers of the other partition begin."""
-HELD = Held.of(
-    {TP: [(n, n) for n in range(100)], OTHER: [(n, OTHERS + n) for n in range(100)]},
-)
+HELD = Held.of({TP: [(n, n) for n in range(100)], OTHER: [(n, OTHERS + n) for n in range(100)]})
 
 
 def entry(

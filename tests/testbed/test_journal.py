@@ -7,10 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fleet.demo.journal import JournalEntry, Run, append, entries_of, numbers, read, runs
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
-from fleet.worker.context import BatchContext, BatchRange
+from fleet.testbed.journal import JournalEntry, Run, append, entries_of, numbers, read, runs
+from fleet.worker.context import BatchRange
+from tests.support.batch_parts import context_of
 
 TP = TopicPartition("orders", 3)
 
@@ -58,7 +59,7 @@ def test_a_million_rows_are_a_few_runs():
             "seq": pa.array(range(count), pa.int64()),
         }
     )
-    made = entries_of(context([]), rows, 1.0)
+    made = entries_of(context_of([]), rows, 1.0)
     assert [(e.tp.partition, e.rows[0].first, len(e.rows)) for e in made] == [
         (p, p, 1) for p in range(12)
     ]
@@ -69,17 +70,10 @@ def test_a_row_counts_where_it_is_not_where_it_was_told():
     """Rows beside the told ranges are entries of their own; no row shows nothing."""
     rows = pa.table({"topic": ["t", "t", "t"], "partition": [1, 1, 1], "seq": [4, None, 8]})
     told = [BatchRange(topic="t", topic_id="t", partition=0, start=5, end=9)]
-    zero, one = entries_of(context(told), rows, 1.0)
+    zero, one = entries_of(context_of(told), rows, 1.0)
     assert (zero.tp, zero.first, zero.last, zero.rows) == (TopicPartition("t", 0), 5, 8, ())
     assert (one.tp, one.first, one.last) == (TopicPartition("t", 1), 0, -1)
     assert one.rows == (Run(4, 2, 4),)
-
-
-def context(ranges: list[BatchRange]) -> BatchContext:
-    return BatchContext(
-        cluster="c", group="g", slot=0, worker="w", revision="r", attempt=1, warm=False,
-        batch_id=1, ranges=tuple(ranges),
-    )  # fmt: skip
 
 
 def test_what_is_appended_is_read_back(tmp_path: Path):

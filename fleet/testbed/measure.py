@@ -1,20 +1,16 @@
-"""What each step of the demo did, from the coordinator's records and the rows it got.
+"""What each step of a story cost, from the coordinator's records.
 
 Problem: a figure that a step's actor reports of itself proves little, and a rebalance between
 two steps belongs to somebody. Choice: a step's stretch of the offsets log begins where the step
-begins and ends where the next one of its group begins, so nothing falls between; the same goes
-for lost and repeated records. Cost: what a step sets off late is charged to it, never hidden.
+begins and ends where the next one of its group begins, so nothing falls between. Cost: what a
+step sets off late is charged to it, never hidden.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from fleet.clock import Clock
-from fleet.demo.coverage import Due, coverage, records_between
-from fleet.demo.demo_report import StepResult
-from fleet.demo.held import Held
-from fleet.demo.journal import JournalEntry
 from fleet.log.records import Record
 from fleet.log.replay.counting import count
 from fleet.model.counted import Counted
@@ -102,47 +98,3 @@ def generations(stretches: Sequence[Stretch]) -> str:
         if s.counted is not None
     ]
     return ", ".join(told)
-
-
-def results(
-    stretches: Sequence[Stretch],
-    entries: Iterable[JournalEntry],
-    due: Mapping[str, Due],
-    held: Held,
-) -> tuple[StepResult, ...]:
-    """One result per closed stretch. `due` names, per group, the offsets that had to be processed;
-    `held` is what the topic held when all was over.
-
-    What was lost or repeated before a group's first step is charged to that step.
-    """
-    journal = tuple(entries)
-    made: list[StepResult] = []
-    covered = {
-        group: coverage(journal, group=group, due=partitions, held=held)
-        for group, partitions in due.items()
-    }
-    for stretch in stretches:
-        if stretch.counted is None or stretch.ended_at is None:
-            continue
-        same = [s.started_at for s in stretches if s.group == stretch.group]
-        first = stretch.started_at == min(same)
-        start = float("-inf") if first else stretch.started_at
-        end = min((at for at in same if at > stretch.started_at), default=float("inf"))
-        found = covered[stretch.group]
-        made.append(
-            StepResult(
-                name=stretch.name,
-                group=stretch.group,
-                expected_rebalances=stretch.expected,
-                recorded_rebalances=stretch.counted.rebalances,
-                moved_partitions=stretch.counted.moved,
-                longest_pause_s=stretch.counted.longest_pause_s,
-                records=records_between(
-                    journal, group=stretch.group, start=stretch.started_at, end=stretch.ended_at
-                ),
-                lost=found.lost_between(start, end),
-                twice=found.twice_between(start, end),
-                seconds=stretch.ended_at - stretch.started_at,
-            )
-        )
-    return tuple(made)

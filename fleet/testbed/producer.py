@@ -1,4 +1,4 @@
-"""A steady, numbered stream of orders: `python -m fleet.demo.producer`.
+"""A steady, numbered stream of orders: `python -m fleet.testbed.producer`.
 
 Problem: records can be called lost only by someone who knows how many there were, and a pause
 of a partition can be measured only under steady input. Choice: a process of its own
@@ -213,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m fleet.demo.producer", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m fleet.testbed.producer", description=__doc__)
     parser.add_argument("--bootstrap", required=True, help="host:port of the brokers")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--partitions", required=True, type=int)

@@ -4,7 +4,7 @@ Problem: an idempotent sink hides that a record was processed twice, a committed
 nothing of what ran, and the offsets that a call was told say nothing of the rows that it got.
 Choice: every record carries a number of its own, and before anything is done with the rows the
 entrypoint appends one JSON line per offset range, with the numbers that stand in the rows; lost
-and twice are computed from these numbers alone (`fleet.demo.coverage`). One `os.write` to a file
+and twice are computed from these numbers alone (`fleet.testbed.coverage`). One `os.write` to a file
 opened with O_APPEND holds all lines of a call, so that a worker killed at any moment leaves whole
 lines, and a line that is there was followed by work. Cost: the numbers have to be collected, and
 one small write per batch; no fsync, since the page cache outlives a killed process.
@@ -12,6 +12,7 @@ one small write per batch; no fsync, since the page cache outlives a killed proc
 
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +153,16 @@ def entries_of(context: "BatchContext", rows: "Table", at: float) -> list[Journa
         )
         for tp in sorted(told.keys() | got.keys())
     ]
+
+
+def write_journal(context: "BatchContext", rows: "Table") -> None:
+    """Say which rows this call got, by their `seq`, before anything is done with them.
+
+    Where FLEET_JOURNAL says; nothing where it is unset, and of a call that only warms up.
+    """
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder and not context.warm:
+        append(Path(folder), context.worker, entries_of(context, rows, time.time()))
 
 
 def append(folder: Path, worker: str, entries: Sequence[JournalEntry]) -> None:

@@ -1,7 +1,7 @@
 """Never, once or again: the rows that a group's calls got, beside the records that there are.
 
-Pure. What the calls got is the journal's (`fleet.demo.journal`: the numbers that stood in the
-rows), what there is is an outside reader's (`fleet.demo.held`); the offsets that calls were told
+Pure. What the calls got is the journal's (`fleet.testbed.journal`: the numbers that stood in the
+rows), what there is is an outside reader's (`fleet.testbed.held`); the offsets that calls were told
 decide nothing, so that a reading that drops a row or gives one out twice is seen [34].
 """
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fleet.demo.held import Held
-from fleet.demo.journal import JournalEntry, numbers
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
+from fleet.testbed.held import Held
+from fleet.testbed.journal import JournalEntry, numbers
 
 Due = Mapping[TopicPartition, tuple[int, int]]
 """Partition → (first offset, end offset) of what a group had to process exactly once."""

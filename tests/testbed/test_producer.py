@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.demo.producer import OrderProducer, Pace, ProducerOptions, order
 from fleet.errors import FleetError, Unreachable
+from fleet.testbed.producer import OrderProducer, Pace, ProducerOptions, order
 
 
 class Log:
@@ -39,7 +39,6 @@ class Log:
         return len(waiting)
 
     def flush(self, timeout: float) -> int:
-        """Deliver the rest."""
         self.poll(timeout)
         return 0
 
@@ -51,11 +50,9 @@ class Message:
         self._place = (partition, offset)
 
     def partition(self) -> int:
-        """Its partition."""
         return self._place[0]
 
     def offset(self) -> int:
-        """Its offset."""
         return self._place[1]
 
 
