@@ -12,7 +12,7 @@ For one thread at a time. Nothing is retried here but the first connection.
 import logging
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -33,8 +33,6 @@ _OPTIONS: Final = {
     "ssl.key.location": "ssl_keyfile",
 }
 """librdkafka's options, and what kafka-python calls them."""
-
-logging.getLogger("kafka").addHandler(logging.NullHandler())  # what matters is raised or told
 
 
 def kafka_python(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,10 +77,13 @@ class Connections(Closing):
         if self._manager is not None:
             return
         from kafka.errors import KafkaError  # noqa: PLC0415 - only where it is asked
+        from kafka.net.manager import KafkaConnectionManager  # noqa: PLC0415
         from kafka.net.selector import NetworkSelector  # noqa: PLC0415
 
+        logging.getLogger("kafka").addHandler(logging.NullHandler())  # what matters is raised
         net = NetworkSelector(client_id=self._config["client_id"])
-        manager = _manager_class()(net, **self._config)
+        manager = KafkaConnectionManager(net, **self._config)
+        manager._build_transport = partial(_bulk, manager._build_transport)  # noqa: SLF001
         manager.cluster.config["allow_auto_create_topics"] = False
         deadline = time.monotonic() + timeout
         try:
@@ -182,18 +183,11 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _manager_class() -> type[Any]:
-    from kafka.net.manager import KafkaConnectionManager  # noqa: PLC0415 - see connect
-
-    class BulkReading(KafkaConnectionManager):  # type: ignore[misc]
-        """Takes what a socket has in large pieces."""
-
-        async def _build_transport(self, node: Any, timeout_at: Any = None) -> Any:
-            transport = await super()._build_transport(node, timeout_at)
-            transport._sock_recv = partial(_received, transport._sock)  # noqa: SLF001
-            return transport
-
-    return BulkReading
+async def _bulk(build: Callable[..., Any], node: Any, timeout_at: float | None = None) -> Any:
+    """A transport that takes what its socket has in large pieces."""
+    transport = await build(node, timeout_at)
+    transport._sock_recv = partial(_received, transport._sock)  # noqa: SLF001
+    return transport
 
 
 def _received(sock: Any) -> tuple[bytes, BaseException | None]:
