@@ -33,7 +33,7 @@ act: config decide slots system
 act.change: act act.steps config slots
 act.local: act config decide slots system
 act.steps: act config decide slots
-bench: act act.local broker history history.tables kafka_source log log.readers manager observe
+bench: act act.local broker history history.tables log log.readers manager observe
     security slots system testbed worker
 broker: config security system
 commands: manager slots
@@ -52,7 +52,7 @@ demo: broker decide log.readers manager security slots system testbed worker
 exporter: decide.storms lag log.readers manager observe slots system
 history: history.tables kafka_source lag log log.replay
 history.tables: system
-kafka_source: config
+kafka_source: config system
 kubernetes: config decide kubernetes.client kubernetes.deployment kubernetes.leases
     kubernetes.manifests slots worker
 kubernetes.client: decide slots system
@@ -125,7 +125,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
         "fleet.testbed",
         "fleet.bench",
     ),
-    "kafka": ("fleet.act.kafka",),
+    "kafka": ("fleet.act.kafka", "fleet.kafka_source"),
     "pyspark": (
         "fleet.kafka_source",
         "fleet.history",

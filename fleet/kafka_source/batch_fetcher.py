@@ -83,8 +83,7 @@ class BatchFetcher(Closing):
         """What came within `timeout` seconds from these positions; [] where nothing did.
 
         Of a partition that is on its way only what belongs to its position now is given. Errors
-        that pass by themselves are not given, see `problem`. Raises NoAnswer where no broker at
-        all can be reached.
+        that pass by themselves are not given, see `problem`.
         """
         deadline = time.monotonic() + timeout
         self.send(positions)
@@ -135,7 +134,11 @@ class BatchFetcher(Closing):
         """Who leads."""
         self._look_at = time.monotonic() + _AGAIN
         topics = sorted({topic for topic, _ in positions})
-        self._leaders = leaders_of(self._net.metadata(topics, _ASKING))
+        try:
+            self._leaders = leaders_of(self._net.metadata(topics, _ASKING))
+        except NoAnswer as error:
+            self.problem, self._leaders = str(error), {}
+            return
         absent = [each for each in positions if each not in self._leaders]
         self.problem = f"{absent[0][0]}-{absent[0][1]} has no leader" if absent else None
 
@@ -207,6 +210,3 @@ def _fetched(where: Where, part: Any) -> Fetched:
 
 def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
-
-
-__all__ = ["OUT_OF_RANGE", "BatchFetcher", "Fetched", "NoAnswer", "Where"]

@@ -4,7 +4,7 @@ Problem: a data source's classes are pickled from the worker to Spark's server a
 executors, and on a `sc://` cluster no `fleet` is installed; on the shared server it may be of
 another revision. Choice: what a task needs (this module and the ones it names) is pickled by
 value, so that a task runs exactly the code of the worker that asked; executors need only
-PySpark, pyarrow, numpy, kafka-python and google-crc32c. Cost: 20 KB per session and job.
+PySpark, pyarrow, numpy, kafka-python and google-crc32c. Cost: 120 KB per session and job.
 """
 
 import json

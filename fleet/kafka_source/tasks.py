@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
 from fleet.kafka_source.columns import batch_of_pieces, to_stderr
-from fleet.kafka_source.connections import NoAnswer
 from fleet.kafka_source.failures import DENIED, RangeTruncated, RangeUnread, code_named
 from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
 from fleet.kafka_source.pieces import OffsetRange, Piece
@@ -71,7 +70,7 @@ def read_ranges(
         while todo:
             positions = {where: left.start for where, left in todo.items()}
             parts: list[_Part] = []
-            for each in _fetched(fetching, positions, read_timeout):
+            for each in fetching.fetch(positions, min(_POLL, read_timeout)):
                 if each.error == OUT_OF_RANGE:
                     lost = _lost(fetching, each.where, todo, told=gone is not None)
                     yield from map(gone or (), lost)  # type: ignore[arg-type]
@@ -93,17 +92,6 @@ def read_ranges(
         raise RangeUnread(str(error)) from error
     finally:
         fetching.close()
-
-
-def _fetched(
-    fetching: BatchFetcher, positions: Mapping[Where, int], read_timeout: float
-) -> list[Fetched]:
-    try:
-        return fetching.fetch(positions, min(_POLL, read_timeout))
-    except NoAnswer as error:
-        fetching.problem = str(error)
-        time.sleep(_AGAIN)
-        return []
 
 
 def _part(each: Fetched, todo: dict[Where, OffsetRange]) -> _Part:

@@ -78,7 +78,7 @@ class WrittenPart:
 
 
 class WrittenLog(BatchFetcher):
-    """Partitions in memory, given away in answers of so many batches: `sizes`, then all there is."""
+    """Partitions in memory, given away in answers of so many batches: `sizes`, then all of them."""
 
     def __init__(self, parts: Mapping[Where, WrittenPart], sizes: Sequence[int] = ()) -> None:
         super().__init__({"bootstrap.servers": "memory:1"}, client_id="test", committed=True)
