@@ -62,7 +62,7 @@ kubernetes.leases: kubernetes.client slots
 kubernetes.manifests: act config kubernetes.client kubernetes.leases report system
 lag:
 log:
-log.readers: lag log log.replay system
+log.readers: kafka_source lag log log.replay system
 log.replay: lag log
 manager: act act.change act.local act.steps broker config decide decide.storms history
     history.tables kafka_source lag log log.readers log.replay observe report security slots

@@ -96,6 +96,18 @@ class BatchFetcher(Closing):
                 self._net.pause(min(_AGAIN, _left(deadline)))
             self.send(positions)
 
+    def partitions(self, topic: str, timeout: float) -> list[int] | int | str:
+        """The topic's partitions; Kafka's code where it refuses; why there is no answer."""
+        try:
+            found = self._net.metadata([topic], timeout)
+        except NoAnswer as error:
+            return str(error)
+        told = found.topics[0]
+        if told.error_code:
+            return int(told.error_code)
+        self._leaders |= leaders_of(found)
+        return sorted(part.partition_index for part in told.partitions)
+
     def listed(self, wanted: Mapping[Where, int], timeout: float) -> dict[Where, Listed]:
         """Offsets by time, EARLIEST or LATEST, with this one's isolation; see list_offsets."""
         if wanted.keys() - self._leaders.keys():

@@ -1,4 +1,4 @@
-"""What the records of `__consumer_offsets` come to, held for whoever asks. No Kafka client here.
+"""What the records of `__consumer_offsets` come to, held for whoever asks. No connection here.
 
 Problem: one thread reads, several ask, and the records are commits by the thousand with a rare
 membership record between them. Choice: one lock; commits go into columns by their key's bytes
@@ -10,12 +10,17 @@ time; states between records (a join phase) are not there, ListGroups tells them
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from fleet.clock import Clock
+from fleet.kafka_source.record_batches import Cut
+from fleet.kafka_source.record_fields import Fields, fields
 from fleet.lag.lag_columns import Commits
-from fleet.log.readers.positions import Positions, key_of, key_to
+from fleet.log.readers.held_commits import HeldCommits, HeldRecord, OpenTransaction
+from fleet.log.readers.positions import Ints, Positions, committed_in, key_of, key_to
 from fleet.log.records import OffsetCommit, Record, Undecoded, decode
 from fleet.log.replay.causes import Replay, ReplayedCommit
 from fleet.model import TopicPartition
@@ -76,6 +81,7 @@ class LogView:
         self._memberships: dict[str, deque[MembershipSpan]] = {}
         self._totals: dict[str, Totals] = {}
         self._names: dict[str, str] = {}
+        self._held = HeldCommits()
         self._errors: dict[tuple[int, int], int] = {}
         self._records = 0
         self._counting_from = 0.0
@@ -143,6 +149,11 @@ class LogView:
         with self._lock:
             return {group: totals.copy() for group, totals in self._totals.items()}
 
+    def open_transactions(self) -> Collection[OpenTransaction]:
+        """Transactions with offsets that have not ended: their commits do not count yet."""
+        with self._lock:
+            return self._held.open()
+
     def decode_errors(self) -> dict[tuple[int, int], int]:
         """Records that could not be read, by record type and value version (-1: neither)."""
         with self._lock:
@@ -179,6 +190,52 @@ class LogView:
         if not is_commit or not self._positions.commit(key_of(key or b""), value, ms):
             self._event(number, offset, ms, key, value)
 
+    def _batches(self, number: int, found: Cut) -> None:
+        """Take record batches of partition `number`; the lock is the caller's.
+
+        Raises DamagedBatch where a record in them is none.
+        """
+        batches = found.batches
+        for row in np.flatnonzero(np.diff(batches.epoch, prepend=-1)).tolist():
+            self._led(number, int(batches.epoch[row]), int(batches.max_time[row]))
+        read = fields(batches)
+        producer = batches.producer[read.batch]
+        start = 0
+        for marker in found.markers:
+            end = int(np.searchsorted(read.offset, marker.offset))
+            self._stretch(number, read.slice(start, end), producer[start:end])
+            start = end
+            for held in self._held.end(number, marker.producer, committed=marker.committed):
+                self._record(number, held.offset, held.ms, held.key, held.value)
+        self._stretch(number, read.slice(start, len(producer)), producer[start:])
+
+    def _stretch(self, number: int, read: Fields, producer: Ints) -> None:
+        """Records between two ends of transactions: known commits together, others one by one."""
+        keys = read.keys.to_pylist()
+        rows = self._positions.rows(keys)
+        plain, committed = committed_in(read.values)
+        plain &= (rows >= 0) & (producer < 0)
+        if self._held.any_in(number) or (producer >= 0).any():
+            plain[:] = False
+        stops = [*np.flatnonzero(~plain).tolist(), len(keys)]
+        at = 0
+        for stop in stops:
+            if stop > at:
+                self._positions.commit_rows(
+                    rows[at:stop], committed[at:stop], read.timestamp[at:stop]
+                )
+                self._records += stop - at
+            if stop < len(keys):
+                record = (int(read.offset[stop]), int(read.timestamp[stop]), keys[stop])
+                held = HeldRecord(*record, read.values[stop].as_py())
+                if producer[stop] >= 0:
+                    self._held.hold(number, int(producer[stop]), held)
+                else:
+                    if self._held.any_in(number):
+                        self._held.overtaken(number, held.key)
+                    self._record(number, *held)
+            at = stop + 1
+
     def _led(self, number: int, epoch: int, ms: int) -> None:
         """A record of another leader epoch: the groups of that partition have a new coordinator."""
         known = self._epochs.get(number)
@@ -195,10 +252,7 @@ class LogView:
         record = decode(key, value, offset=offset, timestamp=ms)
         if isinstance(record, Undecoded):
             version = -1 if value is None or len(value) < 2 else int.from_bytes(value[:2], "big")
-            kind = (record.type, version)
-            if kind not in self._errors and len(self._errors) >= _KINDS:
-                kind = (-1, -1)
-            self._errors[kind] = self._errors.get(kind, 0) + 1
+            self._undecodable(record.type, version)
             return
         group = str(getattr(record, "group", ""))
         if not self.chosen(group):
@@ -213,6 +267,12 @@ class LogView:
             return
         if record.type > 1:
             self._membership(number, group, record)
+
+    def _undecodable(self, kind: int, version: int) -> None:
+        known = (kind, version)
+        if known not in self._errors and len(self._errors) >= _KINDS:
+            known = (-1, -1)
+        self._errors[known] = self._errors.get(known, 0) + 1
 
     def _membership(self, number: int, group: str, record: Record) -> None:
         if record.timestamp_ms > 0:

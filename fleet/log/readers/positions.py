@@ -13,8 +13,10 @@ import struct
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from fleet.lag.gap import is_early, usual_gap
+from fleet.lag.gap import are_early, is_early, usual_gap, usual_gaps
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.records import OffsetCommit, Tombstone
 from fleet.model import TopicPartition
@@ -23,7 +25,12 @@ _NEWEST: Final = 4
 """Value versions of an offset commit that are known (Kafka 4.3)."""
 _LEAST: Final = 10
 """Bytes up to the end of the offset."""
+_FEW: Final = 8
+"""Rows at once from which on numpy is quicker than one by one."""
 _FIRST_ROWS: Final = 1024
+
+
+Ints = npt.NDArray[np.int64]
 
 
 class Positions:
@@ -62,6 +69,44 @@ class Positions:
             return False
         self._set(row, int.from_bytes(value[2:10], "big", signed=True), ms)
         return True
+
+    def rows(self, keys: list[bytes]) -> Ints:
+        """The row of each key; -1 where the key is new here."""
+        known = self._rows
+        return np.fromiter((known.get(key, -1) for key in keys), np.int64, len(keys))
+
+    def commit_rows(self, rows: Ints, committed: Ints, ms: Ints) -> None:
+        """Take commits of known rows, in the order written."""
+        if len(np.unique(rows)) == len(rows):
+            self._set_rows(rows, committed, ms)
+            return
+        order = np.argsort(rows, kind="stable")
+        begins = np.flatnonzero(np.diff(rows[order], prepend=-1))
+        lengths = np.diff(np.append(begins, len(rows)))
+        turn = np.arange(len(rows)) - np.repeat(begins, lengths)
+        for number in range(int(lengths.max())):  # each row's first, then each one's second …
+            chosen = order[turn == number]
+            if len(chosen) < _FEW:
+                for at in np.sort(order[turn >= number]).tolist():
+                    self._set(int(rows[at]), int(committed[at]), int(ms[at]))
+                return
+            self._set_rows(rows[chosen], committed[chosen], ms[chosen])
+
+    def _set_rows(self, rows: Ints, committed: Ints, ms: Ints) -> None:
+        """`_set` of many rows, each of them once."""
+        columns, gaps = self._long, self._gap
+        before, last, peak = columns[0, rows], columns[1, rows], columns[3, rows]
+        columns[0, rows], columns[1, rows] = committed, ms
+        forward = committed > before
+        columns[2, rows[forward]] = ms[forward]
+        again = forward & (last != NONE)
+        gap, usual = np.maximum(0.0, ms[again] - last[again]), gaps[rows[again]]
+        self._early[rows[again]] = are_early(gap, usual)
+        gaps[rows[again]] = usual_gaps(usual, gap)
+        back = forward & (committed >= peak)
+        columns[3, rows[back]] = columns[4, rows[back]] = NONE
+        fell = ~forward & (committed < before) & (before > peak)
+        columns[3, rows[fell]], columns[4, rows[fell]] = before[fell], ms[fell]
 
     def take(self, record: OffsetCommit | Tombstone, key: bytes | None = None) -> None:
         """Take a decoded commit, or the tombstone of one; other tombstones change nothing.
@@ -192,6 +237,27 @@ class Positions:
             self._early = np.concatenate([self._early, np.zeros_like(self._early)])
         self._used += 1
         return row
+
+
+def committed_in(values: pa.Array) -> tuple[npt.NDArray[np.bool_], Ints]:
+    """Which values are commits of a version that is known, and the offset in each of them.
+
+    The second means nothing where the first is False.
+    """
+    count = len(values)
+    committed = np.full(count, NONE, np.int64)
+    _, edges, data = values.buffers()
+    if not count or data is None:
+        return np.zeros(count, np.bool_), committed
+    at = np.frombuffer(edges, np.int32)[values.offset : values.offset + count + 1].astype(np.int64)
+    whole = np.frombuffer(data, np.uint8)
+    fits = np.diff(at) >= _LEAST
+    fits[fits] = (whole[at[:-1][fits]] == 0) & (whole[at[:-1][fits] + 1] <= _NEWEST)
+    if values.null_count:
+        fits &= ~np.asarray(values.is_null())
+    octets = whole[at[:-1][fits][:, None] + np.arange(2, _LEAST)]
+    committed[fits] = octets.copy().view(">i8")[:, 0]
+    return fits, committed
 
 
 def key_of(key: bytes) -> bytes:
