@@ -263,8 +263,8 @@ def _piece(pieces: Sequence[Piece], *, epochs: dict[int, int] | None) -> Offsets
         np.repeat([p.partition for p in pieces], [len(p.records.offset) for p in pieces]),
         np.concatenate([piece.records.offset for piece in pieces]),
         np.concatenate([piece.records.timestamp for piece in pieces]),
-        pa.concat_arrays([piece.records.keys for piece in pieces]),
-        pa.concat_arrays([piece.records.values for piece in pieces]),
+        pa.concat_arrays([piece.records.keys() for piece in pieces]),
+        pa.concat_arrays([piece.records.values() for piece in pieces]),
     )
 
 

@@ -132,8 +132,8 @@ def _batch_of_piece(piece: Piece, tell: Tell) -> pa.RecordBatch:
             at, raw = odd
             tell(Odd(piece.topic, piece.partition, int(records.offset[at]), field, raw))
     columns = [
-        records.keys,
-        records.values,
+        records.keys(),
+        records.values(),
         pa.repeat(pa.scalar(piece.topic, pa.string()), count),
         pa.repeat(pa.scalar(piece.partition, pa.int32()), count),
         pa.array(records.offset),

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
 
@@ -128,7 +127,7 @@ def cut(data: bytes) -> Cut:
         codec = int(table["attributes"][row]) & _CODEC
         try:
             payloads.append(unpacked(data[start:end], codec) if codec else view[start:end])
-        except (ValueError, OSError, pa.ArrowException) as error:
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
             why = f"it cannot be unpacked ({str(error)[:100]})"
             damaged = _damaged(data, at[row], why)
             plain, at = plain[:done], at[:row]
@@ -223,6 +222,8 @@ def unpacked(packed: bytes, codec: int) -> bytes:
     name = _CODECS.get(codec)
     if name is None:
         raise ValueError(f"codec {codec} is none of Kafka's")
+    import pyarrow as pa  # noqa: PLC0415 - only where something is packed
+
     if name == "snappy":
         return b"".join(_snappy(packed))
     with pa.CompressedInputStream(pa.BufferReader(packed), name) as stream:
@@ -233,6 +234,8 @@ def unpacked(packed: bytes, codec: int) -> bytes:
 
 
 def _snappy(packed: bytes) -> Iterator[bytes]:
+    import pyarrow as pa  # noqa: PLC0415 - see unpacked
+
     codec = pa.Codec("snappy")
     if not packed.startswith(_XERIAL):
         yield codec.decompress(packed, _snappy_size(packed), asbytes=True)

@@ -114,9 +114,9 @@ def _piece(part: _Part) -> Piece | None:
     first, after = np.searchsorted(records.offset, (part.wanted.start, part.wanted.end))
     if part.plain is not None:
         chosen = np.flatnonzero(part.plain[records.batch[first:after]]) + first
-        records = records.take(chosen)
+        records = records.rows(chosen)
     elif first or after < len(records.offset):
-        records = records.slice(int(first), int(after))
+        records = records.rows(slice(int(first), int(after)))
     if not len(records.offset):
         return None
     topic, partition = part.where

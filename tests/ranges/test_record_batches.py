@@ -27,8 +27,9 @@ def rows(found: Cut) -> list[Row]:
     read = fields(found.batches)
     headers = read.headers or [()] * len(read.offset)
     named = [tuple((key.decode(), value) for key, value in each) for each in headers]
-    columns = (read.offset.tolist(), read.timestamp.tolist())
-    return list(zip(*columns, read.keys.to_pylist(), read.values.to_pylist(), named, strict=True))
+    assert read.keys().to_pylist() == read.key_list()
+    columns = (read.offset, read.timestamp, read.keys(), read.values())
+    return list(zip(*(each.tolist() for each in columns), named, strict=True))
 
 
 def rows_of_others(data: bytes) -> list[Row]:

@@ -19,7 +19,7 @@ class HeldRecord(NamedTuple):
 
     offset: int
     ms: int
-    key: bytes
+    key: bytes | None
     value: bytes | None
 
 
@@ -38,7 +38,7 @@ class HeldCommits:
     """By partition of the offsets topic and producer."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[int, int], dict[bytes, HeldRecord]] = {}
+        self._held: dict[tuple[int, int], dict[bytes | None, HeldRecord]] = {}
         self._since: dict[tuple[int, int], int] = {}
         self._numbers: frozenset[int] = frozenset()
 
@@ -55,7 +55,7 @@ class HeldCommits:
         self._held[place].pop(record.key, None)
         self._held[place][record.key] = record
 
-    def overtaken(self, number: int, key: bytes) -> None:
+    def overtaken(self, number: int, key: bytes | None) -> None:
         """The same was committed or deleted outside of a transaction: what is held is out."""
         for place, records in self._held.items():
             if place[0] == number:

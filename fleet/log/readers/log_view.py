@@ -203,17 +203,17 @@ class LogView:
         start = 0
         for marker in found.markers:
             end = int(np.searchsorted(read.offset, marker.offset))
-            self._stretch(number, read.slice(start, end), producer[start:end])
+            self._stretch(number, read.rows(slice(start, end)), producer[start:end])
             start = end
             for held in self._held.end(number, marker.producer, committed=marker.committed):
                 self._record(number, held.offset, held.ms, held.key, held.value)
-        self._stretch(number, read.slice(start, len(producer)), producer[start:])
+        self._stretch(number, read.rows(slice(start, None)), producer[start:])
 
     def _stretch(self, number: int, read: Fields, producer: Ints) -> None:
         """Records between two ends of transactions: known commits together, others one by one."""
-        keys = read.keys.to_pylist()
+        keys = read.key_list()
         rows = self._positions.rows(keys)
-        plain, committed = committed_in(read.values)
+        plain, committed = committed_in(read)
         plain &= (rows >= 0) & (producer < 0)
         if self._held.any_in(number) or (producer >= 0).any():
             plain[:] = False
@@ -227,7 +227,7 @@ class LogView:
                 self._records += stop - at
             if stop < len(keys):
                 record = (int(read.offset[stop]), int(read.timestamp[stop]), keys[stop])
-                held = HeldRecord(*record, read.values[stop].as_py())
+                held = HeldRecord(*record, read.value(stop))
                 if producer[stop] >= 0:
                     self._held.hold(number, int(producer[stop]), held)
                 else:

@@ -10,12 +10,13 @@ with its key; rows of deleted groups are used again, so the columns stay as long
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from fleet.kafka_source.record_fields import Fields
 from fleet.lag.gap import are_early, is_early, usual_gap, usual_gaps
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.records import OffsetCommit, Tombstone
@@ -70,10 +71,10 @@ class Positions:
         self._set(row, int.from_bytes(value[2:10], "big", signed=True), ms)
         return True
 
-    def rows(self, keys: list[bytes]) -> Ints:
+    def rows(self, keys: Sequence[bytes | None]) -> Ints:
         """The row of each key; -1 where the key is new here."""
         known = self._rows
-        return np.fromiter((known.get(key, -1) for key in keys), np.int64, len(keys))
+        return np.fromiter((known.get(key, -1) for key in keys), np.int64, len(keys))  # type: ignore[arg-type]
 
     def commit_rows(self, rows: Ints, committed: Ints, ms: Ints) -> None:
         """Take commits of known rows, in the order written."""
@@ -239,24 +240,18 @@ class Positions:
         return row
 
 
-def committed_in(values: pa.Array) -> tuple[npt.NDArray[np.bool_], Ints]:
+def committed_in(read: Fields) -> tuple[npt.NDArray[np.bool_], Ints]:
     """Which values are commits of a version that is known, and the offset in each of them.
 
     The second means nothing where the first is False.
     """
-    count = len(values)
-    committed = np.full(count, NONE, np.int64)
-    _, edges, data = values.buffers()
-    if not count or data is None:
-        return np.zeros(count, np.bool_), committed
-    at = np.frombuffer(edges, np.int32)[values.offset : values.offset + count + 1].astype(np.int64)
-    whole = np.frombuffer(data, np.uint8)
-    fits = np.diff(at) >= _LEAST
-    fits[fits] = (whole[at[:-1][fits]] == 0) & (whole[at[:-1][fits] + 1] <= _NEWEST)
-    if values.null_count:
-        fits &= ~np.asarray(values.is_null())
-    octets = whole[at[:-1][fits][:, None] + np.arange(2, _LEAST)]
-    committed[fits] = octets.copy().view(">i8")[:, 0]
+    committed = np.full(len(read.offset), NONE, np.int64)
+    octets = np.frombuffer(read.data, np.uint8)
+    fits = read.value_size >= _LEAST
+    at = read.value_at[fits]
+    fits[fits] = (octets[at] == 0) & (octets[at + 1] <= _NEWEST)
+    offsets = octets[read.value_at[fits][:, None] + np.arange(2, _LEAST)]
+    committed[fits] = offsets.copy().view(">i8")[:, 0]
     return fits, committed
 
 

@@ -31,8 +31,10 @@ from fleet.system.closing import Closing
 
 _POLL: Final = 0.1
 _BEAT: Final = 1.0
-_BULK: Final = 1 << 18
+_BULK: Final = 1 << 17
 """Bytes of an answer behind which there is more to come: the next is asked for at once."""
+_MOST_AT_ONCE: Final = 1 << 22
+"""Bytes of an answer: some 40,000 commits."""
 _AGAIN: Final = 5.0
 """Seconds before a topic that is absent or denied is tried again."""
 _PRUNE_EVERY: Final = 60.0
@@ -143,7 +145,9 @@ class Tail(LogView, Closing):
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            with BatchFetcher(self._config, client_id="fleet-tail", committed=False) as fetcher:
+            with BatchFetcher(
+                self._config, client_id="fleet-tail", committed=False, most=_MOST_AT_ONCE
+            ) as fetcher:
                 numbers = self._partitions(fetcher)
                 if numbers and self._begin(fetcher, numbers):
                     self._follow(fetcher, numbers)
