@@ -201,7 +201,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "fleet.log.replay",
     ),
     "fleet.history.tables": ("fleet.system",),
-    "fleet.kafka_source": ("fleet.config",),
+    "fleet.kafka_source": (
+        "fleet.config",
+        "fleet.system",
+    ),
     "fleet.kubernetes": (
         "fleet.config",
         "fleet.decide",
@@ -241,6 +244,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "fleet.lag": (),
     "fleet.log": (),
     "fleet.log.readers": (
+        "fleet.kafka_source",
         "fleet.lag",
         "fleet.log",
         "fleet.log.replay",
@@ -275,6 +279,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "fleet.worker.batch",
     ),
     "fleet.observe": (
+        "fleet.kafka_source",
         "fleet.lag",
         "fleet.log",
         "fleet.log.readers",
@@ -367,7 +372,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
         "fleet.demo",
         "fleet.bench",
     ),
-    "kafka": ("fleet.act.kafka",),
+    "kafka": ("fleet.act.kafka", "fleet.kafka_source"),
     "pyspark": (
         "fleet.kafka_source",
         "fleet.history",

@@ -16,6 +16,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
 from fleet.clock import SystemClock
+from fleet.kafka_source.group_sessions import AskedSessions
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import OffsetCommit
 from fleet.model import TopicPartition
@@ -241,8 +242,10 @@ def test_the_ledger_tells_the_same_from_any_moment_on(seen, broker, name) -> Non
     with (
         GroupLog(config, clock=clock) as log,
         closing(Observer(cluster="main", config=config, clock=clock)) as observer,
+        AskedSessions(config, clock=clock) as sessions,
     ):
-        told = CoordinatorLedger(log, observer).rebalances(lane.group, cluster="main", since=since)
+        ledger = CoordinatorLedger(log, observer, sessions)
+        told = ledger.rebalances(lane.group, cluster="main", since=since)
     assert told is not None
     last = lane.records[-1].offset
     told = [row for row in told if row.log_offset <= last]  # its end came after the lane's
@@ -250,7 +253,7 @@ def test_the_ledger_tells_the_same_from_any_moment_on(seen, broker, name) -> Non
     assert len(told) >= len(rows) - len(rows) // 2
     assert [row.number for row in told] == [row.number for row in wanted]
     for row, known in zip(told, wanted, strict=True):
-        # Evidence from before the stretch is missing, the session of KIP-848 is not told here.
+        # Evidence from before the stretch is missing.
         assert row.cause == known.cause or Cause.DEPARTURE in {row.cause, known.cause}, (row, known)
 
 

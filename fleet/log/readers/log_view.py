@@ -20,6 +20,7 @@ from fleet.log.records import OffsetCommit, Record, Undecoded, decode
 from fleet.log.replay.causes import Replay, ReplayedCommit
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
+from fleet.model.sessions import SessionThen
 from fleet.model.totals import Totals
 
 KEEP: Final = 86_400.0
@@ -79,6 +80,8 @@ class LogView:
         self._errors: dict[tuple[int, int], int] = {}
         self._records = 0
         self._counting_from = 0.0
+        self.session: Callable[[str, str, float], SessionThen | None] = lambda *_: None
+        """A group's session by name, protocol and time of a removal, where somebody asks."""
 
     @property
     def records(self) -> int:
@@ -222,6 +225,7 @@ class LogView:
             replay = self._replays[group] = Replay(self._cluster, group)
             replay.name_topics(self._names)
             replay.ask_commits(lambda tp: self._committed(group, tp))
+            replay.ask_session(lambda protocol, at: self.session(group, protocol, at))
         for made in replay.feed(number, record):
             if isinstance(made, Rebalance):
                 self._keep_one(self._rebalances, group, made)

@@ -30,6 +30,7 @@ from confluent_kafka import (
 )
 
 from fleet.clock import Clock
+from fleet.log.readers.beside import Beside
 from fleet.log.readers.group_log import DENIED, READS_ONLY, TOPIC, Unreadable
 from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
 from fleet.system.closing import Closing
@@ -48,6 +49,7 @@ _AGAIN: Final = 5.0
 """Seconds before a topic that is absent or denied is tried again."""
 _PRUNE_EVERY: Final = 60.0
 _ASKING: Final = 2.0
+_CONFIGURED: Final = frozenset({"consumer", "share", "streams"})
 
 
 class Tail(LogView, Closing):
@@ -77,6 +79,8 @@ class Tail(LogView, Closing):
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        self._beside = Beside(config, clock=clock, groups=self._with_sessions)
+        self.session = self._beside.session
         # Under the lock from here.
         self._next: dict[int, int] = {}
         self._goal: tuple[float, int, dict[int, int]] | None = None
@@ -96,6 +100,7 @@ class Tail(LogView, Closing):
             self._counting_from = self._clock.now()
             self._thread = threading.Thread(target=self._run, name="offsets-tail", daemon=True)
             self._thread.start()
+            self._beside.start()
         return self
 
     def close(self) -> None:
@@ -104,6 +109,7 @@ class Tail(LogView, Closing):
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=10.0)
+        self._beside.close()
         with self._news:
             self._news.notify_all()
 
@@ -148,6 +154,11 @@ class Tail(LogView, Closing):
         with self._lock:
             at = self._current_at
         return None if at is None else max(0.0, self._clock.monotonic() - at)
+
+    def _with_sessions(self) -> dict[str, str]:
+        """Groups whose session timeout the log does not hold, and their protocols."""
+        told = self.summaries()
+        return {name: one.type for name, one in told.items() if one.type in _CONFIGURED}
 
     # --- the thread: every Consumer call is here ----------------------------------------------
 
