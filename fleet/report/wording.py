@@ -16,6 +16,7 @@ from fleet.text import duration
 _UUID: Final = 36
 _NAMED: Final = 2
 _NAME_WIDTH: Final = 24
+_COLUMN: Final = 48
 
 
 def clock_text(at: float, *, date: bool = True) -> str:
@@ -50,6 +51,17 @@ def short(member: str) -> str:
     if len(member) > _NAME_WIDTH:
         member = f"{member[:10]}…{member[-(_NAME_WIDTH - 11) :]}"
     return member
+
+
+def in_table(name: str) -> str:
+    """A name of a group, topic or partition for a column: a long one without its middle.
+
+    Kafka allows 249 characters for topics and any number for groups; the ends tell them apart.
+    """
+    if len(name) <= _COLUMN:
+        return name
+    tail = _COLUMN // 3
+    return f"{name[: _COLUMN - tail - 1]}…{name[-tail:]}"
 
 
 def who(rebalance: Rebalance, *, most: int = _NAMED) -> str:

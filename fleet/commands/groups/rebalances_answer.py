@@ -11,7 +11,7 @@ from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.manager.past import Source, by_group
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Confidence, Known, Rebalance
-from fleet.report.wording import by_cause, cause_text, clock_text, took, who
+from fleet.report.wording import by_cause, cause_text, clock_text, in_table, took, who
 from fleet.text import duration
 
 HOUR: Final = 3600.0
@@ -155,7 +155,7 @@ def _table(rebalances: Sequence[Rebalance], *, several: bool) -> Any:
         when = clock_text(r.ended_at)
         cells = [
             when.removeprefix(f"{year}-"),
-            *((escape(r.group),) if several else ()),
+            *((escape(in_table(r.group)),) if several else ()),
             str(r.number),
             _cause(r),
             escape(who(r)),

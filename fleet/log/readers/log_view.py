@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from fleet.clock import Clock
 from fleet.lag.lag_columns import Commits
 from fleet.log.readers.positions import Positions, key_of, key_to
-from fleet.log.records import OffsetCommit, Record, Undecoded, decode
+from fleet.log.records import GroupMetadata, OffsetCommit, Record, Undecoded, decode
 from fleet.log.replay.causes import Replay, ReplayedCommit
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
@@ -196,12 +196,14 @@ class LogView:
     ) -> None:
         """Whatever is no repeated commit: decoded in full."""
         record = decode(key, value, offset=offset, timestamp=ms)
-        if isinstance(record, Undecoded):
+        unread = isinstance(record, GroupMetadata) and any(m.problem for m in record.members)
+        if unread or isinstance(record, Undecoded):
             version = -1 if value is None or len(value) < 2 else int.from_bytes(value[:2], "big")
             kind = (record.type, version)
             if kind not in self._errors and len(self._errors) >= _KINDS:
                 kind = (-1, -1)
             self._errors[kind] = self._errors.get(kind, 0) + 1
+        if isinstance(record, Undecoded):
             return
         group = str(getattr(record, "group", ""))
         if not self.chosen(group):
