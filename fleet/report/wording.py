@@ -25,15 +25,15 @@ def clock_text(at: float, *, date: bool = True) -> str:
 
 
 def took(rebalance: Rebalance) -> str:
-    """Its duration with how it is known: `2.3 s`, `≥ 2.3 s` (by commits), `~2.3 s` (polled), `-`.
+    """Its duration with how it is known: `2.3 s`, `~2.3 s` (looks at its state), `≥ 2.3 s`, `-`.
 
     Commits at revocation say that it began no later, so that it took at least as long.
     """
     if rebalance.seconds is None:
         return "-"
     ways = (rebalance.start_known, rebalance.end_known)
-    mark = "~" if Known.POLLED in ways else "≥ " if Known.COMMITS in ways else ""
-    return mark + duration(rebalance.seconds)
+    about = "~" if Known.POLLED in ways or Known.STATES in ways else ""
+    return (about if rebalance.is_timed else "≥ ") + duration(rebalance.seconds)
 
 
 def cause_text(rebalance: Rebalance) -> str:

@@ -11,6 +11,7 @@ time; states between records (a join phase) are not there, ListGroups tells them
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fleet.clock import Clock
@@ -18,6 +19,7 @@ from fleet.lag.lag_columns import Commits
 from fleet.log.readers.positions import Positions, key_of, key_to
 from fleet.log.records import GroupMetadata, OffsetCommit, Record, Undecoded, decode
 from fleet.log.replay.causes import Replay, ReplayedCommit
+from fleet.log.replay.round_starts import RoundStarts
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
 from fleet.model.sessions import SessionThen
@@ -27,6 +29,7 @@ KEEP: Final = 86_400.0
 """Seconds for which rebalances are kept."""
 _KINDS: Final = 200
 """Kinds of undecodable records that are told apart: noise must not become labels without end."""
+_CONFIGURED: Final = frozenset({"consumer", "share", "streams"})
 MOST: Final = 1_000
 """Rebalances kept of one group."""
 
@@ -76,6 +79,7 @@ class LogView:
         self._rebalances: dict[str, deque[Rebalance]] = {}
         self._memberships: dict[str, deque[MembershipSpan]] = {}
         self._totals: dict[str, Totals] = {}
+        self._starts = RoundStarts()
         self._names: dict[str, str] = {}
         self._errors: dict[tuple[int, int], int] = {}
         self._records = 0
@@ -103,6 +107,10 @@ class LogView:
                 for name, replay in self._replays.items()
                 if replay.exists
             }
+
+    def configured(self) -> dict[str, str]:
+        """Groups whose session timeout is configuration, with their protocols."""
+        return {name: one.type for name, one in self.summaries().items() if one.type in _CONFIGURED}
 
     def changed(self) -> dict[str, float]:
         """Wall time of each group's last membership record."""
@@ -171,6 +179,18 @@ class LogView:
             for replay in self._replays.values() if new else ():
                 replay.name_topics(self._names)
 
+    def unsettled(
+        self, groups: frozenset[str], *, asked: float, answered: float, whole: bool
+    ) -> None:
+        """Groups that were found in a rebalance, between two wall times (RoundStarts.look)."""
+        with self._lock:
+            self._starts.look(groups, asked=asked, answered=answered, whole=whole)
+
+    def listed(self, groups: frozenset[str]) -> None:
+        """Groups that can be found so."""
+        with self._lock:
+            self._starts.listed(groups)
+
     # --- taking records, under the lock ---------------------------------------------------------
 
     def _record(
@@ -227,6 +247,7 @@ class LogView:
             replay = self._replays[group] = Replay(self._cluster, group)
             replay.name_topics(self._names)
             replay.ask_commits(lambda tp: self._committed(group, tp))
+            replay.ask_start(partial(self._starts.of, group))
             replay.ask_session(lambda protocol, at: self.session(group, protocol, at))
         for made in replay.feed(number, record):
             if isinstance(made, Rebalance):

@@ -49,7 +49,6 @@ _AGAIN: Final = 5.0
 """Seconds before a topic that is absent or denied is tried again."""
 _PRUNE_EVERY: Final = 60.0
 _ASKING: Final = 2.0
-_CONFIGURED: Final = frozenset({"consumer", "share", "streams"})
 
 
 class Tail(LogView, Closing):
@@ -79,7 +78,7 @@ class Tail(LogView, Closing):
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._beside = Beside(config, clock=clock, groups=self._with_sessions)
+        self._beside = Beside(config, clock=clock, view=self)
         self.session = self._beside.session
         # Under the lock from here.
         self._next: dict[int, int] = {}
@@ -154,11 +153,6 @@ class Tail(LogView, Closing):
         with self._lock:
             at = self._current_at
         return None if at is None else max(0.0, self._clock.monotonic() - at)
-
-    def _with_sessions(self) -> dict[str, str]:
-        """Groups whose session timeout the log does not hold, and their protocols."""
-        told = self.summaries()
-        return {name: one.type for name, one in told.items() if one.type in _CONFIGURED}
 
     # --- the thread: every Consumer call is here ----------------------------------------------
 

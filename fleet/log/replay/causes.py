@@ -21,6 +21,7 @@ from fleet.log.replay.classic import ClassicReplay
 from fleet.log.replay.epochs import Epochs
 from fleet.log.replay.group_state import AskedCommits, ReplayedCommit, ReplayedGroup, ReplayedMember
 from fleet.log.replay.raw_epochs import typed
+from fleet.log.replay.round_starts import StartBounds
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Known, MembershipSpan, Rebalance
 from fleet.model.sessions import AskSession
@@ -116,6 +117,13 @@ class Replay:
         For a reader that keeps them for other ends; `as_json` and `commits` are without them.
         """
         self._state.commits = AskedCommits(find)
+
+    def ask_start(self, find: Callable[..., StartBounds | None]) -> None:
+        """Where bounds of a classic round's start are asked for: `find(after=, ended=)`.
+
+        See `fleet.log.replay.round_starts`; not kept.
+        """
+        self._state.round_start = find
 
     @property
     def log_partition(self) -> int:

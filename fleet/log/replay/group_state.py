@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from fleet.lag.gap import is_early, usual_gap
 from fleet.log.record_types import OffsetCommit
+from fleet.log.replay.round_starts import StartBounds
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan
 from fleet.model.sessions import AskSession, never_asked
@@ -109,6 +110,8 @@ class ReplayedGroup:
     """When the group's own record was deleted: the group, or only its protocol."""
     coordinator_at: float | None = None
     """When another broker became its coordinator, where somebody saw that."""
+    round_start: Callable[..., StartBounds | None] = lambda **_: None
+    """Classic: where bounds of a round's start are asked for (RoundStarts.of); not kept."""
     session: AskSession = never_asked
     """KIP-848: where the session timeout is asked for; not kept."""
     members: dict[str, ReplayedMember] = field(default_factory=dict)
