@@ -285,7 +285,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "fleet.log.readers",
         "fleet.log.replay",
     ),
-    "fleet.report": ("fleet.config",),
+    "fleet.report": (
+        "fleet.config",
+        "fleet.decide",
+    ),
     "fleet.security": ("fleet.config",),
     "fleet.slots": (),
     "fleet.system": ("fleet.config",),

@@ -67,7 +67,7 @@ def _lag(picture: Picture) -> Iterator[Metric]:
         "fleet_group_lag_records", "Records that wait, by topic.", labels=_TOPIC
     )
     seconds = GaugeMetricFamily(
-        "fleet_group_lag_seconds", "Age of the oldest committed position, by topic.", labels=_TOPIC
+        "fleet_group_lag_seconds", "Age of the oldest position where records wait.", labels=_TOPIC
     )
     cases = GaugeMetricFamily(
         "fleet_group_partitions",
