@@ -88,8 +88,10 @@ class RoundStarts:
         """For a round that ended then, the group's last record before it being of `after`."""
         least = float("-inf") if after is None else after
         for run in reversed(self._runs.get(group, ())):
-            if run.asked > ended or run.last < least + _CLOCKS:
+            if run.asked > ended:
                 continue
+            if run.last < least + _CLOCKS:
+                break
             if run.asked >= least:
                 return StartBounds(_later(run.before, after), min(run.answered, ended))
             # It went from one round into the next: the first look after the record between them.
