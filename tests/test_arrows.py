@@ -67,8 +67,8 @@ log.replay: lag log
 manager: act act.change act.local act.steps broker config decide decide.storms history
     history.tables kafka_source lag log log.readers log.replay observe report security slots
     system worker worker.batch
-observe: lag log log.readers log.replay
-report: config
+observe: kafka_source lag log log.readers log.replay
+report: config decide
 security: config
 slots:
 system: config

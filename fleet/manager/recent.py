@@ -10,6 +10,7 @@ Cost: a reader that begins in the middle does not know the cause of the first re
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fleet.decide.verdicts import HORIZON
@@ -117,6 +118,7 @@ def minutes_of(fleet: "Fleet", groups: Collection[str]) -> Recent:
             for group in groups:
                 first = log.position_at(group, now - HORIZON)
                 replay = Replay(fleet.spec.cluster.name, group)
+                replay.ask_session(partial(fleet.sessions.of, group))
                 for record in (*log.last_state(group, first), *log.read(group, first)):
                     if isinstance(record, OffsetCommit | Tombstone):
                         positions.take(record)

@@ -11,6 +11,7 @@ time; states between records (a join phase) are not there, ListGroups tells them
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,16 +22,19 @@ from fleet.kafka_source.record_fields import Fields, fields
 from fleet.lag.lag_columns import Commits
 from fleet.log.readers.held_commits import HeldCommits, HeldRecord, OpenTransaction
 from fleet.log.readers.positions import Ints, Positions, committed_in, key_of, key_to
-from fleet.log.records import OffsetCommit, Record, Undecoded, decode
+from fleet.log.records import GroupMetadata, OffsetCommit, Record, Undecoded, decode
 from fleet.log.replay.causes import Replay, ReplayedCommit
+from fleet.log.replay.round_starts import RoundStarts
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
+from fleet.model.sessions import SessionThen
 from fleet.model.totals import Totals
 
 KEEP: Final = 86_400.0
 """Seconds for which rebalances are kept."""
 _KINDS: Final = 200
 """Kinds of undecodable records that are told apart: noise must not become labels without end."""
+_CONFIGURED: Final = frozenset({"consumer", "share", "streams"})
 MOST: Final = 1_000
 """Rebalances kept of one group."""
 
@@ -80,11 +84,14 @@ class LogView:
         self._rebalances: dict[str, deque[Rebalance]] = {}
         self._memberships: dict[str, deque[MembershipSpan]] = {}
         self._totals: dict[str, Totals] = {}
+        self._starts = RoundStarts()
         self._names: dict[str, str] = {}
         self._held = HeldCommits()
         self._errors: dict[tuple[int, int], int] = {}
         self._records = 0
         self._counting_from = 0.0
+        self.session: Callable[[str, str, float], SessionThen | None] = lambda *_: None
+        """A group's session by name, protocol and time of a removal, where somebody asks."""
 
     @property
     def records(self) -> int:
@@ -106,6 +113,10 @@ class LogView:
                 for name, replay in self._replays.items()
                 if replay.exists
             }
+
+    def configured(self) -> dict[str, str]:
+        """Groups whose session timeout is configuration, with their protocols."""
+        return {name: one.type for name, one in self.summaries().items() if one.type in _CONFIGURED}
 
     def changed(self) -> dict[str, float]:
         """Wall time of each group's last membership record."""
@@ -179,6 +190,18 @@ class LogView:
             for replay in self._replays.values() if new else ():
                 replay.name_topics(self._names)
 
+    def unsettled(
+        self, groups: frozenset[str], *, asked: float, answered: float, whole: bool
+    ) -> None:
+        """Groups that were found in a rebalance, between two wall times (RoundStarts.look)."""
+        with self._lock:
+            self._starts.look(groups, asked=asked, answered=answered, whole=whole)
+
+    def listed(self, groups: frozenset[str]) -> None:
+        """Groups that can be found so."""
+        with self._lock:
+            self._starts.listed(groups)
+
     # --- taking records, under the lock ---------------------------------------------------------
 
     def _record(
@@ -250,9 +273,11 @@ class LogView:
     ) -> None:
         """Whatever is no repeated commit: decoded in full."""
         record = decode(key, value, offset=offset, timestamp=ms)
-        if isinstance(record, Undecoded):
+        unread = isinstance(record, GroupMetadata) and any(m.problem for m in record.members)
+        if unread or isinstance(record, Undecoded):
             version = -1 if value is None or len(value) < 2 else int.from_bytes(value[:2], "big")
             self._undecodable(record.type, version)
+        if isinstance(record, Undecoded):
             return
         group = str(getattr(record, "group", ""))
         if not self.chosen(group):
@@ -282,6 +307,8 @@ class LogView:
             replay = self._replays[group] = Replay(self._cluster, group)
             replay.name_topics(self._names)
             replay.ask_commits(lambda tp: self._committed(group, tp))
+            replay.ask_start(partial(self._starts.of, group))
+            replay.ask_session(lambda protocol, at: self.session(group, protocol, at))
         for made in replay.feed(number, record):
             if isinstance(made, Rebalance):
                 self._keep_one(self._rebalances, group, made)

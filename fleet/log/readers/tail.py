@@ -25,6 +25,7 @@ from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
 from fleet.kafka_source.failures import DENIED, code_named
 from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
 from fleet.kafka_source.record_batches import DamagedBatch, cut
+from fleet.log.readers.beside import Beside
 from fleet.log.readers.group_log import TOPIC, Unreadable
 from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
 from fleet.system.closing import Closing
@@ -69,6 +70,8 @@ class Tail(LogView, Closing):
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        self._beside = Beside(config, clock=clock, view=self)
+        self.session = self._beside.session
         # Under the lock from here.
         self._next: dict[int, int] = {}
         self._goal: tuple[float, int, dict[int, int]] | None = None
@@ -88,6 +91,7 @@ class Tail(LogView, Closing):
             self._counting_from = self._clock.now()
             self._thread = threading.Thread(target=self._run, name="offsets-tail", daemon=True)
             self._thread.start()
+            self._beside.start()
         return self
 
     def close(self) -> None:
@@ -96,6 +100,7 @@ class Tail(LogView, Closing):
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=10.0)
+        self._beside.close()
         with self._news:
             self._news.notify_all()
 
