@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from fleet.kafka_source.connections import Connections, NoAnswer, told
-from fleet.kafka_source.list_offsets import Listed, Where, leaders_of, list_offsets
+from fleet.kafka_source.list_offsets import ListedOffset, Where, leaders_of, list_offsets
 from fleet.system.closing import Closing
 
 OUT_OF_RANGE: Final = 1
@@ -108,7 +108,7 @@ class BatchFetcher(Closing):
         self._leaders |= leaders_of(found)
         return sorted(part.partition_index for part in told.partitions)
 
-    def listed(self, wanted: Mapping[Where, int], timeout: float) -> dict[Where, Listed]:
+    def listed(self, wanted: Mapping[Where, int], timeout: float) -> dict[Where, ListedOffset]:
         """Offsets by time, EARLIEST or LATEST, with this one's isolation; see list_offsets."""
         if wanted.keys() - self._leaders.keys():
             self._look(wanted)

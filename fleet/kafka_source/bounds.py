@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.kafka_source.failures import DENIED, RangeUnread, code_named
-from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Listed, leaders_of, list_offsets
+from fleet.kafka_source.list_offsets import EARLIEST, LATEST, ListedOffset, leaders_of, list_offsets
 
 _ABSENT: Final = 3
 _PAUSE: Final = 0.3
@@ -62,7 +62,7 @@ def _asked(
         return None, _refused(topic, told.error_code)
     places = [(topic, part.partition_index) for part in told.partitions]
     leaders = leaders_of(metadata)
-    answers: list[dict[tuple[str, int], Listed]] = []
+    answers: list[dict[tuple[str, int], ListedOffset]] = []
     for each in (EARLIEST, LATEST):
         wanted = dict.fromkeys(places, each)
         answers.append(list_offsets(net, leaders, wanted, committed=committed, timeout=timeout))

@@ -19,7 +19,7 @@ NO_ANSWER: Final = -1
 _VERSION: Final = 9
 
 
-class Listed(NamedTuple):
+class ListedOffset(NamedTuple):
     """An offset (-1: no record is that young) with its leader's epoch; or Kafka's error code."""
 
     offset: int
@@ -44,7 +44,7 @@ def list_offsets(
     *,
     committed: bool,
     timeout: float,
-) -> dict[Where, Listed]:
+) -> dict[Where, ListedOffset]:
     """For each partition the offset at a time (ms), or EARLIEST, or LATEST.
 
     Partitions without a leader are left out.
@@ -57,14 +57,14 @@ def list_offsets(
         leader: _request(places, wanted, committed=committed)
         for leader, places in by_leader.items()
     }
-    found: dict[Where, Listed] = {}
+    found: dict[Where, ListedOffset] = {}
     for leader, answer in net.ask(requests, timeout).items():
         if isinstance(answer, NoAnswer):
-            found |= dict.fromkeys(by_leader[leader], Listed(-1, -1, NO_ANSWER))
+            found |= dict.fromkeys(by_leader[leader], ListedOffset(-1, -1, NO_ANSWER))
             continue
         for topic in answer.topics:
             for part in topic.partitions:
-                found[topic.name, part.partition_index] = Listed(
+                found[topic.name, part.partition_index] = ListedOffset(
                     part.offset, part.leader_epoch, part.error_code
                 )
     return found

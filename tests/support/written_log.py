@@ -10,7 +10,7 @@ from typing import Any
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
-from fleet.kafka_source.list_offsets import EARLIEST, Listed, Where
+from fleet.kafka_source.list_offsets import EARLIEST, ListedOffset, Where
 
 NOW = 1_700_000_000_123
 Record = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
@@ -108,10 +108,10 @@ class WrittenLog(BatchFetcher):
         data = b"" if error else b"".join(there[:size])
         return Fetched(where, data, error, part.end, stable, part.first, tuple(part.aborted))
 
-    def listed(self, wanted: Mapping[Where, int], timeout: float) -> dict[Where, Listed]:
+    def listed(self, wanted: Mapping[Where, int], timeout: float) -> dict[Where, ListedOffset]:
         """Where its logs begin and end."""
         return {
-            where: Listed(
+            where: ListedOffset(
                 self.parts[where].first if at == EARLIEST else self.parts[where].end, epoch=0
             )
             for where, at in wanted.items()
