@@ -201,7 +201,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "fleet.log.replay",
     ),
     "fleet.history.tables": ("fleet.system",),
-    "fleet.kafka_source": ("fleet.config",),
+    "fleet.kafka_source": (
+        "fleet.config",
+        "fleet.system",
+    ),
     "fleet.kubernetes": (
         "fleet.config",
         "fleet.decide",
@@ -241,6 +244,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "fleet.lag": (),
     "fleet.log": (),
     "fleet.log.readers": (
+        "fleet.kafka_source",
         "fleet.lag",
         "fleet.log",
         "fleet.log.replay",
@@ -275,11 +279,14 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "fleet.worker.batch",
     ),
     "fleet.observe": (
+        "fleet.kafka_source",
         "fleet.lag",
         "fleet.log",
         "fleet.log.readers",
         "fleet.log.replay",
+        "fleet.observe.messages",
     ),
+    "fleet.observe.messages": (),
     "fleet.report": ("fleet.config",),
     "fleet.security": ("fleet.config",),
     "fleet.slots": (),
@@ -359,7 +366,6 @@ CLIENTS: dict[str, tuple[str, ...]] = {
     "dagster": ("assets", "fleet.dagster"),
     "kubernetes": ("k8s", "fleet.kubernetes"),
     "confluent_kafka": (
-        "fleet.observe",
         "fleet.log.readers",
         "fleet.kafka_source",
         "fleet.worker",
@@ -367,7 +373,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
         "fleet.demo",
         "fleet.bench",
     ),
-    "kafka": ("fleet.act.kafka",),
+    "kafka": ("fleet.act.kafka", "fleet.kafka_source", "fleet.observe"),
     "pyspark": (
         "fleet.kafka_source",
         "fleet.history",
@@ -521,7 +527,7 @@ def test_files_stay_short() -> None:
 @pytest.mark.parametrize(
     ("module", "imported", "allowed"),
     [
-        pytest.param("fleet.observe.admin", "confluent_kafka", True, id="client-in-its-room"),
+        pytest.param("fleet.log.readers.tail", "confluent_kafka", True, id="client-in-its-room"),
         pytest.param("fleet.decide.plans", "confluent_kafka", False, id="client-elsewhere"),
         pytest.param("fleet.act.kafka", "kafka.admin", True, id="kafka-python-in-act-kafka"),
         pytest.param("fleet.act.runtime", "kafka", False, id="kafka-python-elsewhere"),
