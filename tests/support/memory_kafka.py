@@ -18,6 +18,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.model import TopicPartition
+from tests.support.written_log import WrittenLog, WrittenPart, batch
 
 NOW = 1_700_000_000_123
 
@@ -157,6 +158,26 @@ class MemoryKafka:
     def consumer(self, options: Any) -> "MemoryConsumer":
         """In place of confluent_kafka.Consumer."""
         return MemoryConsumer(self, options)
+
+    def reading(self, login: Any, *, isolation: str) -> WrittenLog:
+        """In place of what a Spark task reads by: the log as it is now, a batch each record."""
+        committed = isolation == "read_committed"
+        parts = {}
+        with self.lock:
+            for tp, part in self.parts.items():
+                end = part.end(committed=committed)
+                left_out = part.aborted if committed else frozenset()
+                written = WrittenPart(first=part.first)
+                for message in part.messages:
+                    at = message.offset()
+                    if part.first <= at < end and at not in left_out:
+                        record = (message.key(), message.value(), ())
+                        stamp = message.timestamp()[1]
+                        written.add(batch(at, [record], timestamp=stamp), at + 1)
+                if written.end < end:
+                    written.add(batch(end - 1, {}), end)
+                parts[tp.topic, tp.partition] = written
+        return WrittenLog(parts)
 
     def admin(self, options: Any) -> "MemoryAdmin":
         """In place of confluent_kafka.admin.AdminClient."""

@@ -26,6 +26,7 @@ def batch(
     control: bool = False,
     after: int | None = None,
     epoch: int = 0,
+    timestamp: int = NOW,
 ) -> bytes:
     """Records by their distance from the base offset; a producer's are in a transaction."""
     within = producer >= 0
@@ -33,7 +34,7 @@ def batch(
     rows = records.items() if isinstance(records, Mapping) else enumerate(records)
     last = 0
     for last, (key, value, headers) in rows:
-        made.append(last, NOW + last, key, value, list(headers))
+        made.append(last, timestamp + last, key, value, list(headers))
     told = bytearray(made.build())
     told[:8] = base.to_bytes(8, "big")
     told[12:16] = epoch.to_bytes(4, "big")

@@ -75,7 +75,7 @@ class Driven:
         self.may_end.set()
         patch.setattr(membership, "Consumer", kafka.consumer)
         patch.setattr(membership_setup, "AdminClient", kafka.admin)
-        patch.setattr("confluent_kafka.Consumer", kafka.consumer)
+        patch.setattr(source, "reading", kafka.reading)
         terms = {"batch": QUICK, **worker}
         group = group_spec("g", worker=terms, topics=["t"], rollout={"drain_timeout": "9s"})
         settings = settings_of(group, bootstrap="memory:1")
