@@ -20,6 +20,7 @@ from fleet.kafka_source.no_answer import NoAnswer, NoAnswerKind, told
 
 _READ: Final = 1 << 18
 _MOST_READ: Final = 1 << 23
+_LEAST_MS: Final = 1000.0
 
 
 class TellingManager(KafkaConnectionManager):  # type: ignore[misc]
@@ -31,10 +32,13 @@ class TellingManager(KafkaConnectionManager):  # type: ignore[misc]
         super().__init__(net, **options)
         self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def get_connection(self, node_id: Any, *args: Any, **options: Any) -> Any:
+    def get_connection(self, node_id: Any, timeout_ms: Any = None, **options: Any) -> Any:
         """The connection to a broker, there already or made now; not yet open."""
         known = self._conns.get(node_id)
-        found = super().get_connection(node_id, *args, **options)
+        if timeout_ms is not None and self.cluster.is_bootstrap(node_id):
+            # One at a time is tried at the door: a broker that is silent leaves time for another.
+            timeout_ms = max(_LEAST_MS, timeout_ms / 2)
+        found = super().get_connection(node_id, timeout_ms, **options)
         if found is not known:
             found.init_future.add_errback(self._tell)
         return found

@@ -24,7 +24,8 @@ from fleet.system.closing import Closing
 __all__ = ["Connections", "NoAnswer", "NoAnswerKind", "kafka_python", "told"]
 
 _MOST_ANSWER: Final = (1 << 31) - 1
-_IN_FLIGHT: Final = 500
+_IN_FLIGHT: Final = 200
+"""Requests that one connection takes before the first is answered."""
 _AGAIN: Final = 0.1
 _RECONNECTING: Final = 2.0
 """Seconds for which a lost connection to one broker is made anew before the others' answers go."""
@@ -65,7 +66,8 @@ class Connections(Closing):
             "reconnect_backoff_ms": 50,
             "reconnect_backoff_max_ms": 1000,
             "socket_connection_setup_timeout_ms": 5000,
-            "max_in_flight_requests_per_connection": _IN_FLIGHT,
+            "request_timeout_ms": 5000,  # of its own requests; ours tell
+            "max_in_flight_requests_per_connection": 2 * _IN_FLIGHT,
         }
         self._net: Any = None
         self._manager: Any = None
@@ -174,6 +176,14 @@ class Connections(Closing):
 
     def ask_each(self, requests: Sequence[tuple[int, Any]], timeout: float) -> list[Any]:
         """The same for (broker, request) pairs, any number for each broker; answers in order."""
+        deadline = time.monotonic() + timeout
+        found: list[Any] = []
+        for first in range(0, len(requests), _IN_FLIGHT):
+            left = max(_AGAIN, deadline - time.monotonic())
+            found += self._asked_at_once(requests[first : first + _IN_FLIGHT], left)
+        return found
+
+    def _asked_at_once(self, requests: Sequence[tuple[int, Any]], timeout: float) -> list[Any]:
         began = time.monotonic()
         found: list[Any] = [None] * len(requests)
         asked = list(range(len(requests)))

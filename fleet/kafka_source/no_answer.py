@@ -40,7 +40,8 @@ def no_answer(error: BaseException | None, timeout: float) -> NoAnswer:
     text = told(error)
     if isinstance(error, _login_errors()):
         return NoAnswer(text, NoAnswerKind.LOGIN)
-    if isinstance(error, ssl.SSLError):
+    ended = ssl.SSLEOFError | ssl.SSLZeroReturnError
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ended):
         return NoAnswer(text, NoAnswerKind.TLS)
     if isinstance(error, errors.IncompatibleBrokerVersion | errors.UnsupportedVersionError):
         return NoAnswer(text, NoAnswerKind.OLD)
@@ -60,6 +61,7 @@ def _login_errors() -> tuple[type[BaseException], ...]:
 _WORDS: Final = (
     (re.compile("ECONNREFUSED"), "nobody listens there"),
     (re.compile("DNS"), "the name is not known"),
+    (re.compile("NodeNotReadyError|UnknownBrokerIdError"), "no connection to it"),
     (re.compile("socket disconnected|closed the connection"), "the broker closed the connection"),
 )
 
@@ -69,6 +71,6 @@ def told(error: BaseException) -> str:
     parts = [error.strerror] if isinstance(error, OSError) and error.strerror else error.args
     text = " ".join(str(part) for part in parts).strip()
     for pattern, words in _WORDS:
-        if pattern.search(text):
+        if pattern.search(f"{type(error).__name__}: {text}"):
             return words
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

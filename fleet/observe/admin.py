@@ -235,8 +235,9 @@ class Observer:
             )
         if error.kind is NoAnswerKind.TLS:
             return Unreachable(
-                f"{place} cannot be reached by TLS ({_short(error)}); check cluster.security.tls: "
-                "ca_file must hold the authority that signed the brokers' certificates"
+                f"{place} cannot be reached by TLS ({_short(error)}); check cluster.security: "
+                "tls.ca_file must hold the authority that signed the brokers' certificates, and "
+                "protocol be the listener's"
             )
         return Unreachable(
             f"{place} does not answer within {self._timeout:g} s ({error}); see whether a broker "

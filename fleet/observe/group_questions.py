@@ -64,7 +64,8 @@ class GroupQuestions:
         failed: dict[int, NoAnswer] = {}
         self._coordinators, self._types = {}, {}
         while asked:
-            answers = self._net.ask({b: ListGroupsRequest() for b in asked}, look.left())
+            requests = {broker: ListGroupsRequest() for broker in asked}
+            answers = self._net.ask(requests, look.part(len(self._net.brokers())))
             asked = []
             for broker, answer in answers.items():
                 failed.pop(broker, None)
@@ -213,7 +214,8 @@ class GroupQuestions:
             for first in range(0, len(groups), way.most)
         ]
         answers = self._net.ask_each(
-            [(broker, way.make(groups)) for broker, way, groups in portions], look.left()
+            [(broker, way.make(groups)) for broker, way, groups in portions],
+            look.part(len({broker for broker, _, _ in portions})),
         )
         for (_, way, groups), answer in zip(portions, answers, strict=True):
             if isinstance(answer, NoAnswer):

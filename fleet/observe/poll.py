@@ -34,6 +34,12 @@ class Poll:
         """Seconds left, at least a little: what is already there can still be taken."""
         return max(LEAST, self.began + self.timeout - self.clock.monotonic())
 
+    def part(self, brokers: int) -> float:
+        """Seconds for one of several rounds of questions, where some of many brokers may be silent
+        and the others be asked more.
+        """
+        return self.left() if brokers == 1 else max(LEAST, self.left() / 3)
+
     def tell(self, failed: Mapping[str, str], what: str) -> None:
         """One sentence for each reason, from name → reason; `what` failed, as "group(s) ..."."""
         by_reason: dict[str, list[str]] = {}

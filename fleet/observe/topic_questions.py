@@ -84,7 +84,11 @@ class TopicQuestions:
         def ask(places: Iterable[Where], leaders: Mapping[Where, int]) -> dict[Where, ListedOffset]:
             # The end that lag is told by counts records of open transactions, too.
             return list_offsets(
-                self._net, leaders, dict.fromkeys(places, at), committed=False, timeout=look.left()
+                self._net,
+                leaders,
+                dict.fromkeys(places, at),
+                committed=False,
+                timeout=look.part(len(set(leaders.values()))),
             )
 
         nobody = dict.fromkeys(wanted, ListedOffset(-1, -1, _NO_LEADER))

@@ -1,12 +1,12 @@
 """All groups of a cluster again and again, for whoever looks every few seconds.
 
 Problem: `Observer.snapshot` describes every group and fetches every group's offsets: 0.2 s of a
-core for 1,000 groups of 48 partitions, and some of the brokers'. Choice: what the offsets topic
+core for 1,000 groups of 48 partitions, and more of the brokers'. Choice: what the offsets topic
 already holds (members, generations, commits) comes from the tail that reads it; only what it cannot
-tell is asked: the listing with each group's state, and starts and ends of the logs in two requests. Where the tail is not current
-(a first reading, a login without Read), the coordinators are asked as before, and the snapshot
-says so. Between looks it remembers what verdicts need: when what changed was committed, and how
-the ages grew. Cost: two ways to the same figures; a test compares them.
+tell is asked: the listing with each group's state, and starts and ends of the logs in two requests.
+Where the tail is not current (a first reading, a login without Read), the coordinators are asked,
+and the snapshot says so. Between looks it remembers what verdicts need: when what changed was
+committed, and how the ages grew. Cost: two ways to the same figures; a test compares them.
 """
 
 from collections import deque

@@ -13,8 +13,9 @@ from fleet.errors import FleetError
 from fleet.observe.admin import Observer
 
 
-def main(bootstrap: str) -> None:
+def main(bootstrap: str, groups: int) -> None:
     """Look until somebody ends it; a look may take two seconds."""
+    names = [f"g{number:04d}" for number in range(groups)]
     observer = Observer(
         cluster="t", config={"bootstrap.servers": bootstrap}, clock=SystemClock(), timeout=2.0
     )
@@ -25,9 +26,10 @@ def main(bootstrap: str) -> None:
             told = {"lags": {g: seen.groups[g].lag for g in seen.facts}, "told": seen.problems}
         except FleetError as error:
             told = {"error": str(error)}
+        told["state"] = observer.state(names[0])  # as a plan does while it waits
+        told["allowed"] = len(observer.allowed(names, []))  # as doctor does
         print(json.dumps({**told, "took": time.monotonic() - began}), flush=True)
-        time.sleep(0.05)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

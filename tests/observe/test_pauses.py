@@ -27,12 +27,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.broker import Broker
 from fleet.clock import SystemClock
 from fleet.log.readers.coordinators import Coordinators
+from fleet.observe.admin import Observer
 from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS, running_broker
 from tests.support.needs import repository
 from tests.support.waiting import until
 
-GROUPS = 30
+GROUPS = 60
 PARTITIONS = 4
 
 
@@ -73,7 +74,12 @@ class Looking:
 
     def __init__(self, bootstrap: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("looking.py")), bootstrap],
+            [
+                sys.executable,
+                str(Path(__file__).with_name("looking.py")),
+                bootstrap,
+                str(GROUPS),
+            ],
             env={**os.environ, "PYTHONPATH": str(repository())},
             stdout=subprocess.PIPE,
             text=True,
@@ -131,6 +137,48 @@ def test_who_looks_outlives_pauses_and_sees_right_after_them(own_broker: Broker)
     finally:
         coordinators.close()
         looking.end()
+
+
+@pytest.mark.long
+def test_one_silent_broker_of_three_hides_its_own_groups_only(tmp_path):
+    """What the others coordinate and lead is told in time, with a sentence about what is not."""
+    cluster = Broker(tmp_path, brokers=3)
+    try:
+        bootstrap = cluster.start(wait=300).bootstrap_servers
+        groups_made(bootstrap, GROUPS, PARTITIONS)
+        look = Observer(
+            cluster="t", config={"bootstrap.servers": bootstrap}, clock=SystemClock(), timeout=6.0
+        )
+        until(lambda: len(look.snapshot().facts) == GROUPS, "all groups")
+        stopped = cluster.status().nodes[0].pid
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            seen = look.snapshot()
+            assert seen.partial
+            assert 0 < len(seen.facts) < GROUPS
+            assert any("groups of one broker are not listed" in each for each in seen.problems)
+            assert seen.took < 30.0  # 4 s where nothing else runs
+            known = {lag for group in seen.facts if (lag := seen.groups[group].lag) is not None}
+            assert known <= {PARTITIONS, PARTITIONS - 1, PARTITIONS - 2}
+            # Who begins now may knock at the silent one first.
+            fresh = Observer(
+                cluster="t",
+                config={"bootstrap.servers": bootstrap},
+                clock=SystemClock(),
+                timeout=6.0,
+            )
+            assert fresh.snapshot().facts
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        until(
+            lambda: (
+                {look.snapshot().groups[f"g{n:04d}"].lag for n in range(GROUPS)} == {PARTITIONS}
+            ),
+            "all of it again",
+        )
+        look.close()
+    finally:
+        cluster.purge()
 
 
 @pytest.mark.long

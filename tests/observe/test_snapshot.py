@@ -1,6 +1,7 @@
 """A snapshot says what Kafka's own ConsumerGroupCommand says, in a handful of requests."""
 
 import gc
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -239,9 +240,13 @@ def kip_848_member(config: dict[str, str], group: str, topic: str) -> Consumer |
 
 
 def test_a_kip_848_group_is_seen_with_its_members(config, topic_of, unique):
-    """Type, server assignor, instance id and owners."""
+    """Type, server assignor, instance id and owners; also where it was of another type before."""
     topic = topic_of("t", 2, 1)
     names = [f"new-{unique}", f"again-{unique}"]
+    before = observer(config)
+    for name in names:
+        commit(config, name, topic, 0)
+    assert [before.state(name) for name in names] == [GroupState.EMPTY] * 2
     group, client = next(
         (name, made) for name in names if (made := kip_848_member(config, name, topic))
     )
@@ -250,6 +255,7 @@ def test_a_kip_848_group_is_seen_with_its_members(config, topic_of, unique):
     assert found.state in {GroupState.STABLE, GroupState.REBALANCING}
     assert [member.instance_id for member in found.members] == [f"{group}-0"]
     assert {state.owner for state in found.partitions} == {found.members[0].member_id}
+    assert before.state(group) in {GroupState.STABLE, GroupState.REBALANCING}
     client.close()
 
 
@@ -427,6 +433,26 @@ def test_a_cluster_that_does_not_answer_is_said_in_time():
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 does not answer within 1 s"):
         look.snapshot()
     assert time.monotonic() - began < 30.0
+
+
+def test_several_threads_share_an_observer(config, topic_of, unique):
+    """They take turns: kafka-python takes one thread at a time."""
+    topic, group = topic_of("t", 2, 5), f"g-{unique}"
+    commit(config, group, topic, 1, 1)
+    look = observer(config)
+    found: list[object] = []
+
+    def ask() -> None:
+        found.extend(
+            (look.snapshot([group]).groups[group].lag, look.state(group)) for _ in range(5)
+        )
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [(8, GroupState.EMPTY)] * 20
 
 
 def test_an_observer_that_is_dropped_closes_its_connections(config):
