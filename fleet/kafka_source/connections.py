@@ -208,7 +208,8 @@ class Connections(Closing):
                 return answer
             if time.monotonic() + _AGAIN >= deadline or not _may_answer_yet(answer):
                 self._lost = True
-                raise answer
+                known = self._manager.failed  # why there is no connection says more
+                raise answer if known is None else no_answer(known, timeout)
             self.pause(_AGAIN)
 
     def _asked_of_any(self, request: Any, timeout: float) -> Any:
