@@ -88,6 +88,7 @@ class Connections(Closing):
             self.close()
         if self._manager is not None:
             return
+        _load()
         from kafka.errors import KafkaError  # noqa: PLC0415 - only where it is asked
         from kafka.net.selector import NetworkSelector  # noqa: PLC0415
 
@@ -133,6 +134,7 @@ class Connections(Closing):
 
         Not more than a few hundred to one broker before the first is answered.
         """
+        _load()
         from kafka.errors import KafkaError  # noqa: PLC0415 - see connect
         from kafka.future import Future  # noqa: PLC0415
 
@@ -245,6 +247,7 @@ class Connections(Closing):
 
         operations: with what this login may do to each topic (KIP-430).
         """
+        _load()
         from kafka.protocol.metadata import MetadataRequest, MetadataResponse  # noqa: PLC0415
 
         named = None
@@ -267,6 +270,15 @@ class Connections(Closing):
         )
         self._manager.cluster.update_metadata(brokers)
         return found
+
+
+def _load() -> None:
+    """All of kafka-python, before any part of it is imported.
+
+    Its parts import each other in circles: of two threads that begin at different ones, one finds
+    half a module.
+    """
+    import kafka  # noqa: F401, PLC0415 - only where it is asked
 
 
 def _answer(sent: Any, timeout: float) -> Any:

@@ -1,6 +1,9 @@
 """A snapshot says what Kafka's own ConsumerGroupCommand says, in a handful of requests."""
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -24,6 +27,7 @@ from fleet.lag.snapshot import rates
 from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.observe.admin import Observer
 from tests.support import commits, kafka_tools
+from tests.support.needs import repository
 
 
 @pytest.fixture
@@ -146,11 +150,15 @@ def test_unknown_without_offsets_and_empty_are_three_answers(config, topic_of, u
     client.subscribe([topic])
     assigned(client, 1)
     names = [f"unknown-{unique}", f"fresh-{unique}", f"empty-{unique}"]
-    unknown, fresh, empty = (observer(config).snapshot(names).groups[name] for name in names)
+    look = observer(config)
+    unknown, fresh, empty = (look.snapshot(names).groups[name] for name in names)
     assert (unknown.exists, unknown.state, unknown.partitions) == (False, GroupState.DEAD, ())
     assert (fresh.exists, fresh.state, fresh.lag) == (True, GroupState.STABLE, None)
     assert [state.committed for state in fresh.partitions] == [None]
     assert (empty.exists, empty.state, empty.lag) == (True, GroupState.EMPTY, 2)
+    # What a login may do is told of a group that does not exist, too.
+    assert all("Read" in held for held in look.allowed(names, []).values())
+    assert len(look.allowed(names, [])) == 3
     client.close()
 
 
@@ -310,6 +318,44 @@ def test_several_threads_share_an_observer(config, topic_of, unique):
     for thread in threads:
         thread.join()
     assert found == [(8, GroupState.EMPTY)] * 20
+
+
+BEGINNING = """
+import threading
+from fleet.clock import SystemClock
+from fleet.errors import Unreachable
+from fleet.observe.admin import Observer
+
+def ask(question):
+    look = Observer(
+        cluster="t", config={"bootstrap.servers": "127.0.0.1:1"}, clock=SystemClock(), timeout=0.2
+    )
+    try:
+        question(look)
+    except Unreachable:
+        pass
+
+questions = [lambda look: look.snapshot(), lambda look: look.allowed(["g"], []),
+             lambda look: look.state("g"), lambda look: look.partitions()]
+threads = [threading.Thread(target=ask, args=(each,)) for each in questions]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_may_begin_at_once():
+    """kafka-python's parts import each other in circles; in a new process it is not loaded yet."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEGINNING],
+        env={**os.environ, "PYTHONPATH": str(repository())},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_observer_that_is_dropped_closes_its_connections(config):
