@@ -40,11 +40,11 @@ class TellingManager(KafkaConnectionManager):  # type: ignore[misc]
             timeout_ms = max(_LEAST_MS, timeout_ms / 2)
         found = super().get_connection(node_id, timeout_ms, **options)
         if found is not known:
-            found.init_future.add_errback(self._tell)
+            found.init_future.add_both(self._tell)
         return found
 
-    def _tell(self, error: BaseException) -> None:
-        self.failed = error
+    def _tell(self, outcome: Any) -> None:
+        self.failed = outcome if isinstance(outcome, BaseException) else None
 
     async def _build_transport(self, node: Any, timeout_at: Any = None) -> Any:
         """As kafka-python's own, but that nothing stays open where it fails."""

@@ -89,6 +89,7 @@ class Connections(Closing):
             self.close()
         if self._manager is not None:
             return
+        _load()
         from kafka.errors import KafkaError  # noqa: PLC0415 - only where it is asked
         from kafka.net.selector import NetworkSelector  # noqa: PLC0415
 
@@ -132,6 +133,7 @@ class Connections(Closing):
 
         Not more than a few hundred to one broker before the first is answered.
         """
+        _load()
         from kafka.errors import KafkaError  # noqa: PLC0415 - see connect
         from kafka.future import Future  # noqa: PLC0415
 
@@ -207,7 +209,8 @@ class Connections(Closing):
                 return answer
             if time.monotonic() + _AGAIN >= deadline or not _may_answer_yet(answer):
                 self._lost = True
-                raise answer
+                known = self._manager.failed  # why there is no connection says more
+                raise answer if known is None else no_answer(known, timeout)
             self.pause(_AGAIN)
 
     def _asked_of_any(self, request: Any, timeout: float) -> Any:
@@ -243,6 +246,7 @@ class Connections(Closing):
 
         operations: with what this login may do to each topic (KIP-430).
         """
+        _load()
         from kafka.protocol.metadata import MetadataRequest, MetadataResponse  # noqa: PLC0415
 
         named = None
@@ -265,6 +269,15 @@ class Connections(Closing):
         )
         self._manager.cluster.update_metadata(brokers)
         return found
+
+
+def _load() -> None:
+    """All of kafka-python, before any part of it is imported.
+
+    Its parts import each other in circles: of two threads that begin at different ones, one finds
+    half a module.
+    """
+    import kafka  # noqa: F401, PLC0415 - only where it is asked
 
 
 def _answer(sent: Any, timeout: float) -> Any:

@@ -1,1 +1,1 @@
-"""What Kafka says now (AdminClient), and what its coordinator's log says of now."""
+"""What Kafka says now, and what its coordinator's log says of now."""

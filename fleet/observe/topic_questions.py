@@ -2,7 +2,7 @@
 
 Problem: lag needs the start and the end of thousands of logs, from whoever leads them, and leaders
 move. Choice: one Metadata of all topics names the leaders; each is asked once for all its
-partitions; where a leader has moved, metadata and offsets are asked once more.
+partitions; where a leader moves, metadata and offsets are asked again, three times at most.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -21,13 +21,18 @@ from fleet.kafka_source.list_offsets import (
     list_offsets,
 )
 from fleet.model import TopicPartition
-from fleet.observe.poll import Poll
+from fleet.observe.poll import LEAST, Poll
 
 Asked = tuple[str, str]
 """("group", name) or ("topic", name)."""
 _ABSENT: Final = 3
 """UNKNOWN_TOPIC_OR_PARTITION."""
 _NO_ID: Final = "0" * 32
+_NO_LEADER: Final = 5
+_MOVING: Final = frozenset({_NO_LEADER, 6, 74, 75, 76})
+"""No leader, another leader, or one that is a step ahead or behind."""
+_AGAIN: Final = 3
+"""Times that a leader that moves is looked for, a tenth of a second apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +98,15 @@ class TopicQuestions:
 
         nobody = dict.fromkeys(wanted, ListedOffset(-1, -1, _NO_LEADER))
         found = nobody | ask(nobody, leaders)
-        moved = [where for where, each in found.items() if each.error > 0]
-        if moved:
+        for _ in range(_AGAIN):
+            moved = [where for where, each in found.items() if each.error in _MOVING]
+            if not moved or look.left() <= LEAST:
+                break
+            self._net.pause(LEAST)
             try:
                 now = leaders_of(self._net.metadata({t for t, _ in moved}, look.left()))
             except NoAnswer:
-                return found
+                break
             found |= ask(moved, now)
         return found
 
@@ -134,9 +142,6 @@ class TopicQuestions:
     ) -> dict[str, Any]:
         answer = self._net.metadata(sorted(topics), look.left(), operations=operations)
         return {topic.name: topic for topic in answer.topics}
-
-
-_NO_LEADER: Final = 5
 
 
 def _why(listed: ListedOffset) -> str:

@@ -67,9 +67,9 @@ class GroupWatcher(Observer):
 
     def _looked(self) -> Snapshot:
         look = self._look()
-        from_log = self._current()
         topics = self._topics(look)
         listed = self._listed(look)
+        from_log = self._current()  # so that it knows every group that is listed
         if from_log and self._tail is not None:
             facts, commits = self._by_log(listed, self._tail)
             self._name_topics(topics)
@@ -107,24 +107,14 @@ class GroupWatcher(Observer):
         groups = {}
         for group in listed:
             state, told = seen.state(group), summaries.get(group)
-            kind = seen.kind(group)
             members = told.members if told else None
             groups[group] = GroupFacts(
                 state=state,
-                type=told.type if told and kind == "unknown" else kind,
+                type=seen.kind(group),
                 members=0 if state is GroupState.EMPTY else members,
                 generation=told.generation if told else None,
                 changed_at=changed.get(group),
             )
-        for group, told in summaries.items():
-            if group not in groups and told.type in {"share", "streams"}:
-                groups[group] = GroupFacts(
-                    state=GroupState.UNKNOWN,
-                    type=told.type,
-                    members=told.members,
-                    generation=told.generation,
-                    changed_at=changed.get(group),
-                )
         chosen = tail.chosen
         return {g: facts for g, facts in groups.items() if chosen(g)}, tail.commits()
 

@@ -6,6 +6,7 @@ of Fleet nothing but what an observer is, so that it also runs beside an older F
 
 import json
 import sys
+import threading
 import time
 
 from fleet.clock import SystemClock
@@ -13,21 +14,33 @@ from fleet.errors import FleetError
 from fleet.observe.admin import Observer
 
 
+def observer(bootstrap: str) -> Observer:
+    """One whose looks may take two seconds."""
+    config = {"bootstrap.servers": bootstrap}
+    return Observer(cluster="t", config=config, clock=SystemClock(), timeout=2.0)
+
+
+def describe(bootstrap: str, names: list[str]) -> None:
+    """Describe them all, as doctor does, until the process ends."""
+    own = observer(bootstrap)
+    while True:
+        own.allowed(names, [])
+        time.sleep(0.02)
+
+
 def main(bootstrap: str, groups: int) -> None:
-    """Look until somebody ends it; a look may take two seconds."""
+    """Look until somebody ends it."""
     names = [f"g{number:04d}" for number in range(groups)]
-    observer = Observer(
-        cluster="t", config={"bootstrap.servers": bootstrap}, clock=SystemClock(), timeout=2.0
-    )
+    threading.Thread(target=describe, args=(bootstrap, names), daemon=True).start()
+    own = observer(bootstrap)
     while True:
         began = time.monotonic()
         try:
-            seen = observer.snapshot()
+            seen = own.snapshot()
             told = {"lags": {g: seen.groups[g].lag for g in seen.facts}, "told": seen.problems}
         except FleetError as error:
             told = {"error": str(error)}
-        told["state"] = observer.state(names[0])  # as a plan does while it waits
-        told["allowed"] = len(observer.allowed(names, []))  # as doctor does
+        told["state"] = own.state(names[0])  # as a plan does while it waits
         print(json.dumps({**told, "took": time.monotonic() - began}), flush=True)
 
 

@@ -1,8 +1,7 @@
 """A broker that pauses, is killed and comes back: who looks at it lives on, and sees right after.
 
-With librdkafka's admin client the looking process ended by an assertion (librdkafka #4605): seen
-in 3 of 3 runs of the short form. The long form is issue 15's: an exporter on 1,000 groups of 48
-partitions, 30 minutes (or FLEET_PAUSES_MINUTES).
+With librdkafka's admin client such a process may end by an assertion (librdkafka #4605). The long
+form: an exporter on 1,000 groups of 48 partitions, 30 minutes (or FLEET_PAUSES_MINUTES).
 """
 
 import json

@@ -1,6 +1,9 @@
 """A snapshot says what Kafka's own ConsumerGroupCommand says, in a handful of requests."""
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -12,7 +15,6 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     Producer,
-    ShareConsumer,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -24,10 +26,8 @@ from fleet.lag.end_history import EndHistory
 from fleet.lag.snapshot import rates
 from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.observe.admin import Observer
-from tests.observe.foreign_member import ForeignMember
 from tests.support import commits, kafka_tools
-from tests.support.streams_member import StreamsMember, settle
-from tests.support.waiting import until
+from tests.support.needs import repository
 
 
 @pytest.fixture
@@ -150,11 +150,15 @@ def test_unknown_without_offsets_and_empty_are_three_answers(config, topic_of, u
     client.subscribe([topic])
     assigned(client, 1)
     names = [f"unknown-{unique}", f"fresh-{unique}", f"empty-{unique}"]
-    unknown, fresh, empty = (observer(config).snapshot(names).groups[name] for name in names)
+    look = observer(config)
+    unknown, fresh, empty = (look.snapshot(names).groups[name] for name in names)
     assert (unknown.exists, unknown.state, unknown.partitions) == (False, GroupState.DEAD, ())
     assert (fresh.exists, fresh.state, fresh.lag) == (True, GroupState.STABLE, None)
     assert [state.committed for state in fresh.partitions] == [None]
     assert (empty.exists, empty.state, empty.lag) == (True, GroupState.EMPTY, 2)
+    # What a login may do is told of a group that does not exist, too.
+    assert all("Read" in held for held in look.allowed(names, []).values())
+    assert len(look.allowed(names, [])) == 3
     client.close()
 
 
@@ -208,126 +212,6 @@ def test_age_and_rates_come_from_looks_before(config, topic_of, unique):
     assert produced is not None
     assert 0 < produced < 20
     assert consumed == 0.0
-
-
-def kip_848_member(config: dict[str, str], group: str, topic: str) -> Consumer | None:
-    """A static member with all partitions; None where its join was refused (111).
-
-    A busy broker may answer the first heartbeat too late, and refuses the repeated one, for the
-    instance id is that of the member that it made for the first.
-    """
-    client = Consumer(
-        {
-            **config,
-            "group.id": group,
-            "group.protocol": "consumer",
-            "group.instance.id": f"{group}-0",
-            "auto.offset.reset": "earliest",
-            "topic.metadata.refresh.interval.ms": 1000,  # the topic is this moment's
-            "log_level": 0,
-        }
-    )
-    client.subscribe([topic])
-    end = time.monotonic() + 120
-    while len(client.assignment()) < 2:
-        assert time.monotonic() < end, client.assignment()
-        message = client.poll(0.1)
-        error = None if message is None else message.error()
-        if error is not None and "instance ID is still used" in error.str():
-            client.close()
-            return None
-    return client
-
-
-def test_a_kip_848_group_is_seen_with_its_members(config, topic_of, unique):
-    """Type, server assignor, instance id and owners; also where it was of another type before."""
-    topic = topic_of("t", 2, 1)
-    names = [f"new-{unique}", f"again-{unique}"]
-    before = observer(config)
-    for name in names:
-        commit(config, name, topic, 0)
-    assert [before.state(name) for name in names] == [GroupState.EMPTY] * 2
-    group, client = next(
-        (name, made) for name in names if (made := kip_848_member(config, name, topic))
-    )
-    found = observer(config).snapshot([group]).groups[group]
-    assert (found.type, found.assignor) == ("consumer", "uniform")
-    assert found.state in {GroupState.STABLE, GroupState.REBALANCING}
-    assert [member.instance_id for member in found.members] == [f"{group}-0"]
-    assert {state.owner for state in found.partitions} == {found.members[0].member_id}
-    assert before.state(group) in {GroupState.STABLE, GroupState.REBALANCING}
-    client.close()
-
-
-def test_every_kind_of_group_is_seen(broker, config, topic_of, unique):
-    """Share and streams groups with type, state, members and what these read; Connect's, too."""
-    topic = topic_of("t", 3, 4)
-    shared, streams, connect = (f"{each}-{unique}" for each in ("share", "streams", "connect"))
-    client = ShareConsumer({**config, "group.id": shared, "log_level": 0})
-    client.subscribe([topic])
-    member = StreamsMember(broker.bootstrap_servers, streams, topic)
-    settle([member], 3)
-    foreign = ForeignMember(broker.bootstrap_servers, connect, protocol_type="connect")
-    look = observer(config)
-    end = time.monotonic() + 120
-    found = look.snapshot()
-    while not found.members.get(shared) and time.monotonic() < end:
-        client.poll(0.2)
-        found = look.snapshot()
-    assert found.problems == ()
-    told = {name: found.groups[name] for name in (shared, streams, connect)}
-    assert {name: (each.exists, each.type, each.state) for name, each in told.items()} == {
-        shared: (True, "share", GroupState.STABLE),
-        streams: (True, "streams", GroupState.STABLE),
-        connect: (True, "connect", GroupState.STABLE),
-    }
-    assert [len(each.members) for each in told.values()] == [1, 1, 1]
-    everything = frozenset(TopicPartition(topic, number) for number in range(3))
-    assert told[streams].members[0].partitions == everything
-    assert told[connect].members[0].partitions == frozenset()
-    assert told[shared].assignor == "simple"
-    # By name, as a plan asks; and by an observer that never listed.
-    assert look.snapshot([shared]).groups[shared].type == "share"
-    assert [observer(config).state(name) for name in told] == [GroupState.STABLE] * 3
-    client.close()
-    member.leave()
-    foreign.close()
-
-
-def test_a_damaged_assignment_costs_its_member_only(broker, config, unique):
-    """The coordinator takes any bytes; the group is there, and the member owns nothing."""
-    group = f"damaged-{unique}"
-    member = ForeignMember(
-        broker.bootstrap_servers, group, protocol_type="consumer", assignment=b"\0\1\0\0\xff"
-    )
-    seen = observer(config).snapshot([group])
-    assert seen.groups[group].state is GroupState.STABLE
-    assert [each.partitions for each in seen.groups[group].members] == [frozenset()]
-    (problem,) = seen.problems
-    assert "assignment is damaged" in problem
-    assert f"{member.member_id} of {group}" in problem
-    member.close()
-
-
-def test_what_a_share_group_has_done_is_its_offset(config, topic_of, unique):
-    """Lag counts from the first record that is not yet done with."""
-    topic, group = topic_of("t", 1, 0), f"done-{unique}"
-    client = ShareConsumer({**config, "group.id": group, "log_level": 0})
-    client.subscribe([topic])
-    look, producer = observer(config), Producer(config)
-    until(lambda: (client.poll(0.2), look.state(group))[1] is GroupState.STABLE, "a member")
-
-    def lag() -> int | None:
-        producer.produce(topic, b"x", partition=0)
-        producer.flush(10)
-        client.poll(0.5)  # what it gave before is done with
-        return look.snapshot([group]).groups[group].lag
-
-    until(lambda: lag() is not None, "an offset")
-    (state,) = look.snapshot([group]).groups[group].partitions
-    assert state.committed is not None
-    assert state.lag == state.log_end - state.committed
-    client.close()
 
 
 def sent_by(monkeypatch) -> list[Any]:
@@ -387,25 +271,6 @@ def test_one_groups_look_asks_for_no_other(config, topic_of, unique, monkeypatch
     assert {type(each).__name__ for each in sent} == {"MetadataRequest", "ListGroupsRequest"}
 
 
-def test_brokers_of_long_ago_are_asked_one_group_at_a_time(config, topic_of, unique):
-    """Kafka 2.4 knows neither many groups in a request nor a group's type: the same figures."""
-    topic = topic_of("t", 1, 5)
-    groups = [f"old-{unique}-{number}" for number in range(3)]
-    for group in groups:
-        commit(config, group, topic, 2)
-    look = observer(config)
-    look._net._config["api_version"] = (2, 4)  # it speaks no newer version then
-    seen = look.snapshot(groups)
-    assert seen.problems == ()
-    assert [(seen.groups[g].type, seen.groups[g].lag) for g in groups] == [("classic", 3)] * 3
-    assert {seen.groups[g].state for g in groups} == {GroupState.EMPTY}
-    assert [look.state(g) for g in (groups[0], f"none-{unique}")] == [
-        GroupState.EMPTY,
-        GroupState.DEAD,
-    ]
-    assert "Read" in look.allowed([f"none-{unique}"], [])["group", f"none-{unique}"]
-
-
 def test_no_groups_asked_for_gives_topics_only(config, topic_of):
     """An empty collection is not "all"."""
     topic = topic_of("t", 2, 1)
@@ -453,6 +318,44 @@ def test_several_threads_share_an_observer(config, topic_of, unique):
     for thread in threads:
         thread.join()
     assert found == [(8, GroupState.EMPTY)] * 20
+
+
+BEGINNING = """
+import threading
+from fleet.clock import SystemClock
+from fleet.errors import Unreachable
+from fleet.observe.admin import Observer
+
+def ask(question):
+    look = Observer(
+        cluster="t", config={"bootstrap.servers": "127.0.0.1:1"}, clock=SystemClock(), timeout=0.2
+    )
+    try:
+        question(look)
+    except Unreachable:
+        pass
+
+questions = [lambda look: look.snapshot(), lambda look: look.allowed(["g"], []),
+             lambda look: look.state("g"), lambda look: look.partitions()]
+threads = [threading.Thread(target=ask, args=(each,)) for each in questions]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_may_begin_at_once():
+    """kafka-python's parts import each other in circles; in a new process it is not loaded yet."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEGINNING],
+        env={**os.environ, "PYTHONPATH": str(repository())},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_observer_that_is_dropped_closes_its_connections(config):
