@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaException, Message, Producer
@@ -26,7 +26,11 @@ from fleet.slots.sqlite import SqliteStore
 from fleet.testbed.held import read_topics
 from tests.conftest import RunningBroker
 from tests.support.declared import group_spec, settings_of
+from tests.support.memory_kafka import MemoryKafka
 from tests.support.waiting import sizes, stored, until
+
+if TYPE_CHECKING:
+    from tests.worker.driving import Drive
 
 LEASE = 3.0
 JOB = """
@@ -261,6 +265,36 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True)
             if line.endswith("\n")]  # fmt: skip
+
+
+@pytest.fixture
+def kafka() -> MemoryKafka:
+    """A cluster in memory: a topic of two partitions with three records in each."""
+    made = MemoryKafka()
+    made.make("t", 2)
+    for number in range(2):
+        made.produce(TopicPartition("t", number), b"a", b"b", b"c")
+    return made
+
+
+@pytest.fixture
+def drive(kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Drive]":
+    """Starts members of one worker section each, with partitions; ends them."""
+    from tests.worker.driving import Driven
+
+    made: list[Driven] = []
+
+    def new(*tps: TopicPartition, **worker: Any) -> Driven:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(Driven(kafka, folder, monkeypatch, **worker))
+        made[-1].member.start()
+        kafka.assign(*tps)
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.end()
 
 
 @pytest.fixture(scope="session")
