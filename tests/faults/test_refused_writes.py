@@ -102,9 +102,7 @@ def test_nobody_takes_a_slot_of_the_living(
     """For four leases no write goes through: all members stay, each record is processed once."""
     group = leased
     names = ("w1", "w2", "w3")
-    for name in names:
-        group.start(name, batch={"max_wait": "200ms"}, **WAYS[way])
-    group.warm(*names)
+    group.standbys(*names, batch={"max_wait": "200ms"}, **WAYS[way])
     group.produce(40)
     group.open(0, 1)
     group.drained()

@@ -36,22 +36,30 @@ LEASE = 3.0
 JOB = """
 import json, os, time
 
-def process(df, context):
-    if context.warm:
-        return
+
+def write_journal(df, context):
     got = df.select("key", "value").toArrow()
     rows = [int(key) for key in got["key"].to_pylist() if key is not None]
     ranges = [(r.topic, r.partition, r.start, r.end, r.id) for r in context.ranges]
-    line = {"worker": context.worker, "attempt": context.attempt, "ranges": ranges, "rows": rows}
-    with open(os.environ["JOURNAL"], "a") as journal:
-        journal.write(json.dumps(line) + "\\n")
-    if b"poison" in got["value"].to_pylist():
+    line = {"at": time.time(), "worker": context.worker, "attempt": context.attempt,
+            "ranges": ranges, "rows": rows}
+    handle = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(handle, (json.dumps(line) + "\\n").encode())  # whole, whoever else writes
+    os.close(handle)
+    return got["value"].to_pylist()
+
+
+def process(df, context):
+    if context.warm:
+        return
+    if b"poison" in write_journal(df, context):
         raise ValueError("poison")
     time.sleep(float(os.environ.get("SECONDS_EACH", "0")))
     if os.environ.get("PARQUET"):
         from fleet.worker.sinks import write_parquet
         write_parquet(df.select("topic", "partition", "offset"), os.environ["PARQUET"], context)
 """
+"""A test's own job may write the same journal: `from worker_job import write_journal`."""
 
 
 class Group:
@@ -126,6 +134,12 @@ class Group:
         """What a worker's environment has beside ours."""
         del name
         return {"FLEET_HOME": str(self._home)}
+
+    def standbys(self, *names: str, **how: Any) -> None:
+        """Start these, all alike, and wait until they are warm."""
+        for name in names:
+            self.start(name, **how)
+        self.warm(*names)
 
     def warm(self, *names: str) -> None:
         """Wait until these are standbys."""
