@@ -10,7 +10,8 @@ from fleet.act.spark_server import TOKEN_ENV
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube, image
 from tests.support.pod_shop import PodShop
-from tests.support.spark_cluster import connect_server, free_port, standalone
+from tests.support.ports import free_port
+from tests.support.spark_cluster import connect_server, standalone
 from tests.support.workshop import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.spark, pytest.mark.long]
