@@ -33,7 +33,7 @@ act: config decide slots system
 act.change: act act.steps config slots
 act.local: act config decide slots system
 act.steps: act config decide slots
-bench: act act.local broker history history.tables kafka_source log log.readers manager observe
+bench: act act.local broker history history.tables log log.readers manager observe
     security slots system testbed worker
 broker: config security system
 commands: manager slots
@@ -52,7 +52,7 @@ demo: broker decide log.readers manager security slots system testbed worker
 exporter: decide.storms lag log.readers manager observe slots system
 history: history.tables kafka_source lag log log.replay
 history.tables: system
-kafka_source: config
+kafka_source: config system
 kubernetes: config decide kubernetes.client kubernetes.deployment kubernetes.leases
     kubernetes.manifests slots worker
 kubernetes.client: decide slots system
@@ -62,13 +62,13 @@ kubernetes.leases: kubernetes.client slots
 kubernetes.manifests: act config kubernetes.client kubernetes.leases report system
 lag:
 log:
-log.readers: lag log log.replay system
+log.readers: kafka_source lag log log.replay system
 log.replay: lag log
 manager: act act.change act.local act.steps broker config decide decide.storms history
     history.tables kafka_source lag log log.readers log.replay observe report security slots
     system worker worker.batch
-observe: lag log log.readers log.replay
-report: config
+observe: kafka_source lag log log.readers log.replay
+report: config decide
 security: config
 slots:
 system: config
@@ -125,7 +125,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
         "fleet.testbed",
         "fleet.bench",
     ),
-    "kafka": ("fleet.act.kafka",),
+    "kafka": ("fleet.act.kafka", "fleet.kafka_source"),
     "pyspark": (
         "fleet.kafka_source",
         "fleet.history",
