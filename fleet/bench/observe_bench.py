@@ -2,10 +2,10 @@
 
 Problem: tools that ask per group are quick with ten groups; what counts is a thousand, and then
 five. Choice: groups with a commit in every partition are made through the admin API, some with
-real members that commit all the time; the ordinary ways are measured first (describe all, then
-offsets one group at a time; the same with all calls in flight, as this project's own snapshot
-does it), then a real `fleet exporter` process: its looks, a scrape every half second over HTTP,
-and its highest memory. What it tells is compared with what was made. Cost: about a minute.
+real members that commit all the time; other ways are measured first (describe all, then offsets
+one group at a time; this project's own snapshot, which asks the coordinators about many groups in
+each request), then a real `fleet exporter` process: its looks, a scrape every half second over
+HTTP, and its highest memory. What it tells is compared with what was made. Cost: about a minute.
 """
 
 import os

@@ -64,7 +64,7 @@ class Member:
 
 
 class GroupState(StrEnum):
-    """Kafka's; REBALANCING is KIP-848's Assigning/Reconciling (librdkafka says UNKNOWN)."""
+    """Kafka's; REBALANCING is KIP-848's Assigning and Reconciling, and Streams' NotReady."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -83,7 +83,7 @@ class GroupSnapshot:
     exists: bool
     state: GroupState
     type: str
-    """classic | consumer | share | streams | unknown."""
+    """classic | consumer | share | streams | another protocol of a classic group | unknown."""
     assignor: str | None
     members: tuple[Member, ...]
     partitions: tuple[PartitionState, ...]
