@@ -27,6 +27,8 @@ _SECTIONS = re.compile(r"protocol\.md((?:[\s,;(]+(?:and |to )?(?:R\d+|\d\.\d{1,2
 _STRAY = re.compile(r"\bDESIGN\b|(?<!design/)\b(?:rules|protocol)\.md")
 """Documents that are not here, or pages of docs/design without their folder."""
 _NAMED = re.compile(r"\bDESIGN\b|\b(?:rules|protocol)\.md|\b[Rr]ules? \d")
+_ANY = re.compile(r"(?<![\w\])`])\[[1-9]|\.md|DESIGN|[Rr]ule")
+"""What every citation has in it."""
 _BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 
@@ -129,7 +131,13 @@ def test_make_refuses_an_old_python(tmp_path) -> None:
 
 @cache
 def _constants(path: Path) -> tuple[tuple[tuple[int, str], ...], tuple[tuple[int, str], ...]]:
-    """Strings that stand alone (docstrings), and all others, each with its line."""
+    """Strings that stand alone (docstrings), and all others, each with its line.
+
+    Nothing of files that cite nothing anywhere: to parse them is what takes time.
+    """
+    text = path.read_text(encoding="utf-8")
+    if not _ANY.search(text):
+        return (), ()
     alone: list[tuple[int, str]] = []
     others: list[tuple[int, str]] = []
 
@@ -143,14 +151,14 @@ def _constants(path: Path) -> tuple[tuple[tuple[int, str], ...], tuple[tuple[int
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    visit(ast.parse(path.read_text(encoding="utf-8")))
+    visit(ast.parse(text))
     return tuple(alone), tuple(others)
 
 
 def _comments(path: Path) -> list[tuple[int, str]]:
     text = path.read_text(encoding="utf-8")
     if not re.search(r"#.*(?:\[\d|\.md|DESIGN)", text):
-        return []  # most files: splitting into tokens is what takes time
+        return []  # most files: splitting into tokens takes longer still
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return [(each.start[0], each.string) for each in tokens if each.type == tokenize.COMMENT]
 
@@ -272,5 +280,5 @@ def test_messages_cite_nothing() -> None:
 
 def _help(path: Path) -> tuple[tuple[int, str], ...]:
     """The module's docstring, where it is what --help prints."""
-    alone = _constants(path)[0]
-    return alone[:1] if "description=__doc__" in path.read_text(encoding="utf-8") else ()
+    printed = "description=__doc__" in path.read_text(encoding="utf-8")
+    return _constants(path)[0][:1] if printed else ()

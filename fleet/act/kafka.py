@@ -1,4 +1,4 @@
-"""Every write to the cluster's administration: leaves, topics, groups, a group's settings.
+"""Every write to the cluster's administration: leaves, topics, a group's settings.
 
 Problem: k static members leave in one rebalance only if one LeaveGroup request names them all,
 and librdkafka sends none for static members, let alone a batch. Choice: kafka-python's admin
@@ -135,26 +135,6 @@ class GroupAdmin(Closing):
             lambda client: client.wait_for_topics([name], timeout_ms=_ONE_REQUEST_MS),
             needs=f"Describe on topic {name}",
         )
-        return True
-
-    def delete_group(self, group: str) -> bool:
-        """Delete an empty group with its offsets; False where there is no such group."""
-
-        def send(client: KafkaAdminClient) -> str:
-            answer = str(client.delete_groups([group])[group])  # "OK" or an error class's name
-            error = getattr(errors, answer, errors.NoError)
-            if issubclass(error, (*_PASSING, *_DENIED)):
-                raise error
-            return answer
-
-        answer = self._ask(f"delete group {group}", send, needs=f"Delete on group {group}")
-        if answer == errors.GroupIdNotFoundError.__name__:
-            return False
-        if answer != "OK":
-            raise FleetError(
-                f"group {group} was not deleted: {answer}; only an empty group can be, so stop its "
-                "members first"
-            )
         return True
 
     def group_setting(self, group: str, name: str) -> str | None:

@@ -1,7 +1,6 @@
 """One group on which changes are performed."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,8 @@ import pytest
 from fleet.act.change.performer import Performer
 from fleet.model import Step, StepKind
 from fleet.slots import Change, Gate, Slot
-from fleet.slots.sqlite import SqliteStore
+from fleet.slots.memory import Memory, MemoryBackend
+from fleet.slots.store import Store
 from tests.acting.standbys import GROUP, Behaviour, Crowd, Turning
 from tests.support.declared import group_spec
 from tests.support.plans import plan_of, step_of
@@ -40,9 +40,9 @@ class Ledger:
 class Scene:
     """A manager, its store, and a crowd of workers."""
 
-    def __init__(self, folder: Path, **spec: Any) -> None:
+    def __init__(self, **spec: Any) -> None:
         self.clock = Turning()
-        self.folder = folder
+        self.memory = Memory()
         self.store = self.opened()
         rollout = {"bake": 10, **spec.pop("rollout", {})}
         usual = {"replicas": {"min": 0, "max": 9, "standby": 1}, "rollout": rollout}
@@ -53,9 +53,9 @@ class Scene:
         self.told: list[str] = []
         self.actor = 0
 
-    def opened(self) -> SqliteStore:
+    def opened(self) -> Store:
         """The store, once more."""
-        return SqliteStore(self.folder / "fleet.db", cluster="main", clock=self.clock)
+        return Store(MemoryBackend(self.memory, clock=self.clock), clock=self.clock)
 
     def performer(self) -> Performer:
         crowd: Any = self.crowd
@@ -106,12 +106,12 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Callable[..., Scene]]:
+def scene() -> Iterator[Callable[..., Scene]]:
     """Makes one, of a spec."""
     made: list[Scene] = []
 
     def new(**spec: Any) -> Scene:
-        made.append(Scene(tmp_path, **spec))
+        made.append(Scene(**spec))
         return made[-1]
 
     yield new

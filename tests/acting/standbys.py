@@ -13,7 +13,7 @@ from fleet.model import GroupState
 from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
 from fleet.slots import Phase, Slot, WorkerProcess
-from fleet.slots.sqlite import SqliteStore
+from fleet.slots.store import Store
 from fleet.worker.slot.eligibility import candidates
 from fleet.worker.slot.leave_completion import all_drained
 from fleet.worker.slot.slot_lease import SlotWatcher
@@ -72,7 +72,7 @@ class Turning(ManualClock):
 class Crowd:
     """All workers of one group: its runtime, and its coordinator's records."""
 
-    store: SqliteStore
+    store: Store
     clock: Turning
     static: bool = True
     people: dict[str, Worker] = field(default_factory=dict)

@@ -5,7 +5,6 @@ member is replaced. Counted against Kafka's own DumpLogSegments [33].
 """
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -34,6 +33,7 @@ from fleet.manager.cycle import Fleet
 from fleet.manager.past import past_of
 from fleet.model.rebalances import Cause
 from tests.support import kafka_tools
+from tests.support.command import answer, said
 from tests.support.waiting import until
 
 PARTITIONS = 6
@@ -138,20 +138,6 @@ def group(folder, monkeypatch) -> str:
     monkeypatch.setenv("FLEET_HOME", str(folder / "home"))
     monkeypatch.delenv("FLEET_CONFIG", raising=False)
     return (folder / "group").read_text()
-
-
-def said(capsys, *arguments, code=0):
-    """(stdout, stderr) of a command; its exit code is as expected."""
-    capsys.readouterr()
-    got = cli.run(list(arguments))
-    captured = capsys.readouterr()
-    assert got == code, captured
-    return captured.out, captured.err
-
-
-def answer(capsys, *arguments):
-    """The JSON a command prints."""
-    return json.loads(said(capsys, *arguments, "-o", "json")[0])
 
 
 def test_rebalances_are_those_that_kafkas_own_tool_shows(broker, group, capsys):

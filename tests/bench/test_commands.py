@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fleet import cli
 from fleet.broker import Broker
+from tests.support.command import process
 from tests.support.kafka_tools import generations
 
 
@@ -24,13 +23,7 @@ def test_help_states_the_goals(name, capsys):
 
 def bench(home, *arguments):
     """Run one benchmark; (exit code, answer)."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fleet", "bench", *arguments, "-o", "json"],
-        env={**os.environ, "FLEET_HOME": str(home)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    done = process("bench", *arguments, "-o", "json", home=home)
     assert not _running(home), "nothing is left running"
     return done.returncode, json.loads(done.stdout)
 

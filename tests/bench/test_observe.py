@@ -1,9 +1,6 @@
 """`fleet bench observe`: its answer, and one small real run."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +9,7 @@ from fleet.bench.figures import spread
 from fleet.bench.observe_bench import ObserveOptions, ObserveResult, Size, _value
 from fleet.commands.bench.bench_observe import as_json
 from fleet.commands.invocation import SCHEMA_VERSION
+from tests.support.command import process
 from tests.support.json_contract import documented, shape
 
 
@@ -65,13 +63,7 @@ def test_help_states_the_goals(capsys):
 @pytest.mark.broker
 def test_observe_for_real(tmp_path):
     """The goals, with all figures right."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fleet", "bench", "observe", "--groups", "1000", "-o", "json"],
-        env={**os.environ, "FLEET_HOME": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    done = process("bench", "observe", "--groups", "1000", "-o", "json", home=tmp_path)
     answer = json.loads(done.stdout)
     assert done.returncode == 0, answer["goals"]
     assert answer["sizes"][0]["right"]

@@ -4,9 +4,7 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.broker import Broker, embedded_bootstrap
 from fleet.broker import embedded as cluster
 from fleet.errors import ConfigError, FleetError, Refused, SchemaTooNew, Unreachable
+from tests.support.command import process
 
 pytestmark = pytest.mark.broker
 
@@ -249,14 +248,7 @@ def test_state_that_cannot_be_read(tmp_path, text, error, message) -> None:
 
 def test_command(tmp_path) -> None:
     """The address is printed, status as JSON is a contract, logs and stop do what they say."""
-    environ = {**os.environ, "FLEET_HOME": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
-
-    def fleet(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "fleet", "broker", *args],
-            env=environ, capture_output=True, text=True, check=False, timeout=90,
-        )  # fmt: skip
-
+    fleet = partial(process, "broker", home=tmp_path)
     try:
         assert fleet("logs").returncode == 1
         started = fleet("start", "--set", "offsets.topic.num.partitions=3")

@@ -4,9 +4,6 @@ No worker is started here; what changes a running fleet is in tests/promises and
 """
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from fleet.clock import SystemClock
 from fleet.manager.cycle import Fleet
 from fleet.model import StepKind
 from fleet.system.home_processes import home_processes
+from tests.support.command import answer, process, said
 from tests.support.commits import commit
 from tests.support.plans import plan_of, step_of
 
@@ -87,24 +85,6 @@ class Live:
         plan = plan_of(step_of(StepKind.WARM, ()), id="left", cluster="live", group=self.ours)
         with Fleet.open(Path("fleet.yaml"), clock=SystemClock()) as fleet:
             assert fleet.store.begin_change(plan, actor="killed@there:1", started_at=1.0)
-
-
-def answer(capsys, *arguments: str, code: int = 0) -> dict:
-    """The JSON a command prints; its exit code is as expected."""
-    capsys.readouterr()
-    assert cli.run([*arguments, "-o", "json"]) == code
-    found = json.loads(capsys.readouterr().out)
-    assert found["schema_version"] == 1
-    return found
-
-
-def said(capsys, *arguments: str, code: int = 0) -> tuple[str, str]:
-    """(stdout, stderr) of a command; its exit code is as expected."""
-    capsys.readouterr()
-    got = cli.run(list(arguments))
-    captured = capsys.readouterr()
-    assert got == code, captured
-    return captured.out, captured.err
 
 
 def test_status_shows_ours_and_theirs(cluster, capsys):
@@ -310,14 +290,7 @@ def test_an_unfinished_change_is_found_and_given_up(cluster, capsys):
 
 def test_a_process_of_its_own_answers_the_same(cluster):
     """`python -m fleet`: stdout is the JSON alone, nothing is on stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fleet", "status", "-o", "json"],
-        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = process("status", "-o", "json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["cluster"] == "live"
 

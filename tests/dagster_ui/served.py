@@ -14,7 +14,7 @@ from typing import Any
 
 from fleet.system import processes
 from fleet.system.processes import ProcessId
-from tests.dagster_ui.ports import free_port
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]

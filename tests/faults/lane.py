@@ -39,19 +39,14 @@ FIRST_START = 180.0
 MOST_SLOTS = 3
 BATCH = 20
 JOB = """
-import json, os, random, time
+import random, time
+from worker_job import write_journal
 
 
 def process(df, context):
-    if context.warm:
-        return
-    rows = [int(key) for key in df.select("key").toArrow()["key"].to_pylist()]
-    ranges = [(r.topic, r.partition, r.start, r.end, r.id) for r in context.ranges]
-    line = {"at": time.time(), "worker": context.worker, "ranges": ranges, "rows": rows}
-    handle = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.write(handle, (json.dumps(line) + "\\n").encode())
-    os.close(handle)
-    time.sleep(random.uniform(0, 0.4))
+    if not context.warm:
+        write_journal(df, context)
+        time.sleep(random.uniform(0, 0.4))
 """
 CONSUMER = "consumer"
 """In the place of an assignor: KIP-848."""

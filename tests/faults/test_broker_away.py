@@ -67,16 +67,15 @@ def test_an_observer_of_before_sees_groups_after(own_broker: Broker, unique: str
 def test_the_group_goes_on(away: Group, own_broker: Broker, down: float):
     """Nothing lost, the batch in hand at most twice, and no rebalance: the broker was down, too."""
     group = away
-    for name in ("w1", "w2"):
-        group.start(
-            name,
-            env={"SECONDS_EACH": "0.3"},
-            session_timeout=f"{SESSION:g}s",
-            heartbeat_interval="2s",
-            max_poll_interval="30s",
-            batch={"max_wait": "300ms", "inline": 50},
-        )
-    group.warm("w1", "w2")
+    group.standbys(
+        "w1",
+        "w2",
+        env={"SECONDS_EACH": "0.3"},
+        session_timeout=f"{SESSION:g}s",
+        heartbeat_interval="2s",
+        max_poll_interval="30s",
+        batch={"max_wait": "300ms", "inline": 50},
+    )
     group.open(0, 1)
     group.produce(80)
     group.drained()

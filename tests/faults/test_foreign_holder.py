@@ -81,8 +81,7 @@ def foreigner(broker: RunningBroker, group: Group, *, times: int) -> Iterator[Fo
 
 def test_once_is_cured_and_twice_shuts_the_slot(group: Group, broker: RunningBroker):
     """One 82: the same slot is joined again, nothing lost; a second one: shut, with a sentence."""
-    group.start("w1")
-    group.warm("w1")
+    group.standbys("w1")
     group.open(0)
     group.produce(40)
     group.drained()
@@ -108,8 +107,7 @@ def test_once_is_cured_and_twice_shuts_the_slot(group: Group, broker: RunningBro
     assert f"another process uses the instance id {group.name}-0 (82 twice" in end["reason"]
     assert "another process uses the instance id" in (group.slot(0).error or "")
     assert group.slot(0).holder is None
-    group.start("w2")
-    group.warm("w2")
+    group.standbys("w2")
     time.sleep(2)
     assert group.slot(0).holder is None, "nobody takes a shut slot"
     assert shown(group) == ["foreign holder"]

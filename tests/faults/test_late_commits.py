@@ -27,8 +27,9 @@ TERMS = {
     "batch": {"max_wait": "100ms"},
 }
 JOB = """
-import json, os, signal, time
+import os, signal, time
 from pathlib import Path
+from worker_job import write_journal
 
 FOLDER = Path(os.environ["FOLDER"])
 
@@ -36,11 +37,7 @@ FOLDER = Path(os.environ["FOLDER"])
 def process(df, context):
     if context.warm:
         return
-    rows = [int(key) for key in df.select("key").toArrow()["key"].to_pylist()]
-    ranges = [(r.topic, r.partition, r.start, r.end, r.id) for r in context.ranges]
-    line = {"worker": context.worker, "attempt": context.attempt, "ranges": ranges, "rows": rows}
-    with open(os.environ["JOURNAL"], "a") as journal:
-        journal.write(json.dumps(line) + "\\n")
+    write_journal(df, context)
     if (FOLDER / f"die-{context.worker}").exists():
         os.kill(os.getpid(), signal.SIGKILL)  # written, not committed
     wait = FOLDER / f"late-{context.worker}"
@@ -61,16 +58,14 @@ def job(group: Group) -> Group:
 
 
 def start(group: Group, *names: str, assignor: str = "cooperative-sticky") -> None:
-    for name in names:
-        group.start(
-            name,
-            env={"FOLDER": str(group.folder)},
-            lease=LEASE,
-            entrypoint="late_job:process",
-            assignor=assignor,
-            **TERMS,
-        )
-    group.warm(*names)
+    group.standbys(
+        *names,
+        env={"FOLDER": str(group.folder)},
+        lease=LEASE,
+        entrypoint="late_job:process",
+        assignor=assignor,
+        **TERMS,
+    )
 
 
 def offsets(records: list[Record]) -> dict[int, list[int]]:

@@ -22,15 +22,15 @@ BATCH_SECONDS = 8.0
 
 def test_a_death_between_the_two_rounds(group: Group, broker: RunningBroker):
     """Two partitions are nobody's until a holder has them asked for; then all is processed."""
-    for name in ("w1", "w2", "w3"):
-        group.start(
-            name,
-            env={"SECONDS_EACH": f"{BATCH_SECONDS:g}"},
-            assignor="cooperative-sticky",
-            heartbeat_interval="500ms",
-            batch={"max_wait": "100ms"},
-        )
-    group.warm("w1", "w2", "w3")
+    group.standbys(
+        "w1",
+        "w2",
+        "w3",
+        env={"SECONDS_EACH": f"{BATCH_SECONDS:g}"},
+        assignor="cooperative-sticky",
+        heartbeat_interval="500ms",
+        batch={"max_wait": "100ms"},
+    )
     group.open(0)
     first = str(group.slot(0).holder)
     group.produce(40)

@@ -21,7 +21,8 @@ from fleet.worker.pod_environment import SPARK, SPARK_TOKEN
 from tests.conftest import RunningBroker
 from tests.faults.weather import WAYS, members
 from tests.support.kafka_tools import dump_group_records
-from tests.support.kube_api import KubeApi, free_port
+from tests.support.kube_api import KubeApi
+from tests.support.ports import free_port
 from tests.worker.conftest import LEASE, Group
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.kubernetes, pytest.mark.long]
@@ -102,9 +103,7 @@ def test_nobody_takes_a_slot_of_the_living(
     """For four leases no write goes through: all members stay, each record is processed once."""
     group = leased
     names = ("w1", "w2", "w3")
-    for name in names:
-        group.start(name, batch={"max_wait": "200ms"}, **WAYS[way])
-    group.warm(*names)
+    group.standbys(*names, batch={"max_wait": "200ms"}, **WAYS[way])
     group.produce(40)
     group.open(0, 1)
     group.drained()

@@ -42,9 +42,7 @@ def frozen(group: Group) -> None:
 
 def test_nobody_alive_is_called_dead(group: Group, broker: RunningBroker):
     """Two holders, a standby that looks twenty times a second, records all the while."""
-    for name in ("w1", "w2", "w3"):
-        group.start(name, lease=LEASE)
-    group.warm("w1", "w2", "w3")
+    group.standbys("w1", "w2", "w3", lease=LEASE)
     group.open(0, 1)
     group.produce(100)
     group.drained()

@@ -2,13 +2,13 @@
 
 import itertools
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 
 from fleet.slots import Gate, Phase, Slot, acquire
 from tests.k8s_store.conftest import requests_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -36,14 +36,6 @@ def let_go(store, held: Slot | None) -> None:
 def take(store, number: int, worker: str, revision: str = "new") -> Slot | None:
     seen = next(slot for slot in store.slots(GROUP) if slot.number == number)
     return store.take(seen, worker=worker, revision=revision, spark_session=f"s-{worker}")
-
-
-def wait_until(is_so, seconds: float = 5.0) -> None:
-    """Poll."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Interrupted(Exception):
@@ -89,8 +81,7 @@ def test_at_whatever_request_a_taker_dies_the_next_one_understands(place, monkey
         if written:  # as after its lease
             held = take(other, 0, "other") or take(other, 0, "other")
         else:
-            wait_until(lambda other=other: take(other, 1, "other") is not None)
-            held = next(s for s in manager.slots(GROUP) if s.holder == "other")
+            held = until(lambda other=other: take(other, 1, "other"), "the slot", still=5.0)
         assert held is not None
         assert [s.holder for s in manager.slots(GROUP) if s.holder] == ["other"]
         other.close()

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import Unreachable
-from fleet.slots import ChangeState, Gate, Phase, WorkerReport
+from fleet.slots import ChangeState, Gate, Phase
 from tests.k8s_store.conftest import requests_of
 from tests.support.plans import plan_of
+from tests.support.slot_records import report_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -30,14 +32,13 @@ def test_looking_costs_no_request_until_the_change_ends(place, changing):
     manager, change = changing
     worker = place.worker("r1", slots=2)
     held = worker.take(worker.slots(GROUP)[0], worker="w", revision="r1", spark_session=None)
-    report = WorkerReport(
-        worker="w", group=GROUP, revision="r1", phase="active", slot=0, counter=1, http_port=1
-    )
+    report = report_of("w", GROUP, phase="active", slot=0)
     worker.report(report)
-    deadline = time.monotonic() + 5.0
-    while manager.slots(GROUP)[0] != held or manager.reports(GROUP) != (report,):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+
+    def told() -> bool:
+        return manager.slots(GROUP)[0] == held and manager.reports(GROUP) == (report,)
+
+    until(told, "the manager's view", still=5.0, every=0.01)
     methods = requests_of(manager)
     for _ in range(20):
         assert len(manager.slots(GROUP)) == 2
@@ -67,10 +68,7 @@ def test_a_look_after_a_write_shows_what_was_taken_before_it(place, changing):
         assert manager.slots(GROUP)[number] == held
         assert worker.release(worker.renew(replace(held, phase=Phase.ACTIVE)), clean=True)
         assert manager.write_gate(replace(gate, leaving=frozenset()))
-        deadline = time.monotonic() + 5.0
-        while worker.gate(GROUP).leaving:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        until(lambda: not worker.gate(GROUP).leaving, "the gate", still=5.0, every=0.005)
 
 
 def test_a_server_that_is_silent_is_told(falling):

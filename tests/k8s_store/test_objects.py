@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -10,15 +11,14 @@ from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE
 from fleet.kubernetes.leases import config_maps
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_objects import First
-from fleet.slots import Gate, Handover, Pause, WorkerReport
+from fleet.slots import Gate, Handover, Pause
+from tests.support.slot_records import report_of
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
 
 
-def report(worker: str, **fields: object) -> WorkerReport:
-    values = {"revision": "r1", "phase": "standby", "slot": None, "counter": 1, "http_port": 1}
-    return WorkerReport(worker=worker, group=GROUP, **{**values, **fields})
+report = partial(report_of, group=GROUP)
 
 
 def test_objects_are_made_once_and_state_is_left_alone(place):

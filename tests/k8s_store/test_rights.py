@@ -10,7 +10,9 @@ from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Missing
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases.store_roles import manager_rules, reader_rules, worker_rules
 from fleet.model import TopicPartition
-from fleet.slots import Gate, Phase, Quarantine, WorkerReport
+from fleet.slots import Gate, Phase, Quarantine
+from tests.support.slot_records import report_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -41,9 +43,7 @@ def test_a_worker_can_do_its_work(granted):
     assert held is not None
     held = worker.renew(replace(held, phase=Phase.ACTIVE, member_id="m"))
     assert held is not None
-    report = WorkerReport(
-        worker="w", group=GROUP, revision="r1~abc", phase="active", slot=0, counter=1, http_port=1
-    )
+    report = report_of("w", GROUP, revision="r1~abc", phase="active", slot=0)
     worker.report(report)
     assert worker.reports(GROUP) == (report,)
     tp = TopicPartition("orders", 3)
@@ -113,10 +113,7 @@ def test_a_foreign_slot_open_in_the_gate_does_not_blind_a_worker(granted):
     worker = granted.worker("r1", slots=SLOTS, user="worker")
     gate = manager.gate(GROUP)
     assert manager.write_gate(replace(gate, open=frozenset(range(SLOTS + 1))))
-    deadline = time.monotonic() + 5.0
-    while len(worker.gate(GROUP).open) != SLOTS + 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: len(worker.gate(GROUP).open) == SLOTS + 1, "the gate", still=5.0, every=0.01)
     assert len(worker.slots(GROUP)) == SLOTS + 1
     time.sleep(0.3)
     assert worker.known_since() is not None
@@ -126,10 +123,7 @@ def test_a_role_that_names_too_few_slots_blinds_nobody(granted):
     """replicas.max grew, the Role has not yet: the slots that it names are taken and watched."""
     worker = granted.worker("r1", slots=SLOTS + 2, user="worker")
     (slot, _) = worker.slots(GROUP)
-    deadline = time.monotonic() + 5.0
-    while worker.known_since() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: worker.known_since() is not None, "the watches", still=5.0, every=0.01)
     assert worker.take(slot, worker="w", revision="r1", spark_session=None) is not None
 
 
@@ -152,11 +146,7 @@ def test_a_worker_that_is_refused_everything_goes_on(granted):
     with pytest.raises(Unreachable):
         worker.renew(held)
     with pytest.raises(FleetError):
-        worker.report(
-            WorkerReport(
-                worker="w", group=GROUP, revision="r", phase="x", slot=0, counter=1, http_port=1
-            )
-        )
+        worker.report(report_of("w", GROUP))
 
 
 def test_missing_objects_are_not_made_by_a_worker(granted):
@@ -164,8 +154,4 @@ def test_missing_objects_are_not_made_by_a_worker(granted):
     granted.manager().leases.calls.delete(CONFIG_MAP, granted.names.crew)
     worker = granted.worker("r1", slots=SLOTS, user="worker")
     with pytest.raises(Missing, match="crew is not there"):
-        worker.report(
-            WorkerReport(
-                worker="w", group=GROUP, revision="r", phase="x", slot=0, counter=1, http_port=1
-            )
-        )
+        worker.report(report_of("w", GROUP))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.kube_api import KubeApi
 from tests.support.kube_controllers import controllers
+from tests.support.nodeless import Ground
 from tests.support.pod_shop import PodShop
 
 
@@ -19,25 +20,28 @@ def control_plane(kube_api: KubeApi, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
+def ground(control_plane: KubeApi) -> Iterator[Ground]:
+    """One fleet's Deployment on controllers without nodes."""
+    with control_plane.api(control_plane.namespace()) as api:
+        found = Ground(api)
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+@pytest.fixture
 def pod_shop(
     kube: Any, kube_broker: Any, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., PodShop]]:
     """Makes workshops whose workers are pods of one namespace; at the end nothing of them runs."""
-    from tests.support.kube import QUICK_JVM, image
+    from tests.support.kube import in_pods
 
     monkeypatch.setenv("KUBECONFIG", str(kube.kubeconfig))
     made: list[PodShop] = []
 
     def new(group: str, *, runtime: dict[str, Any] | None = None, **worker: Any) -> PodShop:
-        told = {
-            "namespace": namespace,
-            "image": image("worker"),
-            "pull_policy": "Never",
-            "lease": "10s",
-            "env_from": [QUICK_JVM],
-            "spark": {"image": image("spark"), "memory": "1g", "master": "local[2]"},
-            **(runtime or {}),
-        }
+        told = {**in_pods(namespace), **(runtime or {})}
         shop = PodShop(tmp_path, kube_broker.bootstrap_servers, group, runtime=told, **worker)
         made.append(shop)
         return shop

@@ -1,29 +1,19 @@
 """Pods that the API server does not admit: nothing is asked for twice, and nothing stays held."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from fleet.errors import NoRoom
 from fleet.kubernetes.client.api import again_on_conflict
 from fleet.kubernetes.deployment import pod_counts, pod_creation
 from fleet.kubernetes.deployment.pod_counts import PodCounts
-from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
 
 pytestmark = pytest.mark.kubernetes
 
 
-@pytest.fixture
-def ground(control_plane: KubeApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
+@pytest.fixture(autouse=True)
+def refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_creation, "_REFUSED_SECONDS", 1.5)
-    api = control_plane.api(control_plane.namespace())
-    found = Ground(api)
-    try:
-        yield found
-    finally:
-        found.close()
-        api.close()
 
 
 def shape_of(ground: Ground) -> PodCounts:

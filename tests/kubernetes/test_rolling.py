@@ -4,7 +4,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -22,17 +22,6 @@ from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
 
 pytestmark = pytest.mark.kubernetes
-
-
-@pytest.fixture
-def ground(control_plane: KubeApi) -> Iterator[Ground]:
-    api = control_plane.api(control_plane.namespace())
-    found = Ground(api)
-    try:
-        yield found
-    finally:
-        found.close()
-        api.close()
 
 
 def test_a_whole_roll(ground: Ground) -> None:

@@ -7,11 +7,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.act.spark_server import TOKEN_ENV
-from fleet.slots import ChangeState
 from tests.conftest import RunningBroker
 from tests.support.kube import Kube, image
 from tests.support.pod_shop import PodShop
-from tests.support.spark_cluster import connect_server, free_port, standalone
+from tests.support.ports import free_port
+from tests.support.spark_cluster import connect_server, standalone
 from tests.support.workshop import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.spark, pytest.mark.long]
@@ -65,9 +65,7 @@ def test_pods_whose_batches_run_on_a_cluster(
         places = shop.create_another("places", 1)
         shop.declare(worker={"env": {**shop.spec()["worker"]["env"], "PLACES": places}})
         try:
-            with shop.fleet() as fleet:
-                done = fleet.apply(shop.group, actor="test", progress=shop.say)
-                assert done.state is ChangeState.DONE, done.sentence
+            shop.apply()
             shop.produce_to(shop.topic, 3000)
             assert shop.lost_and_twice() == (0, 0)
             ran = told(shop.bootstrap, places)

@@ -4,7 +4,7 @@ from tests.mutants.mutant import faults
 
 _OWNING = ("tests/worker/test_owning.py",)
 _POSITIONS = ("tests/worker/test_positions.py",)
-_EDGES = ("tests/ranges/test_edges.py", "tests/ranges/test_wanted.py")
+_EDGES = ("tests/ranges/test_edges.py",)
 _LETTERS = ("tests/worker/test_letters_written.py",)
 _FAILURES = ("tests/worker/test_failures.py",)
 
@@ -56,11 +56,11 @@ MUTANTS = faults(
             "position-drain-does-not-wait-for-its-commit": "if self._pipeline.unsettled and self._clock.monotonic() < [-self._drain_by-]{+0+}:",
         },
         ("fleet/kafka_source/tasks.py", _EDGES): {
-            "range-read-over-its-end": "if left.start <= first[- and last < left.end:  # nearly always-]{+:+}",
-            "range-read-from-before-its-start": "return messages[[-bisect_left(offsets, left.start) -]: bisect_left(offsets, left.end)]",
-            "range-ended-early": "if position >= left.end{+ - 1+}:",
-            "range-reset-jumps-to-the-end": '"auto.offset.reset": "[-error-]{+latest+}",',
-            "range-isolation-ignored": '"isolation.level": [-isolation-]{+"read_uncommitted"+},',
+            "range-read-over-its-end": "(records.offset, (part.wanted.start, part.wanted.end{+ + 1+}))",
+            "range-read-from-before-its-start": "(records.offset, ([-part.wanted.start-]{+0+}, part.wanted.end))",
+            "range-ended-early": "if found.next >= left.end{+ - 2+}:",
+            "range-start-that-is-gone-is-passed-over": "if left.start > after[- or (left.start < first and not told)-]:",
+            "range-aborted-records-are-read": "if part.plain is not None{+ and not part.wanted+}:",
         },
         ("fleet/worker/batch/dead_letters.py", _LETTERS): {
             "letters-not-awaited": "waiting = [-producer.flush(self._seconds + 5.-]{+0 * producer.poll(+}0)",

@@ -5,16 +5,14 @@ does, while supervisor and workers go on with what they have in memory. Today's 
 it and roll it. What it cost is read from the coordinator's log by Kafka's own tool.
 """
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fleet.slots import Phase
+from tests.support.command import process
 from tests.support.kafka_tools import generations
 from tests.support.needs import repository
 from tests.support.older_release import commit_of, extract, name_entry_points
@@ -51,11 +49,7 @@ def test_code_is_replaced_under_a_running_fleet(shop, broker, tmp_path):
     code = extract(commit_of(*OLDER, parent=True), tmp_path / "code")
 
     def fleet(*words: str) -> str:
-        environ = {**os.environ, "PYTHONPATH": str(code), "FLEET_HOME": str(shop.home)}
-        done = subprocess.run(
-            [sys.executable, "-m", "fleet", *words, "--config", str(shop.config)],
-            cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
+        done = process(*words, "--config", str(shop.config), home=shop.home, code=code)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

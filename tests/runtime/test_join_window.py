@@ -6,7 +6,7 @@ import pytest
 
 from fleet.act.join_window import SETTING, JoinWindow
 from fleet.act.kafka import GroupAdmin
-from fleet.clock import ManualClock, SystemClock
+from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.slots.sqlite import SqliteStore
 from tests.support.waiting import until
@@ -62,32 +62,6 @@ def test_gates_right_after_one_another_do_not_take_ours_for_the_owners(admin, un
     is_set(admin, group, None)
 
 
-def test_brokers_that_do_not_show_it_leave_it_to_the_next(tmp_path: Path):
-    """The note stays, what is said says so, and a gate in between does not read our value."""
-    said: list[str] = []
-
-    class Slow:
-        shown: str | None = "250"
-
-        def group_setting(self, group: str, name: str) -> str | None:
-            return self.shown
-
-        def set_group_setting(self, group: str, name: str, value: str | None) -> None:
-            self.shown = "5000"  # whatever comes later
-
-    store = SqliteStore(tmp_path / "slow.db", cluster="main", clock=SystemClock())
-    slow = Slow()
-    window = JoinWindow("g", store, slow, clock=ManualClock(), say=said.append)
-    assert window.widen() is None
-    assert window.restore()
-    assert "do not show it yet" in said[-1]
-    assert window.widen() is None
-    slow.set_group_setting = lambda group, name, value: setattr(slow, "shown", value)
-    assert window.restore()
-    assert slow.shown == "250"
-    assert not window.restore()
-
-
 def test_an_owners_wider_interval_is_kept(admin, unique, window):
     """Who wants assignments further apart than we do has it so."""
     group = f"window-{unique}"
@@ -105,20 +79,3 @@ def test_the_bounds_are_the_brokers(admin, unique):
     for value in ("-1", "15001"):
         with pytest.raises(FleetError, match="was not set"):
             admin.set_group_setting(f"bounds-{unique}", SETTING, value)
-
-
-def test_a_cluster_that_refuses_is_told_and_not_forgotten(window, tmp_path, monkeypatch):
-    """The note stays until the setting is back."""
-
-    class Refusing:
-        def group_setting(self, group: str, name: str) -> str | None:
-            return None
-
-        def set_group_setting(self, group: str, name: str, value: str | None) -> None:
-            raise FleetError("not authorised")
-
-    store = SqliteStore(tmp_path / "other.db", cluster="main", clock=SystemClock())
-    refused = JoinWindow("g", store, Refusing(), clock=SystemClock(), say=print)
-    assert "not authorised" in (refused.widen() or "")
-    assert refused.restore()
-    assert refused.restore()

@@ -163,19 +163,6 @@ def test_a_topic_is_created_once(admin, unique):
         admin.create_topic(f"thrice-{unique}", 2, 3)
 
 
-def test_only_an_empty_group_is_deleted(members, admin):
-    """A group with members is refused, an unknown one is told apart."""
-    assert admin.delete_group(f"{members.group}-unknown") is False
-    members.join(0)
-    members.poll_until(members.settled)
-    with pytest.raises(FleetError, match="only an empty group"):
-        admin.delete_group(members.group)
-    leaving = members.leaving(0)
-    members.close(0)
-    admin.leave(members.group, leaving, reason="end")
-    assert admin.delete_group(members.group) is True
-
-
 def test_a_groups_own_setting_is_set_and_taken_back(admin, unique):
     """The assignment interval of a KIP-848 group before and after a gate [19]."""
     group, name = f"settings-{unique}", "consumer.assignment.interval.ms"
@@ -192,7 +179,7 @@ def test_no_broker_is_said_within_bounds(monkeypatch):
     admin = GroupAdmin(bootstrap="127.0.0.1:1", kafka_python_config={})
     began = time.monotonic()
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 did not answer"):
-        admin.delete_group("g")
+        admin.group_setting("g", "consumer.assignment.interval.ms")
     assert time.monotonic() - began < 30, "bounded, though not by this machine's speed"
 
 
@@ -204,5 +191,5 @@ def test_what_is_no_broker_is_said_and_leaves_nothing_behind(monkeypatch):
         deaf.listen()
         admin = GroupAdmin(bootstrap=f"127.0.0.1:{deaf.getsockname()[1]}", kafka_python_config={})
         with pytest.raises(Unreachable, match="did not answer"):
-            admin.delete_group("g")
+            admin.group_setting("g", "consumer.assignment.interval.ms")
     assert not [t for t in threading.enumerate() if "kafka-io-fleet-admin" in t.name]

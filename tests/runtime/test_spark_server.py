@@ -1,7 +1,6 @@
 """The shared Spark Connect server: one per home, at one address for good."""
 
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from fleet.errors import Unreachable
 from fleet.system.home_processes import home_processes
 from fleet.system.processes import ProcessId, alive
 from fleet.worker.batch.spark_link import SparkLink
+from tests.support.ports import free_port
 
 CLIENT = """
 import sys
@@ -171,9 +171,7 @@ def test_a_foreground_server_wants_an_address_and_a_token(
 @pytest.mark.spark
 def test_a_foreground_server_serves_and_ends_on_sigterm(tmp_path: Path):
     """As a container runs it: the token is its environment's, signals are the JVM's own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     env = {
         **os.environ,
         "FLEET_HOME": str(tmp_path),

@@ -90,16 +90,21 @@ def start(program: str, *arguments: object) -> "subprocess.Popen[str]":
     )
 
 
-def test_of_many_processes_exactly_one_takes_each_slot(racing):
-    """All see the same free slot and take it at once: one wins, the others get None."""
-    store, stores = racing.open(), racing
-    assert store.write_gate(Gate(group=GROUP, open=frozenset(range(ROUNDS))))
-    racers = [start(RACER, stores.told(), f"w{n}", ROUNDS) for n in range(stores.racers)]
+def let_go(racers: "list[subprocess.Popen[str]]") -> None:
+    """All at once, when all are there."""
     for racer in racers:
         assert racer.stdout.readline() == "ready\n"
     for racer in racers:
         racer.stdin.write("go\n")
         racer.stdin.flush()
+
+
+def test_of_many_processes_exactly_one_takes_each_slot(racing):
+    """All see the same free slot and take it at once: one wins, the others get None."""
+    store, stores = racing.open(), racing
+    assert store.write_gate(Gate(group=GROUP, open=frozenset(range(ROUNDS))))
+    racers = [start(RACER, stores.told(), f"w{n}", ROUNDS) for n in range(stores.racers)]
+    let_go(racers)
     won = [
         line.split() for racer in racers for line in racer.communicate(timeout=300)[0].splitlines()
     ]
@@ -116,11 +121,7 @@ def test_of_many_processes_of_a_new_revision_one_takes_a_slot(racing):
         assert held is not None
         assert store.release(held, clean=True)
     racers = [start(TRIAL, stores.told(), n) for n in range(stores.racers)]
-    for racer in racers:
-        assert racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
+    let_go(racers)
     won = [int(line) for racer in racers for line in racer.communicate(timeout=300)[0].split()]
     assert len(won) == 1
     assert [s.number for s in store.slots(GROUP) if s.revision == "new"] == won

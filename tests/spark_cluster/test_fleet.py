@@ -1,9 +1,7 @@
 """A fleet whose batches run on a cluster, and the history recorded there; what the master says."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +14,7 @@ from fleet.errors import Refused
 from fleet.history.tables import Tables
 from tests.conftest import RunningBroker
 from tests.spark_cluster.conftest import TOKEN, Elsewhere
-from tests.support.spark_cluster import ROOT
+from tests.support.command import process
 from tests.support.waiting import until
 from tests.support.workshop import Workshop, ending, kill
 
@@ -103,16 +101,8 @@ class Yard:
         spec["history"] = {"path": str(path), "spark": spark, "interval": "1s"}
         config = self.shop.home / "history.yaml"
         config.write_text(yaml.safe_dump(spec))
-        return subprocess.run(
-            [sys.executable, "-m", "fleet", "history", "run", "-o", "json"],
-            env={
-                **os.environ,
-                "FLEET_CONFIG": str(config),
-                "FLEET_HOME": str(self.shop.home),
-                "PYTHONPATH": str(ROOT),
-            },
-            capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
+        home = self.shop.home
+        return process("history", "run", "-o", "json", home=home, FLEET_CONFIG=str(config))
 
 
 @contextmanager

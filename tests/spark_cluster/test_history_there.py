@@ -18,12 +18,12 @@ from fleet.dagster.resources import FleetResource, declared
 from fleet.history.tables import Tables
 from tests.history.test_exactly_once import KILLS, MORE, broker, fill, held, run, scan
 from tests.spark_cluster.conftest import Elsewhere
+from tests.support.ports import free_port
 from tests.support.spark_cluster import (
     HOME,
     ROOT,
     Standalone,
     connect_server,
-    free_port,
     serving,
     standalone,
 )
@@ -132,7 +132,7 @@ def test_dagsters_run_is_the_clusters_too(
 def test_where_nothing_answers_it_says_so(broker: Any, unique: str, home: Path):
     """No server, and a token in the file; neither is tried for long."""
     fill(broker.bootstrap_servers, unique, generations=1, commits=10)
-    nowhere = f"sc://127.0.0.1:{free_port('127.0.0.1')}"
+    nowhere = f"sc://127.0.0.1:{free_port()}"
     declare(home, broker, nowhere)
     done = impatient(home)
     assert done.returncode == 1

@@ -142,6 +142,18 @@ def image(target: str) -> str:
     return name
 
 
+def in_pods(namespace: str) -> dict[str, Any]:
+    """A `runtime` section: this checkout's images, one Spark server for all."""
+    return {
+        "namespace": namespace,
+        "image": image("worker"),
+        "pull_policy": "Never",
+        "lease": "10s",
+        "env_from": [QUICK_JVM],
+        "spark": {"image": image("spark"), "memory": "1g", "master": "local[2]"},
+    }
+
+
 def start() -> Kube:
     """The session's cluster, started by the first who asks: others go on when he has ended."""
     with dying.for_the_run():

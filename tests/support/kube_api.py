@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -23,6 +22,7 @@ import yaml
 from fleet.clock import SystemClock
 from fleet.kubernetes.client.api import Api, Request, connect, transmit
 from fleet.system.home import cache_home
+from tests.support.ports import free_port
 
 ADMIN = "admin"
 GROUPS = {ADMIN: "system:masters", "worker": "", "manager": "", "reader": ""}
@@ -35,13 +35,6 @@ def program(name: str) -> str:
     found = str(built[-1]) if built else shutil.which(name)
     assert found is not None, f"{name} is a need of this test"
     return found
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 class KubeApi:

@@ -27,7 +27,7 @@ from fleet.slots import Change, Phase, Slot
 from fleet.testbed.coverage import coverage
 from fleet.testbed.measure import Meter
 from tests.support.kafka_tools import rebalances
-from tests.support.kube import QUICK_JVM, Kube, image
+from tests.support.kube import Kube, in_pods
 from tests.support.pod_shop import PodShop
 from tests.support.workshop import until
 
@@ -209,14 +209,7 @@ def opened(
     """
     with pytest.MonkeyPatch.context() as patch, kube.namespace(group) as namespace:
         patch.setenv("KUBECONFIG", str(kube.kubeconfig))
-        runtime = {
-            "namespace": namespace,
-            "image": image("worker"),
-            "pull_policy": "Never",
-            "lease": "10s",
-            "env_from": [QUICK_JVM],
-            "spark": {"image": image("spark"), "memory": "1g", "master": "local[2]"},
-        }
+        runtime = in_pods(namespace)
         servers = broker.bootstrap_servers
         usual = {"protocol": protocol} if protocol == "consumer" else {"assignor": "range"}
         shop = PodShop(home, servers, group, runtime=runtime, **(worker or usual))

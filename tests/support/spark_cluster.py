@@ -17,6 +17,7 @@ from typing import Any
 import pyspark
 
 from fleet.act.spark_server import TOKEN_ENV
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 HOME = Path(pyspark.__file__).parent
@@ -31,13 +32,6 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 """
-
-
-def free_port(host: str) -> int:
-    """One that nobody listens to."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 class Standalone:

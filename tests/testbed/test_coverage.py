@@ -15,7 +15,7 @@ from fleet.testbed.journal import JournalEntry, entries_of, runs
 from fleet.testbed.producer import order
 from fleet.worker.batch.batches import Buffer, InlineBatch
 from fleet.worker.context import BatchContext
-from tests.worker.test_batches import Record
+from tests.worker.test_batches import record
 
 TP = TopicPartition("orders", 3)
 OTHER = TopicPartition("orders", 4)
@@ -160,7 +160,7 @@ def doubles_one(batch: InlineBatch) -> InlineBatch:
 def test_a_fault_in_the_reading_is_seen(fault, found):
     """The worker's own reading of the demo's orders; the ranges that are told stay the same."""
     topic = {
-        tp: [Record(n, tp.partition, order(n * 2 + place, 0.0)) for n in range(20)]
+        tp: [record(n, tp.partition, order(n * 2 + place, 0.0)) for n in range(20)]
         for place, tp in enumerate((TP, OTHER))
     }
     buffer = Buffer(limit=40, max_wait=0.0)
@@ -181,7 +181,7 @@ def test_a_fault_in_the_reading_is_seen(fault, found):
 def call(batch: InlineBatch) -> list[JournalEntry]:
     """What the example entrypoint writes of a batch; the numbers taken out without Spark."""
     table = batch.table()
-    seq = [in_value(Record(0, value_=value)) for value in table["value"].to_pylist()]
+    seq = [in_value(record(0, value=value)) for value in table["value"].to_pylist()]
     rows = table.select(["topic", "partition"]).append_column("seq", pa.array(seq, pa.int64()))
     context: Mapping[str, Any] = {
         "cluster": "c", "group": "g", "slot": 0, "worker": "w", "revision": "r", "attempt": 1,

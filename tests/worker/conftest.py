@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaException, Message, Producer
@@ -26,28 +26,40 @@ from fleet.slots.sqlite import SqliteStore
 from fleet.testbed.held import read_topics
 from tests.conftest import RunningBroker
 from tests.support.declared import group_spec, settings_of
+from tests.support.memory_kafka import MemoryKafka
 from tests.support.waiting import sizes, stored, until
+
+if TYPE_CHECKING:
+    from tests.worker.driving import Drive
 
 LEASE = 3.0
 JOB = """
 import json, os, time
 
-def process(df, context):
-    if context.warm:
-        return
+
+def write_journal(df, context):
     got = df.select("key", "value").toArrow()
     rows = [int(key) for key in got["key"].to_pylist() if key is not None]
     ranges = [(r.topic, r.partition, r.start, r.end, r.id) for r in context.ranges]
-    line = {"worker": context.worker, "attempt": context.attempt, "ranges": ranges, "rows": rows}
-    with open(os.environ["JOURNAL"], "a") as journal:
-        journal.write(json.dumps(line) + "\\n")
-    if b"poison" in got["value"].to_pylist():
+    line = {"at": time.time(), "worker": context.worker, "attempt": context.attempt,
+            "ranges": ranges, "rows": rows}
+    handle = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(handle, (json.dumps(line) + "\\n").encode())  # whole, whoever else writes
+    os.close(handle)
+    return got["value"].to_pylist()
+
+
+def process(df, context):
+    if context.warm:
+        return
+    if b"poison" in write_journal(df, context):
         raise ValueError("poison")
     time.sleep(float(os.environ.get("SECONDS_EACH", "0")))
     if os.environ.get("PARQUET"):
         from fleet.worker.sinks import write_parquet
         write_parquet(df.select("topic", "partition", "offset"), os.environ["PARQUET"], context)
 """
+"""A test's own job may write the same journal: `from worker_job import write_journal`."""
 
 
 class Group:
@@ -122,6 +134,12 @@ class Group:
         """What a worker's environment has beside ours."""
         del name
         return {"FLEET_HOME": str(self._home)}
+
+    def standbys(self, *names: str, **how: Any) -> None:
+        """Start these, all alike, and wait until they are warm."""
+        for name in names:
+            self.start(name, **how)
+        self.warm(*names)
 
     def warm(self, *names: str) -> None:
         """Wait until these are standbys."""
@@ -261,6 +279,36 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True)
             if line.endswith("\n")]  # fmt: skip
+
+
+@pytest.fixture
+def kafka() -> MemoryKafka:
+    """A cluster in memory: a topic of two partitions with three records in each."""
+    made = MemoryKafka()
+    made.make("t", 2)
+    for number in range(2):
+        made.produce(TopicPartition("t", number), b"a", b"b", b"c")
+    return made
+
+
+@pytest.fixture
+def drive(kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Drive]":
+    """Starts members of one worker section each, with partitions; ends them."""
+    from tests.worker.driving import Driven
+
+    made: list[Driven] = []
+
+    def new(*tps: TopicPartition, **worker: Any) -> Driven:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(Driven(kafka, folder, monkeypatch, **worker))
+        made[-1].member.start()
+        kafka.assign(*tps)
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.end()
 
 
 @pytest.fixture(scope="session")

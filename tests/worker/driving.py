@@ -146,3 +146,7 @@ class Driven:
         if self.member._thread.ident is not None:
             assert self.member.join(20)
         self.runner.stop()
+
+
+Drive = Callable[..., Driven]
+"""drive(*partitions, **worker): a member at work on these, its `worker` section as said."""

@@ -20,34 +20,9 @@ from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.offsets.assigning import Start
 from fleet.worker.offsets.commit_metadata import decode_begun, decode_plan
 from tests.support.batch_parts import connected, events_of, runner_of
+from tests.support.memory_kafka import Message
 
 REVISION = "r1"
-
-
-@dataclass
-class Record:
-    """What a consumed message answers."""
-
-    at: int
-
-    def __len__(self) -> int:
-        return 1
-
-    def offset(self) -> int:
-        return self.at
-
-    def key(self) -> bytes | None:
-        return None
-
-    def value(self) -> bytes:
-        return b"x"
-
-    def headers(self) -> None:
-        """None."""
-
-    def timestamp(self) -> tuple[int, int]:
-        """Created at the epoch."""
-        return (1, 0)
 
 
 @dataclass
@@ -139,7 +114,9 @@ class Process:
             tp = TopicPartition("t", partition)
             at = self.reading.positions().get(tp)
             if at is not None and tp not in self.flow.quarantined:
-                self.reading.add(tp, [Record(n) for n in range(at, end)], self.clock.monotonic())
+                self.reading.add(
+                    tp, [Message(tp, n, value=b"x") for n in range(at, end)], self.clock.monotonic()
+                )
                 self.reading.end_at(tp, end)
 
     def turn(self, *, dead: Callable[[], bool] = lambda: False) -> bool:

@@ -1,52 +1,23 @@
 """When a batch closes, where a replay cuts, and what a partition that goes leaves behind."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from fleet.kafka_source.columns import batch_of, to_stderr
 from fleet.model import TopicPartition
 from fleet.worker.batch.batches import Buffer
+from tests.support.memory_kafka import Message
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
-@dataclass(frozen=True)
-class Record:
-    """What the buffer sees of a message."""
-
-    at: int
-    part: int = 0
-    value_: bytes = b"0123456789"
-
-    def __len__(self) -> int:
-        return len(self.value_)
-
-    def offset(self) -> int:
-        return self.at
-
-    def key(self) -> bytes | None:
-        return None
-
-    def value(self) -> bytes:
-        return self.value_
-
-    def topic(self) -> str:
-        return "orders"
-
-    def partition(self) -> int:
-        return self.part
-
-    def timestamp(self) -> tuple[int, int]:
-        return (1, 1_700_000_000_123)
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """Only odd ones have some."""
-        return [("trace", b"x"), ("empty", None)] if self.at % 2 else None
+def record(at: int, part: int = 0, value: bytes = b"0123456789") -> Message:
+    """Only odd ones have headers."""
+    headers = [("trace", b"x"), ("empty", None)] if at % 2 else None
+    return Message(TopicPartition("orders", part), at, value=value, headers=headers)
 
 
-def records(first: int, after: int, part: int = 0) -> list[Record]:
-    return [Record(at, part) for at in range(first, after)]
+def records(first: int, after: int, part: int = 0) -> list[Message]:
+    return [record(at, part) for at in range(first, after)]
 
 
 def buffer(*, limit: int = 100, max_wait: float = 0.2, max_bytes: int = 1 << 20) -> Buffer:
@@ -116,9 +87,9 @@ def test_while_spark_is_busy_only_a_full_batch_closes():
 def test_ranges_tile_the_offsets():
     """A range starts where the last one ended, over gaps of compaction and markers."""
     made = buffer(max_wait=0.0)
-    made.add(P0, [Record(3), Record(7)], now=1.0)
+    made.add(P0, [record(3), record(7)], now=1.0)
     first = made.close(1.0)
-    made.add(P0, [Record(12)], now=2.0)
+    made.add(P0, [record(12)], now=2.0)
     made.end_at(P0, 15)  # two markers behind the last record
     second = made.close(2.0)
     assert first is not None
@@ -248,7 +219,7 @@ def test_bound_grows_back():
 
 def test_table_has_the_columns_of_sparks_kafka_source():
     """Names, types and numbering of timestampType are Spark's own."""
-    table = batch_of("orders", 3, [Record(0), Record(1)], to_stderr())
+    table = batch_of("orders", 3, [record(0), record(1)], to_stderr())
     row = table.to_pylist()[1]
     assert table.column_names[:2] == ["key", "value"]
     assert (row["topic"], row["partition"], row["offset"]) == ("orders", 3, 1)

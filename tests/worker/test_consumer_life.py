@@ -27,10 +27,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 def start(group: Group, *names: str, revision: str = "r1") -> None:
     """Workers that take 0.3 s for a batch, so that a kill may find one in hand."""
-    for name in names:
-        env = {"SECONDS_EACH": "0.3"}
-        group.start(name, revision=revision, env=env, protocol="consumer")
-    group.warm(*names)
+    env = {"SECONDS_EACH": "0.3"}
+    group.standbys(*names, revision=revision, env=env, protocol="consumer")
 
 
 def partitions_of(group: Group, worker: str) -> set[str]:
@@ -106,9 +104,7 @@ def test_a_member_without_partitions_is_ready_once_it_has_waited(group: Group):
     """KIP-848 tells nobody that they get nothing: the second member of one partition waits 15 s."""
     narrow = f"{group.name}-narrow"
     group.make(narrow, 1)
-    for name in ("w1", "w2"):
-        group.start(name, protocol="consumer", topics=[narrow])
-    group.warm("w1", "w2")
+    group.standbys("w1", "w2", protocol="consumer", topics=[narrow])
     group.open(0, 1)
     (owner,) = {w for w in ("w1", "w2") if partitions_of(group, w)}
     idle = ({"w1", "w2"} - {owner}).pop()

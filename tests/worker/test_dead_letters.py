@@ -58,8 +58,7 @@ def offset_of(message: Any) -> int:
 
 def test_the_partition_goes_on(group: Group, broker: RunningBroker, dead: str):
     """Only the bad records are put aside, with where they come from and why; all is committed."""
-    group.start("w1", dead_letter_topic=dead)
-    group.warm("w1")
+    group.standbys("w1", dead_letter_topic=dead)
     group.produce(40)
     group.produce(1, b"poison", partition=2)
     group.produce(40)
@@ -95,8 +94,7 @@ def test_the_partition_goes_on(group: Group, broker: RunningBroker, dead: str):
 def test_kill_between_letter_and_commit_repeats_it(group: Group, broker: RunningBroker, dead: str):
     """The letter is acknowledged before the commit: a kill between the two sends it again."""
     env = {"FLEET_COMMIT_DELAY": "20"}
-    group.start("w1", env=env, dead_letter_topic=dead)
-    group.warm("w1")
+    group.standbys("w1", env=env, dead_letter_topic=dead)
     group.produce(20)
     group.produce(1, b"poison", partition=1)
     # Not waiting until it is active, which is after the commit.

@@ -21,15 +21,12 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 def test_all_records_once_and_a_handover_costs_nothing(group: Group, broker: RunningBroker):
     """Two workers process every record once; a slot passes to new code with 0 generations [23]."""
-    group.start("w1")
-    group.start("w2")
-    group.warm("w1", "w2")
+    group.standbys("w1", "w2")
     group.produce(400)
     group.open(0, 1)
     group.drained()
     before = generations(broker.broker, group.name)
-    group.start("n1", revision="r2")
-    group.warm("n1")
+    group.standbys("n1", revision="r2")
     group.produce(200)
     group.hand_over(0, "r2")
     group.produce(200)
@@ -48,11 +45,9 @@ def test_killed_holder_is_replaced_and_its_batch_repeated(
     """Kill -9 within a batch: the standby repeats its ranges; Parquet holds them once."""
     table = tmp_path / "table"
     env = {"PARQUET": str(table), "SECONDS_EACH": "1.5"}
-    group.start("w1", env=env)
-    group.warm("w1")
+    group.standbys("w1", env=env)
     group.open(0)
-    group.start("w2", env=env)
-    group.warm("w2")
+    group.standbys("w2", env=env)
     before = generations(broker.broker, group.name)
     group.produce(80)
     group.until(lambda: bool(group.journal()), "the batch to begin")
@@ -72,9 +67,7 @@ def test_killed_holder_is_replaced_and_its_batch_repeated(
 
 def test_two_leave_together(group: Group, broker: RunningBroker):
     """Two slots drain and close together; the workers complete the leave: 1 generation [21]."""
-    for name in ("w1", "w2", "w3"):
-        group.start(name)
-    group.warm("w1", "w2", "w3")
+    group.standbys("w1", "w2", "w3")
     group.open(0, 1, 2)
     group.produce(120)
     group.drained()
@@ -103,8 +96,7 @@ def test_a_worker_that_comes_back_under_its_name_is_another_process(
     group: Group, broker: RunningBroker
 ):
     """Killed and started again, as the kubelet does: its own slot is taken after the lease [13]."""
-    group.start("w1")
-    group.warm("w1")
+    group.standbys("w1")
     group.open(0)
     group.produce(40)
     group.drained()
@@ -124,8 +116,7 @@ def test_a_worker_that_comes_back_under_its_name_is_another_process(
 
 def test_poison_stops_one_partition(group: Group):
     """Only the partition that fails is stopped; a new revision, or `lift`, reads it again [9]."""
-    group.start("w1")
-    group.warm("w1")
+    group.standbys("w1")
     group.open(0)
     poisoned = TopicPartition(group.topic, 2)
     group.produce(1, b"poison", partition=2)

@@ -182,8 +182,7 @@ def test_a_real_worker_goes_on(group: Group, reading: str):
         producer.send(topic, value, headers=headers, timestamp_ms=stamp, partition=0)
     producer.flush(20)
     producer.close()
-    group.start("w1", reading=reading, topics=[topic], dead_letter_topic=letters)
-    group.warm("w1")
+    group.standbys("w1", reading=reading, topics=[topic], dead_letter_topic=letters)
     group.open(0)
     committed = lambda: any(7 in e["offsets"].values() for e in group.events("committed"))  # noqa: E731
     group.until(lambda: committed() or bool(group.events("exit")), "all records")

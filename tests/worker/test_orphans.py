@@ -5,28 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from fleet.clock import SystemClock
+from fleet.clock import ManualClock, SystemClock
 from fleet.errors import FleetError
 from fleet.model import Member, TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot
 from fleet.worker.asking import Answer
 from fleet.worker.events import Events
 from fleet.worker.slot.orphans import LOOK, PATIENCE, Orphans
-
-
-class Hands:
-    """A clock that the test moves."""
-
-    at = 0.0
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def now(self) -> float:
-        return self.at
-
-    def sleep(self, seconds: float) -> None:
-        self.at += seconds
 
 
 class Kafka:
@@ -63,7 +48,7 @@ def asked_at(
     kafka: Kafka, gate: Gate, *, number: int = 0, seconds: float, frozen: float = 0.0
 ) -> list[float]:
     """When; the machine is frozen for so long after half a minute."""
-    clock, asked = Hands(), []
+    clock, asked = ManualClock(at=0.0), []
     watch = Orphans(
         kafka.ask,
         topics=["t"],

@@ -4,45 +4,15 @@ The real membership, from its settings on: its client's options, its reading bot
 thread. Each test names the fault that it is there for.
 """
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
 from fleet.model import TopicPartition
 from fleet.worker.member.member_state import Drain
 from tests.support.memory_kafka import MemoryKafka
-from tests.worker.driving import QUICK, Driven
+from tests.worker.driving import QUICK, Drive, Driven
 
-P = [TopicPartition("t", number) for number in range(3)]
-Drive = Callable[..., Driven]
+P = [TopicPartition("t", number) for number in range(2)]
 BOTH = pytest.mark.parametrize("reading", ["inline", "ranges"])
-
-
-@pytest.fixture
-def kafka() -> MemoryKafka:
-    """A topic of three partitions with three records in each."""
-    made = MemoryKafka()
-    made.make("t", 3)
-    for tp in P:
-        made.produce(tp, b"a", b"b", b"c")
-    return made
-
-
-@pytest.fixture
-def drive(kafka: MemoryKafka, tmp_path: Path, monkeypatch) -> Iterator[Drive]:
-    """Starts a member with partitions; ends it."""
-    made: list[Driven] = []
-
-    def new(*tps: TopicPartition, **worker) -> Driven:
-        made.append(Driven(kafka, tmp_path, monkeypatch, **worker))
-        made[-1].member.start()
-        kafka.assign(*tps)
-        return made[-1]
-
-    yield new
-    for each in made:
-        each.end()
 
 
 def working(drive: Drive, *tps: TopicPartition, **worker) -> Driven:
@@ -70,8 +40,8 @@ def before(kafka: MemoryKafka, what: str) -> dict[TopicPartition, int]:
 @BOTH
 def test_a_revocation_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: str):
     """Fault: partitions are given up at once, and what is in hand is done again elsewhere."""
-    driven = working(drive, *P[:2], reading=reading, assignor="range")
-    kafka.revoke(*P[:2])
+    driven = working(drive, *P, reading=reading, assignor="range")
+    kafka.revoke(*P)
     driven.until(lambda: not kafka.todo, "the revocation")
     driven.turns()
     assert all(kind != "unassign" for kind, _ in kafka.done)
@@ -134,7 +104,7 @@ def test_a_gap_is_not_committed_over_a_batch_in_hand(kafka, drive: Drive, readin
 @BOTH
 def test_what_was_lost_is_not_committed(kafka, drive: Drive, reading: str):
     """Fault: every partition of the batch is taken for still ours."""
-    driven = working(drive, *P[:2], reading=reading)
+    driven = working(drive, *P, reading=reading)
     kafka.lose(P[0])
     driven.until(lambda: driven.member.state.partitions == {P[1]}, "the loss")
     kafka.commits[P[0]] = (99, "")  # its new owner

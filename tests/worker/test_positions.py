@@ -4,15 +4,13 @@ The real membership, pipeline and assigner; what it did is told by the cluster.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from fleet.model import TopicPartition
 from fleet.worker.offsets.commit_metadata import encode_plan
 from tests.support.memory_kafka import MemoryKafka
-from tests.worker.driving import Driven
+from tests.worker.driving import Drive
 
 P = [TopicPartition("t", number) for number in range(8)]
 PROTOCOLS = [
@@ -20,33 +18,6 @@ PROTOCOLS = [
     pytest.param({"assignor": "cooperative-sticky"}, id="cooperative"),
     pytest.param({"protocol": "consumer"}, id="consumer"),
 ]
-Drive = Callable[..., Driven]
-
-
-@pytest.fixture
-def kafka() -> MemoryKafka:
-    """A topic of two partitions with three records in each."""
-    made = MemoryKafka()
-    made.make("t", 2)
-    for tp in P[:2]:
-        made.produce(tp, b"a", b"b", b"c")
-    return made
-
-
-@pytest.fixture
-def drive(kafka: MemoryKafka, tmp_path: Path, monkeypatch) -> Iterator[Drive]:
-    """Makes members of one worker section each, and ends them."""
-    made: list[Driven] = []
-
-    def new(**worker) -> Driven:
-        folder = tmp_path / str(len(made))
-        folder.mkdir()
-        made.append(Driven(kafka, folder, monkeypatch, **worker))
-        return made[-1]
-
-    yield new
-    for each in made:
-        each.end()
 
 
 def first_of(kafka: MemoryKafka, what: str) -> int:
@@ -69,18 +40,14 @@ def metadata(kafka: MemoryKafka, tp: TopicPartition) -> dict:
 @pytest.mark.parametrize("reading", ["inline", "ranges"])
 def test_latest_is_committed_before_it_is_read(kafka, drive: Drive, worker, reading):
     """Then a clean handover of an idle topic skips nothing, whatever arrives in between."""
-    first = drive(start_from="latest", reading=reading, **worker)
-    first.member.start()
-    kafka.assign(*P[:2])
+    first = drive(*P[:2], start_from="latest", reading=reading, **worker)
     first.until(lambda: first.member.state.phase == "active", "it to be ready")
     assert {tp: kafka.committed(tp) for tp in P[:2]} == {P[0]: [3], P[1]: [3]}
     assert first_of(kafka, "commit") < first_of(kafka, "assign")
     first.drain()
     first.until(lambda: first.member.ended is not None, "the end")
     kafka.produce(P[0], b"between")
-    second = drive(start_from="latest", reading=reading, **worker)
-    second.member.start()
-    kafka.assign(*P[:2])
+    second = drive(*P[:2], start_from="latest", reading=reading, **worker)
     kafka.produce(P[1], b"after")
     second.until(lambda: len(second.rows) == 2, "both records")
     assert sorted(second.values()) == [b"after", b"between"]
@@ -92,9 +59,7 @@ def test_latest_is_committed_before_it_is_read(kafka, drive: Drive, worker, read
 def test_latest_is_the_end_that_can_be_read(kafka, drive: Drive, isolation: str, at: int):
     """What an open transaction has written comes later than the group."""
     kafka.parts[P[0]].stable = 2
-    driven = drive(start_from="latest", isolation=isolation)
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0], start_from="latest", isolation=isolation)
     driven.until(lambda: bool(kafka.committed(P[0])), "the beginning")
     assert kafka.committed(P[0]) == [at]
     kafka.parts[P[0]].stable = None
@@ -104,17 +69,13 @@ def test_latest_is_the_end_that_can_be_read(kafka, drive: Drive, isolation: str,
 
 def test_earliest_is_committed_and_a_clean_takeover_commits_nothing_more(kafka, drive: Drive):
     """A roll costs no request that it did not cost before."""
-    first = drive()
-    first.member.start()
-    kafka.assign(P[0])
+    first = drive(P[0])
     first.until(lambda: kafka.committed(P[0])[-1:] == [3], "the records")
     assert kafka.committed(P[0])[0] == 0
     first.drain()
     first.until(lambda: first.member.ended is not None, "the end")
     commits, asked = len(kafka.committed(P[0])), kafka.asked
-    second = drive()
-    second.member.start()
-    kafka.assign(P[0])
+    second = drive(P[0])
     second.until(lambda: second.member.state.phase == "active", "it to be ready")
     assert len(kafka.committed(P[0])) == commits
     # The coordinator found; committed offsets and log start at the assignment: as ever.
@@ -126,9 +87,7 @@ def test_earliest_is_committed_and_a_clean_takeover_commits_nothing_more(kafka, 
 def test_a_commit_that_has_to_wait_is_tried_again_before_reading(kafka, drive: Drive, worker, code):
     """The group is rebalancing: the position is neither given up nor used meanwhile."""
     kafka.answers.extend([code] * 3)
-    driven = drive(**worker)
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0], **worker)
     driven.until(lambda: len(driven.rows) == 3, "the records")
     told = [what for what, _ in kafka.done if what in {"refused", "commit", "read"}]
     assert told[:4] == ["refused", "refused", "refused", "commit"]
@@ -140,9 +99,7 @@ def test_a_record_that_comes_before_its_time_comes_again(kafka, drive: Drive):
     """It was under way when its partition was paused: it is not read then, but nor skipped."""
     kafka.answers.extend([27] * 2)
     kafka.under_way = True
-    driven = drive()
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0])
     driven.until(lambda: len(driven.rows) == 3, "the records")
     told = [what for what, _ in kafka.done if what in {"refused", "commit", "read"}]
     assert told[:2] == ["refused", "read"]
@@ -153,9 +110,7 @@ def test_a_record_that_comes_before_its_time_comes_again(kafka, drive: Drive):
 def test_it_is_not_ready_before_its_choice_is_committed(kafka, drive: Drive):
     """A roll that went on now would hand over what nobody wrote down."""
     kafka.answers.extend([27] * 9999)
-    driven = drive(start_from="latest")
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0], start_from="latest")
     driven.until(lambda: refused(kafka), "a refusal")
     driven.turns()
     assert driven.member.state.phase == "joining"
@@ -168,9 +123,7 @@ def test_it_is_not_ready_before_its_choice_is_committed(kafka, drive: Drive):
 def test_whoever_goes_commits_its_choice_first(kafka, drive: Drive, then):
     """Else the successor would choose again, at a later end."""
     kafka.answers.extend([27] * 2)
-    driven = drive(start_from="latest")
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0], start_from="latest")
     if then == "drain":
         driven.until(lambda: refused(kafka), "a refusal")
         driven.drain()
@@ -184,9 +137,7 @@ def test_whoever_goes_commits_its_choice_first(kafka, drive: Drive, then):
 def test_what_is_lost_is_not_committed(kafka, drive: Drive):
     """Somebody else has the partition by now: its position is not ours to choose [2]."""
     kafka.answers.extend([27] * 99)
-    driven = drive(start_from="latest")
-    driven.member.start()
-    kafka.assign(*P[:2])
+    driven = drive(*P[:2], start_from="latest")
     driven.until(lambda: refused(kafka), "a refusal")
     kafka.lose(P[1])
     driven.until(lambda: driven.member.state.partitions == {P[0]}, "the loss")
@@ -199,9 +150,7 @@ def test_what_is_lost_is_not_committed(kafka, drive: Drive):
 def test_another_member_id_commits_no_choice(kafka, drive: Drive):
     """Kafka would take it: it checks the member of now, not the one that was given it [2]."""
     kafka.answers.extend([25])
-    driven = drive(start_from="latest")
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0], start_from="latest")
     driven.until(lambda: refused(kafka), "a refusal")
     kafka.member = "m2"
     driven.turns(20)  # of 50 ms: longer than the pause between two tries
@@ -210,22 +159,16 @@ def test_another_member_id_commits_no_choice(kafka, drive: Drive):
 
 def test_members_that_begin_together_begin_at_the_end(kafka, drive: Drive):
     """A neighbour's first commit does not make the other partitions new ones."""
-    one = drive(start_from="latest")
-    one.member.start()
-    kafka.assign(P[0])
+    one = drive(P[0], start_from="latest")
     one.until(lambda: kafka.committed(P[0]) == [3], "the first")
-    other = drive(start_from="latest")
-    other.member.start()
-    kafka.assign(P[1])
+    other = drive(P[1], start_from="latest")
     other.until(lambda: bool(kafka.committed(P[1])), "the second")
     assert kafka.committed(P[1]) == [3]
 
 
 def test_an_added_partition_begins_at_its_start(kafka, drive: Drive):
     """With `latest`, too: what came before it was noticed belongs to the group."""
-    driven = drive(start_from="latest")
-    driven.member.start()
-    kafka.assign(*P[:2])
+    driven = drive(*P[:2], start_from="latest")
     driven.until(lambda: kafka.committed(P[1]) == [3], "the beginning")
     kafka.make("t", 3)
     kafka.produce(P[2], b"early")
@@ -238,9 +181,7 @@ def test_an_added_partition_begins_at_its_start(kafka, drive: Drive):
 def test_an_idle_partition_of_an_older_release_begins_at_its_start(kafka, drive: Drive):
     """That release committed only where records came: nothing that came since may be skipped."""
     kafka.commits[P[0]] = (2, '{"v":1,"rev":"r0","topic":"id-1"}')
-    driven = drive(start_from="latest")
-    driven.member.start()
-    kafka.assign(*P[:2])
+    driven = drive(*P[:2], start_from="latest")
     driven.until(lambda: len(driven.rows) == 4, "the rest of one, all of the other")
     assert kafka.committed(P[1])[0] == 0
     assert "parts" not in metadata(kafka, P[1]), "the next one without a commit begins there too"
@@ -250,9 +191,7 @@ def test_a_loss_that_is_skipped_is_committed(kafka, drive: Drive):
     """The position behind it is a choice like any other."""
     kafka.commits[P[0]] = (0, "")
     kafka.truncate(P[0], 2)
-    driven = drive(on_truncated="skip")
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0], on_truncated="skip")
     driven.until(lambda: driven.values() == [b"c"], "what is left")
     assert kafka.committed(P[0])[0] == 2
     assert first_of(kafka, "commit") < first_of(kafka, "read")
@@ -262,9 +201,7 @@ def test_a_loss_that_stops_keeps_its_commit_until_it_is_lifted(kafka, drive: Dri
     """The next owner has to hear of it, too."""
     kafka.commits[P[0]] = (0, "")
     kafka.truncate(P[0], 2)
-    driven = drive()
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0])
     driven.until(lambda: driven.member.state.quarantined == {P[0]}, "the quarantine")
     driven.turns()
     assert kafka.committed(P[0]) == []
@@ -275,9 +212,7 @@ def test_a_loss_that_stops_keeps_its_commit_until_it_is_lifted(kafka, drive: Dri
 
 def test_a_topic_made_again_is_committed_before_it_is_read(kafka, drive: Drive):
     """While the group runs: noticed by its id, begun at its start."""
-    driven = drive(start_from="latest", metadata_refresh="1s")
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0], start_from="latest", metadata_refresh="1s")
     driven.until(lambda: kafka.committed(P[0]) == [3], "the beginning")
     with kafka.lock:
         kafka.make("t", 2, "id-2")
@@ -305,9 +240,7 @@ def test_a_topic_made_again_is_committed_before_it_is_read(kafka, drive: Drive):
 def test_another_clusters_topic_id_is_believed(kafka, drive: Drive, text: str, position: int):
     """Offsets that a mirroring tool copied hold; only this cluster's other id is another topic."""
     kafka.commits[P[0]] = (2, text)
-    driven = drive()
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0])
     driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "the rest")
     assert [offset for _, offset, _ in driven.rows] == list(range(position, 3))
     told = metadata(kafka, P[0])
@@ -327,9 +260,7 @@ def test_another_clusters_topic_id_is_believed(kafka, drive: Drive, text: str, p
 def test_a_plan_made_elsewhere_is_not_repeated(kafka, drive: Drive, text: str, first: int):
     """A planned end is an offset of the log that it was made for [4]."""
     kafka.commits[P[0]] = (0, text)
-    driven = drive(batch={"max_wait": "200ms"})
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0], batch={"max_wait": "200ms"})
     driven.until(driven.began, "a batch")
     assert driven.contexts[0].ranges[0].end == first
 
@@ -338,8 +269,6 @@ def test_a_cluster_without_an_id(kafka, drive: Drive):
     """Nothing is known of whose offsets these are: they are believed."""
     kafka.cluster_id = ""
     kafka.commits[P[0]] = (2, encode_plan(None, "r", "id-0", cluster="this-cluster"))
-    driven = drive()
-    driven.member.start()
-    kafka.assign(P[0])
+    driven = drive(P[0])
     driven.until(lambda: driven.values() == [b"c"], "the rest")
     assert "cluster" not in metadata(kafka, P[0])

@@ -18,6 +18,7 @@ from fleet.slots import Gate, Phase, Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import VARIABLE, Events
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
+from tests.support.waiting import until
 
 LEASE = 3000.0
 """Its third is longer than any test: what is renewed is renewed by the test."""
@@ -194,13 +195,6 @@ def test_the_dead_are_not_dead_while_nothing_is_known(scene: Scene, monkeypatch)
 # --- by the lease's own thread --------------------------------------------------------------
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20.0
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def full_stream() -> io.TextIOWrapper:
     """Each write finds the disk full."""
     return io.TextIOWrapper(io.FileIO(FULL, "w"), write_through=True)
@@ -210,7 +204,7 @@ def test_the_lease_thread_finds_another_holder(live):
     """Within a third of the lease, without being asked."""
     scene = live()
     scene.lose()
-    until(lambda: scene.holding.lost is not None)
+    until(lambda: scene.holding.lost is not None, "the loss", still=20.0, every=0.005)
 
 
 @pytest.mark.parametrize("refusal", [Unreachable("silent"), FleetError("a webhook says no")])
@@ -222,7 +216,7 @@ def test_a_store_that_is_silent_or_refuses_is_no_loss(live, refusal: FleetError)
     assert scene.holding.lost is None
     counter = scene.slot().counter
     scene.store.refuses = None
-    until(lambda: scene.slot().counter > counter)
+    until(lambda: scene.slot().counter > counter, "a renewal", still=20.0, every=0.005)
 
 
 def test_a_full_disk_ends_no_lease(live, monkeypatch: pytest.MonkeyPatch):
@@ -237,7 +231,7 @@ def test_a_full_disk_ends_no_lease(live, monkeypatch: pytest.MonkeyPatch):
     time.sleep(SHORT / 2)
     scene.store.refuses = None
     counter = scene.slot().counter
-    until(lambda: scene.slot().counter > counter + 2)
+    until(lambda: scene.slot().counter > counter + 2, "renewals", still=20.0, every=0.005)
     assert scene.holding.lost is None
 
 
@@ -248,7 +242,7 @@ def test_a_lease_thread_that_ends_ends_the_membership(live):
         raise ZeroDivisionError("a bug of ours")
 
     scene = live(fields=fields)
-    until(lambda: scene.holding.lost is not None)
+    until(lambda: scene.holding.lost is not None, "the loss", still=20.0, every=0.005)
     assert "a bug of ours" in str(scene.holding.lost)
 
 

@@ -44,8 +44,7 @@ def test_a_topic_made_again_is_read_from_its_beginning(
 
     The longer one has an offset where the worker would read on, without any error.
     """
-    group.start("w1", **SOON)
-    group.warm("w1")
+    group.standbys("w1", **SOON)
     group.open(0)
     group.produce(400)
     group.drained()
@@ -76,8 +75,7 @@ def test_offsets_of_a_deleted_topic_are_not_believed(group: Group):
     The holder dies before it notices; its successor finds the offset, and whose it is.
     """
     slow = {"env": {"SECONDS_EACH": "2"}, "metadata_refresh": "5m"}
-    group.start("w1", **slow)
-    group.warm("w1")
+    group.standbys("w1", **slow)
     group.open(0)
     group.produce(400)
     group.until(lambda: bool(group.journal()), "a batch to begin")
@@ -99,8 +97,7 @@ def test_a_deleted_topic_stops_nothing(group: Group):
     """Of two topics one is deleted in mid-batch: the other goes on, and so does the worker."""
     other = f"{group.name}-other"
     group.make(other, 2)
-    group.start("w1", topics=[group.topic, other], env={"SECONDS_EACH": "1"}, **SOON)
-    group.warm("w1")
+    group.standbys("w1", topics=[group.topic, other], env={"SECONDS_EACH": "1"}, **SOON)
     group.open(0)
     group.produce(40)
     group.until(lambda: bool(group.journal()), "a batch to begin")
@@ -119,8 +116,7 @@ def test_a_deleted_topic_stops_nothing(group: Group):
 
 def test_new_partitions_and_topics_of_a_pattern_are_picked_up(group: Group, broker: RunningBroker):
     """Within the metadata refresh; each is one rebalance, nothing of them is left out."""
-    group.start("w1", topics=[f"^{group.name}-.*"], start_from="latest", **SOON)
-    group.warm("w1")
+    group.standbys("w1", topics=[f"^{group.name}-.*"], start_from="latest", **SOON)
     group.open(0)
     group.produce(40)
     group.drained()

@@ -3,8 +3,8 @@
 import socket
 
 
-def free_port() -> int:
-    """Ask the kernel for one on the loopback address."""
+def free_port(host: str = "127.0.0.1") -> int:
+    """Ask the kernel for one."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])
