@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
+from fleet.commands.parts.history_sql import sql
 from fleet.text import duration
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def history() -> None:
     """
 
 
+history.add_command(sql)
 spark_option = click.option(
     "--spark",
     metavar="WHERE",
