@@ -11,10 +11,10 @@ that is killed between the two, at any step, leaves logs one manifest old, and w
 makes up for it first. Two writers cannot both do so: delta-rs refuses a commit on top of a
 transaction of the same application that it has not read.
 
-Tried: Iceberg (pyiceberg) takes existing files too, but a table is then found by a catalog and not
-by its folder, which needs a database beside the object store. An own writer of the log would have
-to write checkpoints too. PySpark 4.3 alone reads neither format (its jars hold none, as they do
-for Parquet): with Delta's jar it does by name, without it by the log's list of files.
+Tried: Iceberg (pyiceberg 0.12) takes existing files and removals in one commit too, at 100 ms each;
+but its tables are found by a catalog and not by their folder: one more database beside the store.
+A writer of our own would have to write checkpoints as well. PySpark 4.3 without further jars reads
+neither format: with Delta's it does by name, without them by the files that the log lists.
 
 Cost: 15 to 20 ms for each table of a batch, 50 MB of a package that is optional
 (EXTRA), some 130 MB of memory of the writing process; a Delta reader sees the tables of one batch
