@@ -142,8 +142,10 @@ def test_newer_manifests_are_refused(writer, tmp_path):
 
 def test_compaction_keeps_every_row_and_clears_away_later(writer, tmp_path, clock):
     """Readers of the old files have ten minutes; then they go, and dead attempts after an hour."""
+    memory = JobMemory()
     for number in range(1, MANY + 3):
-        add(writer, rebalance(number))
+        memory.keep("g", Kept(3, number, 1000, "{}"))
+        add(writer, rebalance(number), memory=memory)
     writer.write_table(
         data_name("rebalances", writer.attempt(), "2026-09-21"),
         pa.Table.from_pylist([rebalance_row(rebalance(99))], schema=REBALANCES),
@@ -151,7 +153,7 @@ def test_compaction_keeps_every_row_and_clears_away_later(writer, tmp_path, cloc
         day="2026-09-21",
     )
     before = Tables(tmp_path).rebalances()
-    assert compacted(writer, JobMemory()) == MANY + 2
+    assert compacted(writer, memory) == 2 * (MANY + 2)
     assert len(writer.manifest.of("rebalances")) == 1
     assert Tables(tmp_path).rebalances() == before
     assert writer.clear_away() == 0
