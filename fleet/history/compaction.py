@@ -26,7 +26,7 @@ from fleet.history.thinning import every_of, thinned
 
 MANY: Final = 16
 SMALL: Final = 32 << 20
-AT_ONCE: Final = 256 << 20
+AT_ONCE: Final = 128 << 20
 """Bytes of aged and old files that one call rewrites; the next one goes on."""
 _LARGE: Final = 128 << 20
 _ROWS: Final = 100_000

@@ -17,7 +17,7 @@ A writer of our own would have to write checkpoints as well. PySpark 4.3 without
 neither format: with Delta's it does by name, without them by the files that the log lists.
 
 Cost: 15 to 20 ms for each table of a batch, 50 MB of a package that is optional
-(EXTRA), some 130 MB of memory of the writing process; a Delta reader sees the tables of one batch
+(EXTRA), some 80 MB of memory of the writing process; a Delta reader sees the tables of one batch
 one after the other, within a second.
 """
 
@@ -47,7 +47,7 @@ _SETTINGS: Final = {
 def installed() -> bool:
     """Whether tables can be published here."""
     try:
-        import deltalake  # noqa: F401, PLC0415 - 130 MB of native code, only for who writes
+        import deltalake  # noqa: F401, PLC0415 - 80 MB of memory, only for who writes
     except ImportError:
         return False
     return True
