@@ -42,11 +42,11 @@ class _Run(NamedTuple):
 def compacted(writer: Writer, memory: JobMemory, *, thoroughly: bool = False) -> int:
     """Merge what is due and commit it; how many files were merged into fewer.
 
-    `thoroughly`: wherever there are two, and all that aged.
+    `thoroughly`: wherever there are two. Until it is 0 there may be more to rewrite.
     """
     attempt = writer.attempt()
     many = 2 if thoroughly else MANY
-    todo = list(_runs(writer, many, None if thoroughly else AT_ONCE))
+    todo = list(_runs(writer, many))
     added = [_merged(writer, attempt, number, run) for number, run in enumerate(todo)]
     gone = {f.name for run in todo for f in run.files}
     for table in STATE:
@@ -67,8 +67,8 @@ def _too_old(writer: Writer) -> bool:
     return any(f.day and f.day < oldest for f in writer.manifest.files)
 
 
-def _runs(writer: Writer, many: int, most: int | None) -> Iterator[_Run]:
-    """What is to be rewritten, each run of at most 128 MB; of aged and old files `most` bytes."""
+def _runs(writer: Writer, many: int) -> Iterator[_Run]:
+    """What is to be rewritten, each run of at most 128 MB; of aged and old files AT_ONCE."""
     by_day: dict[tuple[str, str], list[DataFile]] = {}
     for each in writer.manifest.files:
         if each.table in TABLES:
@@ -80,7 +80,7 @@ def _runs(writer: Writer, many: int, most: int | None) -> Iterator[_Run]:
         small = [f for f in files if f.bytes < SMALL]
         if due:
             for run in _parts(due):
-                if most is not None and taken >= most:
+                if taken >= AT_ONCE:
                     break
                 taken += sum(f.bytes for f in run)
                 yield _Run(run, every)

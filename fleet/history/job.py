@@ -138,11 +138,11 @@ class Recorder:
         done.seconds = self._writer.clock.monotonic() - began
         return done
 
-    def compact(self, *, all_days: bool = False) -> int:
+    def compact(self) -> int:
         """Merge small files where there are many, clear away; how many files were merged."""
         oldest = self._writer.clock.now() - self._writer.retention
         self._memory.forget_quiet(before=oldest)
-        merged = compacted(self._writer, self._memory, thoroughly=all_days)
+        merged = compacted(self._writer, self._memory)
         self._writer.clear_away()
         return merged
 

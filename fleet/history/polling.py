@@ -50,8 +50,8 @@ class Poller:
         done.seconds = writer.clock.monotonic() - began
         return done
 
-    def compact(self, *, all_days: bool = False) -> int:
+    def compact(self) -> int:
         """As the other job does."""
-        merged = compacted(self._writer, self._memory, thoroughly=all_days)
+        merged = compacted(self._writer, self._memory)
         self._writer.clear_away()
         return merged

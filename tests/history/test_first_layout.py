@@ -1,10 +1,12 @@
 """Tables of the release before: read as they are, and brought into the present layout."""
 
 import json
+import time
 
 import pyarrow.parquet as pq
 import pytest
 
+from fleet import cli
 from fleet.clock import ManualClock
 from fleet.history import compaction
 from fleet.history.compaction import compacted
@@ -99,3 +101,22 @@ def test_tables_of_before_are_read_and_moved_with_every_row(tmp_path, clock, mon
         assert len(writer.place.folders("data")) == 1, "that of the memory's own file"
     for table in TABLES:
         assert published(tmp_path, table)[0] == recorded(tmp_path, table), table
+
+
+def test_one_command_moves_all_of_them(tmp_path, clock, monkeypatch):
+    """However much it is."""
+    path = tmp_path / "tables"
+    with opened(TableFolder(path), clock) as writer:
+        for number in range(3):
+            add(writer, number, time.time() - number * DAY)
+    aged(path)
+    (tmp_path / "fleet.yaml").write_text(
+        f'cluster: {{name: main, bootstrap_servers: "127.0.0.1:1"}}\nhistory: {{path: {path}}}\n'
+    )
+    monkeypatch.setenv("FLEET_CONFIG", str(tmp_path / "fleet.yaml"))
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(compaction, "AT_ONCE", 1)
+    assert cli.run(["history", "compact"]) == 0
+    now = latest(TableFolder(path))
+    assert now is not None
+    assert (len(now.files), now.old()) == (6, frozenset())

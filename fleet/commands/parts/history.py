@@ -201,7 +201,9 @@ def compact(invocation: Invocation) -> None:
         with Writer(place, cluster=cluster, clock=fleet.clock, retention=retention) as writer:
             before = len(writer.manifest.files)
             memory = JobMemory.read(place, writer.manifest)
-            merged = compacted(writer, memory, thoroughly=True)
+            merged = 0
+            while more := compacted(writer, memory, thoroughly=True):
+                merged += more
             gone = writer.clear_away()
             after = len(writer.manifest.files)
     click.echo(f"{merged} files merged: {before} → {after}; {gone} old files or folders deleted")
