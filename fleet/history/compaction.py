@@ -122,5 +122,18 @@ def _batches(writer: Writer, files: Sequence[DataFile]) -> Iterator[pa.RecordBat
         schema = TABLES[each.table]
         stored = before(each.table) if each.old else schema
         with writer.place.fs.open_input_file(writer.place.full(each.name)) as source:
-            for batch in pq.ParquetFile(source).iter_batches(_ROWS, columns=stored.names):
-                yield batch.rename_columns(schema.names).cast(schema)
+            for batch in pq.ParquetFile(source).iter_batches(_ROWS):
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        _column(batch, name, kind)
+                        for name, kind in zip(stored.names, schema.types, strict=True)
+                    ],
+                    schema=schema,
+                )
+
+
+def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    """A column; null where the file is older than it."""
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, kind)
+    return batch.column(name).cast(kind)

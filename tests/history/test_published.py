@@ -19,6 +19,7 @@ from fleet.history.job import commit
 from fleet.history.job_memory import JobMemory
 from fleet.history.tables import Tables
 from fleet.history.tables.publishing import APPLICATION, EXTRA, Published
+from fleet.history.tables.table_columns import DAY as COLUMN
 from fleet.history.tables.table_columns import MEMBERSHIPS, REBALANCES, TABLES
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.table_rows import membership_row, rebalance_row
@@ -180,6 +181,26 @@ def spark(spark_home, monkeypatch):
     made = SparkSession.builder.remote(spark_server.connect_url(spark_home)).create()
     yield made
     made.stop()
+
+
+def test_a_column_that_a_release_adds_is_published(tmp_path, clock):
+    """Rows of before have nulls in it, in files that were merged too."""
+    fewer = pa.schema([field for field in REBALANCES if field.name != "aborted"])
+    DeltaTable.create(
+        str(tmp_path / "rebalances"), schema=fewer.append(COLUMN), partition_by=[COLUMN.name]
+    )
+    with opened(TableFolder(tmp_path), clock) as writer:
+        attempt = writer.attempt()
+        rows = [rebalance_row(rebalance(0))]
+        rows[0].pop("aborted")
+        files = writer.write(attempt, "rebalances", fewer, rows, "ended_at")
+        commit(writer, JobMemory(), attempt, "batch", files)
+        add(writer, 1)
+        for merged in (0, 2):
+            assert compacted(writer, JobMemory(), thoroughly=bool(merged)) == merged
+            held, _ = published(tmp_path, "rebalances")
+            assert held == recorded(tmp_path, "rebalances")
+            assert sorted(str(row["aborted"]) for row in held) == ["0", "0", "None"]
 
 
 @pytest.mark.spark

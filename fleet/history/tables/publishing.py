@@ -140,6 +140,9 @@ class _Log:
             name=table,
             configuration=_SETTINGS,
         )
+        known = {field.name for field in self._delta.schema().fields}
+        if added := [field for field in self._schema.fields if field.name not in known]:
+            self._delta.alter.add_columns(added)
         self._number = self._delta.transaction_version(APPLICATION) or 0
         self._files: Mapping[str, tuple[int, str]] = {
             f"{table}/{row['path']}": (row["size_bytes"], str(row["partition.day"]))
