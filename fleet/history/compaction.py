@@ -32,7 +32,7 @@ _LARGE: Final = 128 << 20
 _ROWS: Final = 100_000
 
 
-class _Run(NamedTuple):
+class _Rewrite(NamedTuple):
     """Files of one table and day that become one, with a row for `every` seconds (0: all)."""
 
     files: Sequence[DataFile]
@@ -67,7 +67,7 @@ def _too_old(writer: Writer) -> bool:
     return any(f.day and f.day < oldest for f in writer.manifest.files)
 
 
-def _runs(writer: Writer, many: int) -> Iterator[_Run]:
+def _runs(writer: Writer, many: int) -> Iterator[_Rewrite]:
     """What is to be rewritten, each run of at most 128 MB; of aged and old files AT_ONCE."""
     by_day: dict[tuple[str, str], list[DataFile]] = {}
     for each in writer.manifest.files:
@@ -83,11 +83,11 @@ def _runs(writer: Writer, many: int) -> Iterator[_Run]:
                 if taken >= AT_ONCE:
                     break
                 taken += sum(f.bytes for f in run)
-                yield _Run(run, every)
+                yield _Rewrite(run, every)
         elif len(small) >= many:
             for run in _parts(small):
                 if len(run) > 1:
-                    yield _Run(run, every)
+                    yield _Rewrite(run, every)
 
 
 def _parts(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
@@ -102,7 +102,7 @@ def _parts(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         yield run
 
 
-def _merged(writer: Writer, attempt: str, number: int, run: _Run) -> DataFile:
+def _merged(writer: Writer, attempt: str, number: int, run: _Rewrite) -> DataFile:
     table, day = run.files[0].table, run.files[0].day
     name = data_name(table, attempt, day, str(number))
     rows: Iterable[Any] = _batches(writer, run.files)
