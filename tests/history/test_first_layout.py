@@ -19,7 +19,7 @@ from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.table_manifests import latest, name_of
 from fleet.history.tables.writing import KEPT_SECONDS
 from fleet.lag.partition_lag import Logs
-from tests.history.test_published import add, opened, published, recorded
+from tests.history.test_published import add, changes, opened, published, recorded
 from tests.history.test_tables import DAY, NOW, T0
 
 
@@ -92,6 +92,7 @@ def test_tables_of_before_are_read_and_moved_with_every_row(tmp_path, clock, mon
             if moved == 2:
                 (row,) = published(tmp_path, "memberships")[0]
                 assert row["changed_at"] == NOW, "the newest day first"
+                assert changes(tmp_path, "memberships") == {True}
         assert moved == 7
         assert all(name.table.startswith("_") or not name.old for name in writer.manifest.files)
         clock.sleep(KEPT_SECONDS + 1)

@@ -1,5 +1,6 @@
 """The tables as Delta Lake: each log says what the manifest says, whatever ended the writer."""
 
+import json
 import os
 import signal
 import subprocess
@@ -50,6 +51,13 @@ def published(path, table):
     return sorted(rows.to_pylist(), key=str), log.transaction_version(APPLICATION)
 
 
+def changes(path, table):
+    """Whether the last commit of a log says that rows changed."""
+    last = max((path / table / "_delta_log").glob("*[0-9].json")).read_text().splitlines()
+    actions = [action for line in last for action in json.loads(line).values()]
+    return {action["dataChange"] for action in actions if "dataChange" in action}
+
+
 def recorded(path, table):
     """The same by the manifest."""
     return sorted(Tables(path).read(table).to_pylist(), key=str)
@@ -72,6 +80,7 @@ def test_a_log_says_what_the_manifest_says(tmp_path, clock, kind):
         assert published(tmp_path, "rebalances")[0] == recorded(tmp_path, "rebalances")
         before = DeltaTable(str(tmp_path / "rebalances"))
         assert compacted(writer, JobMemory()) == 2 * MANY
+        assert changes(tmp_path, "rebalances") == {False}
         assert len(DeltaTable(str(tmp_path / "rebalances")).file_uris()) == 2
         assert before.count() == 2 * MANY + 2, "a reader under way has its files"
         clock.sleep(2 * DAY)
@@ -79,6 +88,7 @@ def test_a_log_says_what_the_manifest_says(tmp_path, clock, kind):
     with opened(kind(tmp_path), clock) as writer:
         clock.sleep(KEPT_SECONDS + 1)
         add(writer, 51, NOW + DAY)
+        assert changes(tmp_path, "rebalances") == {True}
         assert writer.clear_away()
     for table in TABLES:
         assert published(tmp_path, table)[0] == recorded(tmp_path, table), table

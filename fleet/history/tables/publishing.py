@@ -92,12 +92,12 @@ class Published:
                 return
 
     def _follow(self, manifest: Manifest) -> None:
-        same_rows = manifest.what == "compaction" and manifest.number == self._number + 1
+        merged = manifest.what == "compaction" and manifest.number == self._number + 1
+        commit = _Commit(manifest.number, round(manifest.at * 1000), merged)
         for table in TABLES:
             if table not in self._logs:
                 self._logs[table] = _Log(self._place, table)
             files = {f.name: f for f in manifest.of(table) if not f.old}
-            commit = _Commit(manifest.number, round(manifest.at * 1000), new_rows=not same_rows)
             self._logs[table].follow(files, commit)
         self._number = manifest.number
 
@@ -117,11 +117,20 @@ class Published:
 
 
 class _Commit(NamedTuple):
-    """A manifest as a log takes it; without new rows, those who follow a log need not look."""
+    """A manifest as a log takes it."""
 
     number: int
     at_ms: int
-    new_rows: bool
+    merged: bool
+    """Compaction alone: where rows became no more, those who follow a log need not look."""
+
+
+class _Listed(NamedTuple):
+    """A file as a log has it."""
+
+    bytes: int
+    day: str
+    rows: int
 
 
 class _Log:
@@ -144,8 +153,10 @@ class _Log:
         if added := [field for field in self._schema.fields if field.name not in known]:
             self._delta.alter.add_columns(added)
         self._number = self._delta.transaction_version(APPLICATION) or 0
-        self._files: Mapping[str, tuple[int, str]] = {
-            f"{table}/{row['path']}": (row["size_bytes"], str(row["partition.day"]))
+        self._files: Mapping[str, _Listed] = {
+            f"{table}/{row['path']}": _Listed(
+                row["size_bytes"], str(row["partition.day"]), row["num_records"]
+            )
             for row in pa.table(self._delta.get_add_actions(flatten=True)).to_pylist()
         }
 
@@ -164,21 +175,23 @@ class _Log:
                 f"is manifest {commit.number}: somebody else writes there, or manifests were "
                 "taken away; look who runs `fleet history` there"
             )
-        root, at_ms, new_rows = len(self._table) + 1, commit.at_ms, commit.new_rows
-        came = [
-            AddAction(name[root:], f.bytes, {DAY.name: f.day}, at_ms, new_rows, _statistics(f.rows))
-            for name, f in files.items()
-            if name not in self._files
-        ]
-        gone = [
-            RemoveAction(name[root:], new_rows, at_ms, size, {DAY.name: day})
-            for name, (size, day) in self._files.items()
-            if name not in files
-        ]
+        now = {name: _Listed(f.bytes, f.day, f.rows) for name, f in files.items()}
+        came = {name: f for name, f in now.items() if name not in self._files}
+        gone = {name: f for name, f in self._files.items() if name not in now}
         if not came and not gone:
             return
+        more = sum(f.rows for f in came.values()) > sum(f.rows for f in gone.values())
+        root, at_ms, changed = len(self._table) + 1, commit.at_ms, more or not commit.merged
+        added = [
+            AddAction(name[root:], f.bytes, {DAY.name: f.day}, at_ms, changed, _statistics(f.rows))
+            for name, f in came.items()
+        ]
+        removed = [
+            RemoveAction(name[root:], changed, at_ms, f.bytes, {DAY.name: f.day})
+            for name, f in gone.items()
+        ]
         self._delta.create_write_transaction(
-            [*came, *gone],
+            [*added, *removed],
             mode="append",
             schema=self._schema,
             partition_by=[DAY.name],
@@ -188,7 +201,7 @@ class _Log:
         )
         self._delta.update_incremental()
         self._number = commit.number
-        self._files = {name: (f.bytes, f.day) for name, f in files.items()}
+        self._files = now
 
 
 def _statistics(rows: int) -> str:
