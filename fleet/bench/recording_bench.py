@@ -167,8 +167,8 @@ def _measured(
         memory = _memory(home)
     import pyarrow.compute as pc  # noqa: PLC0415 - a command that only prints loads none
 
-    held = Tables(home / "history").read("commits", columns=["group", "commits"])
-    mine = held.filter(pc.starts_with(held["group"], "group-"))
+    held = Tables(home / "history").read("commits", columns=["group_id", "commits"])
+    mine = held.filter(pc.starts_with(held["group_id"], "group-"))
     return RecordingResult(
         commits=done.commits,
         seconds=seconds,

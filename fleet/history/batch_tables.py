@@ -8,6 +8,7 @@ catch-up, when every group has events; next to nothing afterwards.
 """
 
 import json
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ import pyarrow.dataset as ds
 
 from fleet.history.job_memory import DELETED, JobMemory, Kept, Key, LastCommit
 from fleet.history.rollup import codes, runs
-from fleet.history.tables.table_columns import TABLES
+from fleet.history.tables.table_columns import TABLES, column_of, decoded
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.table_manifests import DataFile, Led
 from fleet.history.tables.table_rows import membership_row, rebalance_row
@@ -38,6 +39,9 @@ _KEY: Final = ("group", "topic", "topic_partition")
 _PLAIN: Final = tuple(name for name in LastCommit._fields if name not in {"gap", "early"})
 _COMMIT: Final = (*_PLAIN, "commits", "first_timestamp", "previous_timestamp")
 _OFFSET_BITS: Final = 40
+_NO_RECORD: Final = -1
+_GONE: Final = re.compile(r"offsets (\d+) to (\d+) are gone")
+"""A row that stands for what the reader missed (fleet.history.source)."""
 
 
 class BatchFiles:
@@ -48,14 +52,16 @@ class BatchFiles:
         self._files = files
 
     def table(self, name: str, columns: Sequence[str] | None = None, where: Any = None) -> pa.Table:
-        """Columns of one table's rows that match."""
+        """Columns of one table's rows that match; columns are named as the decoder names them."""
         schema = TABLES[name]
-        names = schema.names if columns is None else list(columns)
+        names = schema.names if columns is None else [column_of(each) for each in columns]
         paths = [self._place.full(f.name) for f in self._files if f.table == name]
         if not paths:
-            return schema.empty_table().select(names)
-        found = ds.dataset(paths, schema=schema, format="parquet", filesystem=self._place.fs)
-        return found.to_table(columns=names, filter=where)
+            found = schema.empty_table().select(names)
+        else:
+            files = ds.dataset(paths, schema=schema, format="parquet", filesystem=self._place.fs)
+            found = files.to_table(columns=names, filter=where)
+        return found.rename_columns([decoded(each) for each in names])
 
     def events(self) -> Iterator[tuple[pa.Table, Any]]:
         """Events in order of the log, and what selects commits of the same partitions.
@@ -69,7 +75,7 @@ class BatchFiles:
             yield self.table("events", columns).sort_by(order), None
             return
         for partition in pc.unique(self.table("events", ["partition"])["partition"]).to_pylist():
-            mine = ds.field("partition") == partition
+            mine = ds.field("log_partition") == partition
             yield self.table("events", columns, mine).sort_by(order), mine
 
 
@@ -98,12 +104,14 @@ class Batch:
         self.rebalances: list[dict[str, Any]] = []
         self.memberships: list[dict[str, Any]] = []
         self.problems: Counter[str] = Counter()
+        self.gone: list[tuple[int, int, int]] = []
+        """Offsets that the reader found missing: partition, from, to (exclusive)."""
         self.groups: set[str] = set()
 
     def replay(self) -> None:
         """Feed the events of all groups to their replays."""
         for events, where in self._files.events():
-            self.problems.update(events["problem"].drop_null().to_pylist())
+            self._note_problems(events.filter(pc.is_valid(events["problem"])))
             self._follow(events.filter(pc.equal(events["type"], LED)))
             told = events.filter(pc.is_valid(events["group"]))
             if told.num_rows:
@@ -132,6 +140,14 @@ class Batch:
                 self.led[row["partition"]] = move
                 self._moves.setdefault(row["partition"], []).append(move)
 
+    def _note_problems(self, rows: pa.Table) -> None:
+        for row in rows.select(["partition", "type", "problem"]).to_pylist():
+            gap = _GONE.match(row["problem"]) if row["type"] == _NO_RECORD else None
+            if gap is None:
+                self.problems[row["problem"]] += 1
+            else:
+                self.gone.append((row["partition"], int(gap[1]), int(gap[2]) + 1))
+
     def _new_topics(self) -> dict[str, str]:
         known = self._files.table("commits", ["topic_id", "topic"], ds.field("topic_id").is_valid())
         pairs = known.group_by(["topic_id", "topic"]).aggregate([])
@@ -140,7 +156,7 @@ class Batch:
     def _commits_near(self, events: pa.Table, where: Any) -> pa.Table:
         """The last commits of each partition before each event of its group, and at the end."""
         groups = pc.unique(events["group"])
-        mine = ds.field("group").isin(groups.to_pylist())
+        mine = ds.field("group_id").isin(groups.to_pylist())
         commits = self._files.table("commits", where=mine if where is None else where & mine)
         if not commits.num_rows:
             return commits

@@ -31,6 +31,8 @@ from fleet.model.sessions import SessionThen
 
 BATCH: Final = 2_000_000
 """Offsets of one batch."""
+_MOST_LOST: Final = 1000
+"""Gaps that a manifest keeps: the latest."""
 
 
 class OffsetsLog(Protocol):
@@ -46,7 +48,7 @@ class OffsetsLog(Protocol):
         """Have the rows of `commits` and `events` of the ranges written; their files (FILES).
 
         `led`: leader epochs as known before, so that others are told; `where`: the place, the
-        folder and the cluster of a Task (fleet.history.rollup_tasks).
+        attempt and the cluster of a Task (fleet.history.rollup_tasks).
         """
         ...
 
@@ -116,6 +118,7 @@ class Recorder:
         self._session = session
         self._memory = JobMemory.read(writer.place, writer.manifest)
         self._cluster = writer.manifest.cluster
+        self._named: set[tuple[int, int, int]] = set()
 
     def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> Done:
         """Record what is there now, then the lag of this moment; compact where it is due.
@@ -126,7 +129,7 @@ class Recorder:
         began = self._writer.clock.monotonic()
         done = Done()
         bounds = self._log.bounds()
-        while not stopped() and (todo := self._todo(bounds, done)):
+        while not stopped() and (todo := self._todo(bounds)):
             ranges = _first(todo, self.batch)
             left = _offsets(todo) - _offsets(ranges)
             done += (made := self._record(ranges, left))
@@ -138,19 +141,17 @@ class Recorder:
         done.seconds = self._writer.clock.monotonic() - began
         return done
 
-    def compact(self, *, all_days: bool = False) -> int:
+    def compact(self) -> int:
         """Merge small files where there are many, clear away; how many files were merged."""
         oldest = self._writer.clock.now() - self._writer.retention
         self._memory.forget_quiet(before=oldest)
-        merged = compacted(self._writer, self._memory, thoroughly=all_days)
+        merged = compacted(self._writer, self._memory)
         self._writer.clear_away()
         return merged
 
     # --- what is new ------------------------------------------------------------------------
 
-    def _todo(
-        self, bounds: Mapping[int, tuple[int, int]], done: Done
-    ) -> dict[int, tuple[int, int]]:
+    def _todo(self, bounds: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
         found = {}
         for partition, (first, end) in sorted(bounds.items()):
             known = self._writer.manifest.positions.get(partition)
@@ -161,29 +162,26 @@ class Recorder:
                     "from before; give it another history.path"
                 )
             start = first if known is None else max(known, first)
-            if known is not None and known < first and (partition, known, first) not in done.lost:
-                done.lost.append((partition, known, first))
-                self._say(
-                    f"__consumer_offsets-{partition}: offsets {known} to {first - 1} were gone "
-                    "before they were read"
-                )
+            if known is not None and known < first:
+                self._name((partition, known, first))
             if start < end:
                 found[partition] = (start, end)
         return found
+
+    def _name(self, gap: tuple[int, int, int]) -> None:
+        """Say what nobody can read any more, once."""
+        if gap not in self._named:
+            self._named.add(gap)
+            self._say(gap_told(gap))
 
     # --- one batch --------------------------------------------------------------------------
 
     def _record(self, ranges: Mapping[int, tuple[int, int]], left: int) -> Done:
         writer, manifest = self._writer, self._writer.manifest
-        folder = writer.attempt()
+        attempt = writer.attempt()
         done = Done(batches=1, offsets=_offsets(ranges))
         with self._log.bounded(done.offsets):
-            files = self._written(ranges, folder)
-        done.lost = [
-            (p, known, start)
-            for p, (start, _) in ranges.items()
-            if (known := manifest.positions.get(p, start)) < start
-        ]
+            files = self._written(ranges, attempt)
         batch = Batch(
             BatchFiles(writer.place, files),
             self._memory,
@@ -194,9 +192,10 @@ class Recorder:
             session=self._session,
         )
         batch.replay()
+        done.lost = self._lost(ranges, batch.gone)
         done.commits = batch.remember_commits()
-        files += writer.write(folder, "rebalances", REBALANCES, batch.rebalances, "ended_at")
-        files += writer.write(folder, "memberships", MEMBERSHIPS, batch.memberships, "at")
+        files += writer.write(attempt, "rebalances", REBALANCES, batch.rebalances, "ended_at")
+        files += writer.write(attempt, "memberships", MEMBERSHIPS, batch.memberships, "changed_at")
         for file in files:
             done.rows[file.table] += file.rows
         done.causes.update(row["cause"] for row in batch.rebalances)
@@ -205,7 +204,7 @@ class Recorder:
         commit(
             writer,
             self._memory,
-            folder,
+            attempt,
             "batch",
             files,
             positions=positions,
@@ -216,7 +215,19 @@ class Recorder:
         )
         return done
 
-    def _written(self, ranges: Mapping[int, tuple[int, int]], folder: str) -> list[DataFile]:
+    def _lost(
+        self, ranges: Mapping[int, tuple[int, int]], gone: Iterable[tuple[int, int, int]]
+    ) -> list[tuple[int, int, int]]:
+        """What was there after the positions and was never read: before the ranges, and in them."""
+        known = self._writer.manifest.positions
+        found = {(p, known[p], start) for p, (start, _) in ranges.items() if p in known}
+        found |= {gap for gap in gone if gap[0] in known}
+        lost = sorted(gap for gap in found if gap[1] < gap[2])
+        for gap in lost:
+            self._name(gap)
+        return lost
+
+    def _written(self, ranges: Mapping[int, tuple[int, int]], attempt: str) -> list[DataFile]:
         """The rows of `commits` and `events`, written by Spark's tasks.
 
         Raises FleetError where some are missing: executors elsewhere may have another disk there.
@@ -226,7 +237,7 @@ class Recorder:
             ranges,
             led={p: each.epoch for p, each in writer.manifest.led.items()},
             place=str(writer.place),
-            folder=folder,
+            attempt=attempt,
             cluster=self._cluster,
         )
         files = [DataFile(**each) for each in told]
@@ -249,16 +260,16 @@ class Recorder:
         done = Done()
         if rows:
             done.rows["lag"] = len(rows)
-            folder = self._writer.attempt()
-            files = self._writer.write(folder, "lag", LAG, rows, "at")
-            commit(self._writer, self._memory, folder, "look", files)
+            attempt = self._writer.attempt()
+            files = self._writer.write(attempt, "lag", LAG, rows, "sampled_at")
+            commit(self._writer, self._memory, attempt, "look", files)
         return done
 
 
 def commit(
     writer: Writer,
     memory: JobMemory,
-    folder: str,
+    attempt: str,
     what: str,
     files: list[DataFile],
     *,
@@ -271,8 +282,7 @@ def commit(
     """Make files visible, together with the memory's changes and the positions they stand for."""
     manifest, added = writer.manifest, list(files)
     for table, data in memory.changed():
-        name = f"{folder}/{table[1:]}.parquet"
-        added.append(writer.write_table(name, data, table=table, day=""))
+        added.append(writer.write_memory(attempt, table, data))
     writer.commit(
         replace(
             manifest,
@@ -281,11 +291,18 @@ def commit(
             positions=manifest.positions if positions is None else positions,
             topics=manifest.topics if topics is None else topics,
             led=manifest.led if led is None else led,
-            lost=(*manifest.lost, *lost),
+            lost=(*manifest.lost, *lost)[-_MOST_LOST:],
             behind=behind,
         )
     )
     memory.saved()
+
+
+def gap_told(gap: tuple[int, int, int]) -> str:
+    """A gap in words: topic, partition and offsets."""
+    partition, start, end = gap
+    where = f"__consumer_offsets-{partition}"
+    return f"{where}: offsets {start} to {end - 1} were gone before they were read"
 
 
 def _offsets(ranges: Mapping[int, tuple[int, int]]) -> int:

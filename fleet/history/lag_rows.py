@@ -97,8 +97,8 @@ def _rows(
         gone = CASES[code] is LagCase.TOPIC_DELETED
         yield {
             "cluster": cluster,
-            "at": at,
-            "group": group,
+            "sampled_at": at,
+            "group_id": group,
             "topic": topic,
             "topic_partition": number,
             "committed": offset,
@@ -107,6 +107,6 @@ def _rows(
             "log_end": None if gone or end == NONE else end,
             "records": None if records == NONE else records,
             "seconds": None if math.isnan(seconds) else seconds,
-            "case": CASES[code].value,
+            "lag_case": CASES[code].value,
             "known": known.value,
         }

@@ -34,14 +34,14 @@ class Poller:
         rebalances = [rebalance_row(each) for each in made if isinstance(each, Rebalance)]
         members = [membership_row(each) for each in made if not isinstance(each, Rebalance)]
         lag = list(polled_rows(self._memory, seen))
-        folder = writer.attempt()
+        attempt = writer.attempt()
         files = [
-            *writer.write(folder, "rebalances", REBALANCES, rebalances, "ended_at"),
-            *writer.write(folder, "memberships", MEMBERSHIPS, members, "at"),
-            *writer.write(folder, "lag", LAG, lag, "at"),
+            *writer.write(attempt, "rebalances", REBALANCES, rebalances, "ended_at"),
+            *writer.write(attempt, "memberships", MEMBERSHIPS, members, "changed_at"),
+            *writer.write(attempt, "lag", LAG, lag, "sampled_at"),
         ]
-        commit(writer, self._memory, folder, "polled", files)
-        done = Done(batches=1, groups={row["group"] for row in rebalances}, polled=True)
+        commit(writer, self._memory, attempt, "polled", files)
+        done = Done(batches=1, groups={row["group_id"] for row in rebalances}, polled=True)
         for file in files:
             done.rows[file.table] += file.rows
         done.causes.update(row["cause"] for row in rebalances)
@@ -50,8 +50,8 @@ class Poller:
         done.seconds = writer.clock.monotonic() - began
         return done
 
-    def compact(self, *, all_days: bool = False) -> int:
+    def compact(self) -> int:
         """As the other job does."""
-        merged = compacted(self._writer, self._memory, thoroughly=all_days)
+        merged = compacted(self._writer, self._memory)
         self._writer.clear_away()
         return merged

@@ -28,8 +28,8 @@ from fleet.history.read_options import read_options
 from fleet.history.rollup import Rollup
 from fleet.history.source import _SENT as READ
 from fleet.history.source import read_share
-from fleet.history.tables.table_columns import DIGEST, TABLES, spark_ddl
-from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_columns import DIGEST, TABLES, decoded, spark_ddl
+from fleet.history.tables.table_folder import TableFolder, data_name
 from fleet.kafka_source.pieces import OffsetRange, shares
 from fleet.kafka_source.source import by_value
 from fleet.log.record_columns import columns
@@ -63,7 +63,7 @@ class Task:
     """One batch, as its tasks know it: a function for `mapInArrow` over numbers of shares.
 
     `options` are those of `consumer_offsets` without offsets, `digest` what Rollup takes;
-    `place` and `folder` say where the files go, `cluster` is their first column.
+    `place` and `attempt` say where the files go, `cluster` is their first column.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Task:
         options: Mapping[str, str],
         digest: Mapping[str, Any],
         place: str,
-        folder: str,
+        attempt: str,
         cluster: str,
     ) -> None:
         self._dealt = dealt
         self._options = dict(options)
         self._digest = dict(digest)
         self._place = place
-        self._folder = folder
+        self._attempt = attempt
         self._cluster = cluster
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -116,12 +116,11 @@ class Task:
                 of_day = rows.filter(pc.equal(rows["day"], day))
                 own = {"cluster": pa.repeat(self._cluster, of_day.num_rows)}
                 data = pa.Table.from_arrays(
-                    [own[name] if name in own else of_day[name] for name in schema.names],
+                    [own[name] if name in own else of_day[decoded(name)] for name in schema.names],
                     schema=schema,
                 )
-                folder = f"{self._folder}/{table}/day={day}"
-                name = f"{folder}/{uuid.uuid4().hex}.parquet"
-                place.fs.create_dir(place.full(folder), recursive=True)
+                name = data_name(table, self._attempt, day, uuid.uuid4().hex)
+                place.fs.create_dir(place.full(name.rpartition("/")[0]), recursive=True)
                 with place.fs.open_output_stream(place.full(name)) as out:
                     pq.write_table(data, out, compression="zstd")
                     size = out.tell()

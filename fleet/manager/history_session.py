@@ -15,6 +15,7 @@ from fleet.errors import ConfigError, FleetError
 from fleet.history.job import Recorder
 from fleet.history.polling import Poller
 from fleet.history.rollup_tasks import rolled_up
+from fleet.history.tables.publishing import EXTRA, installed
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
 from fleet.kafka_source.failures import told_by
@@ -119,6 +120,8 @@ def recording(
                 retention=fleet.spec.history.retention,
             )
         )
+        if not installed():
+            say(f"recorded, but not published as Delta tables: {EXTRA}")
         if not polled:
             try:
                 fleet.offsets_bounds()

@@ -201,21 +201,21 @@ def with_tables(
         return seen
     import pyarrow.dataset as ds  # noqa: PLC0415
 
-    since, mine = until - HORIZON, ds.field("group").isin(sorted(groups))
+    since, mine = until - HORIZON, ds.field("group_id").isin(sorted(groups))
     rows = tables.read(
         "commits",
         mine & (ds.field("timestamp") >= int(since * 1000)),
-        columns=["group", "topic", "topic_partition", "committed", "timestamp", "offset"],
+        columns=["group_id", "topic", "topic_partition", "committed", "timestamp", "log_offset"],
         since=since,
-    ).sort_by("offset")  # a group's commits stand in one partition of the log
+    ).sort_by("log_offset")  # a group's commits stand in one partition of the log
     positions = Positions()
     for row in rows.to_pylist():
         tp = TopicPartition(row["topic"], row["topic_partition"])
-        key = key_to(row["group"], tp)
+        key = key_to(row["group_id"], tp)
         if row["committed"] is None:
             positions.commit(key, None, row["timestamp"])
         else:
-            positions.put(key, row["group"], tp, row["committed"], row["timestamp"])
+            positions.put(key, row["group_id"], tp, row["committed"], row["timestamp"])
     seen = with_past(seen, positions.copy(), reaches=since, until=until, groups=groups)
     return _with_growth(seen, tables, groups, since=since, until=until)
 
@@ -228,8 +228,8 @@ def _with_growth(
 
     looks = tables.read(
         "lag",
-        ds.field("group").isin(sorted(groups)) & (ds.field("at") >= until - GROWTH),
-        columns=["group", "topic", "topic_partition", "at", "committed_at", "seconds"],
+        ds.field("group_id").isin(sorted(groups)) & (ds.field("sampled_at") >= until - GROWTH),
+        columns=["group_id", "topic", "topic_partition", "sampled_at", "committed_at", "seconds"],
         since=until - GROWTH,
     )
     commits = seen.commits
@@ -241,14 +241,14 @@ def _with_growth(
     gained, over = seen.gained.copy(), seen.over.copy()
     later = round((seen.at - until) * 1000)
     first = round(since * 1000) + later
-    for row in looks.sort_by([("at", "descending")]).to_pylist():  # the oldest stays
-        found = place.get((row["group"], row["topic"], row["topic_partition"]))
+    for row in looks.sort_by([("sampled_at", "descending")]).to_pylist():  # the oldest stays
+        found = place.get((row["group_id"], row["topic"], row["topic_partition"]))
         if found is None or at[found] == NONE:
             continue
         if at[found] <= first and row["committed_at"] is not None:  # no commit in the window
             told = round(row["committed_at"] * 1000) + later
             at[found], moved[found] = min(at[found], told), min(moved[found], told)
-        if row["seconds"] is not None and row["at"] <= until - _SAFE:
+        if row["seconds"] is not None and row["sampled_at"] <= until - _SAFE:
             gained[found] = seen.lag.waited[found] - row["seconds"]
-            over[found] = seen.at - row["at"]
+            over[found] = seen.at - row["sampled_at"]
     return replace(seen, commits=replace(commits, at=at, moved=moved), gained=gained, over=over)

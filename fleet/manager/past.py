@@ -163,8 +163,14 @@ def tables_of(fleet: "Fleet") -> Past | None:
         return None
     days = [file.day for file in manifest.of("rebalances") if file.day]
     oldest = datetime.fromisoformat(min(days)).replace(tzinfo=UTC).timestamp() if days else None
-    lost = sum(end - start for _, start, end in manifest.lost)
-    note = f"{lost} records were gone before they were read" if lost else ""
+    note = ""
+    if manifest.lost:
+        lost = sum(end - start for _, start, end in manifest.lost)
+        number, start, end = manifest.lost[-1]
+        note = (
+            f"{lost:,} records were gone before they were read, the last of {OFFSETS}-{number}: "
+            f"offsets {start} to {end - 1}"
+        )
     return Past(
         rows=tables,
         source=Source(kind="tables", place=path, reaches=oldest, as_of=manifest.at, note=note),

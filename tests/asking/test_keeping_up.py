@@ -157,16 +157,17 @@ def test_the_log_tells_when_and_how_a_partition_was_committed():
 
 def commit_row(at, committed, offset):
     return {
-        "cluster": "main", "group": "orders", "topic": "orders", "topic_partition": 0,
-        "committed": committed, "timestamp": int(at * 1000), "commits": 1, "partition": 3,
-        "offset": offset, "first_timestamp": int(at * 1000), "at": at,
+        "cluster": "main", "group_id": "orders", "topic": "orders", "topic_partition": 0,
+        "committed": committed, "timestamp": int(at * 1000), "commits": 1, "log_partition": 3,
+        "log_offset": offset, "first_timestamp": int(at * 1000), "at": at,
     }  # fmt: skip
 
 
 def lag_row(at, seconds, committed_at):
     return {
-        "cluster": "main", "at": at, "group": "orders", "topic": "orders", "topic_partition": 0,
-        "committed": 50, "committed_at": committed_at, "seconds": seconds, "case": "ok",
+        "cluster": "main", "sampled_at": at, "group_id": "orders", "topic": "orders",
+        "topic_partition": 0,
+        "committed": 50, "committed_at": committed_at, "seconds": seconds, "lag_case": "ok",
         "known": "commits",
     }  # fmt: skip
 
@@ -189,7 +190,7 @@ def test_the_tables_tell_it_too(tmp_path, commits, looks, told):
         rows = [commit_row(NOW - ago, to, n) for n, (ago, to) in enumerate(commits)]
         files = writer.write(folder, "commits", COMMITS, rows, "at")
         rows = [lag_row(NOW - ago, seconds, NOW - since) for ago, seconds, since in looks]
-        files += writer.write(folder, "lag", LAG, rows, "at")
+        files += writer.write(folder, "lag", LAG, rows, "sampled_at")
         commit(writer, JobMemory(), folder, "batch", files)
     tables = Tables(tmp_path)
     judged = verdict(with_tables(look(), tables, frozenset({"orders"}), until=NOW))

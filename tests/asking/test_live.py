@@ -224,7 +224,7 @@ def keep(rows, group, where):
         members = [membership_row(m) for m in rows.memberships(group=group)]
         files = (
             *writer.write(folder, "rebalances", REBALANCES, rebalances, "ended_at"),
-            *writer.write(folder, "memberships", MEMBERSHIPS, members, "at"),
+            *writer.write(folder, "memberships", MEMBERSHIPS, members, "changed_at"),
         )
         writer.commit(replace(writer.manifest, what="batch", files=files))
 

@@ -12,7 +12,7 @@ from fleet.history.batch_tables import Batch, BatchFiles
 from fleet.history.job_memory import JobMemory
 from fleet.history.prefilter import decoded_last
 from fleet.history.rollup import Rollup
-from fleet.history.tables.table_columns import DIGEST, TABLES
+from fleet.history.tables.table_columns import DIGEST, TABLES, decoded
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.table_manifests import DataFile
 from fleet.log.record_columns import columns
@@ -56,7 +56,11 @@ class Driver:
         files = []
         for table in ("commits", "events"):
             mine = rows.filter(pc.equal(rows["kind"], table))
-            kept = {f.name: mine[f.name] for f in TABLES[table] if f.name in mine.column_names}
+            kept = {
+                name: mine[decoded(name)]
+                for name in TABLES[table].names
+                if decoded(name) in mine.column_names
+            }
             name = f"{start}-{end}-{table}.parquet"
             pq.write_table(pa.table(kept), self.folder / name)
             files.append(DataFile(name=name, table=table, day="", rows=len(mine), bytes=1))

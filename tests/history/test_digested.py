@@ -46,7 +46,7 @@ def test_a_second_attempt_doubles_no_row(broker, unique, tmp_path: Path):
             options={"bootstrap.servers": bootstrap, "leaderEpochs": json.dumps({})},
             digest={"interval": 1000},
             place=str(place),
-            folder=writer.attempt(),
+            attempt=writer.attempt(),
             cluster="it's main",
         )
         first, second = ([DataFile(**f) for f in task.files(ranges)] for _ in range(2))
@@ -62,11 +62,11 @@ def test_a_second_attempt_doubles_no_row(broker, unique, tmp_path: Path):
         held = tables.read("commits").to_pylist()
         assert {row["cluster"] for row in held} == {"it's main"}
         for group in (f"{name}-{unique}" for name in "abc"):
-            mine = sum(row["commits"] for row in held if row["group"] == group)
+            mine = sum(row["commits"] for row in held if row["group_id"] == group)
             assert mine == sum(n for key, n in commits.items() if key[0] == group) == 100
         ends = {each.partition: each.end for each in ranges}
         told = [row for row in tables.read("events").to_pylist() if row["type"] != LED]
-        places = sorted((row["partition"], row["offset"]) for row in told)
+        places = sorted((row["log_partition"], row["log_offset"]) for row in told)
         assert places == [(p, offset) for p, offset in events if offset < ends.get(p, 0)]
         Path(place.full(second[0].name)).write_bytes(b"cut")
         assert writer.found(second) == second[1:]

@@ -14,10 +14,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from fleet.act import spark_server
 from fleet.history.tables import Tables
+from fleet.history.tables.table_columns import TABLES
 from fleet.log.readers.group_log import partition_for
 from fleet.log.record_columns import LED
 from fleet.log.records import OffsetCommit, Tombstone, decode
 from tests.history.records_made import group_metadata, offset_commit
+from tests.history.test_published import published, recorded
 from tests.support.brokers import running_broker
 from tests.support.json_contract import documented, shape
 from tests.support.offsets_topic import offsets_partitions
@@ -32,7 +34,7 @@ CHILD = """
 import functools, os, signal, sys, threading
 from fleet import cli
 from fleet.manager import history_session as recording
-from fleet.history import job; from fleet.history.tables import writing
+from fleet.history import job; from fleet.history.tables import publishing, writing
 
 at, times = sys.argv[1], int(sys.argv[2])
 recording.Recorder = functools.partial(job.Recorder, batch=int(os.environ["BATCH"]))
@@ -71,6 +73,8 @@ elif at == "before the manifest":
     deadly(writing.Writer, "commit", before=True)
 elif at == "after the manifest":
     deadly(writing.Writer, "commit", before=False)
+elif at == "between the logs":
+    deadly(publishing._Log, "follow", before=True)
 elif at == "clearing away":
     deadly(writing.Writer, "clear_away", before=True)
 sys.exit(cli.run(["history", *sys.argv[3:]]))
@@ -81,7 +85,7 @@ KILLS: Final = (
 )
 MORE: Final = (
     ("in Spark's job", 1),
-    ("after the manifest", 1),
+    ("between the logs", 7),  # 5 for the manifest that is found
     ("data written", 1),
     ("before the manifest", 1),
     ("after the manifest", 3),
@@ -185,13 +189,13 @@ def scan(bootstrap):
 def held(tables):
     """The same, by the tables."""
     commits, last = Counter(), {}
-    for row in tables.read("commits").sort_by("offset").to_pylist():
-        key = (row["group"], row["topic"], row["topic_partition"])
+    for row in tables.read("commits").sort_by("log_offset").to_pylist():
+        key = (row["group_id"], row["topic"], row["topic_partition"])
         commits[key] += row["commits"]
         last[key] = row["committed"]
-    events = tables.read("events", columns=["partition", "offset", "type"]).to_pylist()
+    events = tables.read("events", columns=["log_partition", "log_offset", "type"]).to_pylist()
     records = [row for row in events if row["type"] != LED]
-    return commits, last, sorted((row["partition"], row["offset"]) for row in records)
+    return commits, last, sorted((row["log_partition"], row["log_offset"]) for row in records)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +210,7 @@ def test_killed_at_any_step_no_row_is_lost_or_twice(broker, home, unique, spark_
     fill(broker.bootstrap_servers, unique, generations=6, commits=200)
     url = spark_server.connect_url(spark_home)
     for number, (at, times) in enumerate(kills):
-        done = run(home, url, at, times)
+        done = run(home, url, at, times, batch=1_000)  # so that some is left for the next
         assert done.returncode == -9, (at, done.returncode, done.stderr)
         tables = Tables(home / "home" / "history")
         commits, _, events = held(tables)
@@ -253,6 +257,9 @@ def test_killed_at_any_step_no_row_is_lost_or_twice(broker, home, unique, spark_
     )
     assert compacted.returncode == 0, compacted.stderr
     assert (held(tables), tables.rebalances()) == kept
+    for name in TABLES:
+        path = home / "home" / "history"
+        assert published(path, name)[0] == recorded(path, name), name
     manifest = tables.manifest()
     assert manifest is not None
     by_day = Counter((f.table, f.day) for f in manifest.files)

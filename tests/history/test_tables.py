@@ -11,11 +11,11 @@ from fleet.history.job_memory import JobMemory, Kept, LastCommit
 from fleet.history.lag_rows import lag_rows
 from fleet.history.polled import compared
 from fleet.history.tables import Tables
-from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES
-from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES, TABLES
+from fleet.history.tables.table_folder import TableFolder, data_name
 from fleet.history.tables.table_manifests import latest, name_of, numbers
 from fleet.history.tables.table_rows import membership_row, rebalance_row
-from fleet.history.tables.writing import ATTEMPT_SECONDS, KEPT_SECONDS, Writer
+from fleet.history.tables.writing import ATTEMPT_SECONDS, KEPT_SECONDS, MEMORY, Writer
 from fleet.lag.partition_lag import Logs
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
 from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
@@ -80,7 +80,7 @@ def test_values_come_back_as_they_went(writer, tmp_path):
     add(writer, *made)
     folder = writer.attempt()
     rows = [membership_row(membership())]
-    files = writer.write(folder, "memberships", MEMBERSHIPS, rows, "at")
+    files = writer.write(folder, "memberships", MEMBERSHIPS, rows, "changed_at")
     commit(writer, JobMemory(), folder, "batch", files)
     tables = Tables(tmp_path)
     assert tables.rebalances() == made
@@ -134,7 +134,7 @@ def test_another_clusters_tables_are_refused(writer, tmp_path, clock):
 def test_newer_manifests_are_refused(writer, tmp_path):
     """State carries its schema."""
     add(writer, rebalance(1))
-    data = writer.manifest.as_bytes().replace(b'"schema":1', b'"schema":2')
+    data = writer.manifest.as_bytes().replace(b'"schema":2', b'"schema":3')
     writer.place.put(name_of(1), data)
     with pytest.raises(SchemaTooNew, match="newer fleet"):
         Tables(tmp_path).rebalances()
@@ -142,16 +142,18 @@ def test_newer_manifests_are_refused(writer, tmp_path):
 
 def test_compaction_keeps_every_row_and_clears_away_later(writer, tmp_path, clock):
     """Readers of the old files have ten minutes; then they go, and dead attempts after an hour."""
+    memory = JobMemory()
     for number in range(1, MANY + 3):
-        add(writer, rebalance(number))
+        memory.keep("g", Kept(3, number, 1000, "{}"))
+        add(writer, rebalance(number), memory=memory)
     writer.write_table(
-        f"{writer.attempt()}/rebalances/day=x/0.parquet",
+        data_name("rebalances", writer.attempt(), "2026-09-21"),
         pa.Table.from_pylist([rebalance_row(rebalance(99))], schema=REBALANCES),
         table="rebalances",
-        day="x",
+        day="2026-09-21",
     )
     before = Tables(tmp_path).rebalances()
-    assert compacted(writer, JobMemory()) == MANY + 2
+    assert compacted(writer, memory) == 2 * (MANY + 2)
     assert len(writer.manifest.of("rebalances")) == 1
     assert Tables(tmp_path).rebalances() == before
     assert writer.clear_away() == 0
@@ -164,7 +166,7 @@ def test_compaction_keeps_every_row_and_clears_away_later(writer, tmp_path, cloc
     clock.sleep(ATTEMPT_SECONDS + 1)
     add(writer, rebalance(51))
     writer.clear_away()
-    left = {f.name for f in writer.place.files("data")}
+    left = {f.name for folder in (*TABLES, MEMORY) for f in writer.place.files(folder)}
     assert left == {f.name for f in writer.manifest.files}
 
 
@@ -201,7 +203,7 @@ def test_memory_comes_back(writer):
 
 def lag_of(memory, at, end, **keys):
     logs = Logs(at=at, starts={T0: 0}, ends={} if end is None else {T0: end}, **keys)
-    return [(r["case"], r["records"]) for r in lag_rows(memory, logs, cluster="main")]
+    return [(r["lag_case"], r["records"]) for r in lag_rows(memory, logs, cluster="main")]
 
 
 def test_lag_has_a_row_where_something_changed_or_waits():
@@ -230,7 +232,7 @@ def test_lag_reads_back(writer, tmp_path):
     logs = Logs(at=NOW, starts={T0: 0}, ends={T0: 15})
     folder = writer.attempt()
     rows = list(lag_rows(memory, logs, cluster="main"))
-    commit(writer, memory, folder, "look", writer.write(folder, "lag", LAG, rows, "at"))
+    commit(writer, memory, folder, "look", writer.write(folder, "lag", LAG, rows, "sampled_at"))
     (point,) = Tables(tmp_path).lag(group="g", since=NOW - 1)
     assert (point.tp, point.committed, point.log_end, point.records) == (T0, 10, 15, 5)
     assert (point.case, point.known, point.seconds) == (LagCase.OK, Known.COMMITS, None)
@@ -289,8 +291,7 @@ class Store(TableFolder):
 
 def test_object_stores_have_a_lease(tmp_path, clock):
     """Renewed by commits, free after its time; who was overtaken makes nothing visible."""
-    for folder in ("manifests", "data"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "manifests").mkdir()
     place = Store(tmp_path)
     with Writer(place, cluster="main", clock=clock, retention=10 * DAY) as one:
         add(one, rebalance(1))

@@ -130,7 +130,7 @@ def test_a_tail_follows_is_alone_and_ends_cleanly(scene, spark_home, monkeypatch
     *_, point = scene.tables.lag(group=scene.group)
     assert (point.committed, point.records, point.known) == (2, 0, Known.COMMITS)
     commits = scene.tables.read("commits").to_pylist()
-    assert scene.group in {row["group"] for row in commits}
+    assert scene.group in {row["group_id"] for row in commits}
 
 
 def test_polling_records_what_two_looks_differ_in(scene):

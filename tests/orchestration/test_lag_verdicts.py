@@ -72,15 +72,15 @@ def recorded(scene):
     ) as writer:
         rows = [
             {
-                "cluster": "main", "at": now - 100.0, "group": scene.plain,
+                "cluster": "main", "sampled_at": now - 100.0, "group_id": scene.plain,
                 "topic": scene.topic, "topic_partition": number, "committed": 1,
-                "committed_at": now - SILENT, "seconds": SILENT - 100.0, "case": "ok",
+                "committed_at": now - SILENT, "seconds": SILENT - 100.0, "lag_case": "ok",
                 "known": "commits",
             }
             for number in range(PARTITIONS)
         ]  # fmt: skip
         folder = writer.attempt()
-        files = writer.write(folder, "lag", LAG, rows, "at")
+        files = writer.write(folder, "lag", LAG, rows, "sampled_at")
         commit(writer, JobMemory(), folder, "batch", files, positions={0: 1})
 
 

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
+from fleet.commands.parts.history_sql import sql
 from fleet.text import duration
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fleet.history.job import Done
     from fleet.manager.cycle import Fleet
 
+_GAPS: Final = 5
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -26,11 +28,12 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def history() -> None:
     """Record every group's past as tables.
 
-    Rebalances with their causes, members, commits and lag of all groups of the cluster, as Parquet
-    files in `history.path` (default: history in $FLEET_HOME). docs/history.md has the columns.
+    Rebalances with their causes, members, commits and lag of all groups of the cluster, as Delta
+    tables in `history.path` (default: history in $FLEET_HOME). docs/history.md has the columns.
     """
 
 
+history.add_command(sql)
 spark_option = click.option(
     "--spark",
     metavar="WHERE",
@@ -175,6 +178,8 @@ def status(invocation: Invocation, *, output: str) -> None:
         markup=False,
         soft_wrap=True,
     )
+    for sentence in _told_gaps(answer["lost"]):
+        console.print(sentence, markup=False, soft_wrap=True)
 
 
 @history.command(epilog="Example:  fleet history compact")
@@ -196,7 +201,9 @@ def compact(invocation: Invocation) -> None:
         with Writer(place, cluster=cluster, clock=fleet.clock, retention=retention) as writer:
             before = len(writer.manifest.files)
             memory = JobMemory.read(place, writer.manifest)
-            merged = compacted(writer, memory, thoroughly=True)
+            merged = 0
+            while more := compacted(writer, memory, thoroughly=True):
+                merged += more
             gone = writer.clear_away()
             after = len(writer.manifest.files)
     click.echo(f"{merged} files merged: {before} → {after}; {gone} old files or folders deleted")
@@ -235,7 +242,7 @@ def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
         "groups": len(done.groups),
         "causes": _counts("cause", done.causes),
         "problems": _counts("problem", done.problems),
-        "lost": [{"partition": p, "from": a, "to": b} for p, a, b in done.lost],
+        "lost": _gaps(done.lost),
         "compacted_files": done.compacted,
         "seconds": round(done.seconds, 3),
         "manifest": state["number"],
@@ -275,8 +282,22 @@ def _state(fleet: "Fleet") -> dict[str, Any]:
             {"partition": partition, "offset": offset}
             for partition, offset in sorted(manifest.positions.items() if manifest else ())
         ],
+        "lost": _gaps(() if manifest is None else manifest.lost),
         "tables": tables,
     }
+
+
+def _gaps(lost: Iterable[tuple[int, int, int]]) -> list[dict[str, int]]:
+    return [{"partition": p, "from": start, "to": end} for p, start, end in lost]
+
+
+def _told_gaps(lost: Sequence[Mapping[str, int]]) -> list[str]:
+    """The latest in words, and how many more there are."""
+    from fleet.history.job import gap_told
+
+    told = [gap_told((gap["partition"], gap["from"], gap["to"])) for gap in lost[-_GAPS:]]
+    more = len(lost) - len(told)
+    return [*told, *([f"and {more:,} gaps more, before: -o json"] if more else [])]
 
 
 def _counts(name: str, counted: "Counter[str]") -> list[dict[str, Any]]:
@@ -298,11 +319,7 @@ def _print(answer: dict[str, Any]) -> None:
         f"{read} in {duration(answer['seconds'])}: {answer['commits']:,} commits",
         f"rebalances: {causes or 'none'}",
         *(f"not decoded: {each['problem']} ({each['count']})" for each in answer["problems"]),
-        *(
-            f"lost before they were read: offsets {each['from']} to {each['to'] - 1} of "
-            f"partition {each['partition']}"
-            for each in answer["lost"]
-        ),
+        *_told_gaps(answer["lost"]),
     ]
     if answer["source"] == "polling":
         sentences[0] = (

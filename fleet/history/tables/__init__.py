@@ -67,26 +67,26 @@ class Tables:
         self, *, group: str, since: float | None = None, until: float | None = None
     ) -> list[MembershipSpan]:
         """Events of a group's members in [since, until), in order of time."""
-        where = _where(group=group, at="at", since=since, until=until)
+        where = _where(group=group, at="changed_at", since=since, until=until)
         found = self.read("memberships", where, since=since, until=until)
-        return [membership_of(r) for r in _ordered(found, "at").to_pylist()]
+        return [membership_of(r) for r in _ordered(found, "changed_at").to_pylist()]
 
     def lag(
         self, *, group: str, since: float | None = None, until: float | None = None
     ) -> list[LagPoint]:
         """The group's lag by partition in [since, until), in order of time."""
-        where = _where(group=group, at="at", since=since, until=until)
-        found = self.read("lag", where, since=since, until=until).sort_by("at")
+        where = _where(group=group, at="sampled_at", since=since, until=until)
+        found = self.read("lag", where, since=since, until=until).sort_by("sampled_at")
         return [
             LagPoint(
-                at=r["at"],
+                at=r["sampled_at"],
                 tp=TopicPartition(r["topic"], r["topic_partition"]),
                 committed=r["committed"],
                 committed_at=r["committed_at"],
                 log_end=r["log_end"],
                 records=r["records"],
                 seconds=r["seconds"],
-                case=LagCase(r["case"]),
+                case=LagCase(r["lag_case"]),
                 known=Known(r["known"]),
             )
             for r in found.to_pylist()
@@ -118,6 +118,8 @@ class Tables:
 
         `where` is a pyarrow expression.
         """
+        import pyarrow as pa  # noqa: PLC0415
+
         from fleet.history.tables.table_columns import TABLES  # noqa: PLC0415
 
         schema = TABLES[table]
@@ -127,20 +129,42 @@ class Tables:
 
         def read(manifest: Manifest) -> "pa.Table":
             files = [f for f in manifest.of(table) if first <= f.day <= last]
-            return self._read(files, schema.empty_table().select(names), schema, where)
+            now = self._dataset([f for f in files if not f.old], schema)
+            found = now.to_table(columns=names, filter=where)
+            old = [f for f in files if f.old]
+            return pa.concat_tables([found, self._old(table, old, where).select(names)])
 
         return self._tried(read)
 
-    def _read(
-        self, files: Collection[DataFile], empty: "pa.Table", schema: "pa.Schema", where: Any
-    ) -> "pa.Table":
+    def datasets(self, manifest: Manifest) -> dict[str, Any]:
+        """Every table with its day as a pyarrow dataset; files of the first layout left out."""
+        import pyarrow as pa  # noqa: PLC0415
         import pyarrow.dataset as ds  # noqa: PLC0415
 
+        from fleet.history.tables.table_columns import DAY, TABLES  # noqa: PLC0415
+
+        days = ds.partitioning(pa.schema([DAY]), flavor="hive")
+        return {
+            name: self._dataset(
+                [f for f in manifest.of(name) if not f.old], schema.append(DAY), partitioning=days
+            )
+            for name, schema in TABLES.items()
+        }
+
+    def _dataset(self, files: Collection[DataFile], schema: "pa.Schema", **more: Any) -> Any:
+        import pyarrow.dataset as ds  # noqa: PLC0415
+
+        if not files:
+            return ds.dataset(schema.empty_table())
         paths = [self.place.full(f.name) for f in files]
-        if not paths:
-            return empty
-        found = ds.dataset(paths, schema=schema, format="parquet", filesystem=self.place.fs)
-        return found.to_table(columns=empty.column_names, filter=where)
+        return ds.dataset(paths, schema=schema, format="parquet", filesystem=self.place.fs, **more)
+
+    def _old(self, table: str, files: Collection[DataFile], where: Any) -> "pa.Table":
+        """Rows of files that compaction has not yet brought into the present layout."""
+        from fleet.history.tables.table_columns import TABLES, before  # noqa: PLC0415
+
+        found = self._dataset(files, before(table)).to_table().rename_columns(TABLES[table].names)
+        return found if where is None else found.filter(where)
 
     def _tried(self, read: "Callable[[Manifest], pa.Table]") -> "pa.Table":
         empty = Manifest(number=0, cluster="", at=0.0, what="none")
@@ -178,7 +202,7 @@ def _and(one: Any, other: Any) -> Any:
 def _where(*, group: str | None, at: str, since: float | None, until: float | None) -> Any:
     made = None
     if group is not None:
-        made = _field("group") == group
+        made = _field("group_id") == group
     if since is not None:
         made = _and(made, _field(at) >= since)
     if until is not None:

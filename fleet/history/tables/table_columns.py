@@ -1,7 +1,8 @@
 """Columns of the tables: the contract of docs/history.md, as Arrow types.
 
-Times named `timestamp` are Kafka's milliseconds; times named `at` are seconds as everywhere
-else in Fleet. Paths of files end in `<table>/day=<UTC day>/…`, and the day is no column.
+Times named `timestamp` are Kafka's milliseconds; times named `…_at` are seconds as everywhere
+else in Fleet. No name is a reserved word of DuckDB, Spark or Trino, so that none needs quotes. The
+UTC day of a row (DAY) is in its file's path, `<table>/…/day=2026-11-21/…`, not in the file.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ _TP: Final = pa.struct([("topic", pa.string()), ("partition", pa.int32())])
 COMMITS: Final = pa.schema(
     [
         ("cluster", pa.string()),
-        ("group", pa.string()),
+        ("group_id", pa.string()),
         ("topic", pa.string()),
         ("topic_partition", pa.int32()),
         ("committed", pa.int64()),  # null: the offset was deleted (expired, group or topic gone)
@@ -27,20 +28,20 @@ COMMITS: Final = pa.schema(
         ("first_timestamp", pa.int64()),
         ("previous_timestamp", pa.int64()),
         ("commits", pa.int64()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
+        ("log_partition", pa.int32()),
+        ("log_offset", pa.int64()),
         ("first_offset", pa.int64()),
     ]
 )
 EVENTS: Final = pa.schema(
     [
         ("cluster", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
+        ("log_partition", pa.int32()),
+        ("log_offset", pa.int64()),
         ("timestamp", pa.int64()),
         ("type", pa.int16()),
         ("version", pa.int16()),
-        ("group", pa.string()),
+        ("group_id", pa.string()),
         ("member", pa.string()),
         ("leader_epoch", pa.int32()),  # of type -2: the log's leader epoch from this offset on
         ("problem", pa.string()),
@@ -51,7 +52,7 @@ EVENTS: Final = pa.schema(
 REBALANCES: Final = pa.schema(
     [
         ("cluster", pa.string()),
-        ("group", pa.string()),
+        ("group_id", pa.string()),
         ("protocol", pa.string()),
         ("number", pa.int64()),
         ("before", pa.int64()),
@@ -65,7 +66,7 @@ REBALANCES: Final = pa.schema(
         ("confidence", pa.string()),
         ("also", pa.list_(pa.string())),
         ("joined", pa.list_(pa.string())),
-        ("left", pa.list_(pa.string())),
+        ("departed", pa.list_(pa.string())),
         ("replaced", pa.list_(pa.string())),
         ("members", pa.int32()),
         ("moved", pa.list_(_TP)),
@@ -78,8 +79,8 @@ REBALANCES: Final = pa.schema(
 MEMBERSHIPS: Final = pa.schema(
     [
         ("cluster", pa.string()),
-        ("group", pa.string()),
-        ("at", pa.float64()),
+        ("group_id", pa.string()),
+        ("changed_at", pa.float64()),
         ("number", pa.int64()),
         ("event", pa.string()),
         ("member", pa.string()),
@@ -95,8 +96,8 @@ MEMBERSHIPS: Final = pa.schema(
 LAG: Final = pa.schema(
     [
         ("cluster", pa.string()),
-        ("at", pa.float64()),
-        ("group", pa.string()),
+        ("sampled_at", pa.float64()),
+        ("group_id", pa.string()),
         ("topic", pa.string()),
         ("topic_partition", pa.int32()),
         ("committed", pa.int64()),
@@ -105,7 +106,7 @@ LAG: Final = pa.schema(
         ("log_end", pa.int64()),
         ("records", pa.int64()),
         ("seconds", pa.float64()),
-        ("case", pa.string()),
+        ("lag_case", pa.string()),
         ("known", pa.string()),
     ]
 )
@@ -116,6 +117,34 @@ TABLES: Final[Mapping[str, pa.Schema]] = {
     "memberships": MEMBERSHIPS,
     "lag": LAG,
 }
+DAY: Final = pa.field("day", pa.date32())
+
+_DECODED: Final = {"group_id": "group", "log_partition": "partition", "log_offset": "offset"}
+"""Column of `commits` and `events` → as the decoder of the log calls it (fleet.log)."""
+_BEFORE: Final[Mapping[str, Mapping[str, str]]] = {
+    "commits": _DECODED,
+    "events": _DECODED,
+    "rebalances": {"group_id": "group", "departed": "left"},
+    "memberships": {"group_id": "group", "changed_at": "at"},
+    "lag": {"group_id": "group", "sampled_at": "at", "lag_case": "case"},
+}
+
+
+def decoded(name: str) -> str:
+    """A column of `commits` and `events` as the decoder calls it."""
+    return _DECODED.get(name, name)
+
+
+def column_of(name: str) -> str:
+    """The other way round."""
+    return {old: new for new, old in _DECODED.items()}.get(name, name)
+
+
+def before(table: str) -> pa.Schema:
+    """A table's columns in files of the first layout, in the same order."""
+    names = _BEFORE[table]
+    return pa.schema([each.with_name(names.get(each.name, each.name)) for each in TABLES[table]])
+
 
 # The job's own memory, kept with the tables: the latest row of a key counts.
 GROUPS: Final = pa.schema(
@@ -157,7 +186,7 @@ DIGEST: Final = pa.schema(
     [
         ("kind", pa.string()),
         ("day", pa.string()),
-        *((f.name, f.type) for f in COMMITS if f.name != "cluster"),
+        *((decoded(f.name), f.type) for f in COMMITS if f.name != "cluster"),
         *((f.name, f.type) for f in EVENTS if f.name not in {"cluster", *COMMITS.names}),
     ]
 )

@@ -77,6 +77,10 @@ class TableFolder:
         """A name as Spark takes it."""
         return f"{self.url}/{name}"
 
+    def for_delta(self, name: str) -> str:
+        """A name as delta-rs takes it."""
+        return self.full(name) if self.local else f"{self.url}/{name}"
+
     def read(self, name: str) -> bytes | None:
         """The whole file; None where there is none."""
         try:
@@ -164,6 +168,11 @@ class TableFolder:
                 f"{path} cannot be written ({error.strerror}); give history.path another folder"
             ) from error
         return Path(temporary)
+
+
+def data_name(table: str, attempt: str, day: str, part: str = "0") -> str:
+    """Where a file of a table is; an attempt's files are in folders of its own name."""
+    return f"{table}/{attempt}/day={day}/{part}.parquet"
 
 
 def _hidden(name: str) -> bool:

@@ -17,7 +17,9 @@ from typing import Any, Final, NamedTuple
 from fleet.errors import FleetError, SchemaTooNew
 from fleet.history.tables.table_folder import TableFolder
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+"""1: columns `group`, `at` and others, files below OLD; 2: as they are now."""
+OLD: Final = "data/"
 FOLDER: Final = "manifests"
 
 
@@ -30,16 +32,30 @@ class DataFile:
     day: str
     rows: int
     bytes: int
+    every: int = 0
+    """Seconds of which it holds one row of a partition (fleet.history.thinning); 0: all rows."""
+
+    @property
+    def old(self) -> bool:
+        """Whether it is of the first layout: compaction brings it into the present one."""
+        return self.name.startswith(OLD) and not self.table.startswith("_")
 
     def as_json(self) -> list[Any]:
         """A short row: there are many."""
-        return [self.name, self.table, self.day, self.rows, self.bytes]
+        return [self.name, self.table, self.day, self.rows, self.bytes, self.every]
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> "DataFile":
         """The same back."""
-        name, table, day, rows, size = row
-        return cls(name=str(name), table=str(table), day=str(day), rows=int(rows), bytes=int(size))
+        name, table, day, rows, size, *every = row
+        return cls(
+            name=str(name),
+            table=str(table),
+            day=str(day),
+            rows=int(rows),
+            bytes=int(size),
+            every=int(every[0]) if every else 0,
+        )
 
 
 class Led(NamedTuple):
@@ -78,6 +94,10 @@ class Manifest:
     def of(self, table: str) -> tuple[DataFile, ...]:
         """The files of one table, in the order in which they were written."""
         return tuple(each for each in self.files if each.table == table)
+
+    def old(self) -> frozenset[str]:
+        """Tables of which some files are of the first layout."""
+        return frozenset(each.table for each in self.files if each.old)
 
     def as_bytes(self) -> bytes:
         """As it is stored."""

@@ -21,7 +21,7 @@ def rebalance_row(made: Rebalance) -> Row:
     """A row of `rebalances`."""
     return {
         "cluster": made.cluster,
-        "group": made.group,
+        "group_id": made.group,
         "protocol": made.protocol,
         "number": made.number,
         "before": made.before,
@@ -35,7 +35,7 @@ def rebalance_row(made: Rebalance) -> Row:
         "confidence": made.confidence.value,
         "also": [cause.value for cause in made.also],
         "joined": list(made.joined),
-        "left": list(made.left),
+        "departed": list(made.left),
         "replaced": list(made.replaced),
         "members": made.members,
         "moved": _tps(made.moved),
@@ -50,7 +50,7 @@ def rebalance_of(row: Mapping[str, Any]) -> Rebalance:
     """The value of a row."""
     return Rebalance(
         cluster=row["cluster"],
-        group=row["group"],
+        group=row["group_id"],
         protocol=row["protocol"],
         number=row["number"],
         before=row["before"],
@@ -63,7 +63,7 @@ def rebalance_of(row: Mapping[str, Any]) -> Rebalance:
         confidence=Confidence(row["confidence"]),
         also=tuple(Cause(cause) for cause in row["also"] or ()),
         joined=tuple(row["joined"] or ()),
-        left=tuple(row["left"] or ()),
+        left=tuple(row["departed"] or ()),
         replaced=tuple(row["replaced"] or ()),
         members=row["members"],
         moved=_tps_back(row["moved"]),
@@ -78,8 +78,8 @@ def membership_row(made: MembershipSpan) -> Row:
     """A row of `memberships`."""
     return {
         "cluster": made.cluster,
-        "group": made.group,
-        "at": made.at,
+        "group_id": made.group,
+        "changed_at": made.at,
         "number": made.number,
         "event": made.event,
         "member": made.member,
@@ -95,4 +95,6 @@ def membership_row(made: MembershipSpan) -> Row:
 
 def membership_of(row: Mapping[str, Any]) -> MembershipSpan:
     """The value of a row."""
-    return MembershipSpan(**{**row, "owned": _tps_back(row["owned"])})
+    told = dict(row)
+    group, at, owned = (told.pop(name) for name in ("group_id", "changed_at", "owned"))
+    return MembershipSpan(**told, group=group, at=at, owned=_tps_back(owned))

@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,8 +24,11 @@ import pyarrow.parquet as pq
 from fleet.clock import Clock
 from fleet.errors import FleetError, LostLease, Refused
 from fleet.history.tables import day_of
-from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.publishing import Published
+from fleet.history.tables.table_columns import TABLES
+from fleet.history.tables.table_folder import TableFolder, data_name
 from fleet.history.tables.table_manifests import (
+    OLD,
     DataFile,
     Manifest,
     latest,
@@ -35,7 +38,7 @@ from fleet.history.tables.table_manifests import (
 )
 from fleet.system.closing import Closing
 
-DATA: Final = "data"
+MEMORY: Final = "memory"
 KEPT_SECONDS: Final = 600.0
 """How long replaced files stay for readers that are under way."""
 ATTEMPT_SECONDS: Final = 3600.0
@@ -61,11 +64,14 @@ class Writer(Closing):
         self._take()
         try:
             found = latest(place)
+            self._published = Published(place)
             if found is not None and found.cluster != cluster:
                 raise FleetError(
                     f"{place} holds the history of cluster {found.cluster}, not of {cluster}: "
                     "give each cluster a history.path of its own"
                 )
+            if found is not None:
+                self._published.follow(found)
         except BaseException:
             self.close()
             raise
@@ -84,11 +90,16 @@ class Writer(Closing):
     # --- attempts ---------------------------------------------------------------------------
 
     def attempt(self) -> str:
-        """A new folder for the files of the next manifest; nobody else ever writes there."""
-        return f"{DATA}/{self.manifest.number + 1:012d}-{uuid.uuid4().hex[:12]}"
+        """A new name for the folders of the next manifest's files: nobody else writes there."""
+        return f"{self.manifest.number + 1:012d}-{uuid.uuid4().hex[:12]}"
 
     def write(
-        self, folder: str, table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]], at: str
+        self,
+        attempt: str,
+        table: str,
+        schema: pa.Schema,
+        rows: Sequence[Mapping[str, Any]],
+        at: str,
     ) -> list[DataFile]:
         """Write rows of a table by pyarrow, a file per day of the field `at` (seconds)."""
         by_day: dict[str, list[Mapping[str, Any]]] = {}
@@ -100,13 +111,18 @@ class Writer(Closing):
             by_day.setdefault(day, []).append(row)
         return [
             self.write_table(
-                f"{folder}/{table}/day={day}/0.parquet",
+                data_name(table, attempt, day),
                 pa.Table.from_pylist(list(mine), schema=schema),
                 table=table,
                 day=day,
             )
             for day, mine in sorted(by_day.items())
         ]
+
+    def write_memory(self, attempt: str, table: str, data: pa.Table) -> DataFile:
+        """Write rows of the job's own memory."""
+        name = f"{MEMORY}/{attempt}/{table[1:]}.parquet"
+        return self.write_table(name, data, table=table, day="")
 
     def write_table(self, name: str, data: pa.Table, *, table: str, day: str) -> DataFile:
         """Write one file."""
@@ -131,10 +147,10 @@ class Writer(Closing):
             if info.is_file and info.size == each.bytes
         ]
 
-    def file(self, name: str, *, table: str, day: str, rows: int) -> DataFile:
+    def file(self, name: str, *, table: str, day: str, rows: int, every: int = 0) -> DataFile:
         """A file that was written."""
         size = int(self.place.fs.get_file_info(self.place.full(name)).size or 0)
-        return DataFile(name=name, table=table, day=day, rows=rows, bytes=size)
+        return DataFile(name=name, table=table, day=day, rows=rows, bytes=size, every=every)
 
     # --- commits ----------------------------------------------------------------------------
 
@@ -154,6 +170,7 @@ class Writer(Closing):
                 "batch became visible: look who runs `fleet history` there, and start again"
             )
         self.manifest = made
+        self._published.follow(made)
         return made
 
     def clear_away(self) -> int:
@@ -161,17 +178,17 @@ class Writer(Closing):
         now = self.clock.now()
         kept, old = self._kept_manifests(now)
         named = {f.name for m in kept for f in m.files}
-        folders = {name.split("/")[1] for name in named}
-        gone = 0
-        for folder in self.place.folders(DATA):
-            number = folder.partition("-")[0]
+        folders = {"/".join(name.split("/")[:2]) for name in named}
+        oldest, gone = min(m.number for m in kept), 0
+        for folder in self._attempts():
+            number = folder.rpartition("/")[2].partition("-")[0]
             if not number.isdigit() or int(number) > self.manifest.number:
                 continue
-            files = self.place.files(f"{DATA}/{folder}")
+            files = self.place.files(folder)
             newest = max((f.at for f in files), default=0.0)
             if folder not in folders:
-                if now - newest >= ATTEMPT_SECONDS or int(number) <= min(m.number for m in kept):
-                    self.place.delete_folder(f"{DATA}/{folder}")
+                if now - newest >= ATTEMPT_SECONDS or int(number) <= oldest:
+                    self.place.delete_folder(folder)
                     gone += 1
                 continue
             unnamed = [f.name for f in files if f.name not in named]
@@ -180,6 +197,12 @@ class Writer(Closing):
                 gone += len(unnamed)
         self.place.delete([name_of(number) for number in old])
         return gone
+
+    def _attempts(self) -> Iterator[str]:
+        """Folders of all attempts, one in each table that it wrote."""
+        for root in (*TABLES, MEMORY, OLD[:-1]):
+            for folder in self.place.folders(root):
+                yield f"{root}/{folder}"
 
     def _kept_manifests(self, now: float) -> tuple[list[Manifest], list[int]]:
         """The present manifest, those it replaced within the last minutes, and older numbers."""
