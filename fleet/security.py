@@ -38,7 +38,7 @@ def client_config(
 def kafka_python_config(
     cluster: ClusterSpec, bootstrap: str, environ: Mapping[str, str]
 ) -> dict[str, str | list[str]]:
-    """The same as arguments of kafka-python (used only for the batched LeaveGroup).
+    """The same as arguments of kafka-python (fleet.act.kafka).
 
     Raises ConfigError where a variable is not set or a file cannot be read.
     """

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from fleet.bench.figures import Goal, Judged, Spread, spread
 from fleet.bench.ground import Ground
-from fleet.demo.ordinary import await_settled
 from fleet.model.counted import Counted
 from fleet.slots import Phase
+from fleet.testbed.settling import await_settled
 
 BASE: Final = 2
 """Members of the group before the gate opens."""

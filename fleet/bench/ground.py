@@ -12,38 +12,35 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
-
-import yaml
 
 from fleet.act.local.local_runtime import LocalRuntime
 from fleet.act.standby_pool import StandbyPool
 from fleet.bench.figures import seconds_between
 from fleet.broker import Broker
 from fleet.clock import Clock
-from fleet.demo.backlog import await_lag
-from fleet.demo.coverage import coverage
-from fleet.demo.held import read_topics
-from fleet.demo.journal import FOLDER_VARIABLE, read
-from fleet.demo.measure import Meter
-from fleet.demo.order_stream import OrderStream
-from fleet.demo.ordinary import begin_at_the_end
 from fleet.errors import FleetError, Unreachable
 from fleet.log.readers.group_log import GroupLog
 from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
 from fleet.model.counted import Counted
 from fleet.security import client_config
-from fleet.slots import Change, ChangeState
+from fleet.slots import Change
 from fleet.system.closing import Closing
-from fleet.system.home import write_whole
+from fleet.testbed.coverage import coverage
+from fleet.testbed.held import read_topics
+from fleet.testbed.journal import FOLDER_VARIABLE, read
+from fleet.testbed.measure import Meter
+from fleet.testbed.order_stream import OrderStream
+from fleet.testbed.ordinary import begin_at_the_end
+from fleet.testbed.sandbox import Sandbox, ended_well, terms
+from fleet.testbed.settling import await_lag
 from fleet.worker.events import VARIABLE as EVENTS_VARIABLE
 
 ACTOR: Final = "fleet bench"
 TOPIC: Final = "bench"
-_MODULE: Final = "bench_job"
 _STEADY_SECONDS: Final = 6.0
 """Commits in a steady rhythm, to measure pauses against [27]."""
 _GONE_SECONDS: Final = 60.0
@@ -62,29 +59,34 @@ class KeepingRuntime(LocalRuntime):
             super().remove(names, grace=grace)
 
 
-@dataclass(kw_only=True)
-class Ground(Closing):
-    """One benchmark's home; a context manager that ends and deletes all of it."""
+class Ground(Sandbox, Closing):
+    """One benchmark's home; a context manager that ends and deletes all of it.
 
-    parent: Path
-    """`$FLEET_HOME`."""
-    partitions: int
-    rate: int
-    """Records per second, over all partitions."""
-    clock: Clock
-    say: Say
-    keep: bool = False
-    """Leave the home's files, for whoever wants to count again."""
-    home: Path = field(init=False)
-    _broker: Broker = field(init=False)
-    _fleet: Fleet | None = field(default=None, init=False)
-    _stream: OrderStream | None = field(default=None, init=False)
-    _log: GroupLog | None = field(default=None, init=False)
-    _begun: dict[str, dict[TopicPartition, int]] = field(default_factory=dict, init=False)
+    parent: `$FLEET_HOME`. rate: records per second, over all partitions. keep: leave the home's
+    files, for whoever wants to count again.
+    """
 
-    def __post_init__(self) -> None:
-        self.home = self.parent.absolute() / "bench" / uuid.uuid4().hex[:12]
+    def __init__(
+        self,
+        *,
+        parent: Path,
+        partitions: int,
+        rate: int,
+        clock: Clock,
+        say: Say,
+        keep: bool = False,
+    ) -> None:
+        super().__init__(parent.absolute() / "bench" / uuid.uuid4().hex[:12], module="bench_job")
+        self.partitions = partitions
+        self.rate = rate
+        self.clock = clock
+        self.say = say
+        self.keep = keep
         self._broker = Broker(self.home)
+        self._fleet: Fleet | None = None
+        self._stream: OrderStream | None = None
+        self._log: GroupLog | None = None
+        self._begun: dict[str, dict[TopicPartition, int]] = {}
 
     # --- files ------------------------------------------------------------------------------
 
@@ -102,15 +104,8 @@ class Ground(Closing):
         """Output of a process."""
         return self.home / f"{name}.log"
 
-    @property
-    def _code(self) -> Path:
-        return self.home / "code" / f"{_MODULE}.py"
-
     def _events(self, group: str) -> Path:
         return self.home / f"{group}.events"
-
-    def _journal(self, group: str) -> Path:
-        return self.home / "journal" / group
 
     # --- beginning and end ------------------------------------------------------------------
 
@@ -123,8 +118,8 @@ class Ground(Closing):
         return self
 
     def _begin(self) -> None:
-        source = Path(__file__).with_name("journal_job.py").read_text(encoding="utf-8")
-        write_whole(self._code, source)
+        job = Path(__file__).with_name("journal_job.py")
+        self.write_code(job.read_text(encoding="utf-8"))
         status = self._broker.start(say=self.say)
         self.declare("bench", protocol="range", slots=1)
         fleet = self.fleet
@@ -182,16 +177,12 @@ class Ground(Closing):
 
         keys: of the group's declaration; `worker` adds to the worker's.
         """
-        spec = {
-            "cluster": {"name": "bench", "bootstrap_servers": "embedded"},
-            "mode": "act",
-            "fleets": [self._declaration(group, protocol=protocol, slots=slots, **keys)],
-        }
-        config = self.home / "fleet.yaml"
-        write_whole(config, yaml.safe_dump(spec, sort_keys=False))
+        cluster = {"name": "bench", "bootstrap_servers": "embedded"}
+        declared = self._declaration(group, protocol=protocol, slots=slots, **keys)
+        self.write_spec(cluster, declared)
         if self._fleet is not None:
             self._fleet.close()
-        self._fleet = Fleet.open(config, home=self.home, clock=self.clock)
+        self._fleet = Fleet.open(self.config, home=self.home, clock=self.clock)
         self._fleet.runtime.close()
         self._fleet.runtime = KeepingRuntime(self.home, cluster="bench", clock=self.clock)
 
@@ -204,18 +195,13 @@ class Ground(Closing):
         worker: Mapping[str, Any] | None = None,
         **keys: Any,
     ) -> dict[str, Any]:
+        environ = {**self.environment(group), "BENCH_SPARK": "1"}
+        job = {**self.job(group, **environ), **terms(protocol)}
         return {
             "group": group,
             "topics": [TOPIC],
             "create": {"partitions": self.partitions},
-            "worker": {
-                "entrypoint": f"{_MODULE}:process",
-                "python_path": [str(self._code.parent)],
-                "batch": {"max_wait": "500ms"},
-                "env": {**self.environment(group), "BENCH_SPARK": "1"},
-                **_protocol_keys(protocol),
-                **(worker or {}),
-            },
+            "worker": {**job, "batch": {"max_wait": "500ms"}, **(worker or {})},
             "replicas": {"min": 0, "max": max(slots, self.partitions), "standby": 0},
             "scaling": {"policy": "fixed", "workers": slots, "down_after": "0s"},
             "rollout": {"warm_timeout": "5m"},
@@ -226,18 +212,9 @@ class Ground(Closing):
     def environment(self, group: str) -> dict[str, str]:
         """Where the group's workers keep their journal and tell their events."""
         return {
-            FOLDER_VARIABLE: str(self._journal(group)),
+            FOLDER_VARIABLE: str(self.journal_of(group)),
             EVENTS_VARIABLE: str(self._events(group)),
         }
-
-    def new_code(self, version: int) -> None:
-        """Change the entrypoint as its author would."""
-        text = self._code.read_text(encoding="utf-8")
-        lines = [
-            f"VERSION = {version}" if line.startswith("VERSION = ") else line
-            for line in text.splitlines()
-        ]
-        write_whole(self._code, "\n".join(lines) + "\n")
 
     def start_group(self, group: str) -> None:
         """Let the group begin where the topic ends now; waits for a new broker's coordinator."""
@@ -253,10 +230,7 @@ class Ground(Closing):
 
     def apply(self, group: str, wanted: int | None = None) -> Change:
         """Make it so; FleetError where the change does not end well."""
-        change = self.fleet.apply(group, wanted=wanted, actor=ACTOR, progress=self.say)
-        if change.state is not ChangeState.DONE:
-            raise FleetError(f"group {group}: the change is {change.state}: {change.sentence}")
-        return change
+        return ended_well(self.fleet.apply(group, wanted=wanted, actor=ACTOR, progress=self.say))
 
     def steady(self, group: str) -> None:
         """Wait until the group keeps up with the stream, and commits in its rhythm."""
@@ -317,7 +291,7 @@ class Ground(Closing):
         seen = self.fleet.snapshot([group]).groups[group]
         begun = self._begun[group]
         due = {p.tp: (begun[p.tp], p.committed or begun[p.tp]) for p in seen.partitions}
-        journal = read(self._journal(group))
+        journal = read(self.journal_of(group))
         config = client_config(self.fleet.spec.cluster, self.fleet.bootstrap, {})
         held = read_topics(config, [TOPIC])  # after the journal: no row is unknown
         return coverage(journal, group=group, due=due, held=held).lost_and_twice
@@ -332,9 +306,3 @@ class Ground(Closing):
     def batch_seconds(self, group: str) -> list[float]:
         """How long each batch took, from its start to its commit."""
         return seconds_between(self.events(group), begin="batch", end="committed")
-
-
-def _protocol_keys(protocol: str) -> dict[str, str]:
-    if protocol == "consumer":
-        return {"protocol": "consumer"}
-    return {"protocol": "classic", "assignor": protocol}

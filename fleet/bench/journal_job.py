@@ -8,7 +8,7 @@ works out without a job where the batch was read inline, and with `BENCH_SPARK=1
 import os
 from typing import TYPE_CHECKING, Any
 
-from fleet.demo.orders import write_journal
+from fleet.testbed.journal import write_journal
 
 if TYPE_CHECKING:
     from fleet.worker.context import BatchContext

@@ -2,10 +2,10 @@
 
 Problem: tools that ask per group are quick with ten groups; what counts is a thousand, and then
 five. Choice: groups with a commit in every partition are made through the admin API, some with
-real members that commit all the time; the ordinary ways are measured first (describe all, then
-offsets one group at a time; the same with all calls in flight, as this project's own snapshot
-does it), then a real `fleet exporter` process: its looks, a scrape every half second over HTTP,
-and its highest memory. What it tells is compared with what was made. Cost: about a minute.
+real members that commit all the time; other ways are measured first (describe all, then offsets
+one group at a time; this project's own snapshot, which asks the coordinators about many groups in
+each request), then a real `fleet exporter` process: its looks, a scrape every half second over
+HTTP, and its highest memory. What it tells is compared with what was made. Cost: about a minute.
 """
 
 import os
@@ -30,6 +30,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from fleet.bench.figures import Goal, Spread, all_met, ratio, spread
+from fleet.bench.spent import peak
 from fleet.broker import Broker
 from fleet.clock import Clock
 from fleet.errors import FleetError
@@ -311,7 +312,7 @@ def _ours(home: Path, bootstrap: str, wish: ObserveOptions, size: Size, clock: C
             clock.sleep(_SCRAPE_EVERY)
         size.looks, size.scrapes = spread(looks.values()), spread(scrapes)
         size.age, size.bytes = spread(ages), len(text)
-        size.megabytes = _highest_memory(process.pid)
+        size.megabytes = peak(process.pid) or None  # unknown where this system does not tell
         told = re.findall(r"^fleet_group_lag_records\{.*\} (\S+)$", text, re.MULTILINE)
         lag = sum(map(float, told))
         size.right = lag == size.groups * wish.partitions * (_RECORDS - _RECORDS // 2)
@@ -364,13 +365,3 @@ def _value(text: str, name: str, label: str = "") -> float:
     """The value of the first sample of that name with that label; -1 where there is none."""
     found = re.search(rf"^{name}\{{[^}}]*{label}[^}}]*\}} (\S+)$", text, re.MULTILINE)
     return float(found[1]) if found else -1.0
-
-
-def _highest_memory(pid: int) -> float | None:
-    """Megabytes; None where this system does not tell."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) / 1024 if found else None

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from fleet.bench.figures import Goal, Judged, Spread, ratio, spread
 from fleet.bench.ground import Ground
-from fleet.demo.ordinary import OneByOne, await_settled
 from fleet.model.counted import Counted
+from fleet.testbed.ordinary import OneByOne
+from fleet.testbed.settling import await_settled
 
 MOST_PAUSE: Final = 0.5
 """Seconds beyond one batch."""
@@ -197,7 +198,7 @@ def _managed(ground: Ground, protocol: str, wish: RollOptions) -> tuple[Side, Sp
     stretches: list[Counted] = []
     handovers, seconds = 0, 0.0
     while handovers < wish.handovers:
-        ground.new_code(2 + len(stretches))
+        ground.new_code()
         began = ground.clock.monotonic()
         with ground.measured(group) as found:
             ground.apply(group)

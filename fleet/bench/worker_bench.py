@@ -21,9 +21,9 @@ from fleet.bench import streaming, structured
 from fleet.bench.figures import Goal, Judged
 from fleet.bench.ground import TOPIC, Ground
 from fleet.clock import Clock
-from fleet.demo.producer import order
 from fleet.errors import FleetError
 from fleet.slots import Phase
+from fleet.testbed.producer import order
 
 GROUP: Final = "bench-worker"
 PARTITIONS: Final = 12

@@ -35,7 +35,10 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
     """An unboxed table; `right` names the columns of numbers."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        number = column in right  # a number that is broken is another number
+        made.add_column(
+            column, justify="right" if number else "left", overflow="fold", no_wrap=number
+        )
     return made
 
 

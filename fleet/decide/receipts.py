@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from fleet.model import Plan, Receipt, Verdict
 from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
-from fleet.text import plural
+from fleet.text import count_of, few, plural
 
 _NAMED = 5
 
@@ -48,7 +48,7 @@ def judge(
         verdict = Verdict.EQUAL if equal else Verdict.DIFFERS
         sentences = _sentences(counted, ours, others, our_instances)
         if not equal:
-            sentences.insert(0, f"{_rebalances(len(ours))} where {price} was expected.")
+            sentences.insert(0, f"{count_of(ours, 'rebalance')} where {price} was expected.")
     return Receipt(
         plan_id=plan.id,
         group=plan.group,
@@ -139,10 +139,4 @@ def _added(generation: Rebalance) -> str:
 
 
 def _names(members: Iterable[str]) -> str:
-    names = sorted(members)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-def _rebalances(number: int) -> str:
-    return "1 rebalance" if number == 1 else f"{number} rebalances"
+    return few(sorted(members), _NAMED)

@@ -1,12 +1,10 @@
-"""Waiting on records that wait: for the policy to want a size, for a backlog to go or to stay.
+"""A backlog that the policy shall see: until it wants a size, and kept until a change has begun.
 
-Problem: on a slow machine a backlog of the same stream lasts ten times as long as on a fast one,
-so waits by the clock alone would fail on one and rush on the other. Choice: every wait watches
-the lag, and gives up only where it comes no nearer; the backlog that the policy shall see is
-kept by producing as much as is processed. Cost: one look at the group per quarter second.
+On a fast machine a backlog is gone before a change is planned: it is kept by producing as much as
+is processed. Cost: one look at the group per quarter second.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from fleet.clock import Clock
@@ -18,7 +16,6 @@ KEPT: Final = 8 * RECORDS_PER_WORKER
 """More than six workers' share, so that the policy wants six also where one more batch is done."""
 CAUGHT_UP: Final = 2 * RECORDS_PER_WORKER
 _POLICY_SECONDS: Final = 60.0
-_STUCK_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.5
 
 
@@ -36,30 +33,6 @@ def await_policy(
             raise FleetError(
                 f"the policy does not want {wanted} slots after {_POLICY_SECONDS:g} s: "
                 f"{decision.sentence}"
-            )
-        clock.sleep(_LOOK_SECONDS)
-
-
-def await_lag(fleet: Fleet, groups: Sequence[str], most: int, *, clock: Clock) -> None:
-    """Wait until each group has at most so many records waiting.
-
-    Raises FleetError where that comes no nearer for a minute.
-    """
-    best = float("inf")
-    deadline = clock.monotonic() + _STUCK_SECONDS
-    while True:
-        seen = fleet.snapshot(groups).groups
-        lags = [seen[g].lag if g in seen else None for g in groups]
-        if all(lag is not None and lag <= most for lag in lags):
-            return
-        now = clock.monotonic()
-        waiting = sum(float("inf") if lag is None else lag for lag in lags)
-        if waiting < best:
-            best, deadline = waiting, now + _STUCK_SECONDS
-        if now > deadline:
-            raise FleetError(
-                f"{waiting:.0f} records of {', '.join(groups)} wait and become no fewer for "
-                f"{_STUCK_SECONDS:g} s; see the workers' logs in {fleet.home / 'workers'}"
             )
         clock.sleep(_LOOK_SECONDS)
 

@@ -5,12 +5,17 @@ coordinator's, lost and twice come from the rows in the journal and the records 
 [33, 34]; nothing here is what an actor says of itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rich import box
 from rich.table import Table
+
+from fleet.testbed.coverage import Due, coverage, records_between
+from fleet.testbed.held import Held
+from fleet.testbed.journal import JournalEntry
+from fleet.testbed.measure import Stretch
 
 ORDINARY: Final = "ordinary"
 
@@ -61,6 +66,50 @@ def report_json(bootstrap_servers: str, steps: Sequence[StepResult]) -> dict[str
         "bootstrap_servers": bootstrap_servers,
         "steps": [step.as_json() for step in steps],
     }
+
+
+def results(
+    stretches: Sequence[Stretch],
+    entries: Iterable[JournalEntry],
+    due: Mapping[str, Due],
+    held: Held,
+) -> tuple[StepResult, ...]:
+    """One result per closed stretch. `due` names, per group, the offsets that had to be processed;
+    `held` is what the topic held when all was over.
+
+    What was lost or repeated before a group's first step is charged to that step.
+    """
+    journal = tuple(entries)
+    made: list[StepResult] = []
+    covered = {
+        group: coverage(journal, group=group, due=partitions, held=held)
+        for group, partitions in due.items()
+    }
+    for stretch in stretches:
+        if stretch.counted is None or stretch.ended_at is None:
+            continue
+        same = [s.started_at for s in stretches if s.group == stretch.group]
+        first = stretch.started_at == min(same)
+        start = float("-inf") if first else stretch.started_at
+        end = min((at for at in same if at > stretch.started_at), default=float("inf"))
+        found = covered[stretch.group]
+        made.append(
+            StepResult(
+                name=stretch.name,
+                group=stretch.group,
+                expected_rebalances=stretch.expected,
+                recorded_rebalances=stretch.counted.rebalances,
+                moved_partitions=stretch.counted.moved,
+                longest_pause_s=stretch.counted.longest_pause_s,
+                records=records_between(
+                    journal, group=stretch.group, start=stretch.started_at, end=stretch.ended_at
+                ),
+                lost=found.lost_between(start, end),
+                twice=found.twice_between(start, end),
+                seconds=stretch.ended_at - stretch.started_at,
+            )
+        )
+    return tuple(made)
 
 
 def broken_promises(steps: Sequence[StepResult], wanted: Sequence[str]) -> tuple[str, ...]:

@@ -8,12 +8,11 @@ this file, and rolls the fleet to a changed copy.
 
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own custom
 
-from fleet.demo.journal import FOLDER_VARIABLE, append, entries_of
+from fleet.testbed.journal import write_journal
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -43,10 +42,3 @@ def deliver(orders: "Table") -> None:
     """Stands for a service that takes orders in bulk: why more workers are faster, even here."""
     if orders.num_rows:
         time.sleep(DELIVERY_SECONDS)
-
-
-def write_journal(context: "BatchContext", rows: "Table") -> None:
-    """Say which rows this call got, by their `seq`, before anything is done with them."""
-    folder = os.environ.get(FOLDER_VARIABLE)
-    if folder and not context.warm:
-        append(Path(folder), context.worker, entries_of(context, rows, time.time()))

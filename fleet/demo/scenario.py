@@ -21,17 +21,11 @@ from typing import Final
 
 from fleet.broker import Broker
 from fleet.clock import Clock, SystemClock
-from fleet.demo import ordinary
-from fleet.demo.backlog import CAUGHT_UP, KEPT, await_lag, await_policy, keep_backlog
-from fleet.demo.coverage import Due
+from fleet.demo.backlog import CAUGHT_UP, KEPT, await_policy, keep_backlog
 from fleet.demo.dagster_ui import DagsterUi, dagster_environ
-from fleet.demo.demo_report import broken_promises, report_json, table
+from fleet.demo.demo_report import broken_promises, report_json, results, table
 from fleet.demo.group_views import pictures
-from fleet.demo.held import read_topics
 from fleet.demo.interrupts import Interrupted, interruptible
-from fleet.demo.journal import read
-from fleet.demo.measure import Meter, Stretch, generations, results
-from fleet.demo.order_stream import OrderStream
 from fleet.demo.stage import (
     ASSIGNORS,
     CLUSTER,
@@ -49,8 +43,16 @@ from fleet.errors import ConfigError, FleetError
 from fleet.log.readers.group_log import GroupLog
 from fleet.manager.cycle import Fleet
 from fleet.security import client_config
-from fleet.slots import Change, ChangeState
+from fleet.slots import Change
 from fleet.system.home import write_whole
+from fleet.testbed import ordinary
+from fleet.testbed.coverage import Due
+from fleet.testbed.held import read_topics
+from fleet.testbed.journal import read
+from fleet.testbed.measure import Meter, Stretch, generations
+from fleet.testbed.order_stream import OrderStream
+from fleet.testbed.sandbox import ended_well
+from fleet.testbed.settling import await_lag, await_settled
 
 STEADY: Final = 300
 """Records per second while nothing is asked: three workers manage them on a slow machine too."""
@@ -147,12 +149,18 @@ class Play:
         say(f"Kafka listens at {broker.bootstrap_servers}")
         fleet = self._open()
         fleet.create_topics(progress=say)
-        self._stream = OrderStream(self.stage, bootstrap=fleet.bootstrap, clock=self.clock)
+        self._stream = OrderStream(
+            self.stage,
+            bootstrap=fleet.bootstrap,
+            clock=self.clock,
+            topic=TOPIC,
+            partitions=PARTITIONS,
+        )
         self._stream.start(QUIET)
         say(f"{QUIET} numbered orders a second into topic {TOPIC}, {PARTITIONS} partitions")
         self._watch()
         for change in fleet.up(actor=ACTOR, progress=say):
-            self._ended_well("the first three workers", change)
+            ended_well(change)
         self._rate(STEADY)
         if ready is not None:
             ready.result()
@@ -224,9 +232,7 @@ class Play:
         begun = ordinary.begin_at_the_end(fleet.bootstrap, ORDINARY_GROUP, TOPIC)
         self._due[ORDINARY_GROUP] = {tp: (offset, offset) for tp, offset in begun.items()}
         self._watch()
-        self._ended_well(
-            "ordinary", fleet.apply(ORDINARY_GROUP, actor=ACTOR, progress=self.show.say)
-        )
+        ended_well(fleet.apply(ORDINARY_GROUP, actor=ACTOR, progress=self.show.say))
         self.clock.sleep(STEADY_SECONDS)
         meter = self._measuring()
         stretch = meter.open_stretch("ordinary", ORDINARY_GROUP)
@@ -235,7 +241,7 @@ class Play:
         )
         workers = restarts.run()
         meter.end(stretch, expected=ordinary.usual_rebalances(workers, self.assignor))
-        ordinary.await_settled(fleet, ORDINARY_GROUP, clock=self.clock)
+        await_settled(fleet, ORDINARY_GROUP, clock=self.clock)
 
     def _change(self, name: str, *, wanted: int | None, slots: int, hold: bool = False) -> None:
         """One change of the managed group, as a run of Dagster where there is one.
@@ -250,7 +256,7 @@ class Play:
             change = fleet.apply(GROUP, wanted=wanted, actor=ACTOR, progress=self.show.say)
         else:
             change = self._by_dagster(self._ui, stretch, wanted=wanted, hold=hold)
-        self._ended_well(name, change)
+        ended_well(change)
         if len(fleet.gate(GROUP).open) != slots:
             raise FleetError(
                 f"{name}: {len(fleet.gate(GROUP).open)} slots are open, {slots} were to be: "
@@ -297,10 +303,6 @@ class Play:
             clock=self.clock,
         )
         self.show.say(f"{STEADY:,} orders a second")
-
-    def _ended_well(self, name: str, change: Change) -> None:
-        if change.state is not ChangeState.DONE:
-            raise FleetError(f"{name}: the change is {change.state}: {change.sentence}")
 
     def _account(self) -> tuple[str, ...]:
         """Stop the stream, let everything be processed, and compare with what was promised."""

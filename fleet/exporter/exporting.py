@@ -61,6 +61,7 @@ class Exporter(Closing):
         self._began = self._turned = self._clock.monotonic()
         self._complete_at: float | None = None
         self._complete = self._failed = 0
+        self._full = False
         self._said: set[str] = set()
         self._ages = Ages(
             fleet.spec.cluster.name, age=self.age, log_age=tail.age, looks=self._looks
@@ -149,6 +150,7 @@ class Exporter(Closing):
         # The age is that of the figures, not of the text.
         self._complete_at = self._turned
         self._complete += 1
+        self._full |= not seen.partial
         blind = None if seen.from_log else self._tail.problem
         self._tell({*picture.problems, *filter(None, (blind,))})
         return picture
@@ -179,7 +181,10 @@ class Exporter(Closing):
         return f"a look at the cluster has been hanging for {duration(silent)}"
 
     def _ready(self) -> str | None:
-        return None if self._complete else "no complete look yet"
+        """Not before one look saw the groups of every broker: fewer would read as deleted ones."""
+        if self._full:
+            return None
+        return "no look at all brokers yet" if self._complete else "no complete look yet"
 
     def _tell(self, problems: set[str]) -> None:
         for problem in sorted(problems - self._said):

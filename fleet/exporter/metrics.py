@@ -67,7 +67,7 @@ def _lag(picture: Picture) -> Iterator[Metric]:
         "fleet_group_lag_records", "Records that wait, by topic.", labels=_TOPIC
     )
     seconds = GaugeMetricFamily(
-        "fleet_group_lag_seconds", "Age of the oldest committed position, by topic.", labels=_TOPIC
+        "fleet_group_lag_seconds", "Age of the oldest position where records wait.", labels=_TOPIC
     )
     cases = GaugeMetricFamily(
         "fleet_group_partitions",
@@ -138,7 +138,12 @@ def _rebalances(picture: Picture) -> Iterator[Metric]:
     )
     durations = HistogramMetricFamily(
         "fleet_group_rebalance_duration_seconds",
-        "Duration of rebalances whose start is known.",
+        "Duration of rebalances of which it is known.",
+        labels=_GROUP,
+    )
+    least = HistogramMetricFamily(
+        "fleet_group_rebalance_least_duration_seconds",
+        "What the other rebalances took at least.",
         labels=_GROUP,
     )
     for group in picture.groups:
@@ -149,10 +154,11 @@ def _rebalances(picture: Picture) -> Iterator[Metric]:
             counted.add_metric((*labels, cause.value), totals.by_cause[cause])
         aborted.add_metric(labels, totals.aborted)
         moved.add_metric(labels, totals.moved)
-        if any(totals.durations):
-            buckets = list(zip(_BOUNDS, map(float, accumulate(totals.durations)), strict=True))
-            durations.add_metric(labels, buckets, totals.seconds)
-    yield from (counted, aborted, moved, durations)
+        for family, took in ((durations, totals.durations), (least, totals.least)):
+            if any(took.counts):
+                buckets = list(zip(_BOUNDS, map(float, accumulate(took.counts)), strict=True))
+                family.add_metric(labels, buckets, took.seconds)
+    yield from (counted, aborted, moved, durations, least)
 
 
 def _verdicts(picture: Picture) -> Iterator[Metric]:

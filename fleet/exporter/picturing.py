@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fleet.exporter.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
-from fleet.lag.lag_columns import NONE
+from fleet.lag.lag_columns import NONE, Floats
 from fleet.lag.partition_lag import CASES
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import verdicts
@@ -68,8 +68,11 @@ def _by_topic(seen: Snapshot) -> dict[str, list[TopicLag]]:
     known = seen.lag.records != NONE
     counts = np.bincount(inverse, weights=known)
     lags = np.bincount(inverse, weights=np.where(known, seen.lag.records, 0))
-    oldest = np.full(len(different), np.nan)
-    np.fmax.at(oldest, inverse, seen.lag.seconds)
+    # What does not wait tells nothing of how old the oldest is that does.
+    waits = seen.lag.records > 0
+    oldest = np.where(np.bincount(inverse, weights=waits) > 0, np.nan, 0.0)
+    oldest[counts == 0] = np.nan
+    np.fmax.at(oldest, inverse[waits], _ages(seen)[waits])
     rows = zip(different.tolist(), counts.tolist(), lags.tolist(), oldest.tolist(), strict=True)
     for pair, count, lag, seconds in rows:
         topic = TopicLag(
@@ -79,6 +82,11 @@ def _by_topic(seen: Snapshot) -> dict[str, list[TopicLag]]:
         )
         found.setdefault(commits.groups[pair >> 32], []).append(topic)
     return found
+
+
+def _ages(seen: Snapshot) -> Floats:
+    """Of a position that was never seen to move: since the first look of all, at least."""
+    return np.where(np.isnan(seen.lag.seconds), seen.lag.waited, seen.lag.seconds)
 
 
 def _by_case(seen: Snapshot) -> dict[str, dict[str, int]]:
@@ -101,7 +109,7 @@ def _by_partition(seen: Snapshot) -> dict[str, list[PartitionLag]]:
         commits.partition,
         commits.committed,
         seen.lag.records,
-        seen.lag.seconds,
+        _ages(seen),
     )
     for group, topic, number, committed, lag, seconds in zip(
         *(column.tolist() for column in columns), strict=True

@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +31,7 @@ from fleet.log.records import Record, decode
 from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Rebalance
+from fleet.model.sessions import SessionThen
 
 HELD_BYTES: Final = 32 << 20
 """Compressed size of a batch's events up to which they are held at once."""
@@ -89,11 +91,13 @@ class Batch:
         names: Callable[[Collection[str]], Mapping[str, str]],
         topics: Mapping[str, str],
         led: Mapping[int, Led],
+        session: Callable[[str, str, float], SessionThen | None] = lambda *_: None,
     ) -> None:
         self._files = files
         self._memory = memory
         self._cluster = cluster
         self._names = names
+        self._session = session
         self.topics = {**topics, **self._new_topics()}
         self.led = dict(led)
         self._moves = {p: [each] for p, each in led.items() if each.offset >= 0}
@@ -208,6 +212,7 @@ class Batch:
             replay = Replay(self._cluster, group)
         else:
             replay = Replay.from_json(json.loads(kept.state))
+        replay.ask_session(partial(self._session, group))
         replay.name_topics({i: self.topics[i] for i in _ids(records) if i in self.topics})
         waiting = deque(notes)
         moves = deque(self._moves.get(partition, ()))

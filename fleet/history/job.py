@@ -27,6 +27,7 @@ from fleet.history.tables.table_manifests import DataFile, Led
 from fleet.history.tables.writing import Writer, with_files
 from fleet.lag.partition_lag import Logs
 from fleet.model import TopicPartition
+from fleet.model.sessions import SessionThen
 
 BATCH: Final = 2_000_000
 """Offsets of one batch."""
@@ -108,11 +109,13 @@ class Recorder:
         *,
         say: Callable[[str], None],
         batch: int = BATCH,
+        session: Callable[[str, str, float], SessionThen | None] = lambda *_: None,
     ) -> None:
         self._writer = writer
         self._log = log
         self._say = say
         self.batch = batch
+        self._session = session
         self._memory = JobMemory.read(writer.place, writer.manifest)
         self._cluster = writer.manifest.cluster
         self._named: set[tuple[int, int, int]] = set()
@@ -186,6 +189,7 @@ class Recorder:
             names=self._log.names,
             topics=manifest.topics,
             led=manifest.led,
+            session=self._session,
         )
         batch.replay()
         done.lost = self._lost(ranges, batch.gone)

@@ -3,12 +3,12 @@
 Problem: Spark's own Kafka source gives no row of `__consumer_offsets` and says nothing
 (docs/design/protocol.md 3.6), and its rows would be bytes. Choice: a Python data source on the
 ranges of `kafka_source`: ends are asked once, the offsets between are cut into equal shares, and
-every task reads its shares with a consumer of its own, assigned by hand, and yields the columns as
-Arrow batches. It joins no group and commits nothing: a commit would be a record in the very topic
-that it reads. Positions are the caller's (a streaming checkpoint, the tables' own). Its code
-travels by value, as that of `kafka_source` does: executors need only PySpark, pyarrow, numpy and
-confluent-kafka. Cost: rows are ordered per partition within a task only; a task holds at most
-about 40 MB of fetched records.
+every task reads the record batches of its shares as bytes and yields the columns as Arrow batches.
+It joins no group and commits nothing: a commit would be a record in the very topic that it reads.
+Positions are the caller's (a streaming checkpoint, the tables' own). Its code travels by value, as
+that of `kafka_source` does: executors need only PySpark, pyarrow, numpy, kafka-python and
+google-crc32c. Cost: rows are ordered per partition within a task only; a task holds what two
+answers of each broker hold, some 40 MB.
 
 With the option `leaderEpochs` a row of type -2 stands where a partition's records begin to be of
 another leader epoch: its groups have another coordinator (or the same one started again).
@@ -48,12 +48,11 @@ from pyspark.sql.streaming.datasource import (
 
 from fleet.history.read_options import EARLIEST, LATEST, ReadOptions, read_options
 from fleet.kafka_source.bounds import Bounds, bounds
-from fleet.kafka_source.columns import Part
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.login import resolved
-from fleet.kafka_source.pieces import OffsetRange, shares
+from fleet.kafka_source.pieces import OffsetRange, Piece, shares
 from fleet.kafka_source.source import SENT, Share, by_value
-from fleet.kafka_source.tasks import options_of, read_ranges, reading
+from fleet.kafka_source.tasks import read_ranges, reading
 from fleet.log.record_columns import COLUMNS, LED, columns
 
 FORMAT: Final = "consumer_offsets"
@@ -235,9 +234,8 @@ def read_share(
     wish: ReadOptions, ranges: Sequence[OffsetRange], decode: Decode = columns
 ) -> Iterator[pa.RecordBatch]:
     """The records of the ranges, as a task reads them; rows of COLUMNS, or what `decode` makes."""
-    options = options_of(_options(wish), group=wish.group, isolation=wish.isolation)
     pieces = read_ranges(
-        reading(options),
+        reading(_options(wish), isolation=wish.isolation),
         ranges,
         read_timeout=wish.read_timeout,
         make=partial(_piece, epochs=None if wish.epochs is None else dict(wish.epochs)),
@@ -258,17 +256,15 @@ class OffsetsPiece(NamedTuple):
     values: Any = ()
 
 
-def _piece(parts: Sequence[Part], *, epochs: dict[int, int] | None) -> OffsetsPiece:
-    """Of messages: what they hold is copied, so that they need not live until it is decoded."""
-    messages = [message for _, _, mine in parts for message in mine]
-    kind = type(messages[0])
+def _piece(pieces: Sequence[Piece], *, epochs: dict[int, int] | None) -> OffsetsPiece:
+    """Records of several partitions together."""
     return OffsetsPiece(
-        [row for _, number, mine in parts for row in _led(number, mine, epochs)],
-        np.repeat([number for _, number, _ in parts], [len(mine) for _, _, mine in parts]),
-        np.array(list(map(kind.offset, messages)), np.int64),
-        np.array([at for _, at in map(kind.timestamp, messages)], np.int64),
-        pa.array(list(map(kind.key, messages)), pa.binary()),
-        pa.array(list(map(kind.value, messages)), pa.binary()),
+        [row for piece in pieces for row in _led(piece, epochs)],
+        np.repeat([p.partition for p in pieces], [len(p.records.offset) for p in pieces]),
+        np.concatenate([piece.records.offset for piece in pieces]),
+        np.concatenate([piece.records.timestamp for piece in pieces]),
+        pa.concat_arrays([piece.records.keys() for piece in pieces]),
+        pa.concat_arrays([piece.records.values() for piece in pieces]),
     )
 
 
@@ -308,32 +304,26 @@ def _decoded(
     return pa.concat_batches([pa.RecordBatch.from_pylist(led, schema=batch.schema), batch])
 
 
-def _led(
-    partition: int, messages: Sequence[Any], epochs: dict[int, int] | None
-) -> list[dict[str, Any]]:
-    """A row for each leader epoch that begins among the messages; `epochs` is kept current.
+def _led(piece: Piece, epochs: dict[int, int] | None) -> list[dict[str, Any]]:
+    """A row for each leader epoch that begins among the records; `epochs` is kept current.
 
-    Epochs only grow in a log, so the ends of a chunk tell whether one begins in it.
+    Epochs only grow in a log.
     """
     if epochs is None:
         return []
-    known = epochs.get(partition)
-    if not messages or messages[-1].leader_epoch() in {None, known}:
-        return []
     rows = []
-    for message in messages:
-        epoch = message.leader_epoch()
-        if epoch is not None and (known is None or epoch > known):
-            known = epochs[partition] = epoch
-            rows.append(
-                {
-                    "partition": partition,
-                    "offset": message.offset(),
-                    "timestamp": message.timestamp()[1],
-                    "type": LED,
-                    "leader_epoch": epoch,
-                }
-            )
+    known = epochs.get(piece.partition, -1)
+    for at in np.flatnonzero(np.diff(piece.epochs, prepend=known) > 0).tolist():
+        epoch = epochs[piece.partition] = int(piece.epochs[at])
+        rows.append(
+            {
+                "partition": piece.partition,
+                "offset": int(piece.records.offset[at]),
+                "timestamp": int(piece.records.timestamp[at]),
+                "type": LED,
+                "leader_epoch": epoch,
+            }
+        )
     return rows
 
 

@@ -2,18 +2,19 @@
 
 Problem: whoever plans ranges needs the first and the last offset of every partition, and the end
 that a reader of committed records can reach is not the end of the log [7]; while a leader moves,
-librdkafka's ListOffsets fails and does not look for the new one. Choice: two ListOffsets for all
-partitions together, with the isolation level that reads later; after a failure the metadata is
-asked again, until the time is up. Cost: one short-lived client per question.
+its partitions have no answer. Choice: two ListOffsets for all partitions together, with the
+isolation level that reads later; after a failure the metadata is asked again, until the time is
+up. Cost: one short-lived connection per question.
 """
 
 import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from fleet.kafka_source.failures import RangeUnread
+from fleet.kafka_source.connections import Connections, NoAnswer
+from fleet.kafka_source.failures import DENIED, RangeUnread, code_named
+from fleet.kafka_source.list_offsets import EARLIEST, LATEST, ListedOffset, leaders_of, list_offsets
 
-_DENIED: Final = frozenset({29, 30, 31})
 _ABSENT: Final = 3
 _PAUSE: Final = 0.3
 
@@ -33,53 +34,48 @@ def bounds(
     options are librdkafka's, with bootstrap.servers and security. Raises RangeUnread where no
     broker answers within about `timeout` seconds, or refuses.
     """
-    from confluent_kafka import KafkaException  # noqa: PLC0415 - only where it is asked
-    from confluent_kafka.admin import AdminClient  # noqa: PLC0415
-
-    config: dict[str, Any] = {**options, "client.id": "fleet-bounds", "log_level": 2}
-    admin = AdminClient(config)
+    committed = isolation == "read_committed"
     deadline = time.monotonic() + timeout
-    while True:
-        try:
-            return _asked(admin, topic, isolation, max(0.1, deadline - time.monotonic()))
-        except KafkaException as error:
-            told = error.args[0]
-            denied = told.code() in _DENIED
-            if denied or time.monotonic() + _PAUSE > deadline:
-                verb = "the brokers refuse" if denied else "its offsets cannot be asked"
-                raise RangeUnread(f"{topic}: {verb}: {told.str()} ({told.code()})") from None
-        time.sleep(_PAUSE)
+    with Connections(options, client_id="fleet-bounds") as net:
+        while True:
+            left = max(0.1, deadline - time.monotonic())
+            try:
+                found, why = _asked(net, topic, committed=committed, timeout=left)
+            except NoAnswer as error:
+                found, why = None, str(error)
+            if found is not None:
+                return found
+            if time.monotonic() + _PAUSE > deadline:
+                raise RangeUnread(f"{topic}: its offsets cannot be asked: {why}")
+            net.pause(_PAUSE)
 
 
-def _asked(admin: Any, topic: str, isolation: str, timeout: float) -> dict[int, Bounds]:
-    from confluent_kafka import (  # noqa: PLC0415 - only where it is asked
-        IsolationLevel,
-        KafkaException,
-        TopicPartition,
-    )
-    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # noqa: PLC0415
+def _asked(
+    net: Connections, topic: str, *, committed: bool, timeout: float
+) -> tuple[dict[int, Bounds] | None, str]:
+    """The bounds, or None and why there are none just now."""
+    metadata = net.metadata([topic], timeout)
+    told = metadata.topics[0]
+    if told.error_code == _ABSENT:
+        return {}, ""
+    if told.error_code:
+        return None, _refused(topic, told.error_code)
+    places = [(topic, part.partition_index) for part in told.partitions]
+    leaders = leaders_of(metadata)
+    answers: list[dict[tuple[str, int], ListedOffset]] = []
+    for each in (EARLIEST, LATEST):
+        wanted = dict.fromkeys(places, each)
+        answers.append(list_offsets(net, leaders, wanted, committed=committed, timeout=timeout))
+        for where in places:
+            error = answers[-1][where].error if where in answers[-1] else 5  # no leader
+            if error:
+                return None, _refused(f"{topic}-{where[1]}", error)
+    first, end = answers
+    return {w[1]: Bounds(first[w].offset, end[w].offset) for w in sorted(places)}, ""
 
-    found = admin.list_topics(topic, timeout=timeout).topics[topic]
-    if found.error is not None:
-        if found.error.code() == _ABSENT:
-            return {}
-        raise KafkaException(found.error)
-    level = (
-        IsolationLevel.READ_COMMITTED
-        if isolation == "read_committed"
-        else IsolationLevel.READ_UNCOMMITTED
-    )
-    spec: Any = OffsetSpec
-    answers = [
-        admin.list_offsets(
-            {TopicPartition(topic, number): each for number in found.partitions},
-            isolation_level=level,
-            request_timeout=timeout,
-        )
-        for each in (spec.earliest(), spec.latest())
-    ]
-    first, end = (
-        {tp.partition: future.result(timeout).offset for tp, future in answer.items()}
-        for answer in answers
-    )
-    return {number: Bounds(first[number], end[number]) for number in sorted(first)}
+
+def _refused(what: str, code: int) -> str:
+    """In words; raises RangeUnread where waiting helps nothing."""
+    if code in DENIED:
+        raise RangeUnread(f"{what}: the brokers refuse: {code_named(code)}")
+    return code_named(code)

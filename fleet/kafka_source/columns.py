@@ -13,6 +13,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fleet.kafka_source.pieces import Piece
+from fleet.kafka_source.record_fields import Header
+
 SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -31,8 +34,6 @@ _DAY: Final = 86_400_000
 _FIRST_TIME: Final = -62_135_596_800_000 + _DAY
 _LAST_TIME: Final = 253_402_300_799_999 - _DAY
 """Milliseconds: what Python's datetime holds in every time zone, which is less than Spark does."""
-Part = tuple[str, int, Sequence[Any]]
-"""A topic, a partition, and messages of it in their order."""
 
 
 class Odd(NamedTuple):
@@ -97,7 +98,7 @@ def batch_of(topic: str, partition: int, messages: Sequence[Any], tell: Tell) ->
     count = len(messages)
     stamps = [m.timestamp() for m in messages]
     kinds = [kind - 1 for kind, _ in stamps]  # confluent: 0 none, 1, 2
-    times, odd_time = _times([at if kind else None for kind, at in stamps])
+    times, odd_time = _times(pa.array([at if kind else None for kind, at in stamps], pa.int64()))
     headers, odd_headers = _headers_of(messages)
     for field, odd in (("timestamp", odd_time), ("headers", odd_headers)):
         if odd is not None:
@@ -116,26 +117,59 @@ def batch_of(topic: str, partition: int, messages: Sequence[Any], tell: Tell) ->
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def batch_of_parts(parts: Sequence[Part], tell: Tell) -> pa.RecordBatch:
-    """Messages of several partitions as columns; see batch_of."""
-    made = [batch_of(*part, tell) for part in parts]
+def batch_of_pieces(pieces: Sequence[Piece], tell: Tell) -> pa.RecordBatch:
+    """Records of several partitions as columns; see batch_of."""
+    made = [_batch_of_piece(each, tell) for each in pieces]
     return made[0] if len(made) == 1 else pa.concat_batches(made)
+
+
+def _batch_of_piece(piece: Piece, tell: Tell) -> pa.RecordBatch:
+    records, count = piece.records, len(piece.records.offset)
+    times, odd_time = _times(pa.array(records.timestamp))
+    headers, odd_headers = _headers_read(records.headers or ())
+    for field, odd in (("timestamp", odd_time), ("headers", odd_headers)):
+        if odd is not None:
+            at, raw = odd
+            tell(Odd(piece.topic, piece.partition, int(records.offset[at]), field, raw))
+    columns = [
+        records.keys(),
+        records.values(),
+        pa.repeat(pa.scalar(piece.topic, pa.string()), count),
+        pa.repeat(pa.scalar(piece.partition, pa.int32()), count),
+        pa.array(records.offset),
+        times,
+        pa.array(records.appended.astype("int32")),
+        _headers(headers) if any(headers) else pa.nulls(count, _HEADERS),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _headers_read(headers: Sequence[Sequence[Header]]) -> tuple[list[Any], "_First"]:
+    """Headers by record; None, and the first of these told, where a key is not UTF-8."""
+    found: list[Any] = []
+    first: _First = None
+    for at, each in enumerate(headers):
+        try:
+            found.append([(key.decode(), value) for key, value in each])
+        except UnicodeDecodeError as error:
+            first = first or (at, _raw_key(error))
+            found.append(None)
+    return found, first
 
 
 _First = tuple[int, str] | None
 """Index of a message, and the raw value of its field."""
 
 
-def _times(stamps: Sequence[int | None]) -> tuple[pa.Array, _First]:
+def _times(numbers: pa.Array) -> tuple[pa.Array, _First]:
     """Milliseconds as the column; the first that is null in it for being out of range."""
-    numbers = pa.array(stamps, pa.int64())
     ends = pc.min_max(numbers)
     least, most = ends["min"].as_py(), ends["max"].as_py()
     first = None
     if least is not None and (least < _FIRST_TIME or most > _LAST_TIME):
         outside = pc.or_(pc.less(numbers, _FIRST_TIME), pc.greater(numbers, _LAST_TIME))
         at = pc.index(outside, True).as_py()
-        first = (at, f"{stamps[at]} is no time in milliseconds")
+        first = (at, f"{numbers[at].as_py()} is no time in milliseconds")
         numbers = pc.if_else(outside, pa.scalar(None, pa.int64()), numbers)
     return numbers.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")), first
 

@@ -6,10 +6,12 @@ no fault of the records or of the user's code: a batch that meets one is read ag
 """
 
 import re
-from typing import Final
+from typing import Any, Final
 
 TRUNCATED: Final = "FLEET_RANGE_TRUNCATED"
 UNREAD: Final = "FLEET_RANGE_UNREAD"
+DENIED: Final = frozenset({29, 30, 31})
+"""Kafka's codes for what this login may not do: with the topic, the group, the cluster."""
 _TOLD: Final = re.compile(rf"\[({TRUNCATED}|{UNREAD})\] ([^\n]*)")
 
 
@@ -28,6 +30,14 @@ class RangeUnread(RuntimeError):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(f"[{UNREAD}] {sentence}")
+
+
+def code_named(code: int) -> str:
+    """Kafka's error by its code, as its protocol guide names it: `NOT_COORDINATOR (16)`."""
+    from kafka.errors import for_code  # noqa: PLC0415 - loads kafka-python
+
+    kind: Any = for_code(code)
+    return f"{getattr(kind, 'message', None) or kind.__name__} ({code})"
 
 
 def text_of(error: BaseException) -> str:

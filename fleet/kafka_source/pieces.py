@@ -10,6 +10,8 @@ several tasks, in offset order within each.
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from fleet.kafka_source.record_fields import Fields, Ints
+
 LEAST: Final = 10_000
 """Offsets that a task is worth starting for: a consumer's start costs about as much time."""
 
@@ -21,6 +23,15 @@ class OffsetRange(NamedTuple):
     partition: int
     start: int
     end: int
+
+
+class Piece(NamedTuple):
+    """Records of one partition, in their order, and the leader epoch in which each was written."""
+
+    topic: str
+    partition: int
+    records: Fields
+    epochs: Ints
 
 
 def shares(

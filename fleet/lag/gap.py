@@ -5,7 +5,9 @@ commits that go forward, the newest gap weighing a third: one number to keep for
 Cost: after a change of rhythm it takes some five commits to follow.
 """
 
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 _NEWEST: Final = 0.3
 _EARLY: Final = 0.5
@@ -16,6 +18,16 @@ def usual_gap(usual: float | None, newest: float, *, times: int = 1) -> float:
     if usual is None:
         return newest
     return newest + (1 - _NEWEST) ** times * (usual - newest)
+
+
+def usual_gaps(usual: Any, newest: Any) -> Any:
+    """`usual_gap` of many partitions (numpy); below 0 there was none yet."""
+    return np.where(usual < 0, newest, newest + (1 - _NEWEST) * (usual - newest))
+
+
+def are_early(gaps: Any, usual: Any) -> Any:
+    """`is_early` of many partitions (numpy); below 0 none is usual yet."""
+    return (usual >= 0) & (gaps < _EARLY * usual)
 
 
 def is_early(gap: float, usual: float | None) -> bool:

@@ -60,6 +60,8 @@ class Snapshot:
     """As the coordinators describe them; groups of which they were not asked are left out."""
     problems: tuple[str, ...] = ()
     """What could not be read, in sentences; a part that failed does not spoil the rest."""
+    partial: bool = False
+    """Some broker did not list its groups, so groups may be missing."""
     from_log: bool = False
     """Members and commits are the tail's; else the coordinators were asked."""
     groups: Mapping[str, GroupSnapshot] = field(init=False, repr=False)

@@ -30,6 +30,14 @@ class Tombstone(Record):
     group: str
     key: tuple[str | int, ...]
 
+    @property
+    def tp(self) -> TopicPartition | None:
+        """The partition whose commit went; None where the record is none of a commit."""
+        if self.type > 1:
+            return None
+        topic, partition = self.key
+        return TopicPartition(str(topic), int(partition))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommit(Record):
@@ -47,7 +55,11 @@ class OffsetCommit(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMember:
-    """One member in a GroupMetadata record; the blobs are parsed for consumers only."""
+    """One member in a GroupMetadata record; the blobs are parsed for consumers only.
+
+    Clients write the blobs, and the coordinator takes any bytes: `problem` says what did not fit.
+    Then it is a member whose topics, or partitions, are not known.
+    """
 
     member_id: str
     instance_id: str | None
@@ -60,6 +72,7 @@ class ClassicMember:
     topics: tuple[str, ...] = ()
     owned: Partitions = field(default_factory=dict)
     assigned: Partitions = field(default_factory=dict)
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

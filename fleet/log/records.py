@@ -15,6 +15,7 @@ All times are milliseconds since the epoch, as Kafka writes them.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fleet.log.record_types import (
     AssignmentEpoch,
@@ -57,6 +58,7 @@ __all__ = [
     "subscription",
 ]
 
+T = TypeVar("T")
 GROUP, GROUP_MEMBER, GROUP_TOPIC_PARTITION, GROUP_REGEX = ("g", "gm", "gtp", "gr")
 KEYS: Mapping[int, tuple[str, str]] = {
     0: ("LegacyOffsetCommit", GROUP_TOPIC_PARTITION),
@@ -157,6 +159,14 @@ def _offset_commit(head: _Head, version: int, data: Cursor) -> Record:
     )
 
 
+def _own(read: Callable[[bytes], T], blob: bytes, nothing: T) -> tuple[T, str | None]:
+    """What a client wrote of itself: where it got that wrong, nothing, and why."""
+    try:
+        return read(blob), None
+    except Malformed as error:
+        return nothing, str(error)
+
+
 def _classic_member(version: int, protocol_type: str, data: Cursor) -> ClassicMember:
     flexible = version >= 4
     member_id = data.text(flexible=flexible)
@@ -170,7 +180,10 @@ def _classic_member(version: int, protocol_type: str, data: Cursor) -> ClassicMe
         data.tags()
     # Other protocol types (Connect) put their own formats into the blobs.
     consumer = protocol_type == "consumer"
-    topics, owned = subscription(subscribed) if consumer else ((), {})
+    nothing: tuple[tuple[str, ...], Partitions] = ((), {})
+    (topics, owned), spoilt = _own(subscription, subscribed if consumer else b"", nothing)
+    unknown: Partitions = {}
+    given, broken = _own(assignment, assigned if consumer else b"", unknown)
     return ClassicMember(
         member_id=member_id,
         instance_id=instance_id,
@@ -182,7 +195,8 @@ def _classic_member(version: int, protocol_type: str, data: Cursor) -> ClassicMe
         assignment=assigned,
         topics=topics,
         owned=owned,
-        assigned=assignment(assigned) if consumer else {},
+        assigned=given,
+        problem=spoilt or broken,
     )
 
 

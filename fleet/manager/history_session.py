@@ -134,7 +134,7 @@ def recording(
             return
         session = LazySpark(fleet, spark or fleet.spec.history.spark, say)
         stack.callback(session.close)
-        yield Recorder(writer, ClusterLog(fleet, session), say=say)
+        yield Recorder(writer, ClusterLog(fleet, session), say=say, session=fleet.sessions.of)
 
 
 def _selection(fleet: "Fleet") -> Callable[[str], bool]:

@@ -21,6 +21,7 @@ from fleet.decide.storms.storm_watch import budget_of, excuses_of
 from fleet.errors import ConfigError, Unreachable
 from fleet.kafka_source.bounds import bounds
 from fleet.kafka_source.failures import RangeUnread
+from fleet.kafka_source.group_sessions import AskedSessions
 from fleet.lag.end_history import EndHistory
 from fleet.lag.partition_lag import Logs
 from fleet.lag.samples import EndStore
@@ -72,7 +73,8 @@ class OpenFleet(Closing):
             ends=self.ends,
         )
         self._log = GroupLog(client, clock=clock)
-        self._ledger = CoordinatorLedger(self._log, self._observer)
+        self.sessions = AskedSessions(client, clock=clock)
+        self._ledger = CoordinatorLedger(self._log, self._observer, self.sessions)
 
     @property
     def history_path(self) -> str:
@@ -121,6 +123,7 @@ class OpenFleet(Closing):
     def close(self) -> None:
         """Let go of connections."""
         self._log.close()
+        self.sessions.close()
         self._observer.close()
         self.runtime.close()
 

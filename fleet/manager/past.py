@@ -11,6 +11,7 @@ Cost: without tables the topic is read anew by each command, within `patience` s
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -186,6 +187,7 @@ def _of_one(fleet: "Fleet", group: str, patience: float) -> Past:
         records = () if partition is None else log.read(group, 0)
     replay = Replay(fleet.spec.cluster.name, group)
     replay.name_topics(fleet.topic_ids())
+    replay.ask_session(partial(fleet.sessions.of, group))
     made: list[Rebalance | MembershipSpan] = []
     for record in records:
         made += replay.feed(partition or 0, record)

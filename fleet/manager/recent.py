@@ -10,15 +10,15 @@ Cost: a reader that begins in the middle does not know the cause of the first re
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fleet.decide.verdicts import HORIZON
 from fleet.errors import FleetError
-from fleet.log.readers.positions import Positions, key_to
-from fleet.log.records import OffsetCommit, Record, Tombstone
+from fleet.log.readers.positions import Positions
+from fleet.log.records import OffsetCommit, Tombstone
 from fleet.log.replay.causes import Replay
 from fleet.manager.past import by_group, tables_of, tail_of
-from fleet.model import TopicPartition
 from fleet.model.rebalances import Rebalance
 
 if TYPE_CHECKING:
@@ -118,8 +118,10 @@ def minutes_of(fleet: "Fleet", groups: Collection[str]) -> Recent:
             for group in groups:
                 first = log.position_at(group, now - HORIZON)
                 replay = Replay(fleet.spec.cluster.name, group)
+                replay.ask_session(partial(fleet.sessions.of, group))
                 for record in (*log.last_state(group, first), *log.read(group, first)):
-                    _note(positions, record)
+                    if isinstance(record, OffsetCommit | Tombstone):
+                        positions.take(record)
                     rebalances += [
                         made for made in replay.feed(0, record) if isinstance(made, Rebalance)
                     ]
@@ -128,16 +130,6 @@ def minutes_of(fleet: "Fleet", groups: Collection[str]) -> Recent:
     told = "from __consumer_offsets, read just now"
     found = recent_from(rebalances, kind="log", sentence=told, now=now)
     return replace(found, commits=positions.copy(), reaches=now - HORIZON)
-
-
-def _note(positions: Positions, record: Record) -> None:
-    if isinstance(record, OffsetCommit):
-        key = key_to(record.group, record.tp)
-        positions.put(key, record.group, record.tp, record.committed, record.timestamp_ms)
-    elif isinstance(record, Tombstone) and record.type <= 1:
-        topic, number = record.key
-        key = key_to(record.group, TopicPartition(str(topic), int(number)))
-        positions.commit(key, None, record.timestamp_ms)
 
 
 def beginning(fleet: "Fleet") -> float | None:

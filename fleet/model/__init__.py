@@ -64,7 +64,7 @@ class Member:
 
 
 class GroupState(StrEnum):
-    """Kafka's; REBALANCING is KIP-848's Assigning/Reconciling (librdkafka says UNKNOWN)."""
+    """Kafka's; REBALANCING is KIP-848's Assigning and Reconciling, and Streams' NotReady."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -83,7 +83,7 @@ class GroupSnapshot:
     exists: bool
     state: GroupState
     type: str
-    """classic | consumer | share | streams | unknown."""
+    """classic | consumer | share | streams | another protocol of a classic group | unknown."""
     assignor: str | None
     members: tuple[Member, ...]
     partitions: tuple[PartitionState, ...]
@@ -96,9 +96,11 @@ class GroupSnapshot:
 
     @property
     def lag_seconds(self) -> float | None:
-        """The oldest known age over partitions, seconds."""
-        known = [p.lag_seconds for p in self.partitions if p.lag_seconds is not None]
-        return max(known) if known else None
+        """The oldest known age of what waits, seconds; 0 where nothing does, None where unknown."""
+        told = [p for p in self.partitions if p.lag is not None]
+        waiting = [p.lag_seconds for p in told if p.lag]
+        known = [age for age in waiting if age is not None]
+        return max(known, default=None) if waiting else (0.0 if told else None)
 
 
 # --- what a change costs and did cost ------------------------------------------------------

@@ -60,9 +60,16 @@ class Known(StrEnum):
     """Written by the coordinator for this very event."""
     COMMITS = "commits"
     """The burst of commits at revocation: the rebalance began no later."""
+    STATES = "states"
+    """Between two looks at the group's state: within a second, or a quarter of the duration."""
+    SEEN = "seen"
+    """It was unsettled when somebody looked: the rebalance began no later."""
     POLLED = "polled"
     """Seen by polling the group's state."""
     NOT = "not known"
+
+
+_TIMED = frozenset({Known.RECORD, Known.STATES, Known.POLLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +118,14 @@ class Rebalance:
 
     @property
     def seconds(self) -> float | None:
-        """Its duration; None where its start is not known."""
+        """From its start, or the latest that it can be, to its end; None where nothing is known."""
         return None if self.started_at is None else max(0.0, self.ended_at - self.started_at)
+
+    @property
+    def is_timed(self) -> bool:
+        """`seconds` is its duration; else it took at least so long, if anything is known."""
+        ends = self.end_known is not Known.NOT
+        return self.started_at is not None and self.start_known in _TIMED and ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,9 @@
 """What the coordinator recorded, for receipts and budgets: the log and the group's state."""
 
 from collections.abc import Sequence
+from functools import partial
 
+from fleet.kafka_source.group_sessions import AskedSessions
 from fleet.log.readers.group_log import GroupLog, Unreadable
 from fleet.log.records import Record
 from fleet.log.replay.causes import Replay
@@ -9,15 +11,22 @@ from fleet.log.replay.counting import count
 from fleet.model import GroupState
 from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
+from fleet.model.sessions import AskSession, never_asked
 from fleet.observe.admin import Observer
 
 
 class CoordinatorLedger:
-    """Reads `__consumer_offsets`; every answer is None where it may not be read."""
+    """Reads `__consumer_offsets`; every answer is None where it may not be read.
 
-    def __init__(self, log: GroupLog, observer: Observer) -> None:
+    `sessions` tells a departure of a KIP-848 member from an expiry; None: neither is told.
+    """
+
+    def __init__(
+        self, log: GroupLog, observer: Observer, sessions: AskedSessions | None = None
+    ) -> None:
         self._log = log
         self._observer = observer
+        self._sessions = sessions
         self._before: dict[tuple[str, int], tuple[Record, ...]] = {}
 
     def position(self, group: str) -> int | None:
@@ -33,7 +42,7 @@ class CoordinatorLedger:
             key = (group, since)
             if key not in self._before:
                 self._before = {key: self._log.last_state(group, since)}
-            return count(self._log.read(group, since), before=self._before[key])
+            return self._count(group, self._log.read(group, since), self._before[key])
         except Unreadable:
             return None
 
@@ -41,7 +50,7 @@ class CoordinatorLedger:
         """Rebalances since a wall time."""
         try:
             records, before = self._since(group, at)
-            return count(records, before=before).rebalances
+            return self._count(group, records, before).rebalances
         except Unreadable:
             return None
 
@@ -56,11 +65,18 @@ class CoordinatorLedger:
         except Unreadable:
             return None
         replay, place = Replay(cluster, group), -1 if partition is None else partition
+        replay.ask_session(self._session_of(group))
         for record in before:
             replay.feed(place, record)
         made = [row for record in records for row in replay.feed(place, record)]
         ended = [row for row in made if isinstance(row, Rebalance)]
         return [*ended, *replay.pending()]
+
+    def _count(self, group: str, records: Sequence[Record], before: Sequence[Record]) -> Counted:
+        return count(records, before=before, session=self._session_of(group))
+
+    def _session_of(self, group: str) -> AskSession:
+        return never_asked if self._sessions is None else partial(self._sessions.of, group)
 
     def _since(self, group: str, at: float) -> tuple[Sequence[Record], tuple[Record, ...]]:
         """The group's records since a wall time, and the state before them."""

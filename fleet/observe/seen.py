@@ -2,53 +2,86 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-from confluent_kafka import ConsumerGroupState, ConsumerGroupType
+from typing import Final
 
 from fleet.lag.snapshot import GroupFacts
 from fleet.model import GroupState, Member, TopicPartition
 
-_STATES: Final[Mapping[Any, GroupState]] = {
-    ConsumerGroupState.EMPTY: GroupState.EMPTY,
-    ConsumerGroupState.PREPARING_REBALANCING: GroupState.PREPARING,
-    ConsumerGroupState.COMPLETING_REBALANCING: GroupState.COMPLETING,
-    ConsumerGroupState.STABLE: GroupState.STABLE,
-    ConsumerGroupState.DEAD: GroupState.DEAD,
+CONSUMER_PROTOCOL: Final = "consumer"
+"""What members of a classic group speak, unless they are Connect's or somebody else's."""
+_STATES: Final = {
+    **{each.value.lower(): each for each in GroupState},
+    "assigning": GroupState.REBALANCING,
+    "reconciling": GroupState.REBALANCING,
+    "notready": GroupState.REBALANCING,  # a streams group whose topics are not there yet
 }
-_TYPES: Final[Mapping[Any, str]] = {
-    ConsumerGroupType.CLASSIC: "classic",
-    ConsumerGroupType.CONSUMER: "consumer",
-}
+
+
+def state_of(told: str) -> GroupState:
+    """A state by the name that brokers use for it; they differ in capitals by protocol."""
+    return _STATES.get(told.lower(), GroupState.UNKNOWN)
+
+
+def type_of(group_type: str, protocol_type: str) -> str:
+    """`classic`, `consumer`, `share`, `streams`; or, as `connect`, a classic group's own protocol.
+
+    Brokers before 3.7 tell no type: all their groups are classic.
+    """
+    found = group_type.lower() or "classic"
+    if found == "classic" and protocol_type not in {"", CONSUMER_PROTOCOL}:
+        return protocol_type
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    """One group as ListGroups tells it."""
+
+    type: str
+    state: GroupState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup:
+    """One group as its coordinator describes it."""
+
+    type: str
+    state: GroupState
+    members: tuple[Member, ...] = ()
+    assignor: str | None = None
+    unreadable: tuple[str, ...] = ()
+    """Members whose assignment is no assignment; they stand in `members` without partitions."""
+
+
+DEAD: Final = DescribedGroup(type="unknown", state=GroupState.DEAD)
+"""What stands for a group that does not exist."""
 
 
 @dataclass(slots=True)
 class PollAnswers:
     """The answers of one look."""
 
-    descriptions: Mapping[str, Any]
-    listed: Mapping[str, Any] = field(default_factory=dict)
+    descriptions: Mapping[str, DescribedGroup]
+    listed: Mapping[str, ListedGroup] = field(default_factory=dict)
     committed: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
 
-    def _told(self, group: str) -> Any:
+    def _told(self, group: str) -> DescribedGroup | ListedGroup | None:
         return self.descriptions.get(group) or self.listed.get(group)
 
     def kind(self, group: str) -> str:
-        """classic, consumer or unknown."""
-        return _TYPES.get(getattr(self._told(group), "type", None), "unknown")
+        """Its type, or unknown."""
+        told = self._told(group)
+        return "unknown" if told is None else told.type
 
     def state(self, group: str) -> GroupState:
         """As described, or else as listed."""
-        state = _STATES.get(getattr(self._told(group), "state", None), GroupState.UNKNOWN)
-        if state is GroupState.UNKNOWN and self.kind(group) == "consumer":
-            # librdkafka has no names for Assigning and Reconciling.
-            return GroupState.REBALANCING
-        return state
+        told = self._told(group)
+        return GroupState.UNKNOWN if told is None else told.state
 
     def members(self, group: str) -> tuple[Member, ...]:
         """Members as described; none where the describe failed."""
         described = self.descriptions.get(group)
-        return tuple(_member(each) for each in described.members) if described else ()
+        return described.members if described else ()
 
     def facts(self, group: str) -> GroupFacts:
         """One group that exists."""
@@ -57,7 +90,7 @@ class PollAnswers:
             state=self.state(group),
             type=self.kind(group),
             members=None if described is None else len(described.members),
-            assignor=None if described is None else described.partition_assignor or None,
+            assignor=None if described is None else described.assignor,
         )
 
     def rows(self, group: str) -> Iterator[tuple[str, TopicPartition, int | None]]:
@@ -70,23 +103,11 @@ class PollAnswers:
             yield group, tp, None
 
 
-def is_dead(described: Any) -> bool:
+def is_dead(described: DescribedGroup | None) -> bool:
     """What a describe answers for a group that does not exist."""
-    return described is not None and described.state is ConsumerGroupState.DEAD
+    return described is not None and described.state is GroupState.DEAD
 
 
-def _member(member: Any) -> Member:
-    assigned = member.assignment.topic_partitions if member.assignment else ()
-    return Member(
-        member_id=member.member_id,
-        instance_id=member.group_instance_id or None,
-        client_id=member.client_id,
-        host=member.host,
-        partitions=frozenset(TopicPartition(tp.topic, tp.partition) for tp in assigned),
-    )
-
-
-def unlisted_group(*, exists: bool) -> GroupFacts:
-    """A group that is no consumer group (its members and offsets are not ours to read), or none."""
-    state = GroupState.UNKNOWN if exists else GroupState.DEAD
-    return GroupFacts(state=state, type="unknown", members=0, exists=exists)
+def no_group() -> GroupFacts:
+    """A name that no group has."""
+    return GroupFacts(state=GroupState.DEAD, type="unknown", members=0, exists=False)

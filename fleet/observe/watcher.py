@@ -1,22 +1,20 @@
 """All groups of a cluster again and again, for whoever looks every few seconds.
 
-Problem: `Observer.snapshot` describes every group and fetches every group's offsets: 1.2 s for
-1,000 groups of 48 partitions. Choice: what the offsets topic already holds (members, generations,
-commits) comes from the tail that reads it; only what it cannot tell is asked: the listing with
-each group's state, and starts and ends of the logs in two requests. Where the tail is not current
-(a first reading, a login without Read), the coordinators are asked as before, and the snapshot
-says so. Between looks it remembers what verdicts need: when what changed was committed, and how
-the ages grew. Cost: two ways to the same figures; a test compares them.
+Problem: `Observer.snapshot` describes every group and fetches every group's offsets: 0.2 s of a
+core for 1,000 groups of 48 partitions, and more of the brokers'. Choice: what the offsets topic
+already holds (members, generations, commits) comes from the tail that reads it; only what it cannot
+tell is asked: the listing with each group's state, and starts and ends of the logs in two requests.
+Where the tail is not current (a first reading, a login without Read), the coordinators are asked,
+and the snapshot says so. Between looks it remembers what verdicts need: when what changed was
+committed, and how the ages grew. Cost: two ways to the same figures; a test compares them.
 """
 
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from confluent_kafka import TopicCollection
 
 from fleet.clock import Clock
 from fleet.lag.end_history import EndHistory
@@ -26,9 +24,10 @@ from fleet.log.readers.group_log import Unreadable
 from fleet.log.readers.positions import Positions, key_to
 from fleet.log.readers.tail import Tail
 from fleet.model import GroupState
-from fleet.observe.admin import Observer, id_of
+from fleet.observe.admin import Observer
 from fleet.observe.poll import Poll
-from fleet.observe.seen import PollAnswers, is_dead
+from fleet.observe.seen import ListedGroup, PollAnswers
+from fleet.observe.topic_questions import Topics
 
 _WAIT: Final = 0.25
 """Seconds that a look waits for the tail to hold what was written before it."""
@@ -37,7 +36,6 @@ _STALE: Final = 30.0
 _WINDOW: Final = 300.0
 """Seconds over which a growing age is told."""
 _APART: Final = 30.0
-_NAMES_EVERY: Final = 30.0
 
 
 class GroupWatcher(Observer):
@@ -61,24 +59,24 @@ class GroupWatcher(Observer):
         self._tail = tail
         self._polled = Positions()
         self._waits: deque[tuple[float, Floats]] = deque()
-        self._named_at = float("-inf")
 
     def look(self) -> Snapshot:
         """Look once, at partitions that were committed."""
+        with self._lock:
+            return self._looked()
+
+    def _looked(self) -> Snapshot:
         look = self._look()
-        listing: Future[Any] = self._admin.list_consumer_groups(request_timeout=look.left())
         from_log = self._current()
-        listed = self._listed(listing, look)
-        partitions = self._topics(look)
+        topics = self._topics(look)
+        listed = self._listed(look)
         if from_log and self._tail is not None:
             facts, commits = self._by_log(listed, self._tail)
-            self._name_topics(partitions)
+            self._name_topics(topics)
         else:
             facts, commits = self._by_coordinators(listed, look)
         rows = commits.of_groups(facts)  # a group's tombstones may come after its end
-        seen = self._measured(
-            look, facts, commits if rows.all() else commits.where(rows), partitions
-        )
+        seen = self._measured(look, facts, commits if rows.all() else commits.where(rows), topics)
         gained, over = self._growth(seen.commits, seen.lag.waited, seen.at)
         return replace(
             seen,
@@ -102,7 +100,7 @@ class GroupWatcher(Observer):
         return age is not None and age <= _STALE and not self._tail.absent
 
     def _by_log(
-        self, listed: Mapping[str, Any], tail: Tail
+        self, listed: Mapping[str, ListedGroup], tail: Tail
     ) -> tuple[dict[str, GroupFacts], Commits]:
         summaries, changed = tail.summaries(), tail.changed()
         seen = PollAnswers(descriptions={}, listed=listed)
@@ -131,18 +129,13 @@ class GroupWatcher(Observer):
         return {g: facts for g, facts in groups.items() if chosen(g)}, tail.commits()
 
     def _by_coordinators(
-        self, listed: Mapping[str, Any], look: Poll
+        self, listed: Mapping[str, ListedGroup], look: Poll
     ) -> tuple[dict[str, GroupFacts], Commits]:
         """Describe all and fetch all offsets; what changed since the last look was committed."""
         chosen = self._tail.chosen if self._tail is not None else (lambda _: True)
         wanted = sorted(filter(chosen, listed))
-        described = self._describe(wanted, look)
-        answered = [g for g in wanted if g in described and not is_dead(described[g])]
-        seen = PollAnswers(
-            descriptions=described,
-            listed=listed,
-            committed=self._committed(answered, look),
-        )
+        described, all_offsets = self._groups.seen(wanted, look)
+        seen = PollAnswers(descriptions=described, listed=listed, committed=all_offsets)
         now, kept = int(self._clock.now() * 1000), set()
         for group, offsets in seen.committed.items():
             for tp, committed in offsets.items():
@@ -162,19 +155,11 @@ class GroupWatcher(Observer):
         }
         return groups, self._polled.copy()
 
-    def _name_topics(self, partitions: Mapping[str, int]) -> None:
+    def _name_topics(self, topics: Topics) -> None:
         """Names for topic ids in assignments of groups that never committed (KIP-848)."""
         assert self._tail is not None
-        now = self._clock.monotonic()
-        if now - self._named_at < _NAMES_EVERY or not self._tail.unnamed_topics():
-            return
-        self._named_at = now
-        look = self._look()
-        futures = self._admin.describe_topics(
-            TopicCollection(sorted(partitions)), request_timeout=look.left()
-        )
-        told = look.gather(futures, "topic(s) cannot be described", id_of)
-        self._tail.name_topics({topic_id: name for name, topic_id in told.items()})
+        if self._tail.unnamed_topics():
+            self._tail.name_topics(topics.names)
 
     def _growth(self, commits: Commits, waited: Floats, at: float) -> tuple[Floats, float]:
         """By how much the ages grew since the oldest look of the window."""

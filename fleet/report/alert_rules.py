@@ -5,9 +5,11 @@ says neither who nor what to do. Choice: what a storm is, is decided once, by Fl
 (`fleet.decide.storms.assessment`, exported as `fleet_group_storm`): rebalances within a plan's
 price are not in it, and begin and end have hysteresis; the rules only call. Cause and worst member
 come into the annotations by a query, not as labels, since a label that changes would end one alert
-and begin another. Severity is `page` (somebody gets up) or `ticket` (somebody looks today); `scope`
-is what Alertmanager inhibits by. Needs Prometheus 2.42 (`keep_firing_for`). Cost: rules are
-rendered again when limits or groups in fleet.yaml change.
+and begin another. Whether a group keeps up is decided once too (`fleet.decide.verdicts`): each
+verdict has its rule, and only a limit in seconds is held against the lag. Severity is `page`
+(somebody gets up) or `ticket` (somebody looks today); `scope` is what Alertmanager inhibits by.
+Needs Prometheus 2.42 (`keep_firing_for`). Cost: rules are rendered again when limits or groups in
+fleet.yaml change.
 """
 
 import re
@@ -17,6 +19,7 @@ from typing import Any, Final
 
 from fleet.config.spec import FleetSpec
 from fleet.config.yaml_text import dump
+from fleet.decide.verdicts import Patience
 
 LOOKS: Final = 4
 """The exporter is blind once its view is older than so many looks."""
@@ -59,6 +62,7 @@ class _Rules:
         self._spec = spec
         self._cluster = f'cluster="{spec.cluster.name}"'
         self._keep = prometheus_duration(spec.alerts.keep)
+        self._declared = [fleet.group for fleet in spec.fleets]
 
     def all(self) -> list[Rule]:
         return [
@@ -66,6 +70,8 @@ class _Rules:
             self._group_storm(),
             *self._lag(),
             *self._stuck(),
+            self._loss(),
+            *self._tickets(),
             self._fenced(),
             self._receipt(),
             *self._blind(),
@@ -151,12 +157,17 @@ class _Rules:
 
     def _somebodys(self) -> str:
         """A group is watched where it has members, or where fleet.yaml declares it."""
-        declared = [fleet.group for fleet in self._spec.fleets]
         members = f"max by (cluster, group) (fleet_group_members{{{self._cluster}}}) > 0"
-        if not declared:
+        if not self._declared:
             return f"and on (cluster, group) ({members})"
-        mine = f"fleet_group_members{{{self._cluster}, group=~{_any(declared)}}}"
+        mine = f"fleet_group_members{{{self._cluster}, group=~{_any(self._declared)}}}"
         return f"and on (cluster, group) ({members}\n  or max by (cluster, group) ({mine}))"
+
+    def _verdict(self, *verdicts: str, groups: str = "") -> str:
+        """Groups of one of these verdicts; `groups` are further label matchers."""
+        matched = "=~" if len(verdicts) > 1 else "="
+        which = f'{{{self._cluster}, verdict{matched}"{"|".join(verdicts)}"{groups}}}'
+        return f"max by (cluster, group, owner) (fleet_group_verdict{which}) == 1"
 
     def _stuck(self) -> list[Rule]:
         long = prometheus_duration(self._spec.alerts.stuck)
@@ -173,24 +184,101 @@ class _Rules:
             description=f"It has been rebalancing for {long} without a pause: some member does "
             "not answer the join, or leaves each round.",
         )
-        # The age of a position that does not move grows by a second a second. Compared over
-        # the whole time, not by its slope: right after a start a slope says what it likes.
-        age = f"fleet_group_lag_seconds{{{self._cluster}}}"
+        members = f"max by (cluster, group) (fleet_group_members{{{self._cluster}}})"
         still = self._rule(
             "FleetGroupStuck",
-            f"(max by (cluster, group, owner) ({age} - {age} offset {long})"
-            f" > {0.95 * self._spec.alerts.stuck:g})\nand on (cluster, group) (max by (cluster, "
-            f"group) (min_over_time(fleet_group_lag_records{{{self._cluster}}}[{long}])) > 0)\n"
-            f"{self._somebodys()}",
+            f"({self._verdict('STOP', 'STALL')})\nand on (cluster, group) ({members} > 0)",
             runbook="group-stuck",
             severity="page",
             scope="group",
-            wait=2 * self._spec.exporter.every,
+            wait=self._patient,
             labels={"reason": "no progress"},
             summary="Group {{ $labels.group }} commits nothing while records wait",
-            description=f"For {long} records have waited and no position has moved.",
+            description=f"For {long} records have waited and some position has not moved "
+            "(verdict STOP or STALL).",
         )
-        return [unsettled, still]
+        return [unsettled, still, *self._deserted(members, long)]
+
+    def _deserted(self, members: str, long: str) -> list[Rule]:
+        """Nobody is in it and records wait: of declared groups, and of those that had members.
+
+        After a day without a commit the verdict is ABANDONED, which calls for declared groups only.
+        """
+        had = f"max by (cluster, group) (fleet_group_generation{{{self._cluster}}}) > 0"
+        mine = _any(self._declared)
+        still = ("STOP", "STALL")
+        kinds = []
+        if self._declared:
+            kinds.append(
+                ("page", self._verdict(*still, "ABANDONED", groups=f", group=~{mine}"), "")
+            )
+        others = self._verdict(*still, groups=f", group!~{mine}" if self._declared else "")
+        kinds.append(("ticket", others, f"\nand on (cluster, group) ({had})"))
+        return [
+            self._rule(
+                "FleetGroupStuck",
+                f"({judged})\nand on (cluster, group) ({members} == 0){more}",
+                runbook="group-stuck",
+                severity=severity,
+                scope="group",
+                wait=self._patient,
+                labels={"reason": "no members"},
+                summary="Group {{ $labels.group }} has no members while records wait",
+                description=f"For {long} nobody has read what waits.",
+            )
+            for severity, judged, more in kinds
+        ]
+
+    @property
+    def _patient(self) -> float:
+        """A verdict has its own patience, which is part of `alerts.stuck`."""
+        return max(2 * self._spec.exporter.every, self._spec.alerts.stuck - Patience().least)
+
+    def _loss(self) -> Rule:
+        # The group's verdict is that of its worst partition: a loss may stand behind a STOP.
+        lost = f'fleet_group_partitions{{{self._cluster}, case="committed below log start"}}'
+        return self._rule(
+            "FleetGroupLoss",
+            f"({self._verdict('LOSS', 'STOP', 'STALL')})\n"
+            f"and on (cluster, group) (max by (cluster, group) ({lost}) > 0)",
+            runbook="group-loss",
+            severity="page",
+            scope="group",
+            wait=2 * self._spec.exporter.every,
+            summary="Records went before group {{ $labels.group }} read them",
+            description="Retention (or DeleteRecords) took records above the committed offset of "
+            "some partition (verdict LOSS).",
+        )
+
+    def _tickets(self) -> list[Rule]:
+        return [
+            self._rule(
+                name,
+                self._verdict(verdict),
+                runbook=runbook,
+                severity="ticket",
+                scope="group",
+                wait=2 * self._spec.exporter.every,
+                summary=f"Group {{{{ $labels.group }}}} {said}",
+                description=f"{why} (verdict {verdict}).",
+            )
+            for name, verdict, runbook, said, why in (
+                (
+                    "FleetGroupRewind",
+                    "REWIND",
+                    "group-rewind",
+                    "went back",
+                    "Commits of some partition went back in the last 10 minutes; it reads again",
+                ),
+                (
+                    "FleetGroupFallsBehind",
+                    "WARN",
+                    "group-falls-behind",
+                    "falls behind",
+                    "It commits, and what waits grows older by more than a tenth of the time",
+                ),
+            )
+        ]
 
     def _fenced(self) -> Rule:
         return self._rule(

@@ -43,7 +43,7 @@ def alertmanager(
             },
             {
                 "source_matchers": ['alertname="FleetGroupStorm"'],
-                "target_matchers": ['alertname=~"FleetGroupLag|FleetGroupStuck"'],
+                "target_matchers": ['alertname=~"FleetGroup(Lag|Stuck|FallsBehind)"'],
                 "equal": ["cluster", "group"],
             },
             {

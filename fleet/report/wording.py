@@ -16,6 +16,7 @@ from fleet.text import duration
 _UUID: Final = 36
 _NAMED: Final = 2
 _NAME_WIDTH: Final = 24
+_COLUMN: Final = 48
 
 
 def clock_text(at: float, *, date: bool = True) -> str:
@@ -24,15 +25,15 @@ def clock_text(at: float, *, date: bool = True) -> str:
 
 
 def took(rebalance: Rebalance) -> str:
-    """Its duration with how it is known: `2.3 s`, `≥ 2.3 s` (by commits), `~2.3 s` (polled), `-`.
+    """Its duration with how it is known: `2.3 s`, `~2.3 s` (looks at its state), `≥ 2.3 s`, `-`.
 
     Commits at revocation say that it began no later, so that it took at least as long.
     """
     if rebalance.seconds is None:
         return "-"
     ways = (rebalance.start_known, rebalance.end_known)
-    mark = "~" if Known.POLLED in ways else "≥ " if Known.COMMITS in ways else ""
-    return mark + duration(rebalance.seconds)
+    about = "~" if Known.POLLED in ways or Known.STATES in ways else ""
+    return (about if rebalance.is_timed else "≥ ") + duration(rebalance.seconds)
 
 
 def cause_text(rebalance: Rebalance) -> str:
@@ -50,6 +51,17 @@ def short(member: str) -> str:
     if len(member) > _NAME_WIDTH:
         member = f"{member[:10]}…{member[-(_NAME_WIDTH - 11) :]}"
     return member
+
+
+def in_table(name: str) -> str:
+    """A name of a group, topic or partition for a column: a long one without its middle.
+
+    Kafka allows 249 characters for topics and any number for groups; the ends tell them apart.
+    """
+    if len(name) <= _COLUMN:
+        return name
+    tail = _COLUMN // 3
+    return f"{name[: _COLUMN - tail - 1]}…{name[-tail:]}"
 
 
 def who(rebalance: Rebalance, *, most: int = _NAMED) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fleet.act.change.performer import Performer
-from fleet.config.spec import GroupSpec
 from fleet.model import Step, StepKind
 from fleet.slots import Change, Gate, Slot
 from fleet.slots.sqlite import SqliteStore
 from tests.acting.standbys import GROUP, Behaviour, Crowd, Turning
+from tests.support.declared import group_spec
 from tests.support.plans import plan_of, step_of
 
 
@@ -22,12 +22,10 @@ class Window:
         self.said: list[str] = []
 
     def widen(self) -> str | None:
-        """See JoinWindow."""
         self.said.append("widen")
         return None
 
     def restore(self) -> bool:
-        """See JoinWindow."""
         self.said.append("restore")
         return True
 
@@ -36,11 +34,7 @@ class Ledger:
     """The crowd's records."""
 
     def __init__(self, crowd: Crowd) -> None:
-        self.position, self.counted, self.state = (
-            crowd.position,
-            crowd.counted,
-            crowd.group_state,
-        )
+        self.position, self.counted, self.state = (crowd.position, crowd.counted, crowd.group_state)
 
 
 class Scene:
@@ -50,17 +44,9 @@ class Scene:
         self.clock = Turning()
         self.folder = folder
         self.store = self.opened()
-        worker = {"entrypoint": "app.job:process", "protocol": "classic", **spec.pop("worker", {})}
-        self.spec = GroupSpec.model_validate(
-            {
-                "group": GROUP,
-                "topics": ["orders"],
-                "worker": worker,
-                "replicas": {"min": 0, "max": 9, "standby": 1},
-                "rollout": {"bake": 10, **spec.pop("rollout", {})},
-                **spec,
-            }
-        )
+        rollout = {"bake": 10, **spec.pop("rollout", {})}
+        usual = {"replicas": {"min": 0, "max": 9, "standby": 1}, "rollout": rollout}
+        self.spec = group_spec(GROUP, **{**usual, **spec})
         static = self.spec.worker is not None and self.spec.worker.membership == "static"
         self.crowd = Crowd(self.store, self.clock, static=static)
         self.window = Window()
@@ -72,7 +58,6 @@ class Scene:
         return SqliteStore(self.folder / "fleet.db", cluster="main", clock=self.clock)
 
     def performer(self) -> Performer:
-        """A manager's."""
         crowd: Any = self.crowd
         return Performer(
             spec=self.spec,
@@ -94,7 +79,6 @@ class Scene:
         return begun
 
     def perform(self, *steps: Step, revision: str = "new") -> Change:
-        """To its end."""
         return self.performer().perform(self.begin(*steps, revision=revision))
 
     def running(self, count: int, revision: str = "old") -> None:
@@ -107,11 +91,9 @@ class Scene:
         self.told.clear()
 
     def slots(self) -> tuple[Slot, ...]:
-        """As stored."""
         return self.store.slots(GROUP)
 
     def gate(self) -> Gate:
-        """As stored."""
         return self.store.gate(GROUP)
 
     def like(self, revision: str, **how: Any) -> None:

@@ -8,15 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.clock import ManualClock
+from fleet.errors import NoRoom
 from fleet.model import GroupState
 from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
-from fleet.slots import Phase, Slot, WorkerProcess, WorkerReport
+from fleet.slots import Phase, Slot, WorkerProcess
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.slot.eligibility import candidates
 from fleet.worker.slot.leave_completion import all_drained
 from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support.rebalances import rebalance
+from tests.support.slot_records import report_of
 
 GROUP = "orders"
 LEASE = 10.0
@@ -82,6 +84,10 @@ class Crowd:
     rested: int = 0
     state: GroupState = GroupState.STABLE
     refusal: str | None = None
+    room: int | None = None
+    """Of workers, in all; None: for any number."""
+    asked: list[int] = field(default_factory=list)
+    """How many were to be started, each time."""
 
     def __post_init__(self) -> None:
         self.clock.turn = self.turn
@@ -93,11 +99,14 @@ class Crowd:
         """Nothing else runs."""
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
-        """See Runtime.start."""
         assert group == GROUP
-        names = tuple(f"w{len(self.people) + n}" for n in range(count))
+        self.asked.append(count)
+        room = count if self.room is None else max(0, self.room - len(self.workers()))
+        names = tuple(f"w{len(self.people) + n}" for n in range(min(count, room)))
         for name in names:
             self.people[name] = Worker(name=name, revision=revision, born=self.clock.monotonic())
+        if len(names) < count:
+            raise NoRoom("exceeded quota", made=names)
         return names
 
     def remove(self, names: Sequence[str], *, grace: float) -> None:
@@ -108,7 +117,6 @@ class Crowd:
             self.people[name].wanted = False
 
     def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
-        """See Runtime.workers."""
         return tuple(
             WorkerProcess(
                 name=each.name,
@@ -123,15 +131,12 @@ class Crowd:
         )
 
     def published(self, group: str, revision: str) -> str | None:
-        """Nothing is kept."""
         return None
 
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
-        """See Runtime.rest."""
         self.rested += 1
 
     def held(self, group: str) -> str | None:
-        """Nothing."""
         return None
 
     # --- as a Ledger and a Leaver -------------------------------------------------------------
@@ -141,7 +146,6 @@ class Crowd:
         return len(self.generations)
 
     def counted(self, group: str, since: int) -> Counted | None:
-        """From there on."""
         return Counted(
             group=GROUP,
             generations=tuple(self.generations[since:]),
@@ -150,7 +154,6 @@ class Crowd:
         )
 
     def group_state(self, group: str) -> GroupState:
-        """The ledger's `state`."""
         return self.state
 
     def leave(
@@ -172,7 +175,6 @@ class Crowd:
     # --- living -------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Everybody looks once."""
         joining: set[str] = set()
         self.watcher.look()
         for each in list(self.people.values()):
@@ -270,14 +272,13 @@ class Crowd:
         """What it says of itself."""
         who.counter += 1
         self.store.report(
-            WorkerReport(
-                worker=who.name,
-                group=GROUP,
+            report_of(
+                who.name,
+                GROUP,
                 revision=who.revision,
                 phase=who.phase,
                 slot=None if who.slot is None else who.slot.number,
                 counter=who.counter,
-                http_port=None,
                 joined_at=who.joined_at,
                 error=how.error if who.slot is not None else None,
             )

@@ -5,20 +5,15 @@ from collections.abc import Sequence
 from fleet.act.lease import ChangeLease
 from fleet.act.steps.adopting import JOIN_SECONDS, Adopting
 from fleet.decide.adopted import Adopted
-from fleet.model import GroupSnapshot, GroupState, Member, StepKind
+from fleet.model import GroupSnapshot, Member, StepKind
 from tests.support.plans import step_of
+from tests.support.seen_groups import group_seen, member_seen
 
 PODS = {"pod-a": "10.0.0.1", "pod-b": "10.0.0.2", "pod-c": "10.0.0.3"}
 
 
 def member(name: str, address: str, *, static: bool = True) -> Member:
-    return Member(
-        member_id=f"m-{name}",
-        instance_id=name if static else None,
-        client_id="app",
-        host=f"/{address}",
-        partitions=frozenset(),
-    )
+    return member_seen(f"m-{name}", instance_id=name if static else None, host=f"/{address}")
 
 
 class Place:
@@ -46,15 +41,11 @@ class Place:
 
     def look(self, group: str) -> GroupSnapshot:
         """As the coordinator tells it."""
-        return GroupSnapshot(
-            group=group, exists=True, state=GroupState.STABLE, type="classic",
-            assignor="range", members=tuple(self.members), partitions=(),
-        )  # fmt: skip
+        return group_seen(group, members=self.members)
 
     def leave(
         self, group: str, members: Sequence[tuple[str | None, str]], *, reason: str
     ) -> str | None:
-        """One request."""
         self.left += members
         return self.refusal
 

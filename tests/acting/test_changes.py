@@ -1,13 +1,23 @@
 """A living manager's change is refused to everybody else, a dead one's is carried on."""
 
+import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fleet.act.change.changes import GroupChanges
-from fleet.errors import Refused
+from fleet.act.lease import ChangeLease
+from fleet.act.steps.adopting import ScaleMemory
+from fleet.act.steps.handover import HandoverMemory
+from fleet.act.steps.leave_slots import LeaveMemory
+from fleet.act.steps.rejoin import RejoinMemory
+from fleet.act.steps.step_memory import StepStart
+from fleet.act.steps.wave import WaveMemory
+from fleet.errors import LostLease, Refused, Unreachable
 from fleet.model import StepKind
 from fleet.slots import Change, ChangeState, Gate, Handover, Phase
+from fleet.slots.codec import as_json, from_json
 from tests.acting.standbys import GROUP
 from tests.support.plans import step_of
 
@@ -98,3 +108,131 @@ def test_a_plan_with_a_refusal_is_not_begun(scene):
     last = here.store.change(GROUP)
     assert last is not None
     assert last.plan.id == made.plan.id
+
+
+# --- the change's own lease, renewed beside the work ------------------------------------------
+
+
+def test_a_silent_store_ends_no_renewing(scene):
+    """It answers again before the lease is over [12]."""
+    here = scene()
+    change = here.begin(step_of(StepKind.OPEN, (0,)))
+    advance, again = here.store.advance, threading.Event()
+    failures = [2]
+
+    def silent(change):
+        if failures[0]:
+            failures[0] -= 1
+            raise Unreachable("nobody answers")
+        again.set()
+        return advance(change)
+
+    here.store.advance = silent
+    with ChangeLease(here.store, change, lease=0.03) as lease:
+        assert again.wait(5.0)
+        lease.check()
+    assert here.store.change("orders").counter > 0
+
+
+def test_a_loss_is_told_at_every_check(scene):
+    """Whoever waits for something else learns it, though nothing is written."""
+    here = scene()
+    change = here.begin(step_of(StepKind.OPEN, (0,)))
+    with ChangeLease(here.store, change, lease=1e6) as lease:
+        lease.check()
+        assert here.store.adopt(here.store.change("orders"), actor="next")
+        with pytest.raises(LostLease):
+            lease.remember(StepStart(position=1))
+        with pytest.raises(LostLease):
+            lease.check()
+        with pytest.raises(LostLease):
+            lease.update(step=1)
+    assert here.store.change("orders").actor == "next"
+
+
+def test_what_is_remembered_adds_to_what_was(scene):
+    """And is there for the next actor."""
+    here = scene()
+    with ChangeLease(here.store, here.begin(step_of(StepKind.OPEN, (0,))), lease=1e6) as lease:
+        lease.remember(StepStart(position=7))
+        lease.remember(StepStart(members=("m",)))
+    assert here.store.change("orders").detail == {"position": 7, "members": ["m"]}
+
+
+def test_a_lease_that_is_kept_no_more_ends_the_work(scene):
+    """For whatever reason: it would go on changing a group that another one may adopt [40]."""
+    here = scene()
+    change = here.begin(step_of(StepKind.OPEN, (0,)))
+    advance, main = here.store.advance, threading.current_thread()
+    failed = threading.Event()
+
+    def failing(seen):
+        if threading.current_thread() is not main:
+            failed.set()
+            raise ZeroDivisionError("a bug of ours")
+        return advance(seen)
+
+    here.store.advance = failing
+    with ChangeLease(here.store, change, lease=0.03) as lease:
+        assert failed.wait(5.0)
+        lease._thread.join(5.0)
+        with pytest.raises(LostLease, match="a bug of ours"):
+            lease.check()
+        with pytest.raises(LostLease):
+            lease.remember(StepStart(position=1))
+
+
+# --- A step's memory is stored as the release before stored it, and read as it wrote it -------
+
+
+BEGUN = {"started_at": 99.5, "position": 42, "members": ["m-1"]}
+FORMS: list[tuple[dict[str, Any], object]] = [
+    (BEGUN, StepStart(started_at=99.5, position=42, members=("m-1",))),
+    ({"started_at": 99.5, "members": []}, StepStart(started_at=99.5, members=())),
+    (
+        {"holders": {"1": "w1", "2": "w2"}, "leaving": {"1": [3, "m-1"], "2": [5, None]}},
+        LeaveMemory(holders={1: "w1", 2: "w2"}, leaving={1: (3, "m-1"), 2: (5, None)}),
+    ),
+    ({"holders": {}}, LeaveMemory(holders={})),
+    (
+        {"tokens": {"0": 2, "1": 1}, "canary": 0, "old_revision": "aaa"},
+        HandoverMemory(tokens={0: 2, 1: 1}, canary=0, old_revision="aaa"),
+    ),
+    ({"old": [0, 1], "failure": "no"}, WaveMemory(old=(0, 1), failure="no")),
+    ({"asked": 0}, RejoinMemory(asked=0)),
+    ({"addresses": ["10.0.0.1"]}, ScaleMemory(addresses=("10.0.0.1",))),
+]
+
+
+@pytest.mark.parametrize(("stored", "memory"), FORMS, ids=lambda each: type(each).__name__)
+def test_the_stored_form(stored: dict[str, Any], memory: object) -> None:
+    """Read and written; what nobody knows yet is not written."""
+    assert from_json(type(memory), stored) == memory
+    assert as_json(memory, known=True) == stored
+    assert from_json(type(memory), {}) == type(memory)()
+
+
+def test_what_a_step_does_not_know_stays(scene) -> None:
+    """Other kinds' keys, and those of a release that knows more."""
+    here = scene()
+    stored = {**BEGUN, "colour": "green", "tokens": {"0": 2}}
+    change = here.store.advance(replace(here.begin(step_of(StepKind.ROLL, (0,))), detail=stored))
+    with ChangeLease(here.store, change, lease=1e6) as lease:
+        assert lease.recall(HandoverMemory) == HandoverMemory(tokens={0: 2})
+        lease.remember(HandoverMemory(canary=0))
+    assert here.store.change("orders").detail == {**stored, "canary": 0}
+
+
+def test_a_position_that_could_not_be_read() -> None:
+    """The release before wrote null."""
+    assert from_json(StepStart, {"started_at": 1.0, "position": None}) == StepStart(started_at=1.0)
+
+
+def test_a_memory_in_another_form_ends_the_change(scene) -> None:
+    """Of a release that is not the next one: nothing is guessed, and a person is told."""
+    here = scene()
+    change = replace(here.begin(step_of(StepKind.OPEN, (0,))), detail={"members": {"0": "m"}})
+    done = here.performer().perform(here.store.advance(change))
+    assert done.state is ChangeState.FAILED
+    assert "cannot be read by this release" in done.sentence
+    assert here.gate().open == frozenset()

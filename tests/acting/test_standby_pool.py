@@ -1,11 +1,19 @@
-"""Who counts as a warm standby, and who goes where there are too many."""
+"""Who counts as a warm standby, who goes where there are too many, and what is asked of a place
+that takes no more: as few as will do, and none twice.
+"""
+
+import pytest
 
 from fleet.act.standby_pool import StandbyPool
+from fleet.errors import NoRoom
+from fleet.model import StepKind
+from fleet.slots import ChangeState
 from tests.acting.standbys import GROUP
+from tests.support.plans import step_of
 
 
 def pool(here) -> StandbyPool:
-    return StandbyPool(here.crowd, here.store, GROUP)
+    return StandbyPool(here.crowd, here.store, GROUP, say=here.told.append)
 
 
 def test_a_warm_standby_runs_has_no_slot_and_says_so(scene):
@@ -56,3 +64,62 @@ def test_there_are_as_many_as_wanted(scene):
     before = set(here.crowd.people)
     assert pool(here).ensure("new", 2) == 2
     assert set(here.crowd.people) == before
+
+
+# --- without room ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crowded(scene):
+    """Room for three workers, and two of the old revision in it."""
+    here = scene()
+    here.crowd.room = 3
+    here.crowd.start(GROUP, "old", 2)
+    here.crowd.asked.clear()
+    return here
+
+
+def test_fewer_will_do_and_it_is_said_once(crowded):
+    """Of three one; the next asks for no more than there was room for, until more are needed."""
+    asked, one_change = crowded.crowd.asked, pool(crowded)
+    assert one_change.ensure("new", 3, least=1) == 1
+    assert crowded.told == ["  1 worker without a slot where 3 were wanted: exceeded quota"]
+    assert asked == [3]
+    assert one_change.ensure("new", 3, least=1) == 1
+    crowded.crowd.people.pop("w2")  # it took a slot, say
+    crowded.crowd.people.pop("w0")  # whose holder went
+    assert one_change.ensure("new", 3, least=1) == 1
+    assert asked == [3, 1]
+    assert len(crowded.told) == 1
+
+
+def test_too_few_are_taken_back(crowded):
+    """Where all of them are needed, those that were made go again; tried again, it is the same."""
+    for least in (2, 2, 2, None):
+        with pytest.raises(NoRoom, match="exceeded quota"):
+            pool(crowded).ensure("new", 3, least=least)
+        assert {w.revision for w in crowded.crowd.workers()} == {"old"}
+    assert crowded.crowd.asked == [3] * 4
+
+
+def test_a_standby_is_worth_no_failure(crowded):
+    """At the end of a change that went well: it is said, and that is all."""
+    crowded.crowd.room = 0
+    pool(crowded).settle_standbys("new", 1, grace=1.0, least=0)
+    assert crowded.told == ["  0 workers without a slot where 1 were wanted: exceeded quota"]
+
+
+def test_a_roll_without_room_for_one_worker_has_touched_nothing(scene):
+    """Rolled back, with the words of who refused it: no ask in the gate, the old ones as before."""
+    here = scene()
+    here.running(2)
+    here.crowd.room = len(here.crowd.workers())
+    before, slots = here.crowd.workers(), [(s.holder, s.token) for s in here.slots()]
+    here.crowd.asked.clear()
+    done = here.perform(step_of(StepKind.ROLL, (0, 1)))
+    assert done.state is ChangeState.ROLLED_BACK
+    assert "exceeded quota; nothing was handed over, old goes on" in done.sentence
+    assert here.crowd.workers() == before
+    assert [(s.holder, s.token) for s in here.slots()] == slots
+    assert not here.gate().handover
+    assert len(here.crowd.asked) == 1

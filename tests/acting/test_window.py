@@ -19,14 +19,12 @@ class Brokers:
         self.refused = False
 
     def group_setting(self, group: str, name: str) -> str | None:
-        """See GroupSettings."""
         assert (group, name) == ("g", SETTING)
         if self.clock.monotonic() >= self.shows_at:
             self.shown = self.value
         return self.shown
 
     def set_group_setting(self, group: str, name: str, value: str | None) -> None:
-        """See GroupSettings."""
         if self.refused:
             raise FleetError("not allowed")
         self.value, self.shows_at = value, self.clock.monotonic() + self.slow

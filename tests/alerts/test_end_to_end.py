@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.broker import Broker
 from fleet.report.dashboard import queries
 from tests.alerts.members import member
 from tests.alerts.monitoring import Monitoring, monitoring
+from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS, running_broker
 from tests.support.waiting import until
 
@@ -27,12 +28,14 @@ LIMITS: dict[str, Any] = {
 GROUPS = 50
 
 
-def make_topic(bootstrap: str, topic: str, partitions: int, *, copies: int = 1) -> None:
-    """A topic with one record in every partition."""
+def make_topic(
+    bootstrap: str, topic: str, partitions: int, *, copies: int = 1, records: int = 1
+) -> None:
+    """A topic with so many records in every partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(topic, partitions, copies)])[topic].result(timeout=30)
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    for partition in range(partitions):
+    for partition in [*range(partitions)] * records:
         producer.produce(topic, b"x", partition=partition)
     assert producer.flush(30) == 0
 
@@ -85,6 +88,48 @@ def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> Non
         assert {
             a["labels"]["alertname"] for n in running.hook.notifications for a in n["alerts"]
         } == {"FleetGroupStorm"}
+
+
+def test_verdicts_call_where_no_age_was_ever_seen_to_grow(own, unique, tmp_path) -> None:
+    """Stood still before the exporter began; undeclared and all members gone; records gone unread.
+
+    One of two partitions is idle each time: it makes no group fresh.
+    """
+    bootstrap = own.status().bootstrap_servers
+    still, gone, lost = groups = [f"{name}-{unique}" for name in ("still", "gone", "lost")]
+    for group in groups:
+        make_topic(bootstrap, group, 2, records=5)
+        client = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+        commits.commit(client, [TopicPartition(group, 0, 1), TopicPartition(group, 1, 5)])
+        client.close()
+    idle = {"enable.auto.commit": False}
+    with member(bootstrap, gone, gone, **idle) as last:
+        assert last.assigned.wait(120)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for taken in admin.delete_records([TopicPartition(lost, 0, 3)]).values():
+        taken.result(timeout=30)
+    limits = {**spec(bootstrap), "alerts": {"keep": "2s", "stuck": "5s", "lag": "20s"}}
+    with (
+        member(bootstrap, still, still, **idle) as one,
+        monitoring(tmp_path, limits, groups=f"(still|gone|lost)-{unique}") as running,
+    ):
+        assert one.assigned.wait(120)
+        wanted = {
+            ("FleetGroupLag", still, "page", ""),
+            ("FleetGroupStuck", still, "page", "no progress"),
+            ("FleetGroupStuck", gone, "ticket", "no members"),
+            ("FleetGroupLoss", lost, "page", ""),
+        }
+
+        def told() -> set[tuple[str, ...]]:
+            firing = [a["labels"] for n in running.hook.firing for a in n["alerts"]]
+            return {
+                (each["alertname"], each["group"], each["severity"], each.get("reason", ""))
+                for each in firing
+            }
+
+        until(lambda: told() >= wanted, f"{wanted}, told {told()}")
+        assert {name for name, group, *_ in told() if group == lost} == {"FleetGroupLoss"}
 
 
 def check_dashboard(running: Monitoring) -> None:

@@ -1,6 +1,7 @@
 """The rules call when they should, with words, and are silent when they should: by promtool."""
 
 import json
+import re
 import subprocess
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from fleet import cli
 from fleet.config.spec import FleetSpec
+from fleet.decide.verdicts import WORST, LagVerdict
 from fleet.report.alert_rules import rules, rules_yaml
 from fleet.report.alertmanager import alertmanager_yaml
 from tests.support.needs import program, repository
@@ -38,14 +40,14 @@ def promtool(*arguments: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def annotations(name: str, **told: str) -> dict[str, str]:
+def annotations(name: str, _labels: tuple[str, ...] = (), **told: str) -> dict[str, str]:
     """All annotations of a rule, with those whose templates matter filled in."""
     (found,) = [
         r
         for r in rules(SPEC)["groups"][0]["rules"]
-        if r["alert"] == name and told.get("_labels", "") in str(r["labels"])
+        if r["alert"] == name and all(each in str(r["labels"]) for each in _labels)
     ]
-    return {**found["annotations"], **{k: v for k, v in told.items() if k != "_labels"}}
+    return {**found["annotations"], **told}
 
 
 def storm(summary_words: str = WORDS) -> dict[str, Any]:
@@ -78,23 +80,43 @@ def lag(group: str, owner: str, behind: str, limit: int) -> dict[str, Any]:
         "exp_labels": {**labels, "severity": "page", "scope": "group", "max_lag": f"{limit}s"},
         "exp_annotations": annotations(
             "FleetGroupLag",
-            _labels=f"'{limit}s'",
+            _labels=(f"'{limit}s'",),
             summary=f"Group {group} is {behind} behind",
         ),
     }
 
 
-def stuck(reason: str, summary: str) -> dict[str, Any]:
+def stuck(reason: str, summary: str, severity: str = "'page'") -> dict[str, Any]:
     return {
         "exp_labels": {**PAGE, "scope": "group", "reason": reason},
-        "exp_annotations": annotations("FleetGroupStuck", _labels=reason, summary=summary),
+        "exp_annotations": annotations(
+            "FleetGroupStuck", _labels=(reason, severity), summary=summary
+        ),
     }
+
+
+def ticket(name: str, said: str) -> dict[str, Any]:
+    return {
+        "exp_labels": {**PAGE, "scope": "group", "severity": "ticket"},
+        "exp_annotations": annotations(name, summary=f"Group orders.v1 {said}"),
+    }
+
+
+def verdict(word: str, values: str, level: str = "ERR") -> dict[str, str]:
+    return info("fleet_group_verdict", f'{MINE},verdict="{word}",level="{level}"', values)
 
 
 def info(name: str, labels: str, values: str) -> dict[str, str]:
     return {"series": f"{name}{{{labels}}}", "values": values}
 
 
+LOSS = {
+    "exp_labels": {**PAGE, "scope": "group"},
+    "exp_annotations": annotations(
+        "FleetGroupLoss", summary="Records went before group orders.v1 read them"
+    ),
+}
+GONE = "has no members while records wait"
 INFO = f'{MINE},cause="join and leave",member="orders-3",words="{WORDS}"'
 CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
     # Values are 15 s apart. The storm begins at 30 s and ends at 90 s: 120 s more are kept.
@@ -199,14 +221,16 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
         [info("fleet_group_state", f'{MINE},state="PreparingRebalance"', "1x30 0 1x30")],
         [at(14, "FleetGroupStuck")],
     ),
-    "records that wait without one commit are stuck": (
+    "no commit, or the same one again, while records wait is stuck after ten minutes": (
         [
-            info("fleet_group_lag_seconds", f'{MINE},topic="a"', "5+15x60"),
-            info("fleet_group_lag_records", f'{MINE},topic="a"', "10+10x60"),
-            info("fleet_group_members", MINE, "3x60"),
+            verdict("STOP", "0x3 1x20 stale"),
+            verdict("STALL", "_x23 1x60"),
+            info("fleet_group_members", MINE, "3x80"),
+            # It stood still before the exporter began: no age has ever been seen to grow.
+            info("fleet_group_lag_records", f'{MINE},topic="a"', "10x80"),
         ],
         [
-            at(10, "FleetGroupStuck"),
+            at(9.5, "FleetGroupStuck"),
             at(
                 11,
                 "FleetGroupStuck",
@@ -214,13 +238,88 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
             ),
         ],
     ),
-    "a group that is slow but commits is not stuck": (
+    "a group that is slow but commits is not stuck, and a ticket": (
         [
+            verdict("WARN", "1x80", level="WARN"),
             info("fleet_group_lag_seconds", f'{MINE},topic="a"', "5+12x80"),
-            info("fleet_group_lag_records", f'{MINE},topic="a"', "10+10x80"),
             info("fleet_group_members", MINE, "3x80"),
         ],
-        [at(18, "FleetGroupStuck")],
+        [
+            at(18, "FleetGroupStuck"),
+            at(0.25, "FleetGroupFallsBehind"),
+            at(0.5, "FleetGroupFallsBehind", ticket("FleetGroupFallsBehind", "falls behind")),
+        ],
+    ),
+    "commits that went back are a ticket": (
+        [verdict("REWIND", "1x40 0x40", level="WARN")],
+        [
+            at(1, "FleetGroupRewind", ticket("FleetGroupRewind", "went back")),
+            at(13, "FleetGroupRewind"),
+        ],
+    ),
+    "records that went before they were read call, also behind a worse verdict": (
+        [
+            verdict("LOSS", "1x3 stale"),
+            verdict("STOP", "_x4 1x30"),
+            info(
+                "fleet_group_partitions", f'{MINE},case="committed below log start"', "1x20 0x20"
+            ),
+        ],
+        [
+            at(minutes, "FleetGroupLoss", LOSS)
+            for minutes in (0.5, 4.5)
+        ] + [at(0.25, "FleetGroupLoss"), at(8, "FleetGroupLoss")],
+    ),
+    "an abandoned group calls nobody, whatever is lost there, unless it is declared": (
+        [
+            *(
+                info(name, f'{labels}{more}', f"{value}x80")
+                for labels in (MINE, 'cluster="main",group="other"')
+                for name, more, value in (
+                    ("fleet_group_verdict", ',verdict="ABANDONED",level="OK"', 1),
+                    ("fleet_group_partitions", ',case="committed below log start"', 4),
+                    ("fleet_group_members", "", 0),
+                    ("fleet_group_generation", "", 9),
+                )
+            ),
+        ],
+        [
+            at(15, "FleetGroupLoss"),
+            at(15, "FleetGroupStuck", stuck("no members", f"Group orders.v1 {GONE}")),
+        ],
+    ),
+    "all members gone: a page where the group is declared, else a ticket where it had some": (
+        [
+            verdict("STOP", "1x80"),
+            info("fleet_group_members", MINE, "0x80"),
+            *(
+                info(name, f'cluster="main",group="{group}",owner=""{more}', f"{value}x80")
+                for group, value_ in (("had", 7), ("never", 0))
+                for name, more, value in (
+                    ("fleet_group_verdict", ',verdict="STOP",level="ERR"', 1),
+                    ("fleet_group_members", "", 0),
+                    ("fleet_group_generation", "", value_),
+                )
+            ),
+        ],
+        [
+            at(8.75, "FleetGroupStuck"),
+            at(
+                9,
+                "FleetGroupStuck",
+                stuck("no members", f"Group orders.v1 {GONE}", "'page'"),
+                {
+                    "exp_labels": {
+                        "cluster": "main", "group": "had", "severity": "ticket",
+                        "scope": "group", "reason": "no members",
+                    },
+                    "exp_annotations": annotations(
+                        "FleetGroupStuck", _labels=("no members", "'ticket'"),
+                        summary=f"Group had {GONE}",
+                    ),
+                },
+            ),
+        ],
     ),
     "a slot that another process shut is a ticket": (
         [
@@ -272,7 +371,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
                     },
                     "exp_annotations": annotations(
                         "FleetExporterBlind",
-                        _labels="old view",
+                        _labels=("old view",),
                         summary="Fleet does not see cluster main: its view is 1m 15s old",
                     ),
                 },
@@ -291,7 +390,7 @@ CASES: dict[str, tuple[list[dict[str, str]], list[dict[str, Any]]]] = {
                         "cluster": "main", "severity": "page", "scope": "exporter",
                         "reason": "no metrics",
                     },
-                    "exp_annotations": annotations("FleetExporterBlind", _labels="no metrics"),
+                    "exp_annotations": annotations("FleetExporterBlind", _labels=("no metrics",)),
                 },
             ),
         ],
@@ -326,6 +425,14 @@ def test_promtool_accepts_the_rules(spec, tmp_path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SUCCESS" in done.stdout
     assert "lint error" not in done.stdout + done.stderr
+
+
+def test_every_verdict_that_is_no_ok_has_a_rule() -> None:
+    """On the verdict itself: whatever makes it, somebody hears of it."""
+    every = "\n".join(r["expr"] for r in rules(FleetSpec())["groups"][0]["rules"])
+    on_verdicts = "|".join(re.findall(r'fleet_group_verdict\{[^}]*verdict=~?"([^"]+)"', every))
+    alarming = {str(each) for each in WORST if each is not LagVerdict.OK}
+    assert set(on_verdicts.split("|")) == alarming
 
 
 def test_every_alert_has_a_runbook_that_is_there() -> None:

@@ -16,8 +16,9 @@ from fleet.history.tables.writing import Writer
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.log.readers.positions import Positions, key_to
 from fleet.manager.keeping_up import in_doubt, verdicts, with_past, with_settled, with_tables
-from fleet.model import GroupSnapshot, GroupState, LagCase, PartitionState, TopicPartition
+from fleet.model import GroupState, LagCase, TopicPartition
 from tests.asking.worlds import START, rebalance
+from tests.support.seen_groups import group_seen, partition_seen
 from tests.support.snapshots import snapshot_of
 
 NOW = START + 10_000
@@ -28,16 +29,9 @@ def look(
     *, lag=100, waited=300.0, committed=50, state=GroupState.STABLE, case=LagCase.OK, group="orders"
 ):
     """One group with one partition."""
-    part = PartitionState(
-        tp=TP, committed=committed, log_start=0,
-        log_end=None if committed is None or lag is None else committed + lag,
-        lag=lag, lag_seconds=waited, case=case, owner=None,
-    )  # fmt: skip
-    seen = GroupSnapshot(
-        group=group, exists=True, state=state, type="classic", assignor=None, members=(),
-        partitions=(part,),
-    )  # fmt: skip
-    return snapshot_of(seen, at=NOW)
+    end = None if committed is None or lag is None else committed + lag
+    part = partition_seen(0, lag, committed=committed, log_end=end, lag_seconds=waited, case=case)
+    return snapshot_of(group_seen(group, partitions=[part], state=state), at=NOW)
 
 
 def past(at, moved=None, *, committed=50, until=NOW, gap=None, peak=None, fell=None):

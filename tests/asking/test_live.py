@@ -293,7 +293,6 @@ class Terminal:
         until(shown, repr(text), every=0.0, picture=lambda: self.text[-2000:])
 
     def press(self, key: str) -> None:
-        """A key."""
         os.write(self._ours, key.encode())
 
     def end(self) -> int:

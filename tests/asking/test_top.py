@@ -24,9 +24,10 @@ from fleet.commands.groups.top_frame import (
 from fleet.commands.keys import BACKSPACE, ENTER, ESCAPE, Keys
 from fleet.config.spec import FleetSpec, StormSpec
 from fleet.manager.recent import Recent, recent_from
-from fleet.model import GroupSnapshot, GroupState, LagCase, PartitionState, TopicPartition
+from fleet.model import GroupState, LagCase
 from tests.asking.worlds import START, rebalance
 from tests.support.json_contract import documented, shape
+from tests.support.seen_groups import group_seen, partition_seen
 from tests.support.snapshots import snapshot_of
 
 
@@ -140,24 +141,12 @@ def test_keys_change_the_view():
 
 def orders(at, end, committed):
     """Group orders at a moment: where its partitions end, and where it stands in all."""
-    parts = tuple(
-        PartitionState(
-            tp=TopicPartition("orders", number), committed=committed, log_start=0, log_end=last,
-            lag=None, lag_seconds=None, case=LagCase.UNKNOWN,
-        )
-        for number, last in enumerate(end)
-    )  # fmt: skip
-    seen = GroupSnapshot(
-        group="orders", exists=True, state=GroupState.STABLE, type="classic", assignor="range",
-        members=(), partitions=parts,
-    )  # fmt: skip
-    return snapshot_of(seen, GONE, at=at)
+    known = {"committed": committed, "case": LagCase.UNKNOWN}
+    parts = [partition_seen(number, None, log_end=last, **known) for number, last in enumerate(end)]
+    return snapshot_of(group_seen(partitions=parts), GONE, at=at)
 
 
-GONE = GroupSnapshot(
-    group="gone", exists=False, state=GroupState.DEAD, type="unknown", assignor=None, members=(),
-    partitions=(),
-)  # fmt: skip
+GONE = group_seen("gone", exists=False, state=GroupState.DEAD, type="unknown", assignor=None)
 
 
 def test_rows_join_snapshot_and_rebalances():

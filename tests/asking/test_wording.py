@@ -1,9 +1,13 @@
 """A rebalance in words: nothing that is not known reads like zero."""
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from fleet.commands.answers import table
 from fleet.model.rebalances import Cause, Confidence, Known
-from fleet.report.wording import cause_text, sentence, short, took, who
+from fleet.report.wording import cause_text, in_table, sentence, short, took, who
 from tests.asking.worlds import rebalance
 
 UUID = "0f3a9c12-7d1e-4a53-9b1a-2f6f0c9d8e7b"
@@ -14,6 +18,9 @@ UUID = "0f3a9c12-7d1e-4a53-9b1a-2f6f0c9d8e7b"
     [
         pytest.param({"took": 2.34}, "2.3 s", id="by-record"),
         pytest.param({"took": 2.34, "how": Known.COMMITS}, "≥ 2.3 s", id="by-commits"),
+        pytest.param({"took": 2.34, "how": Known.SEEN}, "≥ 2.3 s", id="by-a-first-look"),
+        pytest.param({"took": 2.34, "how": Known.STATES}, "~2.3 s", id="by-looks"),
+        pytest.param({"took": 2.34, "end_known": Known.NOT}, "≥ 2.3 s", id="no-end"),
         pytest.param({"took": 2.34, "how": Known.POLLED}, "~2.3 s", id="by-polling"),
         pytest.param({"took": 2.34, "end_known": Known.POLLED}, "~2.3 s", id="end-by-polling"),
         pytest.param({}, "-", id="not-known"),
@@ -41,6 +48,26 @@ def test_who_names_a_few_and_counts_the_rest():
         replaced=("o-6",),
     )  # fmt: skip
     assert who(seen) == "+o-0 +o-1 +3 more -o-7 -o-8 -o-9 ~o-6"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_name_of_249_characters_leaves_a_table_as_it_is(width):
+    """Both ends of the name are told, and no number is broken into two."""
+    numbers = ("MEM", "LAG", "BEHIND", "REB/H")
+    rows = table(
+        "GROUP", "STATE", *numbers, "LAST CAUSE", "MODE", "SLOTS", "LAST CHANGE", right=numbers
+    )
+    name = "g" * 240 + "-orders-1"
+    rows.add_row(in_table(name), "Stable", "12", "1,234,567", "12 min", "3.2",
+                 "second cooperative round 3 min", "managed", "12/12", "done 3 min")  # fmt: skip
+    out = io.StringIO()
+    Console(file=out, width=width).print(rows)
+    text = out.getvalue()
+    assert all(each in text for each in ("1,234,567", "12 min", "BEHIND", "-1"))
+    assert len(text.splitlines()) <= 12, text
+    assert in_table("g" * 48) == "g" * 48
+    assert in_table(name).startswith("ggg")
+    assert in_table(name).endswith("-orders-1")
 
 
 @pytest.mark.parametrize(

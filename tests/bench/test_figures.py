@@ -28,13 +28,7 @@ def test_json_is_rounded_to_milliseconds():
     """And names how many values there were."""
     found = spread([0.12345, 0.2])
     assert found is not None
-    assert found.as_json() == {
-        "measured": 2,
-        "p50": 0.123,
-        "p95": 0.2,
-        "max": 0.2,
-        "total": 0.323,
-    }
+    assert found.as_json() == {"measured": 2, "p50": 0.123, "p95": 0.2, "max": 0.2, "total": 0.323}
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet import cli
@@ -21,15 +20,11 @@ from fleet.clock import SystemClock
 from fleet.manager.cycle import Fleet
 from fleet.model import StepKind
 from fleet.system.home_processes import home_processes
+from tests.support.commits import commit
 from tests.support.plans import plan_of, step_of
 
 PARTITIONS = 4
 WAITING = 7
-_NO_COORDINATOR_YET = {
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-}
 
 
 @pytest.fixture
@@ -47,27 +42,13 @@ def cluster(broker, unique, tmp_path, monkeypatch):
     for _ in range(10):
         producer.produce(topic, b"x", partition=0)
     producer.flush(20)
-    commit(client, theirs, TopicPartition(topic, 0, 10 - WAITING))
+    consumer = Consumer({**client, "group.id": theirs})
+    commit(consumer, [TopicPartition(topic, 0, 10 - WAITING)])
+    consumer.close()
     (tmp_path / "live_job.py").write_text("def process(df, context):\n    df.count()\n")
     shop = Live(tmp_path, broker.bootstrap_servers, f"ours-{unique}", theirs, topic)
     shop.declare("act")
     return shop
-
-
-def commit(client, group: str, offset: TopicPartition) -> None:
-    """A group without members; the first commit ever finds no coordinator for a second or two."""
-    consumer = Consumer({**client, "group.id": group})
-    end = time.monotonic() + 120
-    while True:
-        try:
-            consumer.commit(offsets=[offset], asynchronous=False)
-        except KafkaException as error:
-            if error.args[0].code() not in _NO_COORDINATOR_YET or time.monotonic() > end:
-                raise
-            time.sleep(0.2)
-        else:
-            consumer.close()
-            return
 
 
 class Live:

@@ -36,7 +36,6 @@ class Browser:
         self._base = f"{driver}/session/{session}"
 
     def open(self, url: str) -> None:
-        """Load a page."""
         call(f"{self._base}/url", {"url": url})
 
     def script(self, text: str, *args: object) -> Any:

@@ -142,11 +142,7 @@ def produce(bootstrap: str, over: threading.Event) -> None:
 
 def consume(bootstrap: str, over: threading.Event) -> None:
     """Somebody else's consumer."""
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "group.id": PLAIN,
-        "auto.offset.reset": "earliest",
-    }
+    settings = {"bootstrap.servers": bootstrap, "group.id": PLAIN, "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     consumer.subscribe([TOPIC])
     while not over.is_set():

@@ -13,11 +13,7 @@ from fleet.slots import ChangeState
 from tests.dagster_ui.conftest import PLAIN, PLAN, ROLL, ROLLOUT, SLUG
 from tests.support.waiting import until
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.broker,
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.browser, pytest.mark.broker, pytest.mark.slow]
 
 SMALLEST_PICTURE = 20_000
 """Bytes: a blank page of this size is some 5,000."""

@@ -9,12 +9,7 @@ from fleet.slots import ChangeState
 from tests.dagster_ui.conftest import PLAN, ROLL, ROLLOUT
 from tests.support.waiting import until
 
-pytestmark = [
-    pytest.mark.broker,
-    pytest.mark.spark,
-    pytest.mark.slow,
-    pytest.mark.long,
-]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 
 def test_power_cut_in_a_roll_mends_itself(stage, room):

@@ -10,17 +10,9 @@ from fleet.decide.refusals import refusals
 from fleet.decide.scaling import ScalingMemory, wanted_slots
 from fleet.decide.vetoes import NO_CONCERNS, Vetoes
 from fleet.decide.world import GroupWorld
-from fleet.model import (
-    GroupSnapshot,
-    GroupState,
-    LagCase,
-    Member,
-    PartitionState,
-    Plan,
-    StepKind,
-    TopicPartition,
-)
+from fleet.model import GroupSnapshot, GroupState, Plan, StepKind
 from fleet.slots import Gate, Pause
+from tests.support.seen_groups import group_seen, member_seen, partition_seen
 
 SPEC = GroupSpec.model_validate(
     {
@@ -34,24 +26,10 @@ SPEC = GroupSpec.model_validate(
 def group(*instances: str | None, state: GroupState = GroupState.STABLE) -> GroupSnapshot:
     """Members at 10.0.0.0 and up."""
     members = tuple(
-        Member(
-            member_id=f"m{n}",
-            instance_id=name,
-            client_id="rdkafka",
-            host=f"/10.0.0.{n}",
-            partitions=frozenset(),
-        )
+        member_seen(f"m{n}", instance_id=name, host=f"/10.0.0.{n}")
         for n, name in enumerate(instances)
     )
-    return GroupSnapshot(
-        group="billing",
-        exists=True,
-        state=state,
-        type="classic",
-        assignor="range",
-        members=members,
-        partitions=(),
-    )
+    return group_seen("billing", members=members, state=state)
 
 
 def adopted(replicas: int, *, one_by_one: bool = True) -> Adopted:
@@ -121,7 +99,7 @@ def test_why_a_policy_scales_is_told() -> None:
     """In pods: there are no slots."""
     decided = wanted_slots(
         spec=SPEC.model_copy(update={"scaling": LagScaling(policy="lag", records_per_worker=10)}),
-        group=replace(group(None, None), partitions=(waiting(35),)),
+        group=replace(group(None, None), partitions=(partition_seen(0, 35),)),
         topics={"orders": 8},
         current=2,
         memory=ScalingMemory(),
@@ -132,19 +110,6 @@ def test_why_a_policy_scales_is_told() -> None:
     made = plan(group(None, None), adopted(2), decided.wanted, decided.sentence)
     assert made.notes[0] == decided.sentence
     assert made.steps[0].sentence == "Deployment billing gets 2 pods more, which join as they start"
-
-
-def waiting(lag: int) -> PartitionState:
-    """Records of one partition that nobody has read."""
-    return PartitionState(
-        tp=TopicPartition("orders", 0),
-        committed=0,
-        log_start=0,
-        log_end=lag,
-        lag=lag,
-        lag_seconds=None,
-        case=LagCase.OK,
-    )
 
 
 def test_who_says_to_run_in_a_pod() -> None:

@@ -42,11 +42,7 @@ CASES = {
     "late, and catching up": (progress(**LATE, gained=-200.0, over=300.0), STABLE, "OK"),
     "went back": (progress(fell_by=500, since_fell=30.0), STABLE, "REWIND"),
     "went back long ago": (progress(fell_by=500, since_fell=3000.0), STABLE, "OK"),
-    "went back, and nothing waits": (
-        progress(lag=0, fell_by=5, since_fell=30.0),
-        STABLE,
-        "OK",
-    ),
+    "went back, and nothing waits": (progress(lag=0, fell_by=5, since_fell=30.0), STABLE, "OK"),
     "below the log start": (progress(case=LagCase.BELOW_START), STABLE, "LOSS"),
     "nobody is there": (progress(**{**LATE, "since_commit": 300.0}), EMPTY, "STOP"),
 }
@@ -108,8 +104,7 @@ def test_known_false_alarms_are_none(case):
 
 
 @pytest.mark.parametrize(
-    "case",
-    [LagCase.NEVER_COMMITTED, LagCase.TOPIC_DELETED, LagCase.BEYOND_END, LagCase.UNKNOWN],
+    "case", [LagCase.NEVER_COMMITTED, LagCase.TOPIC_DELETED, LagCase.BEYOND_END, LagCase.UNKNOWN]
 )
 def test_without_a_figure_there_is_no_verdict(case):
     """Deleted topics do not go on alarming; the case is named."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.model import GroupState, Plan, StepKind, TopicPartition
-from fleet.slots import Change, ChangeState, Gate, Phase, Quarantine, Slot
+from fleet.slots import ChangeState, Gate, Phase, Quarantine, Slot
 from tests.decide.worlds import (
     GROUP,
     NOW,
@@ -20,6 +20,7 @@ from tests.decide.worlds import (
     without_holder,
     world,
 )
+from tests.support.plans import change_of
 
 
 def kinds(plan: Plan) -> list[str]:
@@ -112,10 +113,7 @@ def test_new_topics(worker: dict, held: int, wanted: int, steps: list, price: li
     """New topics roll, and one rebalance gives them out: one that comes anyway, else a rejoin."""
     new = spec(worker=worker, topics=["orders", "returns"])
     seen = world(
-        new,
-        held=held,
-        runs=(spec(worker=worker), "code"),
-        topics={"orders": 12, "returns": 6},
+        new, held=held, runs=(spec(worker=worker), "code"), topics={"orders": 12, "returns": 6}
     )
     plan = make_plan(seen, wanted=wanted, now=NOW)
     assert (kinds(plan), prices(plan)) == (steps, price)
@@ -126,16 +124,7 @@ def test_a_rejoin_that_was_left_out_is_made_up_for() -> None:
     new = spec(topics=["orders", "returns"])
     topics = {"orders": 12, "returns": 6}
     rolling = make_plan(world(new, held=3, runs=(spec(), "code"), topics=topics), wanted=3, now=NOW)
-    change = Change(
-        group=GROUP,
-        plan=rolling,
-        state=ChangeState.FAILED,
-        actor="a",
-        token=1,
-        counter=1,
-        step=1,
-        started_at=NOW,
-    )
+    change = change_of(rolling, ChangeState.FAILED, step=1, started_at=NOW)
     rolled = world(new, held=3, topics=topics)
     assert kinds(make_plan(replace(rolled, change=change), wanted=3, now=NOW)) == ["rejoin 0"]
     done = replace(change, state=ChangeState.DONE, step=2)

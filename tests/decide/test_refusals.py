@@ -11,20 +11,12 @@ from fleet.decide.world import GroupWorld
 from fleet.model import GroupState, Plan, StepKind
 from fleet.slots import Change, ChangeState, Gate, Pause, Phase
 from tests.decide.worlds import GROUP, NOW, group_of, member, spec, without_holder, world
+from tests.support.plans import change_of
 
 
 def _change(state: ChangeState, seen: GroupWorld, sentence: str = "") -> Change:
-    return Change(
-        group=GROUP,
-        plan=make_plan(seen, wanted=5, now=NOW),
-        state=state,
-        actor="ann@laptop",
-        token=1,
-        counter=3,
-        step=0,
-        started_at=NOW - 30,
-        sentence=sentence,
-    )
+    told = {"actor": "ann@laptop", "started_at": NOW - 30, "sentence": sentence}
+    return change_of(make_plan(seen, wanted=5, now=NOW), state, **told)
 
 
 def _unsettled(state: GroupState) -> GroupWorld:
@@ -78,9 +70,7 @@ JOINS = {StepKind.OPEN}
         pytest.param(_paused(None), "every group is paused by ann", ALL, id="pause-all"),
         pytest.param(
             replace(
-                world(held=3),
-                change=_change(ChangeState.RUNNING, world(held=3)),
-                change_alive=True,
+                world(held=3), change=_change(ChangeState.RUNNING, world(held=3)), change_alive=True
             ),
             "carried out by ann@laptop (step 1 of 1, for 30 s)",
             ALL,
@@ -94,9 +84,7 @@ JOINS = {StepKind.OPEN}
         ),
         pytest.param(
             replace(
-                world(held=3),
-                change=_change(ChangeState.RUNNING, world(held=3)),
-                change_alive=None,
+                world(held=3), change=_change(ChangeState.RUNNING, world(held=3)), change_alive=None
             ),
             "still works on it shows within 10 s",
             ALL,
@@ -233,8 +221,7 @@ def test_nothing_to_do_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"),
-    [("observe", "observed only"), ("plan", "in mode plan"), ("act", None)],
+    ("mode", "said"), [("observe", "observed only"), ("plan", "in mode plan"), ("act", None)]
 )
 def test_modes(mode: str, said: str | None) -> None:
     """Only mode act acts, and only where a worker is declared."""

@@ -161,9 +161,7 @@ def test_a_clock_that_goes_back_starts_the_wait_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [None, {}, {"asked": 3}, {"looks": "many"}, {"asked": [[1]]}, {"current": []}],
-    ids=str,
+    "value", [None, {}, {"asked": 3}, {"looks": "many"}, {"asked": [[1]]}, {"current": []}], ids=str
 )
 def test_a_memory_that_does_not_read_is_none(value: Any) -> None:
     """A note that somebody else wrote costs a wait, not a crash."""

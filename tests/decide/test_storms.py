@@ -20,10 +20,11 @@ from fleet.decide.storms.assessment import (
     reach,
 )
 from fleet.decide.storms.storm_watch import StormWatch, watch_reach
-from fleet.model import Price, Receipt, StepKind, TopicPartition, Verdict
+from fleet.model import Price, TopicPartition, Verdict
 from fleet.model.rebalances import Cause, CoordinatorMove, Rebalance
 from fleet.slots import Change, ChangeState
 from tests.decide.worlds import GROUP, world
+from tests.support.plans import change_of, receipt_of
 from tests.support.rebalances import rebalance as plain
 
 BUDGET = Budget(rebalances=5, window=600, calm=120)
@@ -231,39 +232,10 @@ def _change(state: ChangeState, *, ours: int, most: int, **receipt: Any) -> Chan
     (step,) = plan.steps
     price = Price(rebalances_min=1, rebalances_max=most)
     plan = replace(plan, steps=(replace(step, price=price),))
-    done = Receipt(
-        **{
-            "plan_id": plan.id,
-            "group": GROUP,
-            "step": 0,
-            "kind": StepKind.OPEN,
-            "price": price,
-            "ours": ours,
-            "others": 0,
-            "aborted": 0,
-            "moved": 0,
-            "longest_pause_s": None,
-            "from_generation": 10,
-            "to_generation": 10 + ours,
-            "started_at": 100.0,
-            "seconds": 60.0,
-            "verdict": Verdict.EQUAL if ours <= most else Verdict.DIFFERS,
-            **receipt,
-        }
-    )
-    running = state is ChangeState.RUNNING
-    return Change(
-        group=GROUP,
-        plan=plan,
-        state=state,
-        actor="ann",
-        token=1,
-        counter=1,
-        step=0 if running else 1,
-        started_at=100.0,
-        ended_at=None if running else 160.0,
-        receipts=() if running else (done,),
-    )
+    counted = {"from_generation": 10, "to_generation": 10 + ours, **receipt}
+    verdict = Verdict.EQUAL if ours <= most else Verdict.DIFFERS
+    done = receipt_of(plan, ours=ours, **{"verdict": verdict, **counted})
+    return change_of(plan, state, *(() if state is ChangeState.RUNNING else (done,)))
 
 
 def _opened(count: int) -> list[Rebalance]:

@@ -1,9 +1,16 @@
 """Plans go by what is there: what runs now leaves, what is quarantined is not."""
 
+import re
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.decide.capacity import ownable, subscribed
+from fleet.decide.moves import least_moved, moved, range_owners
 from fleet.decide.plans import make_plan
-from fleet.model import StepKind
+from fleet.decide.slugs import k8s_slug, slug
+from fleet.model import StepKind, TopicPartition
 from tests.decide.worlds import NOW, spec, world
 
 CONSUMER = spec(worker={"protocol": "consumer"})
@@ -36,3 +43,66 @@ def test_a_quarantined_slot_is_not_one_of_ours():
     plan = make_plan(closed, wanted=3, now=NOW)
     opened = [step for step in plan.steps if step.kind is StepKind.OPEN]
     assert [step.slots for step in opened] == [(3,)]
+
+
+# --- names, moves and capacity ----------------------------------------------------------------
+
+
+def test_names_that_look_alike_do_not_collide() -> None:
+    """orders.v1, orders-v1 and orders_v1 are three groups, in Dagster and in Kubernetes."""
+    groups = ["orders.v1", "orders-v1", "orders_v1", "Orders.v1"]
+    assert len({slug("main", g) for g in groups}) == 4
+    assert len({k8s_slug("main", g) for g in groups}) == 4
+    assert slug("a", "b_c") != slug("a_b", "c")
+    assert slug("main", "orders.v1").startswith("main_orders_v1_")
+
+
+@given(cluster=st.text(max_size=80), group=st.text(max_size=300))
+def test_names_are_allowed_everywhere(cluster: str, group: str) -> None:
+    """Whatever the ids hold, the names are legal and short."""
+    name = slug(cluster, group)
+    assert re.fullmatch(r"[A-Za-z0-9_]{9,49}", name)
+    label = k8s_slug(cluster, group)
+    assert re.fullmatch(r"[a-z][-a-z0-9]{0,47}[a-z0-9]", label)
+
+
+def test_range_gives_topic_by_topic_to_the_first() -> None:
+    """Two topics of 3 for two members: the first member has two of each."""
+    owners = range_owners(["b", "a"], {"t0": 3, "t1": 3})
+    assert [str(tp) for tp, owner in owners.items() if owner == "a"] == [
+        "t0-0",
+        "t0-1",
+        "t1-0",
+        "t1-1",
+    ]
+
+
+def test_a_move_has_two_owners() -> None:
+    """From nobody, and to nobody, is no move."""
+    a, b = TopicPartition("t", 0), TopicPartition("t", 1)
+    assert moved({a: "x"}, {a: "y", b: "y"}) == 1
+    assert moved({a: "x", b: "x"}, {a: "x"}) == 0
+
+
+@given(
+    owned=st.lists(st.integers(0, 20), max_size=8),
+    leavers=st.lists(st.integers(0, 20), max_size=4),
+    joiners=st.integers(0, 8),
+)
+def test_the_least_moved_is_a_bound(owned: list[int], leavers: list[int], joiners: int) -> None:
+    """Never more than there are; all that leavers held; nothing where nobody is left."""
+    total = sum(owned) + sum(leavers)
+    least = least_moved(owned, leavers=leavers, joiners=joiners, total=total)
+    assert 0 <= least <= total
+    assert least >= sum(leavers) or not (owned or joiners)
+    if not leavers and not joiners and owned and max(owned) - min(owned) <= 1:
+        assert least == 0
+
+
+def test_patterns_match_as_the_clients_do() -> None:
+    """Clients search from the start, the broker of KIP-848 wants the whole name."""
+    topics = {"orders": 3, "orders.eu": 4, "other": 5}
+    assert subscribed(topics, spec(topics=["^orders"])) == {"orders": 3, "orders.eu": 4}
+    whole = spec(topics=["^orders"], worker={"protocol": "consumer"})
+    assert subscribed(topics, whole) == {"orders": 3}
+    assert ownable(topics, spec(topics=["^orders", "orders"])) == 7

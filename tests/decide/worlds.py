@@ -5,18 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from fleet.config.settings import WorkerSettings, revision_of
-from fleet.config.spec import ClusterSpec, GroupSpec
+from fleet.config.spec import GroupSpec
 from fleet.decide.moves import range_owners
 from fleet.decide.world import GroupWorld
-from fleet.model import (
-    GroupSnapshot,
-    GroupState,
-    LagCase,
-    Member,
-    PartitionState,
-    TopicPartition,
-)
+from fleet.model import GroupSnapshot, GroupState, LagCase, Member, PartitionState, TopicPartition
 from fleet.slots import Gate, Phase, Slot, WorkerProcess
+from tests.support.declared import group_spec, settings_of
+from tests.support.seen_groups import group_seen, member_seen, partition_seen
 
 NOW = 1_000_000.0
 GROUP = "orders"
@@ -24,16 +19,11 @@ GROUP = "orders"
 
 def spec(**changes: Any) -> GroupSpec:
     """A fleet on topic `orders`; changes are fleet.yaml keys, `worker` merged."""
-    worker = {"entrypoint": "app.job:process", "protocol": "classic", **changes.pop("worker", {})}
-    raw = {
-        "group": GROUP,
-        "topics": ["orders"],
-        "worker": worker,
+    usual = {
         "replicas": {"min": 1, "max": 50, "standby": 1},
         "scaling": {"policy": "lag", "records_per_worker": 100},
-        **changes,
     }
-    return GroupSpec.model_validate(raw)
+    return group_spec(GROUP, **{**usual, **changes})
 
 
 def revision(fleet: GroupSpec, code: str = "code") -> str:
@@ -43,27 +33,16 @@ def revision(fleet: GroupSpec, code: str = "code") -> str:
 
 def settings(fleet: GroupSpec, code: str = "code") -> WorkerSettings:
     """What was published for that revision."""
-    return WorkerSettings(
-        cluster=ClusterSpec(),
-        bootstrap_servers="127.0.0.1:9092",
-        group=fleet,
-        revision=revision(fleet, code),
-        code_digest=code,
-    )
+    return settings_of(fleet, revision=revision(fleet, code), code_digest=code)
 
 
 def member(
     name: str, partitions: frozenset[TopicPartition] = frozenset(), **changes: Any
 ) -> Member:
     """A static member; its member id begins with its instance id, as the coordinator makes it."""
-    held: dict[str, Any] = {
-        "member_id": f"{name}-uuid",
-        "instance_id": name,
-        "client_id": "rdkafka",
-        "host": "/10.0.0.1",
-        "partitions": partitions,
-    }
-    return Member(**{**held, **changes})
+    return member_seen(
+        **{"member_id": f"{name}-uuid", "instance_id": name, "partitions": partitions, **changes}
+    )
 
 
 def lagging(
@@ -71,15 +50,7 @@ def lagging(
 ) -> tuple[PartitionState, ...]:
     """Partitions of a topic with these lags."""
     return tuple(
-        PartitionState(
-            tp=TopicPartition(topic, number),
-            committed=0 if lag is not None else None,
-            log_start=0,
-            log_end=lag,
-            lag=lag,
-            lag_seconds=None,
-            case=case if lag is not None else LagCase.UNKNOWN,
-        )
+        partition_seen(number, lag, topic=topic, case=case if lag is not None else LagCase.UNKNOWN)
         for number, lag in enumerate(lags)
     )
 
@@ -93,9 +64,8 @@ def group_of(
     partitions: tuple[PartitionState, ...] = (),
 ) -> GroupSnapshot:
     """The group as one snapshot shows it."""
-    return GroupSnapshot(
-        group=GROUP,
-        exists=True,
+    return group_seen(
+        GROUP,
         state=state or (GroupState.STABLE if members else GroupState.EMPTY),
         type=kind,
         assignor=assignor if members else None,

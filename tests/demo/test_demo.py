@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as Place
 from fleet.broker import Broker
 from fleet.demo.stage import GROUP, ORDINARY_GROUP, PARTITIONS, TOPIC, Stage, end_all, leftovers
 from fleet.system.home import read_state
-from tests.support.kafka_tools import generations
+from tests.support.kafka_tools import rebalances
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.alone]
 
@@ -64,10 +64,10 @@ def test_the_demo_keeps_its_promises(home: Path):
     assert [steps[name]["twice"] for name in ("up", "roll", "down")] == [0, 0, 0]
 
     broker = Broker(home)
-    managed = len({g for g in generations(broker, GROUP) if g > 0})
+    managed = rebalances(broker, GROUP)
     recorded = sum(steps[name]["recorded_rebalances"] for name in ("up", "roll", "down"))
     assert managed - recorded in {1, 2}, "what is left is the first three workers' join"
-    dynamic = len({g for g in generations(broker, ORDINARY_GROUP) if g > 0})
+    dynamic = rebalances(broker, ORDINARY_GROUP)
     # A leave and the join that follows may fall into one round: one each at least.
     assert dynamic > steps["ordinary"]["recorded_rebalances"] >= 3, "dynamic members cost 1-3 each"
     assert _numbers(broker.start().bootstrap_servers) == _produced(home)

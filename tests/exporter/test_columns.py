@@ -1,6 +1,7 @@
 """Rows that are judged, and sums that are shown: in columns as one by one."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -103,6 +104,31 @@ def test_a_picture_sums_by_topic_and_leaves_out_what_is_unknown():
     assert group.cases == {"ok": 2, "committed beyond log end": 1}
     assert (group.owner, group.verdict, group.generation) == ("team", "OK", 4)
     assert [part.lag for part in group.partitions] == [3, 4, None]
+
+
+def test_an_idle_partition_does_not_make_a_group_fresh():
+    """91 records that wait for nobody knows how long are not 0.0 s old."""
+    ok = LagCase.OK
+
+    def seconds(*rows):
+        seen = snapshot([(lag, ok, waited, 1, 1, 0, 0.0) for lag, waited in rows])
+        made = picture_of(seen, totals={}, owners={}, decode_errors={}, records=7)
+        return made.groups[0].topics[0].seconds, seen.groups["g"].lag_seconds
+
+    assert seconds((0, 0.0), (91, None)) == (None, None)
+    assert seconds((0, 0.0), (91, 12.0)) == (12.0, 12.0)
+    assert seconds((0, 0.0), (0, 0.0)) == (0.0, 0.0)
+
+
+def test_the_age_of_what_never_moved_is_the_time_since_we_look():
+    """Else nobody is called for a group that stood still before the exporter began."""
+    seen = snapshot([(91, LagCase.OK, None, 700, 700, 0, 0.0), (0, LagCase.OK, 0.0, 1, 1, 0, 0.0)])
+    seen = replace(seen, lag=replace(seen.lag, waited=np.array([650.0, 0.0])))
+    made = picture_of(
+        seen, totals={}, owners={}, decode_errors={}, records=7, partitions=True
+    ).groups[0]
+    assert (made.topics[0].seconds, made.verdict) == (650.0, "STOP")
+    assert [part.seconds for part in made.partitions] == [650.0, 0.0]
 
 
 def test_rows_of_positions_follow_their_commits():

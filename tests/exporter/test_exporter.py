@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,6 +215,44 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
             finally:
                 stop.set()
                 thread.join()
+
+
+class OneSilent(GroupWatcher):
+    """Sees a cluster of which one broker does not list its groups, while `partial`."""
+
+    partial = True
+
+    def look(self):
+        """As it is, but for that."""
+        return replace(super().look(), partial=self.partial)
+
+
+def test_it_is_ready_after_a_look_at_every_broker(broker, config, tmp_path):
+    """Before, groups that were not seen would read as deleted ones; figures are told anyway."""
+
+    def ready() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{exporter.address}/readyz", timeout=20) as answer:
+                return answer.status, answer.read().decode().strip()
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, refused.read().decode().strip()
+
+    with Fleet.open(config, home=tmp_path / "home", clock=SystemClock()) as opened:
+        tail = Tail(opened.client, cluster="main", clock=opened.clock)
+        looking = OneSilent(cluster="main", config=opened.client, clock=opened.clock, tail=tail)
+        with Exporter(
+            opened, listen="127.0.0.1:0", tail=tail, watcher=looking, say=lambda _: None
+        ) as exporter:
+            assert ready() == (503, "no complete look yet")
+            exporter.look()
+            assert ready() == (503, "no look at all brokers yet")
+            looking.partial = False
+            exporter.look()
+            assert ready() == (200, "ok")
+            looking.partial = True
+            exporter.look()
+            assert ready() == (200, "ok")
 
 
 def test_without_the_log_the_coordinators_tell_the_same(bootstrap, topic, unique):

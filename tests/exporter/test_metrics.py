@@ -28,10 +28,10 @@ DOC = repository() / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(fleet_\w+)` \| (\w+) \| ([\w, ]+) \|", re.MULTILINE)
 
 
-def rebalance(cause: Cause, seconds: float | None) -> Rebalance:
+def rebalance(cause: Cause, seconds: float | None, known: Known = Known.STATES) -> Rebalance:
     if seconds is None:
         return plain(3, 100.0, cause=cause)
-    return plain(3, 100.0, cause=cause, started_at=100.0 - seconds, start_known=Known.COMMITS)
+    return plain(3, 100.0, cause=cause, started_at=100.0 - seconds, start_known=known)
 
 
 def picture(**changes) -> Picture:
@@ -39,6 +39,9 @@ def picture(**changes) -> Picture:
     totals = Totals()
     for seconds in (0.05, 0.7, 4000.0, None):
         totals.add(rebalance(Cause.JOIN, seconds))
+    for known in (Known.COMMITS, Known.SEEN):
+        totals.add(rebalance(Cause.JOIN, 7.0, known))
+    totals.add(replace(rebalance(Cause.JOIN, 50.0, Known.RECORD), end_known=Known.NOT))
     group = GroupPicture(
         group='g "quoted"\\',
         owner="team",
@@ -142,14 +145,18 @@ def test_rebalances_are_counted_by_cause_and_duration():
     found = {family.name: family.samples for family in families(picture())}
     by_cause = {s.labels["cause"]: s.value for s in found["fleet_group_rebalances"]}
     assert set(by_cause) == {cause.value for cause in Cause}
-    assert by_cause["join"] == 4
+    assert by_cause["join"] == 7
     assert by_cause["expiry"] == 0
-    buckets = {
-        s.labels["le"]: s.value
-        for s in found["fleet_group_rebalance_duration_seconds"]
-        if s.name.endswith("_bucket")
-    }
-    assert (buckets["0.1"], buckets["1.0"], buckets["300.0"], buckets["+Inf"]) == (1, 2, 2, 3)
+    known, least = (
+        {s.labels.get("le", s.name.rpartition("_")[2]): s.value for s in found[name]}
+        for name in (
+            "fleet_group_rebalance_duration_seconds",
+            "fleet_group_rebalance_least_duration_seconds",
+        )
+    )
+    assert (known["0.1"], known["1.0"], known["300.0"], known["+Inf"]) == (1, 2, 2, 3)
+    assert (least["0.1"], least["5.0"], least["10.0"], least["60.0"]) == (1, 1, 3, 4), "bounds"
+    assert (least["count"], least["sum"]) == (4, 64.0)
 
 
 def get(address: str, path: str, **headers: str) -> tuple[int, bytes, str]:

@@ -26,11 +26,9 @@ class Owners:
     """Member → partitions, those that it still has to give up too."""
 
     def owners(self, partition: int) -> set[str]:
-        """Client ids."""
         return {self.clients.get(m, m) for m, parts in self.has.items() if partition in parts}
 
     def feed(self, record: Record) -> None:
-        """One record further."""
         member = str(record.key.get("memberId"))
         known: dict[str, Any] = {MEMBER: self.clients, CURRENT: self.has}.get(record.type, {})
         if record.value is None:

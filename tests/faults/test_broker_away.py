@@ -62,11 +62,7 @@ def test_an_observer_of_before_sees_groups_after(own_broker: Broker, unique: str
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "down",
-    [
-        pytest.param(2.0, id="shorter"),
-        pytest.param(SESSION + 4, id="longer"),
-    ],
+    "down", [pytest.param(2.0, id="shorter"), pytest.param(SESSION + 4, id="longer")]
 )
 def test_the_group_goes_on(away: Group, own_broker: Broker, down: float):
     """Nothing lost, the batch in hand at most twice, and no rebalance: the broker was down, too."""

@@ -7,11 +7,10 @@ import pytest
 
 from fleet.act.join_window import SETTING
 from fleet.act.kafka import GroupAdmin
-from fleet.act.local.local_runtime import find_orphans
 from fleet.slots import ChangeState
-from tests.faults.test_kills import all_active, spawn_manager, watch_and_kill
-from tests.support.kafka_tools import assignment_epochs
-from tests.support.workshop import Workshop
+from tests.support.kafka_tools import rebalances
+from tests.support.manager_process import spawn_manager, watch_and_kill
+from tests.support.workshop import Workshop, ending
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 THEIRS = "900"
@@ -23,18 +22,13 @@ def killed_in_the_gate(broker, unique, tmp_path) -> Iterator[tuple[Workshop, Gro
     shop = Workshop(tmp_path, broker.bootstrap_servers, f"gate-{unique}", protocol="consumer")
     shop.create_topic(4)
     login = {"bootstrap": broker.bootstrap_servers, "kafka_python_config": {}}
-    with GroupAdmin(**login) as admin, shop.stream(rate=100):
-        try:
-            admin.set_group_setting(shop.group, SETTING, THEIRS)
-            shop.until(lambda: is_theirs(admin, shop), "the setting to be read")
-            manager = spawn_manager(shop, 2)
-            watch_and_kill(shop, manager, lambda said: "opened slot" in said)
-            assert admin.group_setting(shop.group, SETTING) == "5000", "killed too late"
-            yield shop, admin
-        finally:
-            with shop.fleet() as fleet:
-                fleet.down()
-            assert not list(find_orphans(shop.home))
+    with GroupAdmin(**login) as admin, shop.stream(rate=100), ending(shop):
+        admin.set_group_setting(shop.group, SETTING, THEIRS)
+        shop.until(lambda: is_theirs(admin, shop), "the setting to be read")
+        manager = spawn_manager(shop, 2)
+        watch_and_kill(shop, manager, lambda said: "opened slot" in said)
+        assert admin.group_setting(shop.group, SETTING) == "5000", "killed too late"
+        yield shop, admin
 
 
 def is_theirs(admin: GroupAdmin, shop: Workshop) -> bool:
@@ -45,12 +39,10 @@ def is_theirs(admin: GroupAdmin, shop: Workshop) -> bool:
 def test_manager_killed_in_the_gate(broker, unique, tmp_path):
     """The next one completes the opening, at the same price, and puts the setting back."""
     with killed_in_the_gate(broker, unique, tmp_path) as (shop, admin):
-        with shop.fleet() as fleet:
-            change = fleet.apply(shop.group, wanted=2, actor="second", progress=shop.say)
-        assert change.state is ChangeState.DONE, change.sentence
+        shop.apply(2)
         assert is_theirs(admin, shop)
-        shop.until(lambda: all_active(shop, 2), "two active slots")
-        assert 1 <= len(set(assignment_epochs(broker.broker, shop.group))) <= 2
+        shop.until(lambda: shop.all_active(2), "two active slots")
+        assert 1 <= rebalances(broker.broker, shop.group) <= 2
 
 
 def test_its_change_is_aborted(broker, unique, tmp_path):
@@ -61,7 +53,7 @@ def test_its_change_is_aborted(broker, unique, tmp_path):
             assert change is not None
             assert change.state is ChangeState.ABORTED
             assert is_theirs(admin, shop)
-        shop.until(lambda: all_active(shop, 2), "two active slots")
+        shop.until(lambda: shop.all_active(2), "two active slots")
         assert is_theirs(admin, shop)
 
 

@@ -141,13 +141,7 @@ def shown(group: Group) -> list[str]:
         ),
         pauses=(),
     )
-    print_status(
-        Console(file=out, width=300),
-        snapshot_of(),
-        [status],
-        now=0.0,
-        detail=False,
-    )
+    print_status(Console(file=out, width=300), snapshot_of(), [status], now=0.0, detail=False)
     lines = [line for line in out.getvalue().splitlines() if "another process" in line]
     assert f"fleet resume {group.name} --slot 0" in lines[0]
     return [line.partition(":")[0] for line in lines]

@@ -4,19 +4,16 @@ Duplicates may be the batch in hand of a killed worker, no more; no process is l
 no slot is held by the dead. The broker of these tests is their own, since it is killed too.
 """
 
-import multiprocessing
-import os
 import time
 
 import pytest
 
-from fleet.act.local.local_runtime import find_orphans
-from fleet.broker import Broker
 from fleet.slots import ChangeState, Phase
 from fleet.system.processes import ProcessId, alive
 from tests.support.brokers import running_broker
-from tests.support.kafka_tools import generations
-from tests.support.workshop import Workshop, kill
+from tests.support.kafka_tools import rebalances
+from tests.support.manager_process import spawn_manager, watch_and_kill
+from tests.support.workshop import Workshop, ending, kill
 
 UNCLEAN = 4
 """Ends in these tests that may repeat a batch: one worker, and each of two at a server's death."""
@@ -40,20 +37,13 @@ def shop(own_broker, tmp_path_factory):
     bootstrap = own_broker.status().bootstrap_servers
     shop = Workshop(tmp_path_factory.mktemp("home"), bootstrap, "kills")
     shop.create_topic(4)
-    try:
+    with ending(shop):
         with shop.stream(rate=100):
-            with shop.fleet() as fleet:
-                change = fleet.apply(shop.group, actor="test", progress=shop.say)
-                assert change.state is ChangeState.DONE, change.sentence
+            shop.apply()
             yield shop
-        shop.await_drained()
         lost, twice = shop.lost_and_twice()
         assert lost == 0
         assert twice <= UNCLEAN * biggest_batch(shop), "more than the batches in hand"
-    finally:
-        with shop.fleet() as fleet:
-            fleet.down()
-        assert not list(find_orphans(shop.home))
 
 
 @pytest.fixture
@@ -65,10 +55,8 @@ def two(shop):
 
 def begin_with(shop: Workshop, slots: int) -> None:
     """Have this many active slots; nothing to do where the last test left them."""
-    with shop.fleet() as fleet:
-        change = fleet.apply(shop.group, wanted=slots, actor="test", progress=shop.say)
-        assert change.state is ChangeState.DONE, change.sentence
-    shop.until(lambda: all_active(shop, slots), f"{slots} active slots to begin with")
+    shop.apply(slots)
+    shop.until(lambda: shop.all_active(slots), f"{slots} active slots to begin with")
 
 
 def biggest_batch(shop: Workshop) -> int:
@@ -80,33 +68,20 @@ def biggest_batch(shop: Workshop) -> int:
     return max(sums.values(), default=0)
 
 
-def recorded(broker: Broker, shop: Workshop) -> int:
-    """Completed generations by Kafka's own tool."""
-    return len({g for g in generations(broker, shop.group) if g > 0})
-
-
-def all_active(shop: Workshop, count: int) -> bool:
-    """Every open slot is held by a worker that is ready and alive."""
-    with shop.fleet() as fleet:
-        running = {w.name for w in fleet.workers(shop.group) if w.running}
-        slots = [s for s in fleet.slots(shop.group) if s.number in fleet.gate(shop.group).open]
-        return len(slots) == count and all(
-            s.phase is Phase.ACTIVE and s.holder in running for s in slots
-        )
-
-
 def test_worker_and_supervisor(two, own_broker):
     """A killed worker's slot passes to the standby with no rebalance, supervisor dead or not."""
     shop = two
-    before = recorded(own_broker, shop)
+    before = rebalances(own_broker, shop.group)
     with shop.fleet() as fleet:
         victim = next(s for s in fleet.slots(shop.group) if s.phase is Phase.ACTIVE)
         pids = {w.name: w.pid for w in fleet.workers(shop.group)}
         kill(supervisor(shop))
         kill(pids[victim.holder])
         shop.until(lambda: holder(shop, victim.number) not in {None, victim.holder}, "a takeover")
-        shop.until(lambda: all_active(shop, 2), "the taker to be active")
-        assert recorded(own_broker, shop) == before, "a killed static worker costs no generation"
+        shop.until(lambda: shop.all_active(2), "the taker to be active")
+        assert rebalances(own_broker, shop.group) == before, (
+            "a killed static worker costs no generation"
+        )
         fleet.runtime.ensure()
         shop.until(lambda: len([w for w in fleet.workers(shop.group) if w.running]) == 3, "restart")
         assert len({w.pid for w in fleet.workers(shop.group)}) == 3
@@ -130,37 +105,27 @@ def supervisor(shop: Workshop) -> int:
 def test_spark_server(two, own_broker):
     """Workers survive the death of the shared Spark server and go on with the one after it."""
     shop = two
-    before = recorded(own_broker, shop)
+    before = rebalances(own_broker, shop.group)
     done = len(shop.entries())
     from fleet.act.spark_server import process
 
     kill(process(shop.home).pid)
     shop.until(lambda: len(shop.entries()) > done + 5, "batches after the Spark server's death")
-    shop.until(lambda: all_active(shop, 2), "all slots active again")
-    assert recorded(own_broker, shop) == before
+    shop.until(lambda: shop.all_active(2), "all slots active again")
+    assert rebalances(own_broker, shop.group) == before
 
 
 def test_broker(two, own_broker):
     """The coordinator's death and return within the session costs no generation."""
     shop = two
-    before = recorded(own_broker, shop)
+    before = rebalances(own_broker, shop.group)
     own_broker.kill()
     time.sleep(3)
     own_broker.start()
     done = len(shop.entries())
     shop.until(lambda: len(shop.entries()) > done + 5, "batches after the broker's return")
-    shop.until(lambda: all_active(shop, 2), "all slots active again")
-    assert recorded(own_broker, shop) == before
-
-
-def act(config: str, home: str, group: str, wanted: int | None) -> None:
-    """What a manager process does; killed by the test."""
-    from pathlib import Path
-
-    from fleet.manager.cycle import Fleet
-
-    with Fleet.open(Path(config), home=Path(home)) as fleet:
-        fleet.apply(group, wanted=wanted, actor=f"manager {os.getpid()}", progress=print)
+    shop.until(lambda: shop.all_active(2), "all slots active again")
+    assert rebalances(own_broker, shop.group) == before
 
 
 STEPS = {
@@ -180,48 +145,16 @@ def test_manager_in_mid_change(name, shop, own_broker):
     start, wanted, moment = STEPS[name]
     begin_with(shop, start)
     if name == "roll":
-        shop.edit_job("VERSION = 1", "VERSION = 2")  # once: the other steps change no code
-    before = recorded(own_broker, shop)
+        shop.new_code()
+    before = rebalances(own_broker, shop.group)
     manager = spawn_manager(shop, wanted)
     watch_and_kill(shop, manager, moment)
     with shop.fleet() as fleet:
         left = fleet.store.change(shop.group)
         assert left is not None
         assert left.state is ChangeState.RUNNING, "the kill came too late to prove anything"
-        change = fleet.apply(shop.group, wanted=wanted, actor="second manager", progress=shop.say)
-    assert change.state is ChangeState.DONE, change.sentence
+    shop.apply(wanted)
     slots = wanted or start
-    shop.until(lambda: all_active(shop, slots), f"{slots} active slots")
-    cost = recorded(own_broker, shop) - before
+    shop.until(lambda: shop.all_active(slots), f"{slots} active slots")
+    cost = rebalances(own_broker, shop.group) - before
     assert cost == 0 if name == "roll" else 1 <= cost <= 2
-
-
-def spawn_manager(shop: Workshop, wanted: int | None):
-    """A manager in a process of its own, its sentences in a file."""
-    log = shop.home / f"manager-{shop.group}.log"
-    log.unlink(missing_ok=True)
-    context = multiprocessing.get_context("spawn")
-    manager = context.Process(
-        target=_logged, args=(str(log), str(shop.config), str(shop.home), shop.group, wanted)
-    )
-    manager.start()
-    return manager
-
-
-def _logged(log: str, *rest) -> None:
-    import sys
-
-    sys.stdout = open(log, "w", buffering=1)  # noqa: SIM115, PTH123 - lives as long as the process
-    act(*rest)
-
-
-def watch_and_kill(shop: Workshop, manager, moment) -> None:
-    """Kill the manager as soon as its sentences show the moment."""
-    log = shop.home / f"manager-{shop.group}.log"
-    try:
-        shop.until(lambda: log.exists() and moment(log.read_text()), "the moment to kill")
-        manager.kill()
-    finally:
-        manager.kill()
-        manager.join(10)
-        print(log.read_text())

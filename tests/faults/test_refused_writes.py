@@ -75,7 +75,6 @@ class LeaseGroup(Group):
         self._role([rule for rule in reading if rule["verbs"]])
 
     def allow(self) -> None:
-        """And write."""
         self._role(self.rules)
 
     def _role(self, rules: list[Any]) -> None:

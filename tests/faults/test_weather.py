@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet.act.local.local_runtime import find_orphans
 from tests.faults.weather import FAULTS, WAYS, Weather, WeatherShop, disk_of_its_own
 from tests.support import needs
 from tests.support.brokers import running_broker
+from tests.support.workshop import ending
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -26,25 +26,19 @@ def weather(
 ) -> Iterator[Weather]:
     """A fleet at work, its members as the parameter says; at its end nothing of it runs."""
     place = tmp_path_factory.mktemp("weather")
-    with contextlib.ExitStack() as ending:
+    with contextlib.ExitStack() as stack:
         home = place / "home"
         if needs.missing("mounts") is None:
-            ending.enter_context(disk_of_its_own(home, MEGABYTES))
-        own = ending.enter_context(running_broker(place / "broker"))
+            stack.enter_context(disk_of_its_own(home, MEGABYTES))
+        own = stack.enter_context(running_broker(place / "broker"))
         terms = WAYS[request.param]
         shop = WeatherShop(home, place, own.bootstrap_servers, "weather", **terms)
         shop.create_topic(4)
         shop.create_another("letters", 1)
         made = Weather(shop, own.broker)
-        ending.callback(_end, shop)
+        stack.enter_context(ending(shop))
         made.begin()
         yield made
-
-
-def _end(shop: WeatherShop) -> None:
-    with shop.fleet() as fleet:
-        fleet.down()
-    assert not list(find_orphans(shop.home))
 
 
 @pytest.mark.mounts

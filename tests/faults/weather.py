@@ -23,12 +23,12 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.broker import Broker
-from fleet.demo.journal import JournalEntry, numbers
-from fleet.slots import ChangeState, Phase
+from fleet.slots import Phase
 from fleet.slots.database import DATABASE
 from fleet.system.home_processes import home_processes
-from tests.faults.test_kills import all_active, spawn_manager
+from fleet.testbed.journal import JournalEntry, numbers
 from tests.support.kafka_tools import Record, dump_group_records
+from tests.support.manager_process import await_said, end, spawn_manager
 from tests.support.workshop import Workshop
 
 LEASE = 3.0
@@ -77,7 +77,7 @@ class WeatherShop(Workshop):
         self.place = place
         self.journal = place / "journal"
         self.letters = f"{group}-letters"
-        self.write_job(JOB)
+        self.write_code(JOB)
         terms: dict[str, Any] = {
             "batch": {"inline": BATCH, "max_wait": "300ms"},
             "dead_letter_topic": self.letters,
@@ -121,7 +121,6 @@ class Weather:
     def __init__(self, shop: WeatherShop, broker: Broker) -> None:
         self.shop = shop
         self.broker = broker
-        self._version = 1
         self._draw = random.Random(13)
 
     # --- faults ------------------------------------------------------------------------------
@@ -166,23 +165,17 @@ class Weather:
 
     def brokers_away_in_a_roll(self) -> None:
         """New code is rolled out while no broker answers; what is not done then is done after."""
-        self._version += 1
-        self.shop.edit_job(f"VERSION = {self._version - 1}", f"VERSION = {self._version}")
+        self.shop.new_code()
         manager = spawn_manager(self.shop, SLOTS)
-        log = self.shop.home / f"manager-{self.shop.group}.log"
         try:
-            self.shop.until(
-                lambda: log.exists() and "canary" in log.read_text(), "the roll to begin"
-            )
+            await_said(self.shop, lambda said: "canary" in said, "the roll to begin")
             self.broker.kill()
             time.sleep(4 * LEASE)
             self.broker.start(wait=300)
             manager.join(180)
         finally:
-            manager.kill()
-            manager.join(10)
-            print(log.read_text())
-        self.apply()
+            end(self.shop, manager)
+        self.shop.apply(SLOTS)
 
     def a_record_that_kills(self) -> None:
         """Whoever gets it dies by SIGKILL, until it is a dead letter."""
@@ -202,17 +195,9 @@ class Weather:
 
     # --- before and after ----------------------------------------------------------------------
 
-    def apply(self) -> None:
-        """Make it so."""
-        with self.shop.fleet() as fleet:
-            change = fleet.apply(
-                self.shop.group, wanted=SLOTS, actor="weather", progress=self.shop.say
-            )
-        assert change.state is ChangeState.DONE, change.sentence
-
     def calm(self) -> bool:
         """Two active slots, and a warm standby beside them."""
-        if not all_active(self.shop, SLOTS):
+        if not self.shop.all_active(SLOTS):
             return False
         with self.shop.fleet() as fleet:
             holders = {s.holder for s in fleet.slots(self.shop.group)}
@@ -222,7 +207,7 @@ class Weather:
 
     def begin(self) -> None:
         """The fleet at work."""
-        self.apply()
+        self.shop.apply(SLOTS)
         with self.shop.stream(RATE):
             self.shop.until(self.calm, "two active slots and a standby")
         self.shop.await_drained()
@@ -311,9 +296,7 @@ FAULTS: dict[str, Fault] = {
         Fault(name="machine frozen", happens=Weather.machine_frozen),
         Fault(name="sink away", happens=Weather.sink_away),
         Fault(
-            name="brokers away in a roll",
-            happens=Weather.brokers_away_in_a_roll,
-            nobody_ends=False,
+            name="brokers away in a roll", happens=Weather.brokers_away_in_a_roll, nobody_ends=False
         ),
         Fault(
             name="a record that kills",

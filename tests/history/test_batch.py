@@ -23,14 +23,14 @@ GROUP = "g"
 
 
 def log():
-    """(time, key, value): a member that commits two partitions, and ten minutes later is gone."""
+    """(time, key, value): a member that commits two partitions, and is gone a session later."""
     at, made = 1_700_000_000_237, []
     for generation in (1, 2):
         made.append((at, *group_metadata(GROUP, generation, ["m"], at)))
         for number in range(100):
             at += 14
             made.append((at, *offset_commit(GROUP, number % 2, generation * 100 + number, at)))
-    at += 600_000
+    at += 50_000
     made.append((at, *group_metadata(GROUP, 3, [], at)))
     return made
 

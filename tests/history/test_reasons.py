@@ -19,12 +19,15 @@ CERTAIN, LIKELY, AMBIGUOUS = Confidence.CERTAIN, Confidence.LIKELY, Confidence.A
 
 
 def silence(**values: Any) -> Silence:
-    return Silence(**{"quiet_s": 60.0, "session_s": 45.0, "rebalance_s": 300.0, **values})
+    usual = {"quiet_s": 60.0, "session_s": 45.0, "silent_s": 45.0, "rebalance_s": 300.0}
+    return Silence(**{**usual, **values})
 
 
 RECENT = silence(quiet_s=2.0)
 STEADY_THEN_SILENT = silence(since_commit_s=47.0, gap_s=1.0)
 NEVER_COMMITTED = silence()
+SIX = {"session_s": 6.0, "silent_s": 4.0}
+"""A KIP-848 group of its own session timeout, and a heartbeat every 2 s."""
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,11 @@ NEVER_COMMITTED = silence()
             GenerationChange(left=(STEADY_THEN_SILENT,)),
             Reason(Cause.EXPIRY, LIKELY),
             id="steady, then silent for a session",
+        ),
+        pytest.param(
+            GenerationChange(left=(silence(quiet_s=300.0, since_commit_s=300.0, gap_s=1.0),)),
+            Reason(Cause.DEPARTURE, AMBIGUOUS),
+            id="steady, then idle for far more than a session, then gone",
         ),
         pytest.param(
             GenerationChange(left=(NEVER_COMMITTED,)),
@@ -138,20 +146,28 @@ def test_a_generation(change: GenerationChange, expected: Reason) -> None:
         pytest.param(
             EpochChange(left=(NEVER_COMMITTED,) * 2), Reason(Cause.BATCHED_LEAVE), id="one request"
         ),
-        pytest.param(
-            EpochChange(left=(silence(session_s=None, since_commit_s=1.5, gap_s=1.0),)),
-            Reason(Cause.LEAVE, LIKELY),
-            id="still in its rhythm",
+        *(
+            pytest.param(
+                EpochChange(left=(silence(session_s=None, since_commit_s=since, gap_s=1.0),)),
+                Reason(Cause.DEPARTURE, AMBIGUOUS),
+                id=f"session not known, silent for {since:g} s",
+            )
+            for since in (1.5, 10.0, 46.0)
         ),
         pytest.param(
-            EpochChange(left=(silence(session_s=None, since_commit_s=10.0, gap_s=1.0),)),
-            Reason(Cause.DEPARTURE, AMBIGUOUS),
-            id="silent, but not for a default session",
-        ),
-        pytest.param(
-            EpochChange(left=(silence(session_s=None, since_commit_s=46.0, gap_s=1.0),)),
+            EpochChange(left=(silence(quiet_s=7.0, since_commit_s=5.0, gap_s=0.5, **SIX),)),
             Reason(Cause.EXPIRY, LIKELY),
-            id="silent for a default session",
+            id="killed under a session of 6 s, of which a commit shortened the silence",
+        ),
+        pytest.param(
+            EpochChange(left=(silence(quiet_s=70.0, since_commit_s=60.0, gap_s=0.5, **SIX),)),
+            Reason(Cause.DEPARTURE, AMBIGUOUS),
+            id="silent for ten sessions: it had heartbeats all the time",
+        ),
+        pytest.param(
+            EpochChange(left=(silence(quiet_s=2.0, sure=False),)),
+            Reason(Cause.LEAVE, LIKELY),
+            id="the session was asked for later",
         ),
         pytest.param(EpochChange(left=(RECENT,)), Reason(Cause.LEAVE), id="session known"),
         pytest.param(

@@ -37,7 +37,6 @@ class Namespace:
         self._open: list[LeaseStore] = []
 
     def manager(self, user: str = ADMIN) -> LeaseStore:
-        """As `user`."""
         api = self.server.api(self.name, user)
         return self._kept(
             LeaseStore.for_manager(api, cluster="main", clock=SystemClock(), lease=30.0)
@@ -64,7 +63,6 @@ class Namespace:
         return store
 
     def close(self) -> None:
-        """All stores."""
         for store in self._open:
             store.close()
 

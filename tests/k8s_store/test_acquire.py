@@ -7,11 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.errors import Unreachable
-from fleet.kubernetes.client.calls import LEASE
-from fleet.kubernetes.leases import lease_objects as objects
-from fleet.slots import Gate, Handover, Phase, Slot, acquire
-from fleet.slots.backend import Kind
+from fleet.slots import Gate, Phase, Slot, acquire
 from tests.k8s_store.conftest import requests_of
 
 pytestmark = pytest.mark.kubernetes
@@ -42,38 +38,6 @@ def take(store, number: int, worker: str, revision: str = "new") -> Slot | None:
     return store.take(seen, worker=worker, revision=revision, spark_session=f"s-{worker}")
 
 
-def test_of_many_threads_of_a_new_revision_one_takes_a_slot(place):
-    """Each reaches for another slot of the old revision at the same moment, ten times over."""
-    slots = 4
-    manager = opened(place, slots)
-    workers = [place.worker("new", slots=slots) for _ in range(slots)]
-    for turn in range(10):
-        barrier = threading.Barrier(slots)
-        won: list[Slot] = []
-
-        def race(number: int, turn: int = turn, barrier=barrier, won=won) -> None:
-            store = workers[number]
-            barrier.wait()
-            held = take(store, number, f"new-{number}-{turn}")
-            if held is not None:
-                won.append(held)
-
-        threads = [threading.Thread(target=race, args=(n,)) for n in range(slots)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(won) == 1, f"turn {turn}"
-        (held,) = won
-        assert manager.release(held, clean=True)
-        old = manager.take(
-            manager.slots(GROUP)[held.number], worker="old", revision="old", spark_session=None
-        )
-        let_go(manager, old)
-        for store in workers:
-            wait_until(lambda store=store: store.slots(GROUP) == manager.slots(GROUP))
-
-
 def wait_until(is_so, seconds: float = 5.0) -> None:
     """Poll."""
     deadline = time.monotonic() + seconds
@@ -82,47 +46,8 @@ def wait_until(is_so, seconds: float = 5.0) -> None:
         time.sleep(0.01)
 
 
-def test_the_second_slot_follows_the_first_that_is_active(place):
-    """With claims left behind by the trials of several revisions."""
-    opened(place, 3)
-    one, two = place.worker("new", slots=3), place.worker("new", slots=3)
-    first = take(one, 0, "new-0")
-    assert first is not None
-    assert take(two, 1, "new-1") is None
-    assert one.renew(replace(first, phase=Phase.ACTIVE)) is not None
-    wait_until(lambda: two.slots(GROUP)[0].phase is Phase.ACTIVE)
-    assert take(two, 1, "new-1") is not None
-    newest = place.worker("newest", slots=3)
-    assert take(newest, 2, "newest-2", "newest") is not None
-    record = newest.leases.gate_lease(GROUP, fresh=True).record
-    assert set(record.trials) == {"newest"}, "used claims go with the next one"
-
-
 class Interrupted(Exception):
     """The process ended at this line."""
-
-
-def test_a_taker_that_dies_with_a_claim_delays_its_revision_only(place, monkeypatch):
-    """Its claim is replaced after two seconds; where it only slept, it gives its slot back."""
-    monkeypatch.setattr(acquire, "CLAIM_PATIENCE", 0.3)
-    opened(place, 2)
-    slow, other = place.worker("new", slots=2), place.worker("new", slots=2)
-    swap, won = slow.leases.shelf.swap, []
-
-    def sleeps(wanted):
-        if wanted["metadata"]["name"] == place.names.slot(0):
-            monkeypatch.undo()
-            monkeypatch.setattr(acquire, "CLAIM_PATIENCE", 0.3)
-            assert take(other, 1, "new-1") is None, "claimed by another, who may still write"
-            time.sleep(0.35)
-            won.append(take(other, 1, "new-1"))
-        return swap(wanted)
-
-    monkeypatch.setattr(slow.leases.shelf, "swap", sleeps)
-    assert take(slow, 0, "new-0") is None
-    assert won[0] is not None
-    wait_until(lambda: [s.holder for s in other.slots(GROUP)] == [None, "new-1"])
-    assert take(slow, 0, "new-0") is None, "on trial"
 
 
 def dying_at(store, request_number: int, *, after: bool):
@@ -178,56 +103,6 @@ def test_at_whatever_request_a_taker_dies_the_next_one_understands(place, monkey
     pytest.fail("a take needs less than twenty requests")
 
 
-@pytest.mark.parametrize(
-    "shut",
-    [
-        pytest.param({"open": frozenset({1})}, id="closed"),
-        pytest.param({"leaving": frozenset({0})}, id="leaving"),
-        pytest.param({"quarantined": frozenset({0})}, id="quarantined"),
-        pytest.param({"handover": {0: Handover(token=1, revision="x")}}, id="pinned"),
-    ],
-)
-def test_a_gate_that_shuts_in_the_middle_gets_its_slot_back(place, monkeypatch, shut):
-    """The taker had read an open gate and written itself into the slot: it gets None."""
-    manager = opened(place, 2)
-    worker = place.worker("old", slots=2)
-    before = worker.slots(GROUP)[0]
-    swap = worker.leases.shelf.swap
-
-    def overtaken(wanted):
-        stored = swap(wanted)
-        monkeypatch.undo()
-        assert manager.slots(GROUP)[0].holder == "late", "for a moment it is written there"
-        assert manager.write_gate(replace(manager.gate(GROUP), **shut))
-        return stored
-
-    monkeypatch.setattr(worker.leases.shelf, "swap", overtaken)
-    assert take(worker, 0, "late", "old") is None
-    (after, _) = manager.slots(GROUP)
-    assert after == replace(before, token=before.token + 1)
-
-
-def test_a_take_whose_answer_is_lost_is_given_back(place, monkeypatch):
-    """Nobody knows it held the slot, its taker least of all."""
-    manager = opened(place, 2)
-    worker = place.worker("old", slots=2)
-    read = worker.leases.read
-
-    def silent(key, *, fresh):
-        if fresh and key.kind is Kind.GATE:
-            raise Unreachable("no answer")
-        return read(key, fresh=fresh)
-
-    monkeypatch.setattr(worker.leases, "read", silent)
-    with pytest.raises(Unreachable):
-        take(worker, 0, "w", "old")
-    assert manager.slots(GROUP)[0].holder == "w"
-    monkeypatch.undo()
-    worker.settle()
-    assert (manager.slots(GROUP)[0].holder, manager.slots(GROUP)[0].clean) == (None, True)
-    assert take(worker, 0, "w", "old") is not None
-
-
 def test_a_take_costs_two_requests(place):
     """And a look none: what stands in the view is enough to begin with."""
     opened(place, 2)
@@ -240,31 +115,3 @@ def test_a_take_costs_two_requests(place):
     assert worker.slots(GROUP)
     assert worker.gate(GROUP)
     assert asked == []
-
-
-def test_a_slots_lease_shows_its_holder_to_kubectl(place):
-    """Holder, transitions and times stand where Kubernetes looks for them."""
-    opened(place, 1)
-    worker = place.worker("old", slots=1)
-    held = take(worker, 0, "w", "old")
-    assert held is not None
-    spec = worker.leases.calls.get(LEASE, place.names.slot(0))["spec"]
-    assert spec["holderIdentity"] == "w"
-    assert spec["leaseTransitions"] == held.token == 2
-    assert spec["leaseDurationSeconds"] == 30
-    assert spec["renewTime"].endswith("Z")
-    assert objects.annotation(worker.leases.calls.get(LEASE, place.names.gate), objects.GATE)
-
-
-def test_who_was_asked_to_go_takes_nothing(place):
-    """Its pod lives on until it can be removed; one that is gone is forgotten."""
-    manager = opened(place, 2)
-    store = place.worker("old", slots=2)
-    manager.retire(GROUP, ["pod-a", "pod-b"], there=["pod-a", "pod-b", "pod-c"])
-    wait_until(lambda: take(store, 0, "pod-a", "old") is None)
-    seen = manager.gate(GROUP)
-    assert manager.write_gate(seen) is not None
-    assert take(manager, 0, "pod-b", "old") is None
-    assert take(store, 0, "pod-c", "old") is not None
-    manager.retire(GROUP, [], there=["pod-c"])
-    assert manager.leases.gate_lease(GROUP, fresh=True).record.going == frozenset()

@@ -1,4 +1,7 @@
-"""The rules of a take, request by request, on a server in memory and a clock that is set."""
+"""A take request by request, on a server in memory and a clock that is set.
+
+Who may take at all is the store's own and asked of every store in tests/slots.
+"""
 
 from dataclasses import replace
 
@@ -48,7 +51,6 @@ class Place:
         assert self.manager.write_gate(replace(gate, **fields)) is not None
 
     def slot(self, number: int) -> Slot:
-        """As stored."""
         return next(s for s in self.manager.slots(GROUP) if s.number == number)
 
     def take(self, number: int, worker: str = "w", revision: str = "new") -> Slot | None:
@@ -72,57 +74,15 @@ def place() -> Place:
     return Place()
 
 
-def test_a_taken_slot(place):
-    """Another token, not clean, nothing of the former holder's batches; its member id stays."""
-    before = place.slot(0)
-    held = place.take(0)
-    assert held is not None
-    assert (held.holder, held.token, held.phase) == ("w", before.token + 1, Phase.JOINING)
-    assert (held.clean, held.batches, held.error) == (False, 0, None)
-    assert (held.revision, held.spark_session) == ("new", "s-w")
-    assert place.slot(0) == held
-
-
-def test_the_session_of_an_unclean_holder_stays_named(place):
-    """Until it was ended: the taker may die before."""
-    lost = place.hold(0, "gone", "old")
-    assert place.manager.release(lost, clean=False)
-    held = place.take(0, revision="old")
-    assert held is not None
-    assert held.spark_session == "s-gone"
-
-
-@pytest.mark.parametrize(
-    "gate",
-    [
-        pytest.param({"open": frozenset({1, 2})}, id="closed"),
-        pytest.param({"leaving": frozenset({0})}, id="leaving"),
-        pytest.param({"quarantined": frozenset({0})}, id="quarantined"),
-        pytest.param({"handover": {0: Handover(token=1, revision="old")}}, id="pinned"),
-    ],
-)
-def test_the_gate_decides(place, gate):
-    """And the slot is as it was."""
-    place.write(**gate)
-    before = place.slot(0)
-    assert place.take(0) is None
-    assert place.slot(0) == before
-
-
 def test_who_was_asked_to_go_takes_nothing(place):
-    """Its pod lives until it is removed."""
-    place.manager.retire(GROUP, ["w"], there=["w"])
+    """Its pod lives until it is removed; one that is gone is forgotten."""
+    place.manager.retire(GROUP, ["w", "gone"], there=["w", "gone", "another"])
     assert place.take(0) is None
+    place.write()
+    assert place.take(1, "gone") is None
     assert place.take(0, "another") is not None
-
-
-def test_a_slot_that_moved_is_not_taken(place):
-    """A renewal between look and take keeps it; so does another holder."""
-    held = place.hold(0, "living", "old")
-    stale = replace(held, counter=held.counter - 1)
-    store = place.worker("old")
-    assert store.take(stale, worker="w", revision="old", spark_session=None) is None
-    assert store.take(held, worker="w", revision="old", spark_session=None) is not None
+    place.manager.retire(GROUP, [], there=["another"])
+    assert place.manager.leases.gate_lease(GROUP, fresh=True).record.going == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -180,25 +140,6 @@ def test_a_take_whose_answer_was_lost_is_looked_for(place):
     assert place.slot(1) == replace(seen, token=seen.token + 1)
 
 
-def test_an_unproven_revision_gets_one_slot(place):
-    """Whichever standbys reach for which: the second follows the first that works."""
-    first = place.take(0, "a")
-    assert first is not None
-    assert place.take(1, "b") is None
-    failing = place.manager.renew(replace(first, phase=Phase.ACTIVE, error="no"))
-    assert failing is not None
-    assert place.take(1, "b") is None, "active, with an error and without a batch"
-    assert place.manager.renew(replace(failing, error=None, batches=1)) is not None
-    assert place.take(1, "b") is not None
-
-
-def test_a_pinned_slot_needs_no_trial(place):
-    """A managed roll decides itself."""
-    assert place.take(0, "a") is not None
-    place.write(handover={1: Handover(token=1, revision="new")})
-    assert place.take(1, "b") is not None
-
-
 class Died(Exception):
     """The taker, between two of its requests."""
 
@@ -243,34 +184,18 @@ def test_a_claim_that_was_used_is_over(place):
     assert place.take(1, "b") is not None
 
 
+def test_used_claims_go_with_the_next_one(place):
+    """Else the gate would grow with every revision."""
+    place.hold(0, "a", "new")
+    assert place.take(1, "b", "newer") is not None
+    trials = place.manager.leases.gate_lease(GROUP, fresh=True).record.trials
+    assert set(trials) == {"newer"}
+
+
 def test_others_claims_stay_others(place):
     """One revision's claim says nothing of another's."""
     claimed(place)
     assert place.take(1, "c", "newer") is not None
-
-
-def test_a_clear_and_a_renewal_are_of_the_holder_seen(place):
-    """A stale one changes nothing."""
-    held = place.hold(0, "a", "old")
-    assert not place.manager.clear(replace(held, token=held.token - 1))
-    assert place.manager.renew(replace(held, token=held.token - 1)) is None
-    assert place.manager.renew(replace(held, holder="b")) is None
-    assert not place.manager.release(replace(held, token=held.token - 1), clean=True)
-    assert place.slot(0).holder == "a"
-    closed = place.manager.renew(replace(held, phase=Phase.CLOSED, member_id="m"))
-    assert closed is not None
-    assert place.manager.release(closed, clean=True)
-    assert (place.slot(0).phase, place.slot(0).member_id) == (Phase.CLOSED, "m")
-    assert place.manager.clear(place.slot(0))
-    assert (place.slot(0).phase, place.slot(0).revision) == (Phase.FREE, None)
-
-
-def test_a_gate_is_written_on_what_was_seen(place):
-    """Two writers that saw one version: one is told None."""
-    seen = place.manager.gate(GROUP)
-    assert place.manager.write_gate(replace(seen, open=frozenset({0}))) is not None
-    assert place.manager.write_gate(replace(seen, open=frozenset({1}))) is None
-    assert place.manager.gate(GROUP).open == {0}
 
 
 def test_a_lease_that_is_not_there_is_no_loss(place):

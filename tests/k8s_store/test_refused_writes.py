@@ -10,9 +10,10 @@ import pytest
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.kubernetes.leases.store_roles import Rule, worker_rules
-from fleet.slots import Gate, WorkerReport
-from fleet.worker.events import Events
+from fleet.slots import Gate
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
+from tests.support.batch_parts import events_of
+from tests.support.slot_records import report_of
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -83,17 +84,7 @@ class Standby:
     def _once(self) -> None:
         if time.monotonic() - self._reported_at > LEASE_SECONDS / 3:
             self._reported_at = time.monotonic()
-            self.store.report(
-                WorkerReport(
-                    worker="s",
-                    group=GROUP,
-                    revision="r1",
-                    phase="standby",
-                    slot=None,
-                    counter=int(self._reported_at),
-                    http_port=None,
-                )
-            )
+            self.store.report(report_of("s", GROUP, counter=int(self._reported_at)))
         self.looker.look()
         for seen in self.looker.takeable(worker="s", revision="r1", since=0.0):
             taken = self.store.take(seen, worker="s", revision="r1", spark_session=None)
@@ -118,7 +109,7 @@ def test_refused_writes_make_nobody_a_taker(place, refused):
         fields=dict,
         after=lambda: None,
         clock=clock,
-        events=Events(worker="w", clock=clock, environ={}),
+        events=events_of("w", clock),
     )
     standby = Standby(place)
     standby.live(LEASE_SECONDS / 3)

@@ -29,11 +29,9 @@ class Place:
         self.calls.create(blank(LEASE, GATE, NAMES))
 
     def write(self, value: str) -> None:
-        """By somebody else."""
         self.server.put(annotate(self.server.get(LEASE, GATE), {"fleet/x": value}))
 
     def written(self) -> str | None:
-        """As stored."""
         return annotation(self.server.get(LEASE, GATE), "fleet/x")
 
     def writes(self) -> int:

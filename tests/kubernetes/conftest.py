@@ -20,11 +20,7 @@ def control_plane(kube_api: KubeApi, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def pod_shop(
-    kube: Any,
-    kube_broker: Any,
-    namespace: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kube: Any, kube_broker: Any, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., PodShop]]:
     """Makes workshops whose workers are pods of one namespace; at the end nothing of them runs."""
     from tests.support.kube import QUICK_JVM, image

@@ -16,7 +16,7 @@ from fleet.errors import Refused
 from fleet.manager.cycle import Fleet
 from fleet.model import StepKind
 from fleet.slots import ChangeState
-from tests.support.kafka_tools import generations
+from tests.support.kafka_tools import rebalances
 from tests.support.workshop import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.broker, pytest.mark.timeout(300)]
@@ -81,10 +81,7 @@ def found(file: Path, bootstrap: str, namespace: str) -> dict[str, str | None]:
 
 @pytest.mark.parametrize(
     "static",
-    [
-        pytest.param(True, id="static"),
-        pytest.param(False, id="dynamic", marks=pytest.mark.long),
-    ],
+    [pytest.param(True, id="static"), pytest.param(False, id="dynamic", marks=pytest.mark.long)],
 )
 def test_three_become_one_and_two(
     request: pytest.FixtureRequest, kube: Any, kube_broker: Any, tmp_path: Path, static: bool
@@ -111,7 +108,7 @@ def test_three_become_one_and_two(
     declare()
 
     def recorded() -> int:
-        return len({g for g in generations(kube_broker.broker, group) if g > 0})
+        return rebalances(kube_broker.broker, group)
 
     with Fleet.open(config, home=tmp_path) as fleet:
 

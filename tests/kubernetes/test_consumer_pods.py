@@ -96,7 +96,7 @@ def test_roll_down_and_up(
     """A roll of 4 costs nothing, -3 one assignment and just the drained pods, +3 two at most."""
     with consumers(kube, kube_broker, tmp_path, unique, slots=SLOTS) as ground:
         old = set(ground.pods())
-        ground.new_code(2)
+        ground.shop.new_code()
         with ground.costs() as cost:
             as_planned(ground.apply(), StepKind.ROLL)
             ground.serve()

@@ -46,7 +46,6 @@ class Parts:
         self.kube, self.namespace, self.group = kube, namespace, group
 
     def pod(self, app: str) -> Any:
-        """A part's pod."""
         pods = self.kube.core.list_namespaced_pod(
             self.namespace, label_selector=f"app.kubernetes.io/name={app}"
         )

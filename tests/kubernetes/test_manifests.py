@@ -203,10 +203,7 @@ def objects_of(folder: Path) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("folder", "parts"),
-    [
-        ("base", ("workers", "network", "exporter", "manager")),
-        ("monitoring", ("monitoring",)),
-    ],
+    [("base", ("workers", "network", "exporter", "manager")), ("monitoring", ("monitoring",))],
 )
 def test_the_kustomize_base_is_what_is_rendered(
     capsys: pytest.CaptureFixture[str], folder: str, parts: tuple[str, ...]

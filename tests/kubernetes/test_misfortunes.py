@@ -121,21 +121,21 @@ def test_an_image_that_is_not_there(ground: Ground) -> None:
 
 def test_an_entrypoint_that_cannot_be_imported(ground: Ground) -> None:
     """Its pods crash again and again: nothing was handed over, the last words are told."""
-    job = ground.shop.code / f"{ground.shop.module}.py"
+    job = ground.shop.code
     good = job.read_text()
     held = {n: s.token for n, s in ground.slots().items()}
-    ground.shop.write_job(f"import no_such_module\n{good}")
+    ground.shop.write_code(f"import no_such_module\n{good}")
     try:
         why = rolled_back(ground)
     finally:
-        ground.shop.write_job(good)
+        ground.shop.write_code(good)
     assert "no_such_module" in why
     assert {n: s.token for n, s in ground.slots().items()} == held
 
 
 def test_an_entrypoint_that_raises_on_every_batch(ground: Ground) -> None:
     """One slot gets it, the canary; it goes back, and all other partitions go on meanwhile."""
-    job = ground.shop.code / f"{ground.shop.module}.py"
+    job = ground.shop.code
     good = job.read_text()
     held = {n: s.token for n, s in ground.slots().items()}
     broken = good.replace(
@@ -143,21 +143,21 @@ def test_an_entrypoint_that_raises_on_every_batch(ground: Ground) -> None:
         '    if not context.warm:\n        raise ValueError("broken on purpose")\n',
     )
     assert broken != good
-    ground.shop.write_job(broken)
+    ground.shop.write_code(broken)
     try:
         why = rolled_back(ground)
     finally:
-        ground.shop.write_job(good)
+        ground.shop.write_code(good)
     assert "broken on purpose" in why
     taken = [n for n, s in ground.slots().items() if s.token > held[n]]
     assert len(taken) == 1, "one slot was handed over and back"
 
 
-@pytest.mark.parametrize(("moment", "version"), [("canary: slot", 2), ("slot 1 runs", 3)])
-def test_a_killed_manager_of_a_roll(ground: Ground, moment: str, version: int) -> None:
+@pytest.mark.parametrize("moment", ["canary: slot", "slot 1 runs"])
+def test_a_killed_manager_of_a_roll(ground: Ground, moment: str) -> None:
     """The next one finishes it: 0 rebalances over both, every slot on new pods."""
     old = set(ground.pods())
-    ground.new_code(version)
+    ground.shop.new_code()
     with ground.costs() as cost:
         roll = ground.manager("apply", ground.shop.group)
         ground.killed(roll, lambda: moment in ground.said())

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from fleet.config.settings import WorkerSettings
-from fleet.config.spec import FleetSpec
+from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.store_roles import reader_rules, worker_rules
 from fleet.kubernetes.manifests.deployment_objects import (
     MOST_CODE,
     budget,
@@ -18,46 +19,23 @@ from fleet.kubernetes.manifests.deployment_objects import (
     leases,
     settings_map,
 )
-from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds
+from fleet.kubernetes.manifests.pod_lifecycle import grace_seconds, probes
 from fleet.kubernetes.manifests.spark_objects import spark_objects
+from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, group_spec, settings_of
 
 REVISION = "0123456789"
 
 
 def fleet(*groups: str, runtime: dict[str, Any] | None = None, **keys: Any) -> FleetSpec:
     """A file with these groups on Kubernetes."""
-    worker = {"entrypoint": "fleet.demo.orders:process", "protocol": "classic"}
-    worker.update(keys.pop("worker", {}))
-    return FleetSpec.model_validate(
-        {
-            "cluster": {"name": "main", "bootstrap_servers": "kafka:9092"},
-            "fleets": [
-                {
-                    "group": group,
-                    "topics": ["orders"],
-                    "worker": worker,
-                    "runtime": {
-                        "kind": "kubernetes",
-                        "namespace": "fleets",
-                        "image": "fleet:1",
-                        **(runtime or {}),
-                    },
-                    **keys,
-                }
-                for group in groups or ("orders",)
-            ],
-        }
-    )
+    place = {**ON_KUBERNETES, **(runtime or {})}
+    return fleet_spec(*(declaration(g, runtime=place, **keys) for g in groups or ("orders",)))
 
 
 def settings(spec: FleetSpec, number: int = 0) -> WorkerSettings:
     """What a revision of its first group starts from."""
-    return WorkerSettings(
-        cluster=spec.cluster,
-        bootstrap_servers=spec.cluster.bootstrap_servers,
-        group=spec.fleets[number],
-        revision=REVISION,
-    )
+    where = {"cluster": spec.cluster, "bootstrap": spec.cluster.bootstrap_servers}
+    return settings_of(spec.fleets[number], revision=REVISION, **where)
 
 
 def pod(spec: FleetSpec) -> dict[str, Any]:
@@ -212,3 +190,79 @@ def test_fleets_share_one_spark_server_or_say_that_they_cannot() -> None:
     raw["fleets"][1]["runtime"]["spark"]["memory"] = "4g"
     with pytest.raises(ConfigError, match="share one Spark server"):
         spark_objects(FleetSpec.model_validate(raw))
+
+
+# --- what a pod is given to end, from the spec alone ------------------------------------------
+
+
+def group(*, drain: str = "30s", lease: str = "30s", poll: str = "5m") -> GroupSpec:
+    runtime = {**ON_KUBERNETES, "lease": lease}
+    terms = {"max_poll_interval": poll}
+    return group_spec(worker=terms, rollout={"drain_timeout": drain}, runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("drain", "lease", "expected"),
+    [
+        pytest.param("30s", "30s", 75, id="as shipped"),
+        pytest.param("1.5s", "10s", 27, id="rounded up"),
+        pytest.param("225s", "60s", 300, id="just fits"),
+    ],
+)
+def test_the_grace_holds_a_drain_and_the_last_writes(drain: str, lease: str, expected: int):
+    """drain_timeout + lease + 15 s, in whole seconds."""
+    assert grace_seconds(group(drain=drain, lease=lease)) == expected
+
+
+def test_a_grace_beyond_the_poll_interval_is_refused():
+    """The sentence names the values and what to change."""
+    with pytest.raises(ConfigError, match=r"up to 301 s to end .*max_poll_interval 300s: shorten"):
+        grace_seconds(group(drain="226s", lease="60s"))
+
+
+def test_other_peoples_consumers_have_no_pods_of_ours():
+    """A group without a worker is refused by name."""
+    spec = group().model_copy(update={"worker": None})
+    with pytest.raises(ConfigError, match="orders declares no worker"):
+        grace_seconds(spec)
+
+
+def test_probes_ask_the_named_port():
+    """Each has a path of its own; a silent worker is restarted within 30 s."""
+    made = probes()
+    paths = {name: probe["httpGet"]["path"] for name, probe in made.items()}
+    assert paths == {
+        "startupProbe": "/startupz",
+        "readinessProbe": "/readyz",
+        "livenessProbe": "/livez",
+    }
+    assert {probe["httpGet"]["port"] for probe in made.values()} == {"http"}
+    live = made["livenessProbe"]
+    assert live["periodSeconds"] * live["failureThreshold"] == 30
+
+
+# --- A worker's Role allows what its slots need and no more; `tests/k8s_store` asks a real serve
+
+
+NAMES = ObjectNames("main", "orders")
+WRITES = {"create", "update", "patch", "delete", "deletecollection", "*"}
+
+
+def test_a_worker_writes_its_slots_and_reads_the_change() -> None:
+    """By name: another group's Leases are nobody's to read."""
+    allowed: dict[tuple[str, str], set[str]] = {}
+    for rule in worker_rules(NAMES, slots=2):
+        for kind in rule["resources"]:
+            for name in rule["resourceNames"]:
+                allowed.setdefault((kind, name), set()).update(rule["verbs"])
+    leases = {name for kind, name in allowed if kind == "leases"}
+    assert leases == {NAMES.gate, NAMES.slot(0), NAMES.slot(1), NAMES.change}
+    assert allowed["leases", NAMES.change] == {"get"}
+    assert allowed["leases", NAMES.gate] & WRITES == {"update"}
+    maps = {name: verbs for (kind, name), verbs in allowed.items() if kind == "configmaps"}
+    assert maps == {NAMES.crew: {"get", "patch"}, NAMES.marks: {"get", "patch"}}
+
+
+def test_a_reader_writes_nothing() -> None:
+    """Exporter, `fleet status`."""
+    assert not {verb for rule in reader_rules() for verb in rule["verbs"]} & WRITES

@@ -111,7 +111,7 @@ def test_an_older_release_is_driven(ground: Ground, older_image: str) -> None:
     assert cost.rebalances == 1
     assert first <= set(ground.pods())
 
-    ground.new_code(2)
+    ground.shop.new_code()
     with ground.costs() as cost:
         as_planned(ground.apply(SLOTS + 1), StepKind.ROLL)
         ground.serve(slots=SLOTS + 1)

@@ -12,11 +12,7 @@ NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 def pod(*, container: dict | None = None, **status: object) -> dict:
     """A pod made a minute ago, with this container."""
     conditions = [
-        {
-            "type": "PodScheduled",
-            "status": "True",
-            "lastTransitionTime": "2026-01-01T11:59:00Z",
-        }
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T11:59:00Z"}
     ]
     made = {"phase": "Running", "conditions": conditions, **status}
     if container is not None:

@@ -330,33 +330,6 @@ def test_a_workers_token_takes_its_own_slot_and_no_other(ground: Ground) -> None
         assert refused(problem)
 
 
-def test_a_workers_token_watches_by_name_only(ground: Ground) -> None:
-    """A list is allowed where its only selector is one named Lease."""
-    with ground.as_(WORKER) as worker:
-        path = worker._path("Lease")
-        by_name = [("fieldSelector", f"metadata.name={ORDERS.gate}")]
-        found = worker._call("GET", path, query=by_name)
-        assert found is not None
-        assert [each["metadata"]["name"] for each in found["items"]] == [ORDERS.gate]
-        for query in ([], [("fieldSelector", f"metadata.name={PAYMENTS.gate}")]):
-            with pytest.raises(FleetError) as problem:
-                worker._call("GET", path, query=query)
-            assert refused(problem)
-
-
-def test_a_workers_token_reads_no_secret_and_changes_no_deployment(ground: Ground) -> None:
-    """Tried for real."""
-    with ground.as_(WORKER) as worker:
-        for attempt in (
-            lambda: worker.find("Secret"),
-            lambda: worker.merge("Deployment", ORDERS.deployment, {"spec": {"replicas": 0}}),
-            lambda: worker.create(lease(worker.namespace, "one-more")),
-        ):
-            with pytest.raises(FleetError) as problem:
-                attempt()
-            assert refused(problem)
-
-
 def test_a_managers_token_gives_workers_their_role_and_nobody_more(ground: Ground) -> None:
     """Applying a fleet's Role again is its work; a Role with what it has not is an escalation."""
     wish = ManifestOptions(text="", parts=frozenset({"workers"}))
@@ -371,13 +344,4 @@ def test_a_managers_token_gives_workers_their_role_and_nobody_more(ground: Groun
         greedy = {**role, "rules": [*role["rules"], more]}
         with pytest.raises(FleetError) as problem:
             manager.apply(greedy)
-        assert refused(problem)
-
-
-def test_an_exporters_token_reads_slots_and_writes_none(ground: Ground) -> None:
-    """Tried for real."""
-    with ground.as_(EXPORTER) as exporter:
-        assert exporter.get("Lease", ORDERS.slot(0)) is not None
-        with pytest.raises(FleetError) as problem:
-            exporter.merge("Lease", ORDERS.slot(0), {"spec": {"holderIdentity": "me"}})
         assert refused(problem)

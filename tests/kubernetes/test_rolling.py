@@ -291,7 +291,6 @@ class Mortal(Api):
         return self._die(lambda: super(Mortal, self).apply(wanted))
 
     def merge(self, *words: Any, **keys: Any) -> Any:
-        """A write."""
         return self._die(lambda: super(Mortal, self).merge(*words, **keys))
 
 

@@ -120,11 +120,9 @@ class Yard:
         self.server.put(found)
 
     def pods(self) -> list[dict]:
-        """All, as stored."""
         return [o for (kind, _), o in sorted(self.server.objects.items()) if kind == "Pod"]
 
     def names(self) -> list[str]:
-        """Of all pods."""
         return [p["metadata"]["name"] for p in self.pods()]
 
     def replicas(self, hash_: str | None = None) -> int:

@@ -117,7 +117,6 @@ class Manager:
 
     @property
     def batch(self) -> client.BatchV1Api:
-        """Jobs."""
         return client.BatchV1Api(self.kube.api)
 
 

@@ -13,24 +13,15 @@ import pytest
 from fleet.dagster import asset_keys
 from fleet.model import StepKind, Verdict
 from fleet.slots import Change, ChangeState
-from tests.support.kafka_tools import generations
+from tests.support.kafka_tools import rebalances
 from tests.support.pod_shop import PodShop
 from tests.support.through_dagster import ran
 
-pytestmark = [
-    pytest.mark.kubernetes,
-    pytest.mark.broker,
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.broker, pytest.mark.timeout(600)]
 
 OpenShop = Callable[..., PodShop]
 SPARK = 1
 """Pods of the shared Spark server."""
-
-
-def recorded(shop: PodShop, broker: Any) -> int:
-    """Completed generations of the group, in its records."""
-    return len({g for g in generations(broker, shop.group) if g > 0})
 
 
 @pytest.fixture
@@ -82,8 +73,8 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
         assert first.state is ChangeState.DONE, first.sentence
         shop.rest(4)
 
-        before, old = recorded(shop, pod_broker), pods(shop)
-        shop.edit_job("VERSION = 1", "VERSION = 2")
+        before, old = rebalances(pod_broker, shop.group), pods(shop)
+        shop.new_code()
         with quota(kube, shop.namespace, len(old) + SPARK + 1):
             result = ran(shop)
             assert result.success, [e for e in result.all_events if e.is_step_failure]
@@ -96,7 +87,7 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
         assert rolled.state is ChangeState.DONE, rolled.sentence
         assert [s.kind for s in rolled.plan.steps] == [StepKind.ROLL]
         assert all(r.verdict is Verdict.EQUAL for r in rolled.receipts), rolled.receipts
-        assert recorded(shop, pod_broker) == before
+        assert rebalances(pod_broker, shop.group) == before
         assert not pods(shop) & old
         assert {s.revision for s in slots} == {rolled.plan.revision}
 
@@ -113,15 +104,14 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
 
         up = applied(shop, wanted=5)
         assert up.state is ChangeState.DONE, up.sentence
-        assert recorded(shop, pod_broker) == before + 1
+        assert rebalances(pod_broker, shop.group) == before + 1
         shop.rest(6)
 
         there, holders = pods(shop), held(shop)
         down = applied(shop, wanted=3)
         assert down.state is ChangeState.DONE, down.sentence
-        assert recorded(shop, pod_broker) == before + 2
+        assert rebalances(pod_broker, shop.group) == before + 2
         (leave,) = [s for s in down.plan.steps if s.kind is StepKind.LEAVE]
         shop.rest(4)
         assert there - pods(shop) == {holders[n] for n in leave.slots}, "exactly the drained pods"
-    shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet.clock import SystemClock
-from fleet.kubernetes.client.api import Api, Request, connect, transmit
+from fleet.clock import ManualClock, SystemClock
+from fleet.errors import Unreachable
+from fleet.kubernetes.client.api import LONGEST_WAIT, Api, Request, connect, transmit
+from fleet.kubernetes.leases.patient_store import PatientStore
 
 TOKEN = "a-token"
 
@@ -99,3 +101,65 @@ def test_a_connection_that_is_half_gone_is_noticed(
             assert made.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         finally:
             made.close()
+
+
+# --- A manager's store waits for a server that is away, and asks only once where that matters
+
+
+class Away:
+    """Answers, but not always."""
+
+    cluster = "main"
+
+    def __init__(self) -> None:
+        self.missing = 0
+        self.asked = 0
+
+    def gate(self, group: str) -> str:
+        self.asked += 1
+        if self.missing:
+            self.missing -= 1
+            raise Unreachable("nobody answers")
+        return group
+
+    begin = gate
+
+
+def patient(inner: Away) -> Any:
+    """With a clock that waits at once."""
+    return PatientStore(inner, clock=ManualClock())  # type: ignore[arg-type]
+
+
+def test_a_server_that_answered_once_is_waited_for() -> None:
+    """But one that never did is told at once: the address is wrong, most likely."""
+    inner = Away()
+    store = patient(inner)
+    inner.missing = 1
+    with pytest.raises(Unreachable):
+        store.gate("orders")
+    assert store.gate("orders") == "orders"
+    inner.missing = 30
+    assert store.gate("orders") == "orders"
+    assert store.cluster == "main"
+
+
+def test_the_wait_ends() -> None:
+    """After an upgrade's time somebody has to hear of it."""
+    inner = Away()
+    store = patient(inner)
+    store.gate("orders")
+    inner.missing = 10_000
+    with pytest.raises(Unreachable):
+        store.gate("orders")
+    assert inner.asked <= LONGEST_WAIT + 3
+
+
+def test_a_change_is_begun_once() -> None:
+    """Whether it was done has to be looked at."""
+    inner = Away()
+    store = patient(inner)
+    store.gate("orders")
+    inner.missing, inner.asked = 1, 0
+    with pytest.raises(Unreachable):
+        store.begin("orders")
+    assert inner.asked == 1

@@ -86,8 +86,7 @@ def kubectl(*arguments: str, stdin: str | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    "folder",
-    ["base", "monitoring", "overlays/small", "overlays/monitored", "overlays/postgres"],
+    "folder", ["base", "monitoring", "overlays/small", "overlays/monitored", "overlays/postgres"]
 )
 def test_kustomize_makes_what_the_server_takes(
     api: Api, kube_api: KubeApi, tmp_path: Path, folder: str

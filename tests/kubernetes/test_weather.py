@@ -63,13 +63,6 @@ def tokens(ground: Ground) -> dict[int, int]:
     return {number: slot.token for number, slot in ground.slots().items()}
 
 
-def version(ground: Ground) -> int:
-    """Of the code that is declared."""
-    text = (ground.shop.code / f"{ground.shop.module}.py").read_text()
-    (line,) = (line for line in text.splitlines() if line.startswith("VERSION = "))
-    return int(line.removeprefix("VERSION = "))
-
-
 @contextlib.contextmanager
 def read_only(ground: Ground) -> Iterator[None]:
     """The Role of the workers is one that may only read."""
@@ -119,7 +112,7 @@ def writes_refused(ground: Ground) -> None:
 def quota(ground: Ground) -> None:
     """New code needs a pod that is not admitted: it goes back, and rolls once there is room."""
     before = joined(ground), tokens(ground), set(ground.pods())
-    ground.new_code(version(ground) + 1)
+    ground.shop.new_code()
     with no_more_pods(ground):
         manager = ground.manager("apply", ground.shop.group)
         code = manager.wait(400)
@@ -139,7 +132,7 @@ def quota(ground: Ground) -> None:
 def brokers_away_in_a_roll(ground: Ground) -> None:
     """What is not done then is done after; nobody is let go with a batch in hand."""
     old = set(ground.pods())
-    ground.new_code(version(ground) + 1)
+    ground.shop.new_code()
     manager = ground.manager("apply", ground.shop.group)
     ground.shop.until(
         lambda: "canary: slot" in ground.said() or manager.poll() is not None, "the roll to begin"

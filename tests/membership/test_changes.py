@@ -1,8 +1,13 @@
 """What members cannot roll into is a step of its own, at its price [23], on a real broker."""
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
-from fleet.model import StepKind
+from fleet.commands.doctor.checks_fleet import topics as doctor_on_topics
+from fleet.errors import Refused
+from fleet.model import LagCase, StepKind
+from fleet.model.findings import Severity
+from fleet.slots import ChangeState
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
@@ -29,7 +34,6 @@ def test_another_topic(assignor, most, unique, open_shop, counting):
         costs = count.apply()
         assert costs[StepKind.ROLL] == [0]
         assert 1 <= costs[StepKind.REJOIN][0] <= most
-    shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)
 
 
@@ -48,9 +52,116 @@ def test_what_cannot_share_a_generation(unique, open_shop, counting):
         ):
             shop.declare(worker=change)
             assert count.apply() == STOPPED, change
-    shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)
 
 
 def _processed(shop, topic: str) -> int:
     return sum(e.last - e.first + 1 for e in shop.entries() if e.tp.topic == topic)
+
+
+# --- A revision that never gets warm has touched nothing, and leaves nothing behind -----------
+
+
+def test_code_that_cannot_start_goes_back(unique, open_shop, counting):
+    """The roll ends rolled back with the reason; the old workers never drained."""
+    shop = open_shop(f"cold-{unique}", assignor="range", heartbeat_interval="1s")
+    shop.create_topic(4)
+    count = counting(shop)
+    with shop.stream(rate=100):
+        count.apply()
+        shop.edit_job("VERSION = 1", "VERSION = {}['missing']")
+        before = count.recorded()
+        with shop.fleet() as fleet:
+            held = {s.number: (s.holder, s.token) for s in fleet.slots(shop.group) if s.holder}
+            change = fleet.apply(shop.group, actor="test", progress=shop.say)
+            assert change.state is ChangeState.ROLLED_BACK
+            assert "got warm" in change.sentence
+            assert "KeyError" in change.sentence
+            assert held == {
+                s.number: (s.holder, s.token) for s in fleet.slots(shop.group) if s.holder
+            }
+            new = change.plan.revision
+            shop.until(
+                lambda: all(w.revision != new for w in fleet.workers(shop.group)),
+                "its workers to be gone",
+            )
+        assert count.recorded() == before
+    assert shop.lost_and_twice() == (0, 0)
+
+
+# --- A topic grows under a fleet: picked up by its workers, then scaled for by the policy -----
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_partitions_are_picked_up_and_scaled_for(assignor, unique, open_shop, counting):
+    """The growth is one episode that no plan is charged for; the next plan opens slots for it."""
+    shop = open_shop(
+        f"grows-{unique}", assignor=assignor, metadata_refresh="1s", heartbeat_interval="1s"
+    )
+    shop.declare(scaling={"policy": "partitions", "per_worker": 2})
+    shop.create_topic(4)
+    count = counting(shop)
+    with shop.stream(rate=100):
+        assert count.apply() == {StepKind.OPEN: [1]}
+        before = count.recorded()
+        admin = AdminClient({"bootstrap.servers": shop.bootstrap})
+        admin.create_partitions([NewPartitions(shop.topic, 6)])[shop.topic].result(20)
+        shop.produce_to(shop.topic, 60)  # the stream's own producer learns of them much later
+        with shop.fleet() as fleet:
+
+            def owned() -> int:
+                group = fleet.snapshot([shop.group]).groups[shop.group]
+                return sum(len(m.partitions) for m in group.members)
+
+            shop.until(lambda: owned() == 6, "the new partitions to be owned")
+            plan = fleet.plan(shop.group)
+        assert [step.kind for step in plan.steps] == [StepKind.OPEN]
+        assert len(plan.steps[0].slots) == 1
+        grown = count.recorded() - before
+        print(f"growth cost {grown} rebalance(s) under {assignor}")
+        assert 1 <= grown <= 2
+        (up,) = count.apply()[StepKind.OPEN]
+        assert 1 <= up <= 2
+    assert shop.lost_and_twice() == (0, 0)
+
+
+# --- A fleet whose topics are a pattern: before anything matches, and as topics appear --------
+
+
+def test_topics_of_a_pattern(unique, open_shop, counting):
+    """Plan and doctor say that nothing matches; later topics count and show in the status."""
+    group = f"pattern-{unique}"
+    shop = open_shop(group, assignor="range", metadata_refresh="1s", heartbeat_interval="1s")
+    shop.declare(
+        topics=[f"^{group}-.*"], scaling={"policy": "partitions", "per_worker": 2, "up_after": "0s"}
+    )
+    with shop.fleet() as fleet:
+        plan = fleet.plan(group)
+        assert plan.empty
+        assert any("no topic matches" in note for note in plan.notes)
+        with pytest.raises(Refused, match="no topic matches"):
+            fleet.apply(group, wanted=2, actor="test")
+        (finding,) = doctor_on_topics(fleet, fleet.snapshot())
+        assert finding.level is Severity.WARN
+        assert "no topic matches" in finding.found
+    shop.create_topic(4)
+    count = counting(shop)
+    with shop.stream(rate=100):
+        assert count.apply() == {StepKind.OPEN: [1]}
+        late = shop.create_another("late", 2)
+        shop.produce_to(late, 100)
+        with shop.fleet() as fleet:
+
+            def read() -> bool:
+                seen = fleet.snapshot([group]).groups[group]
+                late_ones = [p for p in seen.partitions if p.tp.topic == late]
+                return len(late_ones) == 2 and all(
+                    p.lag == 0 and p.case is LagCase.OK for p in late_ones
+                )
+
+            shop.until(read, "the new topic to be read, and its lag to be known")
+            assert len(fleet.plan(group).steps[0].slots) == 1
+            (finding,) = doctor_on_topics(fleet, fleet.snapshot())
+            assert "2 topics with 6 partitions" in finding.found
+        assert count.apply() == {StepKind.OPEN: [1]}
+    assert shop.lost_and_twice() == (0, 0)

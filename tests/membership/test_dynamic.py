@@ -46,10 +46,9 @@ def test_roll_and_down(fleet_of, counting):
     count = counting(shop)
     with shop.stream(rate=100):
         assert count.apply() == {StepKind.OPEN: [1]}
-        shop.edit_job("VERSION = 1", "VERSION = 2")
+        shop.new_code()
         assert count.apply() == {StepKind.ROLL: [2]}
         assert count.apply(wanted=1) == {StepKind.LEAVE: [1]}
-    shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)
 
 
@@ -64,7 +63,7 @@ def test_four_rolled_with_more_and_less_room(assignor, width, fleet_of, counting
         count.apply()
         (up,) = count.apply(wanted=4)[StepKind.OPEN]
         assert 1 <= up <= MOST[assignor]
-        shop.edit_job("VERSION = 1", "VERSION = 2")
+        shop.new_code()
         waves = count.apply(wanted=4)[StepKind.ROLL]
         assert len(waves) == 4 // width
         assert all(2 <= cost <= 1 + MOST[assignor] for cost in waves)
@@ -72,7 +71,6 @@ def test_four_rolled_with_more_and_less_room(assignor, width, fleet_of, counting
         assert 1 <= up <= MOST[assignor]
         (down,) = count.apply(wanted=2)[StepKind.LEAVE]
         assert 1 <= down <= MOST[assignor]
-    shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)
 
 
@@ -100,7 +98,6 @@ def test_a_bad_first_wave_leaves_again(bad, costs, fleet_of, counting):
             assert fleet.gate(shop.group).open == held
             assert not fleet.gate(shop.group).handover
         assert count.recorded() - before in costs
-    shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)
 
 
@@ -126,7 +123,6 @@ def test_a_killed_member_is_evicted_by_its_taker(fleet_of, counting):
             shop.until(taken, "the slot to be taken")
             assert time.monotonic() - killed < 150, "not the session timeout of 180 s"
         assert count.recorded() - before <= 2
-    shop.await_drained()
     lost, _ = shop.lost_and_twice()
     assert lost == 0
 
@@ -154,5 +150,4 @@ def test_the_workers_complete_a_leave(fleet_of, counting):
                 "the members to close",
             )
         assert count.recorded() - before == 1
-    shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)

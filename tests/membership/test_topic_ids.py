@@ -63,7 +63,6 @@ class Broker:
         self.asked: list[dict[str, Future]] = []
 
     def ask(self, topics) -> dict[str, Future]:
-        """As Assigner.ask_ids."""
         self.asked.append({topic: Future() for topic in topics})
         return self.asked[-1]
 

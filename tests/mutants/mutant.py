@@ -1,5 +1,11 @@
-"""One planted fault, and the whole table of them."""
+"""One planted fault, and the whole table of them.
 
+A fault is written as the line that it changes, with the change in it as `git diff --word-diff`
+shows it: `return [-all-]{+any+}(done)`.
+"""
+
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +51,32 @@ _ADVICE = (
     "the code has changed: plant the same fault in what stands there now (tests/mutants/table_*.py,"
     " longer text where it is not alone), or take the fault out where the rule is no more"
 )
+
+
+_GONE = re.compile(r"\[-(.*?)-\]", re.DOTALL)
+_COME = re.compile(r"\{\+(.*?)\+\}", re.DOTALL)
+
+
+Place = tuple[str, tuple[str, ...]]
+"""A file, and the tests that have to notice its faults."""
+
+
+def faults(
+    places: Mapping[Place, Mapping[str, str]], *, judged: Mapping[str, str] | None = None
+) -> tuple[Mutant, ...]:
+    """Of each place: name → the code and its change. judged: name → why it may survive."""
+    return tuple(
+        Mutant(
+            name=name,
+            file=file,
+            old=_COME.sub("", _GONE.sub(r"\1", change)),
+            new=_COME.sub(r"\1", _GONE.sub("", change)),
+            tests=tests,
+            judged=(judged or {}).get(name, ""),
+        )
+        for (file, tests), changes in places.items()
+        for name, change in changes.items()
+    )
 
 
 def table() -> tuple[Mutant, ...]:

@@ -1,388 +1,112 @@
 """Faults in how a worker takes a slot, keeps it, gives it up, and leaves with others."""
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import faults
 
-_LEAVING = ("tests/worker/test_leave_completion.py", "tests/worker/test_leaving_dynamic.py")
+_LEAVING = ("tests/worker/test_leave_completion.py",)
 _LOOKING = ("tests/worker/test_looking.py",)
 _ELIGIBLE = (
     "tests/worker/test_eligibility.py",
     "tests/worker/test_revision_trial.py",
-    "tests/worker/test_first_right.py",
 )
 _HOLDING = ("tests/worker/test_slot_lease.py",)
-_TAKEOVER = ("tests/worker/test_takeover.py",)
+_TAKEOVER = ("tests/worker/test_consumer_protocol.py",)
 _TENURE = ("tests/worker/test_taking_over.py",)
 
-MUTANTS = (
-    # --- slots: who may take what --------------------------------------------------------
-    Mutant(
-        name="eligible-leaving-slot",
-        file="fleet/worker/slot/eligibility.py",
-        old="sorted(gate.open - gate.leaving - gate.quarantined)",
-        new="sorted(gate.open - gate.quarantined)",
-        tests=_ELIGIBLE,
-    ),
-    Mutant(
-        name="eligible-pin-ignored-after-a-lease",
-        file="fleet/worker/slot/eligibility.py",
-        old="        return pin.revision == revision\n",
-        new="        return waited or pin.revision == revision\n",
-        tests=_ELIGIBLE,
-    ),
-    Mutant(
-        name="eligible-failed-slot-again-at-once",
-        file="fleet/worker/slot/eligibility.py",
-        old="first = slot.revision != revision",
-        new="first = newest",
-        tests=_ELIGIBLE,
-    ),
-    Mutant(
-        name="eligible-trial-forgotten",
-        file="fleet/worker/slot/eligibility.py",
-        old="return (first or waited) and not on_trial(slots, slot, revision)",
-        new="return first or waited",
-        tests=_ELIGIBLE,
-    ),
-    Mutant(
-        name="eligible-handed-over-slot-taken-back",
-        file="fleet/worker/slot/eligibility.py",
-        old="and (slot.number not in handed or slot.number in waited)",
-        new="and (slot.number not in handed or newest)",
-        tests=_ELIGIBLE,
-    ),
-    Mutant(
-        name="eligible-roll-gives-free-slots-to-the-canary",
-        file="fleet/worker/slot/eligibility.py",
-        old="rolling = bool(gate.handover) and slot.revision is not None",
-        new="rolling = slot.number in gate.handover and slot.revision is not None",
-        tests=_ELIGIBLE,
-    ),
-    Mutant(
-        name="eligible-older-standby-outranks",
-        file="fleet/worker/slot/eligibility.py",
-        old="and (report.since or 0.0) > since",
-        new="and (report.since or 0.0) >= since",
-        tests=_ELIGIBLE,
-    ),
-    Mutant(
-        name="looker-dead-while-store-unknown",
-        file="fleet/worker/slot/slot_lease.py",
-        old="return frozenset() if old or known_for(self._store, now) < 0 else self._dead",
-        new="return frozenset() if old else self._dead",
-        tests=(*_LOOKING, *_HOLDING),
-    ),
-    Mutant(
-        name="looker-takes-while-store-silent",
-        file="fleet/worker/slot/slot_lease.py",
-        old="        if known_for(self._store, now) < 0:\n",
-        new="        if known_for(self._store, now) < -self._lease:\n",
-        tests=_LOOKING,
-    ),
-    Mutant(
-        name="looker-free-since-another-tenure",
-        file="fleet/worker/slot/slot_lease.py",
-        old="        self._free_since = {}\n        if handed:",
-        new="        if handed:",
-        tests=_LOOKING,
-    ),
-    Mutant(
-        name="looker-stale-forever",
-        file="fleet/worker/slot/slot_lease.py",
-        old="if seen == self._version and now - self._read_at < 1.0:",
-        new="if seen == self._version:",
-        tests=_HOLDING,
-    ),
-    # --- holding a slot -----------------------------------------------------------------------
-    Mutant(
-        name="holding-silent-store-is-a-loss",
-        file="fleet/worker/slot/slot_lease.py",
-        old='going on as long as Kafka has us as a member")\n                return True',
-        new='going on as long as Kafka has us as a member")\n                return False',
-        tests=_HOLDING,
-    ),
-    Mutant(
-        name="holding-lost-not-noticed",
-        file="fleet/worker/slot/slot_lease.py",
-        old='                self._lost = f"slot {self._slot.number} has another holder or token"\n',
-        new="",
-        tests=_HOLDING,
-    ),
-    Mutant(
-        name="holding-still-ours-by-memory",
-        file="fleet/worker/slot/slot_lease.py",
-        old="if self._clock.monotonic() - self._renewed_at < self._lease / 3:",
-        new="if self._clock.monotonic() - self._renewed_at < self._lease * 3:",
-        tests=_HOLDING,
-    ),
-    Mutant(
-        name="holding-slow-after-silence",
-        file="fleet/worker/slot/slot_lease.py",
-        old="self._pause = self._lease / 12",
-        new="self._pause = self._lease",
-        tests=_HOLDING,
-    ),
-    Mutant(
-        name="holding-released-unclean-as-clean",
-        file="fleet/worker/slot/slot_lease.py",
-        old="return self._store.release(self._slot, clean=clean)",
-        new="return self._store.release(self._slot, clean=True)",
-        tests=_HOLDING,
-    ),
-    Mutant(
-        name="holding-dynamic-member-id-kept",
-        file="fleet/worker/slot/slot_lease.py",
-        old="member = None if gone else self._slot.member_id",
-        new="member = self._slot.member_id",
-        tests=_HOLDING,
-    ),
-    Mutant(
-        name="holding-closed-for-a-leave-told-free",
-        file="fleet/worker/slot/slot_lease.py",
-        old="phase = Phase.CLOSED if closed else self._slot.phase",
-        new="phase = self._slot.phase",
-        tests=_HOLDING,
-    ),
-    Mutant(
-        name="holding-renews-after-abandon",
-        file="fleet/worker/slot/slot_lease.py",
-        old='        """Stop renewing, change nothing."""\n        self._stopped.set()\n',
-        new='        """Stop renewing, change nothing."""\n',
-        tests=_HOLDING,
-    ),
-    # --- taking over -----------------------------------------------------------------------
-    Mutant(
-        name="takeover-evicts-a-foreign-process",
-        file="fleet/worker/slot/takeover.py",
-        old="if found.member_id not in former.member_ids and found.client_id not in former.workers:",
-        new="if found.member_id not in former.member_ids and not found.client_id:",
-        tests=_TAKEOVER,
-    ),
-    Mutant(
-        name="takeover-names-the-oldest-member-id",
-        file="fleet/worker/slot/takeover.py",
-        old="tried = former.member_ids[-1:]",
-        new="tried = former.member_ids[:1]",
-        tests=_TAKEOVER,
-    ),
-    Mutant(
-        name="takeover-refused-leave-told-as-free",
-        file="fleet/worker/slot/takeover.py",
-        old="        except FleetError as error:\n            return str(error)\n        return why",
-        new="        except FleetError as error:\n            return str(error)\n        return None",
-        tests=_TAKEOVER,
-    ),
-    Mutant(
-        name="takeover-nobody-answers-told-as-free",
-        file="fleet/worker/slot/takeover.py",
-        old="        except FleetError as error:\n            return str(error)\n",
-        new="        except FleetError:\n            return None\n",
-        tests=_TAKEOVER,
-    ),
-    Mutant(
-        name="takeover-same-member-asked-again",
-        file="fleet/worker/slot/takeover.py",
-        old="if found.member_id not in tried:",
-        new="if found.member_id in tried:",
-        tests=_TAKEOVER,
-    ),
-    # --- one holder ------------------------------------------------------------------------
-    Mutant(
-        name="tenure-cure-skipped",
-        file="fleet/worker/slot/spark_cleanup.py",
-        old="if former is not None and not self.over:",
-        new="if former is not None and self.over:",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-cures-whoever-released-cleanly",
-        file="fleet/worker/slot/spark_cleanup.py",
-        old="self.over = seen.clean or former is None or former == ours",
-        new="self.over = former is None or former == ours",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-cures-its-own-session",
-        file="fleet/worker/slot/spark_cleanup.py",
-        old="self.over = seen.clean or former is None or former == ours",
-        new="self.over = seen.clean or former is None",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-lost-slot-goes-on-working",
-        file="fleet/worker/slot/slot_holder.py",
-        old="        if self._lease.lost is not None:\n            membership.abort()\n            return\n",
-        new="",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-frees-after-a-clean-release",
-        file="fleet/worker/slot/slot_holder.py",
-        old="if tools.protocol.exclusive and seen.holder is not None:",
-        new="if tools.protocol.exclusive:",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-frees-nobody",
-        file="fleet/worker/slot/slot_holder.py",
-        old="if tools.protocol.exclusive and seen.holder is not None:",
-        new="if tools.protocol.exclusive and seen.holder is None:",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-evicts-a-static-member",
-        file="fleet/worker/slot/slot_holder.py",
-        old="if seen.member_id is not None and not tools.is_static:",
-        new="if seen.member_id is not None:",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-handover-of-a-former-holder",
-        file="fleet/worker/slot/slot_holder.py",
-        old="if pin is not None and pin.token == token:",
-        new="if pin is not None:",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-rejoin-of-a-former-holder",
-        file="fleet/worker/slot/slot_holder.py",
-        old="if gate.rejoin.get(n) == token:",
-        new="if n in gate.rejoin:",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-closed-slot-held-on",
-        file="fleet/worker/slot/slot_holder.py",
-        old="if n not in gate.open or n in gate.quarantined:",
-        new="if n in gate.quarantined:",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-fenced-for-ever",
-        file="fleet/worker/slot/slot_holder.py",
-        old="if self._fenced_at is None or now - self._fenced_at > window:",
-        new="if self._fenced_at is None or now - self._fenced_at >= 0:",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-refused-for-ever",
-        file="fleet/worker/slot/slot_holder.py",
-        old="        if why is None and not again:\n",
-        new="        if why is None:\n",
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-fenced-without-asking-the-store",
-        file="fleet/worker/slot/slot_holder.py",
-        old='        if not self._lease.renew():\n            self._lease.abandon()\n            return 1, f"slot {self._number} has another holder (82)',
-        new='        if self._lease.lost is not None:\n            self._lease.abandon()\n            return 1, f"slot {self._number} has another holder (82)',
-        tests=_TENURE,
-    ),
-    Mutant(
-        name="tenure-gate-far-ahead-believed",
-        file="fleet/worker/slot/slot_holder.py",
-        old="open_at=min(tools.watcher.gate.open_at, tools.clock.now() + _LONGEST_WAIT),",
-        new="open_at=tools.watcher.gate.open_at,",
-        tests=_TENURE,
-    ),
-    # --- leaving together -------------------------------------------------------------------
-    Mutant(
-        name="completer-does-not-wait-for-the-actor",
-        file="fleet/worker/slot/leave_completion.py",
-        old="if not gate.leaving or not all_closed(gate, slots, dead) or not self._actor_silent(gate):",
-        new="if not gate.leaving or not all_closed(gate, slots, dead):",
-        tests=_LEAVING,
-    ),
-    Mutant(
-        name="completer-leaves-over-a-living-holder",
-        file="fleet/worker/slot/leave_completion.py",
-        old="        slot.holder is None or slot.number in dead or slot.phase is Phase.CLOSED\n",
-        new="        slot.phase in {Phase.DRAINED, Phase.CLOSED, Phase.FREE} or slot.holder is None\n",
-        tests=_LEAVING,
-    ),
-    Mutant(
-        name="completer-by-instance-id-alone",
-        file="fleet/worker/slot/leave_completion.py",
-        old="            (slot.instance_id() if self._static else None, slot.member_id)\n",
-        new='            (slot.instance_id() if self._static else None, "")\n',
-        tests=_LEAVING,
-    ),
-    Mutant(
-        name="completer-dynamic-members-by-instance-id",
-        file="fleet/worker/slot/leave_completion.py",
-        old="(slot.instance_id() if self._static else None, slot.member_id)",
-        new="(slot.instance_id(), slot.member_id)",
-        tests=_LEAVING,
-    ),
-    Mutant(
-        name="completer-refused-leave-taken-for-done",
-        file="fleet/worker/slot/leave_completion.py",
-        old='self._events.log_rarely(f"the leave of {named} was refused: {refusal}")\n                return False\n',
-        new='self._events.log_rarely(f"the leave of {named} was refused: {refusal}")\n',
-        tests=_LEAVING,
-    ),
-    Mutant(
-        name="completer-clears-a-living-holders-slot",
-        file="fleet/worker/slot/leave_completion.py",
-        old="            if slot.holder is None or slot.number in dead:  # a living one clears its own\n"
-        "                self._store.clear(slot)\n",
-        new="            self._store.clear(slot)\n",
-        tests=_LEAVING,
-    ),
-    Mutant(
-        name="completer-opens-what-left-again",
-        file="fleet/worker/slot/leave_completion.py",
-        old="replace(gate, open=gate.open - gate.leaving, leaving=frozenset())",
-        new="replace(gate, leaving=frozenset())",
-        tests=_LEAVING,
-    ),
-    Mutant(
-        name="completer-silent-store-counts-as-silent-actor",
-        file="fleet/worker/slot/leave_completion.py",
-        old="self._watch = LeaseWatch.over(store, group=group, lease=lease, clock=clock)",
-        new="self._watch = LeaseWatch(lease, None)",
-        tests=_LEAVING,
-    ),
-    Mutant(
-        name="leaving-first-drained-closes",
-        file="fleet/worker/slot/leave_completion.py",
-        old="    quiet = {Phase.DRAINED, Phase.CLOSED}\n    return all(",
-        new="    quiet = {Phase.DRAINED, Phase.CLOSED}\n    return any(",
-        tests=_LEAVING,
-    ),
-    # --- opening without a manager, trials ----------------------------------------------------
-    Mutant(
-        name="opening-before-enough-are-warm",
-        file="fleet/worker/slot/gate_opener.py",
-        old="if warm < asked.slots and waited < asked.after:",
-        new="if warm < 1 and waited < asked.after:",
-        tests=("tests/worker/test_gate_opener.py",),
-    ),
-    Mutant(
-        name="opening-over-a-written-gate",
-        file="fleet/worker/slot/gate_opener.py",
-        old="if gate.version != 0 or gate.open or asked is None",
-        new="if gate.open or asked is None",
-        tests=("tests/worker/test_gate_opener.py",),
-    ),
-    Mutant(
-        name="opening-counts-the-dead",
-        file="fleet/worker/slot/gate_opener.py",
-        old='            report.phase == "standby"\n            and not self._watch.expired(',
-        new='            report.phase == "standby"\n            or not self._watch.expired(',
-        tests=("tests/worker/test_gate_opener.py",),
-    ),
-    Mutant(
-        name="trial-proof-by-any-holder",
-        file="fleet/worker/revision_trial.py",
-        old="return any(slot.revision == revision and proven(slot) for slot in slots)",
-        new="return any(slot.revision == revision and slot.holder for slot in slots)",
-        tests=("tests/worker/test_revision_trial.py",),
-    ),
-    Mutant(
-        name="trial-failure-forgotten-at-rest",
-        file="fleet/worker/revision_trial.py",
-        old="if self._running and self._told is None:",
-        new="if self._running:",
-        tests=("tests/worker/test_revision_trial.py",),
-    ),
+MUTANTS = faults(
+    {
+        # --- slots: who may take what
+        ("fleet/worker/slot/eligibility.py", _ELIGIBLE): {
+            "eligible-leaving-slot": "sorted(gate.open - gate.[-leaving - gate.-]quarantined)",
+            "eligible-pin-ignored-after-a-lease": "return {+waited or +}pin.revision == revision",
+            "eligible-failed-slot-again-at-once": "first = [-slot.revision != revision-]{+newest+}",
+            "eligible-trial-forgotten": "return [-(-]first or waited[-) and not on_trial(slots, slot, revision)-]",
+            "eligible-handed-over-slot-taken-back": "and (slot.number not in handed or [-slot.number in waited-]{+newest+})",
+            "eligible-roll-gives-free-slots-to-the-canary": "rolling = [-bool(gate.handover)-]{+slot.number in gate.handover+} and slot.revision is not None",
+            "eligible-older-standby-outranks": "and (report.since or 0.0) >{+=+} since",
+        },
+        ("fleet/worker/slot/slot_lease.py", (*_LOOKING, *_HOLDING)): {
+            "looker-dead-while-store-unknown": "return frozenset() if old [-or known_for(self._store, now) < 0 -]else self._dead",
+        },
+        ("fleet/worker/slot/slot_lease.py", _LOOKING): {
+            "looker-takes-while-store-silent": "if known_for(self._store, now) < [-0-]{+-self._lease+}:",
+            "looker-free-since-another-tenure": """        [-self._free_since = {}
+        -]if handed:""",
+        },
+        ("fleet/worker/slot/slot_lease.py", _HOLDING): {
+            "looker-stale-forever": "if seen == self._version[- and now - self._read_at < 1.0-]:",
+            "holding-silent-store-is-a-loss": """going on as long as Kafka has us as a member")
+                return [-True-]{+False+}""",
+            "holding-lost-not-noticed": """[-                self._lost = f"slot {self._slot.number} has another holder or token"
+-]""",
+            "holding-still-ours-by-memory": "if self._clock.monotonic() - self._renewed_at < self._lease [-/-]{+*+} 3:",
+            "holding-slow-after-silence": "self._pause = self._lease[- / 12-]",
+            "holding-released-unclean-as-clean": "return self._store.release(self._slot, clean=[-clean-]{+True+})",
+            "holding-dynamic-member-id-kept": "member = [-None if gone else -]self._slot.member_id",
+            "holding-closed-for-a-leave-told-free": "phase = [-Phase.CLOSED if closed else -]self._slot.phase",
+            "holding-renews-after-abandon": """        \"""Stop renewing, change nothing.\"""[-
+        self._stopped.set()-]""",
+        },
+        # --- taking over
+        ("fleet/worker/slot/takeover.py", _TAKEOVER): {
+            "takeover-evicts-a-foreign-process": "if found.member_id not in former.member_ids and {+not +}found.client_id[- not in former.workers-]:",
+            "takeover-names-the-oldest-member-id": "tried = former.member_ids[[--1:-]{+:1+}]",
+            "takeover-refused-leave-told-as-free": """        except FleetError as error:
+            return str(error)
+        return [-why-]{+None+}""",
+            "takeover-nobody-answers-told-as-free": """        except FleetError[- as error:
+            return str(error)-]{+:
+            return None+}""",
+            "takeover-same-member-asked-again": "if found.member_id [-not -]in tried:",
+        },
+        # --- one holder
+        ("fleet/worker/slot/spark_cleanup.py", _TENURE): {
+            "tenure-cure-skipped": "if former is not None and [-not -]self.over:",
+            "tenure-cures-whoever-released-cleanly": "self.over = [-seen.clean or -]former is None or former == ours",
+            "tenure-cures-its-own-session": "self.over = seen.clean or former is None[- or former == ours-]",
+        },
+        ("fleet/worker/slot/slot_holder.py", _TENURE): {
+            "tenure-lost-slot-goes-on-working": """[-        if self._lease.lost is not None:
+            membership.abort()
+            return
+-]""",
+            "tenure-frees-after-a-clean-release": "if tools.protocol.exclusive[- and seen.holder is not None-]:",
+            "tenure-frees-nobody": "if tools.protocol.exclusive and seen.holder is [-not -]None:",
+            "tenure-evicts-a-static-member": "if seen.member_id is not None[- and not tools.is_static-]:",
+            "tenure-handover-of-a-former-holder": "if pin is not None[- and pin.token == token-]:",
+            "tenure-rejoin-of-a-former-holder": "if [-gate.rejoin.get(n) == token-]{+n in gate.rejoin+}:",
+            "tenure-closed-slot-held-on": "if n [-not in gate.open or n -]in gate.quarantined:",
+            "tenure-fenced-for-ever": "if self._fenced_at is None or now - self._fenced_at >[- window-]{+= 0+}:",
+            "tenure-refused-for-ever": "if why is None[- and not again-]:",
+            "tenure-fenced-without-asking-the-store": """        if [-not self._lease.renew()-]{+self._lease.lost is not None+}:
+            self._lease.abandon()
+            return 1, f"slot {self._number} has another holder (82)""",
+            "tenure-gate-far-ahead-believed": "open_at=[-min(-]tools.watcher.gate.open_at,[- tools.clock.now() + _LONGEST_WAIT),-]",
+        },
+        # --- leaving together
+        ("fleet/worker/slot/leave_completion.py", _LEAVING): {
+            "completer-does-not-wait-for-the-actor": "if not gate.leaving or not all_closed(gate, slots, dead)[- or not self._actor_silent(gate)-]:",
+            "completer-leaves-over-a-living-holder": "{+slot.phase in {Phase.DRAINED, Phase.CLOSED, Phase.FREE} or +}slot.holder is None[- or slot.number in dead or slot.phase is Phase.CLOSED-]",
+            "completer-by-instance-id-alone": '(slot.instance_id() if self._static else None, [-slot.member_id-]{+""+})',
+            "completer-dynamic-members-by-instance-id": "(slot.instance_id()[- if self._static else None-], slot.member_id)",
+            "completer-refused-leave-taken-for-done": """self._events.log_rarely(f"the leave of {named} was refused: {refusal}")[-
+                return False-]""",
+            "completer-clears-a-living-holders-slot": """            [-if slot.holder is None or slot.number in dead:  # a living one clears its own
+                -]self._store.clear(slot)""",
+            "completer-opens-what-left-again": "replace(gate, [-open=gate.open - gate.leaving, -]leaving=frozenset())",
+            "completer-silent-store-counts-as-silent-actor": "self._watch = LeaseWatch[-.over(store, group=group, lease=lease, clock=clock-]{+(lease, None+})",
+            "leaving-first-drained-closes": """    quiet = {Phase.DRAINED, Phase.CLOSED}
+    return [-all-]{+any+}(""",
+        },
+        # --- opening without a manager, trials
+        ("fleet/worker/slot/gate_opener.py", ("tests/worker/test_gate_opener.py",)): {
+            "opening-before-enough-are-warm": "if warm < [-asked.slots-]{+1+} and waited < asked.after:",
+            "opening-over-a-written-gate": "if gate.[-version != 0 or gate.-]open or asked is None",
+            "opening-counts-the-dead": """            report.phase == "standby"
+            [-and-]{+or+} not self._watch.expired(""",
+        },
+        ("fleet/worker/revision_trial.py", ("tests/worker/test_revision_trial.py",)): {
+            "trial-proof-by-any-holder": "return any(slot.revision == revision and [-proven(slot)-]{+slot.holder+} for slot in slots)",
+            "trial-failure-forgotten-at-rest": "if self._running[- and self._told is None-]:",
+        },
+    },
 )

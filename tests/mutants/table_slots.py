@@ -1,280 +1,87 @@
 """Faults in what slots are, and in the store that keeps them."""
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import faults
 
-_STORE = ("tests/slots/test_compare_and_set.py", "tests/slots/test_stale_actors.py")
+_STORE = ("tests/slots/test_compare_and_set.py",)
 _ORDERS = ("tests/slots/test_interleavings.py",)
 _EVIDENCE = ("tests/slots/test_evidence.py",)
 
-MUTANTS = (
-    Mutant(
-        name="slots-on-trial-proven-by-being-held",
-        file="fleet/slots/__init__.py",
-        old="return bool(mine) and not any(proven(s) or s.batches > 0 for s in mine)",
-        new="return bool(mine) and not any(s.holder for s in mine)",
-        tests=(*_STORE, "tests/worker/test_revision_trial.py"),
-    ),
-    Mutant(
-        name="slots-on-trial-for-its-own-slot",
-        file="fleet/slots/__init__.py",
-        old="if wanted.revision in {None, revision}:",
-        new="if wanted.revision is None:",
-        tests=(*_STORE, "tests/worker/test_revision_trial.py"),
-    ),
-    Mutant(
-        name="slots-proven-in-spite-of-an-error",
-        file="fleet/slots/__init__.py",
-        old="return slot.holder is not None and slot.phase is Phase.ACTIVE and well",
-        new="return slot.holder is not None and slot.phase is Phase.ACTIVE",
-        tests=("tests/worker/test_revision_trial.py", "tests/worker/test_first_right.py"),
-    ),
-    Mutant(
-        name="slots-spoiled-after-a-good-batch",
-        file="fleet/slots/__init__.py",
-        old="return slot.error is not None and slot.batches == 0",
-        new="return slot.error is not None",
-        tests=("tests/worker/test_revision_trial.py", "tests/worker/test_first_right.py"),
-    ),
-    # --- evidence of death ------------------------------------------------------------------
-    Mutant(
-        name="watch-first-look-counts-for-ever",
-        file="fleet/slots/evidence.py",
-        old="if seen is None or seen.mark != mark or gap:",
-        new="if seen is None or gap:",
-        tests=_EVIDENCE,
-    ),
-    Mutant(
-        name="watch-frozen-observer-concludes",
-        file="fleet/slots/evidence.py",
-        old="if seen is None or seen.mark != mark or gap:",
-        new="if seen is None or seen.mark != mark:",
-        tests=_EVIDENCE,
-    ),
-    Mutant(
-        name="watch-dead-at-half-a-lease",
-        file="fleet/slots/evidence.py",
-        old="        seen.expired = monotonic - seen.since >= self.duration\n",
-        new="        seen.expired = monotonic - seen.since >= self.duration / 2\n",
-        tests=_EVIDENCE,
-    ),
-    Mutant(
-        name="watch-own-writes-do-not-matter",
-        file="fleet/slots/evidence.py",
-        old="seen.since = monotonic if since is None else max(seen.since, since)",
-        new="seen.since = seen.since if since is None else max(seen.since, since)",
-        tests=_EVIDENCE,
-    ),
-    Mutant(
-        name="watch-refused-write-forgotten",
-        file="fleet/slots/evidence.py",
-        old="            if write.refused:\n                self._since = None\n",
-        new="            if write.refused:\n                pass\n",
-        tests=_EVIDENCE,
-    ),
-    Mutant(
-        name="watch-an-old-write-proves",
-        file="fleet/slots/evidence.py",
-        old="return self._since if now - self._through_at <= within else None",
-        new="return self._since",
-        tests=_EVIDENCE,
-    ),
-    Mutant(
-        name="watch-nobody-writes-so-nothing-is-tried",
-        file="fleet/slots/evidence.py",
-        old="        if writes.due(_REST * self.lease):\n",
-        new="        if writes.due(_REST * self.lease) and self.lease < 0:\n",
-        tests=_EVIDENCE,
-    ),
-    Mutant(
-        name="known-for-silence-is-knowledge",
-        file="fleet/slots/evidence.py",
-        old="return -1.0 if since is None else monotonic - since",
-        new="return math.inf if since is None else monotonic - since",
-        tests=("tests/worker/test_looking.py",),
-    ),
-    # --- how slots and changes move ---------------------------------------------------------
-    Mutant(
-        name="store-gate-written-over-a-newer-one",
-        file="fleet/slots/store.py",
-        old="if record.gate.version != gate.version:",
-        new="if record.gate.version < gate.version:",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-take-without-the-gate",
-        file="fleet/slots/transitions.py",
-        old="return number in gate.open - gate.leaving - gate.quarantined",
-        new="return number in gate.open - gate.quarantined",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-take-over-a-renewal",
-        file="fleet/slots/transitions.py",
-        old="return (stored.holder, stored.token, stored.counter) == (seen.holder, seen.token, seen.counter)",
-        new="return (stored.holder, stored.token) == (seen.holder, seen.token)",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-take-keeps-the-token",
-        file="fleet/slots/transitions.py",
-        old="        token=stored.token + 1,\n        phase=moved(stored, Event.TAKE),",
-        new="        token=stored.token,\n        phase=moved(stored, Event.TAKE),",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-take-marked-clean",
-        file="fleet/slots/transitions.py",
-        old="        clean=False,\n        batches=0,",
-        new="        batches=0,",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-take-forgets-the-unclean-session",
-        file="fleet/slots/transitions.py",
-        old="spark_session=spark_session if stored.clean else stored.spark_session,",
-        new="spark_session=spark_session,",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-renewal-by-name-alone",
-        file="fleet/slots/transitions.py",
-        old="return stored.holder is not None and (stored.holder, stored.token) == mine",
-        new="return stored.holder is not None and stored.holder == mine[0]",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-renewal-does-not-count",
-        file="fleet/slots/transitions.py",
-        old="        counter=stored.counter + 1,\n        phase=",
-        new="        counter=stored.counter,\n        phase=",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-release-forgets-the-member",
-        file="fleet/slots/transitions.py",
-        old="return replace(stored, holder=None, phase=moved(stored, Event.RELEASE), clean=clean)",
-        new="return replace(\n        stored, holder=None, member_id=None, phase=moved(stored, Event.RELEASE), clean=clean\n    )",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-clear-whoever-has-it",
-        file="fleet/slots/transitions.py",
-        old="    if stored.token != seen.token:\n        return None\n",
-        new="    if stored.token < seen.token:\n        return None\n",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-two-changes-at-once",
-        file="fleet/slots/transitions.py",
-        old="if last is not None and last.state is ChangeState.RUNNING:\n        return None\n",
-        new="if last is not None and last.state is ChangeState.RUNNING and last.step == 0:\n"
-        "        return None\n",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-adopts-a-change-that-moved",
-        file="fleet/slots/transitions.py",
-        old="(last.actor, last.token, last.counter) != (seen.actor, seen.token, seen.counter)",
-        new="(last.actor, last.token) != (seen.actor, seen.token)",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-former-actor-goes-on-writing",
-        file="fleet/slots/transitions.py",
-        old="if last is None or (last.actor, last.token) != (told.actor, told.token):",
-        new="if last is None or last.token < told.token:",
-        tests=_STORE,
-    ),
-    Mutant(
-        name="store-former-actor-writes-the-gate",
-        file="fleet/slots/store.py",
-        old="if by is not None and by.token < record.token:",
-        new="if by is not None and by.token < 0:",
-        tests=(*_STORE, *_EVIDENCE),
-    ),
-    # --- taking, in all orders --------------------------------------------------------------
-    Mutant(
-        name="take-without-a-second-look-at-the-gate",
-        file="fleet/slots/acquire.py",
-        old="if stands and attempt.is_admitted(record):",
-        new="if stands:",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="take-refused-and-kept",
-        file="fleet/slots/acquire.py",
-        old="            return held\n        self.settle()\n        return None\n",
-        new="            return held\n        self._doubts.drop(before)\n        return None\n",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="take-without-an-answer-forgotten",
-        file="fleet/slots/acquire.py",
-        old="            except Unreachable:\n                self._doubts.add(attempt, before)\n                raise\n            assert",
-        new="            except Unreachable:\n                raise\n            assert",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="take-confirmed-without-an-answer-forgotten",
-        file="fleet/slots/acquire.py",
-        old="        self._doubts.add(attempt, before)\n        record",
-        new="        record",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="take-gives-back-anothers",
-        file="fleet/slots/acquire.py",
-        old="return (stored.holder, stored.token) == (self.worker, self.seen.token + 1)",
-        new="return stored.holder is not None",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="claim-not-looked-for-again",
-        file="fleet/slots/acquire.py",
-        old="stands = claim is FREE or record.trials.get(attempt.revision) == claim",
-        new="stands = True",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="claim-replaced-without-a-second-look",
-        file="fleet/slots/acquire.py",
-        old="return None if abandoned and self._is_tried(attempt) else mine",
-        new="return mine",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="claim-of-another-taken-for-void",
-        file="fleet/slots/acquire.py",
-        old="return claim.worker == attempt.worker or slots[claim.slot].token >= claim.token",
-        new="return True",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="claim-without-a-trial",
-        file="fleet/slots/acquire.py",
-        old="        return self._claim(attempt)\n",
-        new="        return FREE\n",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="claim-over-a-newer-gate",
-        file="fleet/slots/memory.py",
-        old="            if (stored and stored.version) != (seen and seen.version):",
-        new="            if isinstance(value, Slot) and (stored and stored.version) != (seen and seen.version):",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="slot-swapped-whoever-wrote-it",
-        file="fleet/slots/memory.py",
-        old="            if (stored and stored.version) != (seen and seen.version):",
-        new="            if not isinstance(value, Slot) and (stored and stored.version) != (seen and seen.version):",
-        tests=_ORDERS,
-    ),
-    Mutant(
-        name="adopter-leaves-the-gate-unfenced",
-        file="fleet/slots/store.py",
-        old="None if r.token >= token else replace(r, token=token)",
-        new="None",
-        tests=(*_STORE, *_ORDERS),
-    ),
+MUTANTS = faults(
+    {
+        ("fleet/slots/__init__.py", (*_STORE, "tests/worker/test_revision_trial.py")): {
+            "slots-on-trial-proven-by-being-held": "return bool(mine) and not any([-proven(s) or s.batches > 0-]{+s.holder+} for s in mine)",
+            "slots-on-trial-for-its-own-slot": "if wanted.revision [-in {None, revision}-]{+is None+}:",
+        },
+        ("fleet/slots/__init__.py", ("tests/worker/test_revision_trial.py",)): {
+            "slots-proven-in-spite-of-an-error": "return slot.holder is not None and slot.phase is Phase.ACTIVE[- and well-]",
+            "slots-spoiled-after-a-good-batch": "return slot.error is not None[- and slot.batches == 0-]",
+        },
+        # --- evidence of death
+        ("fleet/slots/evidence.py", _EVIDENCE): {
+            "watch-first-look-counts-for-ever": "if seen is None or [-seen.mark != mark or -]gap:",
+            "watch-frozen-observer-concludes": "if seen is None or seen.mark != mark[- or gap-]:",
+            "watch-dead-at-half-a-lease": "seen.expired = monotonic - seen.since >= self.duration{+ / 2+}",
+            "watch-own-writes-do-not-matter": "seen.since = [-monotonic-]{+seen.since+} if since is None else max(seen.since, since)",
+            "watch-refused-write-forgotten": """            if write.refused:
+                [-self._since = None-]{+pass+}""",
+            "watch-an-old-write-proves": "return self._since[- if now - self._through_at <= within else None-]",
+            "watch-nobody-writes-so-nothing-is-tried": "if writes.due(_REST * self.lease){+ and self.lease < 0+}:",
+        },
+        ("fleet/slots/evidence.py", ("tests/worker/test_looking.py",)): {
+            "known-for-silence-is-knowledge": "return [--1.0-]{+math.inf+} if since is None else monotonic - since",
+        },
+        # --- how slots and changes move
+        ("fleet/slots/store.py", _STORE): {
+            "store-gate-written-over-a-newer-one": "if record.gate.version [-!=-]{+<+} gate.version:",
+        },
+        ("fleet/slots/transitions.py", _STORE): {
+            "store-take-without-the-gate": "return number in gate.open - gate.[-leaving - gate.-]quarantined",
+            "store-take-over-a-renewal": "return (stored.holder, stored.token[-, stored.counter-]) == (seen.holder, seen.token[-, seen.counter-])",
+            "store-take-keeps-the-token": """        token=stored.token[- + 1-],
+        phase=moved(stored, Event.TAKE),""",
+            "store-take-marked-clean": """        [-clean=False,
+        -]batches=0,""",
+            "store-take-forgets-the-unclean-session": "spark_session=spark_session[- if stored.clean else stored.spark_session-],",
+            "store-renewal-by-name-alone": "return stored.holder is not None and [-(stored.holder, stored.token) == mine-]{+stored.holder == mine[0]+}",
+            "store-renewal-does-not-count": """        counter=stored.counter[- + 1-],
+        phase=""",
+            "store-release-forgets-the-member": """return replace([-stored, holder=None, phase=moved(stored, Event.RELEASE), clean=clean-]{+
+        stored, holder=None, member_id=None, phase=moved(stored, Event.RELEASE), clean=clean
+    +})""",
+            "store-clear-whoever-has-it": """    if stored.token [-!=-]{+<+} seen.token:
+        return None""",
+            "store-two-changes-at-once": """if last is not None and last.state is ChangeState.RUNNING{+ and last.step == 0+}:
+        return None""",
+            "store-adopts-a-change-that-moved": "(last.actor, last.token[-, last.counter-]) != (seen.actor, seen.token[-, seen.counter-])",
+            "store-former-actor-goes-on-writing": "if last is None or [-(last.actor, last.token) != (told.actor, told.token)-]{+last.token < told.token+}:",
+        },
+        ("fleet/slots/store.py", (*_STORE, *_EVIDENCE)): {
+            "store-former-actor-writes-the-gate": "if by is not None and by.token < [-record.token-]{+0+}:",
+        },
+        # --- taking, in all orders
+        ("fleet/slots/acquire.py", _ORDERS): {
+            "take-without-a-second-look-at-the-gate": "if stands[- and attempt.is_admitted(record)-]:",
+            "take-refused-and-kept": """            return held
+        self.[-settle(-]{+_doubts.drop(before+})
+        return None""",
+            "take-without-an-answer-forgotten": """            except Unreachable:
+                [-self._doubts.add(attempt, before)
+                -]raise
+            assert""",
+            "take-confirmed-without-an-answer-forgotten": """        [-self._doubts.add(attempt, before)
+        -]record""",
+            "take-gives-back-anothers": "return [-(stored.holder, stored.token) == (self.worker, self.seen.token + 1)-]{+stored.holder is not None+}",
+            "claim-not-looked-for-again": "stands = [-claim is FREE or record.trials.get(attempt.revision) == claim-]{+True+}",
+            "claim-replaced-without-a-second-look": "return [-None if abandoned and self._is_tried(attempt) else -]mine",
+            "claim-of-another-taken-for-void": "return [-claim.worker == attempt.worker or slots[claim.slot].token >= claim.token-]{+True+}",
+            "claim-without-a-trial": "return [-self._claim(attempt)-]{+FREE+}",
+        },
+        ("fleet/slots/memory.py", _ORDERS): {
+            "claim-over-a-newer-gate": "if {+isinstance(value, Slot) and +}(stored and stored.version) != (seen and seen.version):",
+            "slot-swapped-whoever-wrote-it": "if {+not isinstance(value, Slot) and +}(stored and stored.version) != (seen and seen.version):",
+        },
+        ("fleet/slots/store.py", (*_STORE, *_ORDERS)): {
+            "adopter-leaves-the-gate-unfenced": "None[- if r.token >= token else replace(r, token=token)-]",
+        },
+    },
 )

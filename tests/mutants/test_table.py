@@ -24,8 +24,12 @@ def test_it_can_be_planted(mutant: Mutant) -> None:
 
 
 def test_names_are_told_apart() -> None:
-    """A name chooses one fault."""
+    """A name chooses one fault, and no place in a table hides another one of itself."""
     assert [name for name, count in Counter(each.name for each in TABLE).items() if count > 1] == []
+    for file in (ROOT / "tests" / "mutants").glob("table_*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            keys = list(map(ast.unparse, filter(None, getattr(node, "keys", ()))))
+            assert len(set(keys)) == len(keys), file.name
 
 
 def test_every_fault_has_tests() -> None:

@@ -50,6 +50,17 @@ def test_what_cannot_be_read_is_counted_and_nothing_stops():
     assert seen.records == 8
 
 
+def test_a_member_that_cannot_be_read_is_counted_and_its_group_is_there():
+    """A client's own bytes in its assignment; before, the whole group was nothing."""
+    seen = view()
+    value = struct.pack(">h", 3) + text("consumer") + struct.pack(">i", 1) + text("range")
+    value += text("m") + struct.pack(">qi", 42, 1) + text("m") + text("i") + text("c") + text("/h")
+    value += struct.pack(">iiii", 300_000, 45_000, 0, 6) + b"\0\0\x7f\x7f\x7f\x7f"
+    feed(seen, (b"\x00\x02" + text("g"), value))
+    assert seen.summaries() == {"g": ("classic", 1, 1)}
+    assert seen.decode_errors() == {(2, 3): 1}
+
+
 def test_kinds_of_what_cannot_be_read_are_bounded():
     """Noise does not become labels without end."""
     seen = view()

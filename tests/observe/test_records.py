@@ -194,6 +194,27 @@ def test_every_version_of_offset_commit_gives_the_same_offset(version):
     assert found.expire_timestamp_ms == (5678 if version == 1 else None)
 
 
+@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize(
+    ("spoilt", "topics", "assigned"),
+    [
+        pytest.param(ASSIGNMENT, ("t",), {}, id="assignment"),
+        pytest.param(SUBSCRIPTION, (), {"t": (0, 3)}, id="subscription"),
+    ],
+)
+def test_a_members_malformed_blob_costs_that_member_alone(version, spoilt, topics, assigned):
+    """The coordinator takes any bytes from a client; the group has its generation and members."""
+    value = classic_value(version).replace(spoilt, b"\0\0".ljust(len(spoilt), b"\x7f"))
+    found = decode(struct.pack(">h", 2) + text("g"), value, offset=1, timestamp=2)
+    assert isinstance(found, GroupMetadata)
+    (member,) = found.members
+    assert (found.generation, member.member_id, member.session_timeout_ms) == (5, "m-1", 45_000)
+    assert (member.topics, member.assigned) == (topics, assigned)
+    assert member.problem
+    assert decode(struct.pack(">h", 2) + text("g"), classic_value(version), offset=1, timestamp=2
+                  ).members[0].problem is None  # fmt: skip
+
+
 def test_blobs_of_other_protocol_types_are_left_unread():
     """Kafka Connect puts its own format into subscription and assignment."""
     value = classic_value(3).replace(text("consumer"), text("connect"))

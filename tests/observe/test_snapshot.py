@@ -1,9 +1,11 @@
 """A snapshot says what Kafka's own ConsumerGroupCommand says, in a handful of requests."""
 
 import gc
+import threading
 import time
-import weakref
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import (
@@ -17,11 +19,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
+from fleet.kafka_source.connections import Connections
 from fleet.lag.end_history import EndHistory
 from fleet.lag.snapshot import rates
 from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.observe.admin import Observer
+from tests.observe.foreign_member import ForeignMember
 from tests.support import commits, kafka_tools
+from tests.support.streams_member import StreamsMember, settle
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -234,9 +240,13 @@ def kip_848_member(config: dict[str, str], group: str, topic: str) -> Consumer |
 
 
 def test_a_kip_848_group_is_seen_with_its_members(config, topic_of, unique):
-    """Type, server assignor, instance id and owners."""
+    """Type, server assignor, instance id and owners; also where it was of another type before."""
     topic = topic_of("t", 2, 1)
     names = [f"new-{unique}", f"again-{unique}"]
+    before = observer(config)
+    for name in names:
+        commit(config, name, topic, 0)
+    assert [before.state(name) for name in names] == [GroupState.EMPTY] * 2
     group, client = next(
         (name, made) for name in names if (made := kip_848_member(config, name, topic))
     )
@@ -245,26 +255,96 @@ def test_a_kip_848_group_is_seen_with_its_members(config, topic_of, unique):
     assert found.state in {GroupState.STABLE, GroupState.REBALANCING}
     assert [member.instance_id for member in found.members] == [f"{group}-0"]
     assert {state.owner for state in found.partitions} == {found.members[0].member_id}
+    assert before.state(group) in {GroupState.STABLE, GroupState.REBALANCING}
     client.close()
 
 
-def test_a_share_group_is_listed_without_what_is_not_ours_to_read(config, topic_of, unique):
-    """The client library lists consumer groups only; a share group still exists, by name too."""
-    topic, group = topic_of("t", 1, 1), f"share-{unique}"
+def test_every_kind_of_group_is_seen(broker, config, topic_of, unique):
+    """Share and streams groups with type, state, members and what these read; Connect's, too."""
+    topic = topic_of("t", 3, 4)
+    shared, streams, connect = (f"{each}-{unique}" for each in ("share", "streams", "connect"))
+    client = ShareConsumer({**config, "group.id": shared, "log_level": 0})
+    client.subscribe([topic])
+    member = StreamsMember(broker.bootstrap_servers, streams, topic)
+    settle([member], 3)
+    foreign = ForeignMember(broker.bootstrap_servers, connect, protocol_type="connect")
+    look = observer(config)
+    end = time.monotonic() + 120
+    found = look.snapshot()
+    while not found.members.get(shared) and time.monotonic() < end:
+        client.poll(0.2)
+        found = look.snapshot()
+    assert found.problems == ()
+    told = {name: found.groups[name] for name in (shared, streams, connect)}
+    assert {name: (each.exists, each.type, each.state) for name, each in told.items()} == {
+        shared: (True, "share", GroupState.STABLE),
+        streams: (True, "streams", GroupState.STABLE),
+        connect: (True, "connect", GroupState.STABLE),
+    }
+    assert [len(each.members) for each in told.values()] == [1, 1, 1]
+    everything = frozenset(TopicPartition(topic, number) for number in range(3))
+    assert told[streams].members[0].partitions == everything
+    assert told[connect].members[0].partitions == frozenset()
+    assert told[shared].assignor == "simple"
+    # By name, as a plan asks; and by an observer that never listed.
+    assert look.snapshot([shared]).groups[shared].type == "share"
+    assert [observer(config).state(name) for name in told] == [GroupState.STABLE] * 3
+    client.close()
+    member.leave()
+    foreign.close()
+
+
+def test_a_damaged_assignment_costs_its_member_only(broker, config, unique):
+    """The coordinator takes any bytes; the group is there, and the member owns nothing."""
+    group = f"damaged-{unique}"
+    member = ForeignMember(
+        broker.bootstrap_servers, group, protocol_type="consumer", assignment=b"\0\1\0\0\xff"
+    )
+    seen = observer(config).snapshot([group])
+    assert seen.groups[group].state is GroupState.STABLE
+    assert [each.partitions for each in seen.groups[group].members] == [frozenset()]
+    (problem,) = seen.problems
+    assert "assignment is damaged" in problem
+    assert f"{member.member_id} of {group}" in problem
+    member.close()
+
+
+def test_what_a_share_group_has_done_is_its_offset(config, topic_of, unique):
+    """Lag counts from the first record that is not yet done with."""
+    topic, group = topic_of("t", 1, 0), f"done-{unique}"
     client = ShareConsumer({**config, "group.id": group, "log_level": 0})
     client.subscribe([topic])
-    end = time.monotonic() + 120
-    found = observer(config).snapshot([group]).groups[group]
-    while not found.exists and time.monotonic() < end:
-        client.poll(0.2)
-        found = observer(config).snapshot([group]).groups[group]
-    assert (found.exists, found.type, found.members) == (True, "unknown", ())
-    assert observer(config).snapshot().groups[group].exists
+    look, producer = observer(config), Producer(config)
+    until(lambda: (client.poll(0.2), look.state(group))[1] is GroupState.STABLE, "a member")
+
+    def lag() -> int | None:
+        producer.produce(topic, b"x", partition=0)
+        producer.flush(10)
+        client.poll(0.5)  # what it gave before is done with
+        return look.snapshot([group]).groups[group].lag
+
+    until(lambda: lag() is not None, "an offset")
+    (state,) = look.snapshot([group]).groups[group].partitions
+    assert state.committed is not None
+    assert state.lag == state.log_end - state.committed
     client.close()
 
 
-def test_two_hundred_groups_take_a_handful_of_calls(config, topic_of, unique, monkeypatch):
-    """One describe of all, two log reads of all; offsets in flight together, never in turn."""
+def sent_by(monkeypatch) -> list[Any]:
+    """The requests that go out from now on."""
+    sent: list[Any] = []
+    original = Connections.send
+
+    def spy(self, broker, request, **more):
+        sent.append(request)
+        return original(self, broker, request, **more)
+
+    monkeypatch.setattr(Connections, "send", spy)
+    return sent
+
+
+def test_two_hundred_groups_take_a_handful_of_requests(config, topic_of, unique, monkeypatch):
+    """One of each kind to the one broker there is, whatever the number of groups."""
     topic = topic_of("t", 4, 5)
     groups = [f"many-{unique}-{number}" for number in range(200)]
     offsets = [KafkaPartition(topic, number, number + 1) for number in range(4)]
@@ -275,34 +355,16 @@ def test_two_hundred_groups_take_a_handful_of_calls(config, topic_of, unique, mo
     ]
     for future in asked:
         future.result(20)
-    calls: list[str] = []
-    names = (
-        "list_topics",
-        "list_consumer_groups",
-        "describe_consumer_groups",
-        "list_consumer_group_offsets",
-        "list_offsets",
-        "describe_topics",
-    )
-    for name in names:
-        original = getattr(AdminClient, name)
-
-        def spy(self, *args, _name=name, _original=original, **more):
-            calls.append(_name)
-            return _original(self, *args, **more)
-
-        monkeypatch.setattr(AdminClient, name, spy)
+    sent = sent_by(monkeypatch)
     snapshot = observer(config).snapshot(groups)
     assert all(snapshot.groups[group].lag == 10 for group in groups)
-    assert {name: calls.count(name) for name in set(calls)} == {
-        "list_topics": 1,
-        "list_consumer_groups": 1,
-        "describe_consumer_groups": 1,
-        "list_consumer_group_offsets": 200,
-        "list_offsets": 2,
+    assert Counter(type(each).__name__ for each in sent) == {
+        "MetadataRequest": 1,
+        "ListGroupsRequest": 1,
+        "DescribeGroupsRequest": 1,
+        "OffsetFetchRequest": 1,
+        "ListOffsetsRequest": 2,
     }
-    first = calls.index("list_consumer_group_offsets")
-    assert calls[first : first + 200] == ["list_consumer_group_offsets"] * 200
 
 
 def test_one_groups_look_asks_for_no_other(config, topic_of, unique, monkeypatch):
@@ -310,26 +372,38 @@ def test_one_groups_look_asks_for_no_other(config, topic_of, unique, monkeypatch
     topic = topic_of("t", 1, 5)
     for number in range(3):
         commit(config, f"one-{unique}-{number}", topic, 1)
-    asked: list[str] = []
-
-    def spied(name, told):
-        original = getattr(AdminClient, name)
-
-        def spy(self, *args, **more):
-            asked.extend(told(*args, **more))
-            return original(self, *args, **more)
-
-        monkeypatch.setattr(AdminClient, name, spy)
-
-    spied("describe_consumer_groups", lambda groups, **_: groups)
-    spied("list_consumer_group_offsets", lambda groups, **_: [g.group_id for g in groups])
-    spied("list_groups", lambda group=None, **_: [group or "all"])
+    sent = sent_by(monkeypatch)
     mine, none = f"one-{unique}-1", f"none-{unique}"
     look = observer(config)
     assert look.snapshot([mine]).groups[mine].lag == 4
-    assert asked == [mine, mine]
+    described, offsets = (
+        [each for each in sent if type(each).__name__ == name]
+        for name in ("DescribeGroupsRequest", "OffsetFetchRequest")
+    )
+    assert [each.groups for each in described] == [[mine]]
+    assert [[group.group_id for group in each.groups] for each in offsets] == [[mine]]
+    sent.clear()
     assert not look.snapshot([none]).groups[none].exists
-    assert asked == [mine, mine, none]
+    assert {type(each).__name__ for each in sent} == {"MetadataRequest", "ListGroupsRequest"}
+
+
+def test_brokers_of_long_ago_are_asked_one_group_at_a_time(config, topic_of, unique):
+    """Kafka 2.4 knows neither many groups in a request nor a group's type: the same figures."""
+    topic = topic_of("t", 1, 5)
+    groups = [f"old-{unique}-{number}" for number in range(3)]
+    for group in groups:
+        commit(config, group, topic, 2)
+    look = observer(config)
+    look._net._config["api_version"] = (2, 4)  # it speaks no newer version then
+    seen = look.snapshot(groups)
+    assert seen.problems == ()
+    assert [(seen.groups[g].type, seen.groups[g].lag) for g in groups] == [("classic", 3)] * 3
+    assert {seen.groups[g].state for g in groups} == {GroupState.EMPTY}
+    assert [look.state(g) for g in (groups[0], f"none-{unique}")] == [
+        GroupState.EMPTY,
+        GroupState.DEAD,
+    ]
+    assert "Read" in look.allowed([f"none-{unique}"], [])["group", f"none-{unique}"]
 
 
 def test_no_groups_asked_for_gives_topics_only(config, topic_of):
@@ -361,31 +435,34 @@ def test_a_cluster_that_does_not_answer_is_said_in_time():
     assert time.monotonic() - began < 30.0
 
 
-def test_a_client_that_was_not_answered_is_replaced():
-    """One that outlived an outage may never be answered again; who was answered is kept."""
-    config = {"bootstrap.servers": "127.0.0.1:1"}
-    look = Observer(cluster="test", config=config, clock=SystemClock(), timeout=0.2)
-    first = look._admin
-    assert look.state("g") is GroupState.UNKNOWN
-    assert look._admin is first
-    assert look.state("g") is GroupState.UNKNOWN
-    assert look._admin is not first
+def test_several_threads_share_an_observer(config, topic_of, unique):
+    """They take turns: kafka-python takes one thread at a time."""
+    topic, group = topic_of("t", 2, 5), f"g-{unique}"
+    commit(config, group, topic, 1, 1)
+    look = observer(config)
+    found: list[object] = []
+
+    def ask() -> None:
+        found.extend(
+            (look.snapshot([group]).groups[group].lag, look.state(group)) for _ in range(5)
+        )
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [(8, GroupState.EMPTY)] * 20
 
 
-def test_an_observer_whose_requests_failed_ends_where_it_is_dropped():
-    """Left to the garbage collector, librdkafka may be ended on its own thread and aborts."""
-    config = {"bootstrap.servers": "127.0.0.1:1"}
-    look = Observer(cluster="test", config=config, clock=SystemClock(), timeout=0.3)
-    assert look.state("g") is GroupState.UNKNOWN
-    with pytest.raises(Unreachable):
-        look.snapshot()
-    known = weakref.ref(look)
+def test_an_observer_that_is_dropped_closes_its_connections(config):
+    """Without a word and without waiting for the garbage collector."""
+    look = observer(config)
+    look.snapshot([])
+    net = look._net._net
     gc.disable()
     try:
         del look
-        deadline = time.monotonic() + 60  # a callback on its way may hold it for a moment
-        while known() is not None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert known() is None
+        assert net._closed
     finally:
         gc.enable()

@@ -29,7 +29,6 @@ class Scene:
 
     @property
     def topic(self) -> str:
-        """Its name."""
         return f"orders-{self.unique}"
 
     @property
@@ -49,12 +48,10 @@ class Scene:
 
     @property
     def config(self) -> Path:
-        """Its fleet.yaml."""
         return self.folder / "fleet.yaml"
 
     @property
     def spec(self) -> FleetSpec:
-        """The same, read."""
         return declared({"FLEET_CONFIG": str(self.config)})
 
     @property

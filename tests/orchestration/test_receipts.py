@@ -19,17 +19,10 @@ from fleet.dagster.resources import told
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused
-from fleet.model import (
-    GroupSnapshot,
-    GroupState,
-    LagCase,
-    Member,
-    PartitionState,
-    TopicPartition,
-    Verdict,
-)
+from fleet.model import LagCase, Verdict
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, receipt, step
+from tests.support.seen_groups import group_seen, member_seen, partition_seen
 
 KEY = AssetKey(["main", "rollout", "orders"])
 
@@ -160,31 +153,9 @@ def test_no_receipt_is_no_alarm():
 
 def look(*, lag: int | None, members: int = 1, exists: bool = True, case: LagCase = LagCase.OK):
     """A group that stands so."""
-    tp = TopicPartition("orders", 0)
-    return GroupSnapshot(
-        group="orders-enrichment",
-        exists=exists,
-        state=GroupState.STABLE,
-        type="classic",
-        assignor="range",
-        members=tuple(
-            Member(
-                member_id=f"m{n}", instance_id=None, client_id="", host="", partitions=frozenset()
-            )
-            for n in range(members)
-        ),
-        partitions=(
-            PartitionState(
-                tp=tp,
-                committed=0,
-                log_start=0,
-                log_end=lag,
-                lag=lag,
-                lag_seconds=None,
-                case=case,
-            ),
-        ),
-    )
+    known = [member_seen(f"m{n}") for n in range(members)]
+    parts = [partition_seen(0, lag, committed=0, case=case)]
+    return group_seen("orders-enrichment", members=known, partitions=parts, exists=exists)
 
 
 @pytest.mark.parametrize(

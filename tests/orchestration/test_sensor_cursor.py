@@ -13,14 +13,8 @@ from fleet.dagster.watch.sensor_cursor import (
     due,
     lag_band,
 )
-from fleet.model import (
-    GroupSnapshot,
-    GroupState,
-    LagCase,
-    Member,
-    PartitionState,
-    TopicPartition,
-)
+from fleet.model import GroupState, TopicPartition
+from tests.support.seen_groups import group_seen, member_seen, partition_seen
 
 NOW = 1_000_000.0
 
@@ -28,33 +22,8 @@ NOW = 1_000_000.0
 def seen(lag: int = 10, *, state: GroupState = GroupState.STABLE, owner: str = "m1"):
     """A group of one member."""
     tp = TopicPartition("orders", 0)
-    return GroupSnapshot(
-        group="orders-enrichment",
-        exists=True,
-        state=state,
-        type="classic",
-        assignor="range",
-        members=(
-            Member(
-                member_id=owner,
-                instance_id=None,
-                client_id="c",
-                host="/127.0.0.1",
-                partitions=frozenset({tp}),
-            ),
-        ),
-        partitions=(
-            PartitionState(
-                tp=tp,
-                committed=0,
-                log_start=0,
-                log_end=lag,
-                lag=lag,
-                lag_seconds=None,
-                case=LagCase.OK,
-            ),
-        ),
-    )
+    parts = [partition_seen(0, lag)]
+    return group_seen(members=[member_seen(owner, [tp])], partitions=parts, state=state)
 
 
 def after(look: GroupSummary, *, at: float = NOW) -> SensorMemory:

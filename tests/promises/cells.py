@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fleet.clock import SystemClock
-from fleet.slots import ChangeState, Phase
-from tests.faults.test_kills import all_active, spawn_manager, watch_and_kill
-from tests.support.kafka_tools import dump_group_records
+from fleet.slots import Phase
+from tests.support.kafka_tools import rebalances
+from tests.support.manager_process import spawn_manager, watch_and_kill
 from tests.support.workshop import Workshop, kill
 
 SETTLED = {"consumer": 11.0}
@@ -33,7 +33,6 @@ class Cells:
         self.shop = shop
         self.broker = broker
         self.kind = kind
-        self._version = 1
         self._twice = self._lost = 0
 
     def begin(self) -> None:
@@ -51,7 +50,6 @@ class Cells:
             self._settle()
             cost = self.recorded() - before
             time.sleep(1)
-        self.shop.await_drained()
         lost, twice = self.shop.lost_and_twice()
         outcome = Outcome(cost, lost - self._lost, twice - self._twice, seconds)
         self._lost, self._twice = lost, twice
@@ -59,12 +57,7 @@ class Cells:
 
     def recorded(self) -> int:
         """Completed generations, or under KIP-848 computed assignments."""
-        found = {
-            record.value["generation" if record.type == 2 else "assignmentEpoch"]
-            for record in dump_group_records(self.broker, self.shop.group)
-            if record.type in {2, 6} and record.value is not None
-        }
-        return len(found - {0})
+        return rebalances(self.broker, self.shop.group)
 
     # --- the cells -------------------------------------------------------------------------
 
@@ -73,12 +66,11 @@ class Cells:
         return self._apply(4)
 
     def down(self) -> float | None:
-        """4 → 2."""
         return self._apply(2)
 
     def roll(self) -> float | None:
         """All to new code; the longest pause of a partition."""
-        self._new_code()
+        self.shop.new_code()
         return self._apply(None)
 
     def kill_worker(self) -> float:
@@ -100,7 +92,7 @@ class Cells:
 
         self.shop.until(lambda: had <= again().keys(), "the dead one's partitions to be processed")
         took = max(again()[p] for p in had) - killed
-        self.shop.until(lambda: all_active(self.shop, self._open()), "all slots active")
+        self.shop.until(lambda: self.shop.all_active(self._open()), "all slots active")
         self._restocked()
         return took
 
@@ -110,7 +102,7 @@ class Cells:
 
     def killed_rolling(self) -> None:
         """The manager of a roll is killed at the canary."""
-        self._new_code()
+        self.shop.new_code()
         self._killed(None, "canary")
 
     def killed_leaving(self) -> None:
@@ -120,14 +112,7 @@ class Cells:
     # --- parts -----------------------------------------------------------------------------
 
     def _apply(self, wanted: int | None) -> float | None:
-        with self.shop.fleet() as fleet:
-            change = fleet.apply(
-                self.shop.group,
-                wanted=self._open() if wanted is None else wanted,
-                actor="cells",
-                progress=self.shop.say,
-            )
-        assert change.state is ChangeState.DONE, change.sentence
+        change = self.shop.apply(self._open() if wanted is None else wanted)
         pauses = [r.longest_pause_s for r in change.receipts if r.longest_pause_s is not None]
         return max(pauses, default=None)
 
@@ -136,11 +121,7 @@ class Cells:
         manager = spawn_manager(self.shop, target)
         watch_and_kill(self.shop, manager, lambda said: moment in said)
         self._apply(target)
-        self.shop.until(lambda: all_active(self.shop, target), f"{target} active slots")
-
-    def _new_code(self) -> None:
-        self._version += 1
-        self.shop.edit_job(f"VERSION = {self._version - 1}", f"VERSION = {self._version}")
+        self.shop.until(lambda: self.shop.all_active(target), f"{target} active slots")
 
     def _open(self) -> int:
         with self.shop.fleet() as fleet:

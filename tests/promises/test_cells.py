@@ -14,16 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.local.local_runtime import find_orphans
+from fleet.testbed.sandbox import terms
 from tests.promises.cells import CELLS, Cells, Outcome
-from tests.support.workshop import Workshop
+from tests.support.workshop import Workshop, ending
 
-pytestmark = [
-    pytest.mark.broker,
-    pytest.mark.spark,
-    pytest.mark.long,
-    pytest.mark.timeout(7200),
-]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(7200)]
 
 RUNS = int(os.environ.get("FLEET_RUNS") or 5)
 ALL_KINDS = ("range", "cooperative-sticky", "consumer")
@@ -48,16 +43,13 @@ Results = dict[tuple[str, str], list[Outcome]]
 def cells(broker, unique, tmp_path: Path) -> Iterator[dict[str, Cells]]:
     """A fleet of each kind, of one home; at the end nothing of it runs."""
     made = {}
-    for kind in KINDS:
-        worker = {"protocol": kind} if kind == "consumer" else {"assignor": kind}
-        shop = Workshop(tmp_path, broker.bootstrap_servers, f"cell-{kind}-{unique}", **worker)
-        shop.create_topic(8)
-        made[kind] = Cells(shop, broker.broker, kind)
-    yield made
-    for each in made.values():
-        with each.shop.fleet() as fleet:
-            fleet.down()
-    assert not list(find_orphans(tmp_path))
+    with ending() as shops:
+        for kind in KINDS:
+            name = f"cell-{kind}-{unique}"
+            shops.append(Workshop(tmp_path, broker.bootstrap_servers, name, **terms(kind)))
+            shops[-1].create_topic(8)
+            made[kind] = Cells(shops[-1], broker.broker, kind)
+        yield made
 
 
 def test_every_cell(cells: dict[str, Cells]):

@@ -18,7 +18,7 @@ from fleet.slots import Phase
 from tests.support.kafka_tools import generations
 from tests.support.needs import repository
 from tests.support.older_release import commit_of, extract, name_entry_points
-from tests.support.workshop import Workshop
+from tests.support.workshop import Workshop, ending
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -42,9 +42,8 @@ def shop(broker, unique, tmp_path) -> Iterator[Workshop]:
     """A declared group; nothing runs yet. At the end nothing of it does."""
     made = Workshop(tmp_path / "home", broker.bootstrap_servers, f"in-place-{unique}")
     made.create_topic(4)
-    yield made
-    with made.fleet() as fleet:
-        fleet.down()
+    with ending(made):
+        yield made
 
 
 def test_code_is_replaced_under_a_running_fleet(shop, broker, tmp_path):
@@ -77,5 +76,4 @@ def test_code_is_replaced_under_a_running_fleet(shop, broker, tmp_path):
         shop.until(lambda: len(active()) == 2, "two active slots of today's code")
         assert not set(active().values()) & set(holders.values())
         assert set(generations(broker.broker, shop.group)) == recorded
-    shop.await_drained()
     assert shop.lost_and_twice() == (0, 0)

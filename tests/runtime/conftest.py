@@ -9,11 +9,10 @@ import pytest
 
 from fleet.act.local.local_runtime import LocalRuntime
 from fleet.clock import SystemClock
-from fleet.config.settings import WorkerSettings
-from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.slots import WorkerProcess
 from fleet.system.home_processes import home_processes
 from fleet.system.processes import ProcessId, alive
+from tests.support.declared import group_spec, settings_of
 from tests.support.waiting import sizes, until
 
 GROUP = "orders"
@@ -42,21 +41,8 @@ while True:
 
 def settings(**worker: object) -> str:
     """Settings of a revision whose workers need no Spark server."""
-    group = GroupSpec.model_validate(
-        {
-            "group": GROUP,
-            "topics": ["orders"],
-            "worker": {
-                "protocol": "classic",
-                "entrypoint": "job:process",
-                "spark": "local[1]",
-                **worker,
-            },
-        }
-    )
-    return WorkerSettings(
-        cluster=ClusterSpec(), bootstrap_servers="127.0.0.1:1", group=group, revision=REVISION
-    ).model_dump_json()
+    group = group_spec(GROUP, worker={"spark": "local[1]", **worker})
+    return settings_of(group, revision=REVISION).model_dump_json()
 
 
 class Bench:

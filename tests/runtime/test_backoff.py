@@ -21,7 +21,6 @@ class SetClock(SystemClock):
     set_by = 0.0
 
     def now(self) -> float:
-        """As set."""
         return super().now() + self.set_by
 
 

@@ -81,7 +81,6 @@ class Guarded:
         )
 
     def allow(self, user: str, grants: Iterable[Grant]) -> None:
-        """Add ACLs."""
         bindings = list({str(grant): _binding(user, grant) for grant in grants}.values())
         for future in self.admin.create_acls(bindings).values() if bindings else ():
             future.result(20)
@@ -97,7 +96,6 @@ class Guarded:
             assert len(future.result(20)) == 1, grant
 
     def topic(self, name: str, partitions: int = 4) -> None:
-        """Make a topic."""
         self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
         until(lambda: len(self._partitions(name)) == partitions, f"topic {name}")
 
@@ -198,7 +196,6 @@ class Desk:
         (folder / "desk_job.py").write_text("def process(df, context):\n    df.count()\n")
 
     def declare(self, mode: str, security: Security, **keys: Any) -> None:
-        """Write fleet.yaml."""
         worker = {"entrypoint": "desk_job:process", "python_path": [str(self.folder)]}
         group = {
             "group": self.group,

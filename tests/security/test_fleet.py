@@ -15,16 +15,14 @@ from confluent_kafka.admin import OffsetSpec
 from dagster import DagsterInstance, materialize
 
 from fleet import cli
-from fleet.act.local.local_runtime import find_orphans
 from fleet.config.acls import grants
 from fleet.dagster.group_assets import plan_asset
 from fleet.dagster.resources import FleetResource, declared
 from fleet.model import Verdict
-from fleet.slots import Change, ChangeState
 from tests.security.conftest import Guarded, secrets_of
-from tests.support.kafka_tools import generations
+from tests.support.kafka_tools import rebalances
 from tests.support.waiting import until
-from tests.support.workshop import JOB, Workshop
+from tests.support.workshop import JOB, Workshop, ending
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
@@ -48,7 +46,7 @@ class Vault(Workshop):
         self.user = f"user-{group}"
         self.security = guarded.user(self.user, both)
         super().__init__(home, guarded.bootstrap, group, **worker)
-        self.write_job(JOB.replace("    write_journal", f"{KNOWS}\n    write_journal"))
+        self.write_code(JOB.replace("    write_journal", f"{KNOWS}\n    write_journal"))
 
     def declare(self, **keys: Any) -> None:
         """As a workshop does, with a login, and a password that the workers' environment has."""
@@ -86,10 +84,8 @@ def vault(request, guarded, unique, tmp_path_factory, monkeypatch) -> Iterator[V
     worker = getattr(request, "param", {"assignor": "range"})
     made = Vault(tmp_path_factory.mktemp("vault"), guarded, f"vault-{unique}", **worker)
     monkeypatch.setenv("FLEET_HOME", str(made.home))
-    yield made
-    with made.fleet() as fleet:
-        fleet.down()
-    assert not list(find_orphans(made.home))
+    with ending(made):
+        yield made
 
 
 @pytest.mark.long
@@ -98,11 +94,10 @@ def test_a_fleet_with_logins(vault, capsys):
     vault.create_topic(4)
     with vault.stream(rate=100):
         assert _apply(vault) == 1
-        vault.edit_job("VERSION = 1", "VERSION = 2")
+        vault.new_code()
         assert _apply(vault) == 0
         _search(vault, capsys)
         assert _apply(vault, wanted=1) == 1
-    vault.await_drained()
     assert vault.lost_and_twice() == (0, 0)
 
     # One step beyond: what a worker may not do any more ends it with that sentence [10].
@@ -128,9 +123,8 @@ def test_a_fleet_whose_records_cannot_be_read(vault):
         vault.guarded.deny(vault.user, grant)
     with vault.stream(rate=100):
         assert _unverified(vault) == 1
-        vault.edit_job("VERSION = 1", "VERSION = 2")
+        vault.new_code()
         assert _unverified(vault) == 0
-    vault.await_drained()
     assert vault.lost_and_twice() == (0, 0)
 
 
@@ -139,8 +133,7 @@ def _unverified(vault: Vault) -> int:
     before = _recorded(vault)
     with vault.fleet() as fleet:
         assert any("unverified" in note for note in fleet.plan(vault.group).notes)
-        change = fleet.apply(vault.group, actor="test", progress=vault.say)
-    assert change.state is ChangeState.DONE, change.sentence
+    change = vault.apply()
     assert {r.verdict for r in change.receipts} == {Verdict.UNVERIFIED}
     assert {(r.ours, r.others) for r in change.receipts} == {(0, 0)}
     return _recorded(vault) - before
@@ -162,9 +155,7 @@ def test_spark_tasks_log_in(vault, capsys):
     vault.guarded.topic(LETTERS, 1)
     vault.edit_job("    df.selectExpr", f"{POISON}\n    df.selectExpr")
     vault.guarded.produce(vault.topic, 20)
-    with vault.fleet() as fleet:
-        change = fleet.apply(vault.group, wanted=1, actor="test", progress=vault.say)
-    assert change.state is ChangeState.DONE, change.sentence
+    vault.apply(1)
     vault.await_drained()
     end = TopicPartition(LETTERS, 0)
     found = vault.guarded.admin.list_offsets({end: OffsetSpec.latest()})
@@ -175,15 +166,13 @@ def test_spark_tasks_log_in(vault, capsys):
 def _apply(vault: Vault, wanted: int | None = None) -> int:
     """Carry out what fleet.yaml says; recorded generations, by DumpLogSegments [33]."""
     before = _recorded(vault)
-    with vault.fleet() as fleet:
-        change: Change = fleet.apply(vault.group, wanted=wanted, actor="test", progress=vault.say)
-    assert change.state is ChangeState.DONE, change.sentence
+    change = vault.apply(wanted)
     assert [r.verdict for r in change.receipts] == [Verdict.EQUAL] * len(change.receipts)
     return _recorded(vault) - before
 
 
 def _recorded(vault: Vault) -> int:
-    return len({g for g in generations(vault.guarded.broker, vault.group) if g > 0})
+    return rebalances(vault.guarded.broker, vault.group)
 
 
 # --- secrets ---------------------------------------------------------------------------------

@@ -59,7 +59,6 @@ class Interrupted(MemoryBackend):
         return self._told(key, super().read(key, fresh=fresh), fresh=fresh)
 
     def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
-        """The same."""
         self._turn()
         return self._told(group, super().scan(group, fresh=fresh), fresh=fresh)
 
@@ -85,7 +84,6 @@ class World:
         self._names: dict[greenlet, str] = {}
 
     def store(self, *, away: float = 0.0, hears: bool = False) -> Store:
-        """An actor's own."""
         backend = Interrupted(self, away=away, hears=hears)
         return Store(backend, clock=self.clock, jitter=self.random.random)
 

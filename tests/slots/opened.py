@@ -38,13 +38,7 @@ def leases(
     if worker is None:
         return LeaseStore.for_manager(api, cluster=cluster, clock=clock, lease=LEASE)
     return LeaseStore.for_worker(
-        api,
-        cluster=cluster,
-        group=GROUP,
-        revision=worker,
-        slots=SLOTS,
-        lease=LEASE,
-        clock=clock,
+        api, cluster=cluster, group=GROUP, revision=worker, slots=SLOTS, lease=LEASE, clock=clock
     )
 
 
@@ -71,7 +65,6 @@ class Stores:
 
     @property
     def kept_changes(self) -> int:
-        """Of a group."""
         from fleet.kubernetes.leases import config_maps
 
         return KEPT_CHANGES if self.local else config_maps.KEPT_CHANGES

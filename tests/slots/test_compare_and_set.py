@@ -45,7 +45,8 @@ def test_only_the_writer_that_saw_the_stored_version_writes_the_gate(store):
     first = store.write_gate(Gate(group=GROUP, open=frozenset({0})))
     assert first is not None
     assert first.version == 1
-    assert store.write_gate(Gate(group=GROUP, open=frozenset({0, 1}))) is None
+    for unread in (0, 2):
+        assert store.write_gate(Gate(group=GROUP, version=unread)) is None
     assert store.gate(GROUP).open == {0}
 
 
@@ -160,6 +161,9 @@ def test_the_holder_writes_its_fields_and_nobody_else_does(store):
     open_slots(store, 0)
     held = take(store, store.slots(GROUP)[0])
     assert held is not None
+    for token in (held.token - 1, held.token + 1):
+        assert store.renew(replace(held, token=token)) is None
+        assert not store.release(replace(held, token=token), clean=True)
     renewed = store.renew(
         replace(held, phase=Phase.ACTIVE, member_id="m-1", batches=3, error="bad record")
     )
@@ -195,12 +199,16 @@ def test_a_release_keeps_the_member_id_until_the_leave(store, phase, after):
     assert store.clear(slot) is True
     (slot,) = store.slots(GROUP)
     assert (slot.phase, slot.member_id, slot.token) == (Phase.FREE, None, 1)
+    after = take(store, slot, worker="w2")
+    assert not store.clear(slot), "a leave that was sent before says nothing of who came after"
+    assert store.slots(GROUP) == (after,)
 
 
 def test_one_change_at_a_time_and_a_token_that_grows(store):
     """A second one is refused while a change runs; the next one has a higher token."""
     first = store.begin_change(plan_of(id="p1"), actor="a", started_at=5.0)
     assert first is not None
+    first = store.advance(replace(first, step=1))
     assert store.begin_change(plan_of(id="p2"), actor="b", started_at=6.0) is None
     assert (
         store.begin_change(plan_of(id="p2", group="other"), actor="b", started_at=6.0) is not None
@@ -208,7 +216,7 @@ def test_one_change_at_a_time_and_a_token_that_grows(store):
     done = store.advance(
         replace(first, state=ChangeState.DONE, step=0, ended_at=7.0, sentence="done")
     )
-    assert done.counter == 1
+    assert done.counter == 2
     second = store.begin_change(plan_of(id="p2"), actor="b", started_at=8.0)
     assert second is not None
     assert second.token > first.token

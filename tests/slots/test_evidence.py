@@ -15,9 +15,9 @@ from fleet.slots import Gate, Slot, database
 from fleet.slots.database import DATABASE
 from fleet.slots.evidence import Evidence, LeaseWatch
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.events import Events
 from fleet.worker.slot.leave_completion import LeaveCompleter
 from fleet.worker.slot.slot_lease import SlotWatcher
+from tests.support.batch_parts import events_of
 from tests.support.plans import plan_of
 
 GROUP = "g"
@@ -223,7 +223,7 @@ def test_workers_complete_no_leave_of_an_actor_that_could_not_write(scene: Scene
         lease=LEASE,
         leave=lambda _, members: sent.append(members),
         clock=scene.clock,
-        events=Events(worker="s", clock=scene.clock, environ={}),
+        events=events_of("s", scene.clock),
     )
 
     def later(seconds: float) -> bool:

@@ -14,13 +14,11 @@ import yaml
 
 from fleet.errors import Refused
 from fleet.history.tables import Tables
-from fleet.manager.cycle import Fleet
-from fleet.slots import ChangeState
 from tests.conftest import RunningBroker
 from tests.spark_cluster.conftest import TOKEN, Elsewhere
 from tests.support.spark_cluster import ROOT
 from tests.support.waiting import until
-from tests.support.workshop import Workshop, kill
+from tests.support.workshop import Workshop, ending, kill
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
@@ -67,7 +65,7 @@ class Yard:
 
     def __init__(self, home: Path, bootstrap: str, group: str, url: str, **worker: Any) -> None:
         self.shop = Workshop(home, bootstrap, group, **worker)
-        self.shop.write_job(JOB)
+        self.shop.write_code(JOB)
         self.url = url
         self.table = home / "table"
         self._places = home / "places"
@@ -121,18 +119,8 @@ class Yard:
 def yard(home: Path, broker: RunningBroker, group: str, url: str, **worker: Any) -> Iterator[Yard]:
     """Ended at the end, whatever happened."""
     made = Yard(home, broker.bootstrap_servers, group, url, **worker)
-    try:
+    with ending(made.shop):
         yield made
-    finally:
-        with made.shop.fleet() as fleet:
-            fleet.down()
-
-
-def applied(made: Yard) -> None:
-    """The fleet runs as declared."""
-    with made.shop.fleet() as fleet:
-        done = fleet.apply(made.shop.group, actor="test", progress=made.shop.say)
-        assert done.state is ChangeState.DONE, done.sentence
 
 
 def content(path: Path) -> dict[str, list[dict[str, Any]]]:
@@ -152,9 +140,8 @@ def test_a_fleet_and_the_history_run_on_one_cluster(
     assert application["name"] == "fleet"
     with yard(home, broker, f"there-{unique}", elsewhere.url) as made:
         made.shop.declare(replicas={"min": 2, "max": 2, "standby": 0})
-        applied(made)
+        made.shop.apply()
         made.shop.produce_to(made.shop.topic, 1000)
-        made.shop.await_drained()
         assert made.shop.lost_and_twice() == (0, 0)
         assert made.rows() == made.due()
         settings = "".join(f.read_text() for f in made.shop.home.rglob("settings.json"))
@@ -186,29 +173,27 @@ def test_kill_9_and_new_code_on_a_cluster(
     """A worker, an executor: the sink holds every record once. A roll runs the new code at once."""
     application = elsewhere.cluster.application()
     with yard(home, broker, f"killed-{unique}", elsewhere.url) as made:
-        applied(made)
+        made.shop.apply()
         with made.shop.stream(rate=200), made.shop.fleet() as fleet:
             until(made.table.is_dir, "the first batch")
             kill(next(w.pid for w in fleet.workers(made.shop.group) if w.pid is not None))
             kill(_executor(application["id"]))
-            made.shop.edit_job("VERSION = 1\n", "VERSION = 2\n")
-            until(lambda: _rolled(made, fleet), "the roll")
+            made.shop.new_code()
+            until(lambda: _rolled(made.shop), "the roll")
             until(lambda: 2 in {version for _, version, _ in made.places()}, "the new code")
-        made.shop.await_drained()
         assert made.shop.lost_and_twice()[0] == 0
         assert made.rows() == made.due()
     executors = {place.rpartition("/")[0] for place, _, _ in made.places()}
     assert len(executors) == 2, "the master gave another executor for the killed one"
 
 
-def _rolled(made: Yard, fleet: Fleet) -> bool:
+def _rolled(shop: Workshop) -> bool:
     """Refused for as long as the killed worker's slot is on its way to another."""
     try:
-        done = fleet.apply(made.shop.group, actor="test", progress=made.shop.say)
+        shop.apply()
     except Refused as why:
-        made.shop.say(str(why))
+        shop.say(str(why))
         return False
-    assert done.state is ChangeState.DONE, done.sentence
     return True
 
 

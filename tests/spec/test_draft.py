@@ -9,40 +9,16 @@ from hypothesis import strategies as st
 from fleet.config.draft import draft
 from fleet.config.load import load
 from fleet.config.spec import ClusterSpec, KubernetesRuntimeSpec
-from fleet.model import (
-    GroupSnapshot,
-    GroupState,
-    LagCase,
-    PartitionState,
-    TopicPartition,
-)
+from fleet.model import GroupSnapshot, GroupState
+from tests.support.seen_groups import group_seen, partition_seen
 from tests.support.snapshots import snapshot_of
 
 
 def group(name: str, *topics: str, **changes: Any) -> GroupSnapshot:
     """A group with one partition of each topic."""
-    partitions = tuple(
-        PartitionState(
-            tp=TopicPartition(topic, 0),
-            committed=1,
-            log_start=0,
-            log_end=3,
-            lag=2,
-            lag_seconds=None,
-            case=LagCase.OK,
-        )
-        for topic in topics
-    )
-    held: dict[str, Any] = {
-        "group": name,
-        "exists": True,
-        "state": GroupState.EMPTY,
-        "type": "classic",
-        "assignor": None,
-        "members": (),
-        "partitions": partitions,
-    }
-    return GroupSnapshot(**{**held, **changes})
+    partitions = [partition_seen(0, 2, topic=topic) for topic in topics]
+    usual = {"state": GroupState.EMPTY, "assignor": None}
+    return group_seen(name, partitions=partitions, **{**usual, **changes})
 
 
 def written(text: str, folder: Path) -> Path:
@@ -55,9 +31,7 @@ def written(text: str, folder: Path) -> Path:
 def test_what_is_found_is_observed(tmp_path: Path) -> None:
     """Each group with its topics, observed, without a worker; what does not fit is a comment."""
     seen = snapshot_of(
-        group("orders", "orders", "returns"),
-        group("bare"),
-        group("shared", "t", type="share"),
+        group("orders", "orders", "returns"), group("bare"), group("shared", "t", type="share")
     )
     cluster = ClusterSpec.model_validate({"name": "prod", "bootstrap_servers": "k:9092"})
     text = draft(seen, cluster)

@@ -1,15 +1,18 @@
 """Secrets in worker.env and in logins: references stay references until their process starts."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
+from kafka.admin import KafkaAdminClient
 
 from fleet.config.load import load
 from fleet.config.references import plain_environment, worker_environment
-from fleet.config.settings import WorkerSettings, revision_of
-from fleet.config.spec import FleetSpec
+from fleet.config.spec import ClusterSpec, FleetSpec
 from fleet.errors import ConfigError
-from fleet.security import client_config
+from fleet.security import client_config, kafka_python_config
+from tests.support.declared import settings_of
 
 SECRET = "hunter2-of-the-test"
 ENVIRON = {"DB_PASSWORD": SECRET, "KAFKA_PASSWORD": SECRET, "KAFKA_USER": "ann"}
@@ -32,12 +35,7 @@ def test_what_is_published_holds_the_reference(tmp_path):
     """The frozen settings of a revision name the variable; its value is in none of them."""
     spec = read(tmp_path, env="DB_PASSWORD: '${DB_PASSWORD}', URL: 'db://u:${DB_PASSWORD}@h'")
     group = spec.fleets[0]
-    published = WorkerSettings(
-        cluster=spec.cluster,
-        bootstrap_servers="k1:9092",
-        group=group,
-        revision=revision_of(group, "code"),
-    ).model_dump_json()
+    published = settings_of(group, cluster=spec.cluster).model_dump_json()
     assert SECRET not in published
     assert group.worker is not None
     assert plain_environment(group.worker.env) == {}
@@ -81,3 +79,100 @@ def test_a_name_may_be_written_as_it_is(tmp_path):
     assert options["sasl.username"] == "ann"
     with pytest.raises(ConfigError, match="exactly one of username, username_env"):
         read(tmp_path, sasl=f"{sasl}, username_env: KAFKA_USER")
+
+
+# --- logins: both clients get the same; a secret is read late and never told ------------------
+
+
+BOOT = "k1:9092, k2:9092"
+
+
+def cluster(**security: Any) -> ClusterSpec:
+    """A cluster with this security."""
+    return ClusterSpec.model_validate({"bootstrap_servers": BOOT, "security": security})
+
+
+def sasl(**changes: Any) -> ClusterSpec:
+    """One that logs in with SCRAM, credentials from the environment."""
+    login = {"mechanism": "SCRAM-SHA-256", "username_env": "USER_NAME", "password_env": "PASS"}
+    login = {k: v for k, v in {**login, **changes}.items() if v is not None}
+    return cluster(protocol="SASL_PLAINTEXT", sasl=login)
+
+
+def test_plain_clusters_need_nothing() -> None:
+    """Without security only the address and the protocol are told."""
+    assert client_config(cluster(), BOOT, {}) == {
+        "bootstrap.servers": BOOT,
+        "security.protocol": "PLAINTEXT",
+    }
+    assert kafka_python_config(cluster(), BOOT, {}) == {
+        "bootstrap_servers": ["k1:9092", "k2:9092"],
+        "security_protocol": "PLAINTEXT",
+    }
+
+
+def test_credentials_come_from_variables_and_files(tmp_path: Path) -> None:
+    """Both clients get the same user and password; a file's last line end is not part of it."""
+    secret = tmp_path / "pass"
+    secret.write_text("pa ss\n")
+    both = sasl(password_env=None, password_file=str(secret))
+    one = client_config(both, BOOT, {"USER_NAME": "ann"})
+    two = kafka_python_config(both, BOOT, {"USER_NAME": "ann"})
+    assert (one["sasl.username"], one["sasl.password"]) == ("ann", "pa ss")
+    assert (two["sasl_plain_username"], two["sasl_plain_password"]) == ("ann", "pa ss")
+    assert one["sasl.mechanism"] == two["sasl_mechanism"] == "SCRAM-SHA-256"
+
+
+def test_the_clients_know_these_options(tmp_path: Path) -> None:
+    """The options are those that the installed clients understand."""
+    file = tmp_path / "ca.pem"
+    file.write_text("no certificate")
+    encrypted = cluster(protocol="SSL", tls={"ca_file": str(file)})
+    options = client_config(sasl(), BOOT, {"USER_NAME": "u", "PASS": "p"})
+    Consumer({**options, "group.id": "never-joined"}).close()
+    assert client_config(encrypted, BOOT, {})["ssl.ca.location"] == str(file)
+    known = set(KafkaAdminClient.DEFAULT_CONFIG)
+    assert set(kafka_python_config(encrypted, BOOT, {})) <= known
+    assert set(kafka_python_config(sasl(), BOOT, {"USER_NAME": "u", "PASS": "p"})) <= known
+
+
+@pytest.mark.parametrize(
+    ("changes", "environ", "said"),
+    [
+        pytest.param({}, {"USER_NAME": "hunter2"}, "variable PASS, which is not set", id="not-set"),
+        pytest.param({}, {"USER_NAME": "hunter2", "PASS": ""}, "which is empty", id="empty"),
+        pytest.param(
+            {"password_env": None, "password_file": "/nowhere/pass"},
+            {"USER_NAME": "hunter2"},
+            "/nowhere/pass does not exist",
+            id="no-file",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(changes: dict, environ: dict, said: str) -> None:
+    """The variable or file is named, the value of the other one is not."""
+    with pytest.raises(ConfigError) as caught:
+        client_config(sasl(**changes), BOOT, environ)
+    assert said in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("security", "said"),
+    [
+        pytest.param({"protocol": "SASL_SSL"}, "needs sasl", id="no-sasl"),
+        pytest.param({"tls": {"ca_file": "x"}}, "does not encrypt", id="tls-unused"),
+        pytest.param(
+            {"protocol": "SSL", "tls": {"cert_file": "x"}}, "together, or neither", id="half-a-pair"
+        ),
+        pytest.param(
+            {"sasl": {"mechanism": "PLAIN", "username_env": "A", "password_env": "B"}},
+            "does not log in",
+            id="sasl-unused",
+        ),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(security: dict, said: str) -> None:
+    """A login that the protocol would not use is a mistake, not a comment."""
+    with pytest.raises(ValueError, match=said):
+        cluster(**security)

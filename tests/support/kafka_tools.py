@@ -69,6 +69,16 @@ def assignment_epochs(broker: Broker, group: str) -> list[int]:
     return _field(broker, group, 6, "assignmentEpoch")
 
 
+def rebalances(broker: Broker, group: str) -> int:
+    """Completed generations of a classic group, or under KIP-848 computed assignments."""
+    found = {
+        record.value["generation" if record.type == 2 else "assignmentEpoch"]
+        for record in dump_group_records(broker, group)
+        if record.type in {2, 6} and record.value is not None
+    }
+    return len(found - {0})
+
+
 def _field(broker: Broker, group: str, kind: int, name: str) -> list[int]:
     return [
         int(record.value[name])

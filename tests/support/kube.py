@@ -38,7 +38,6 @@ class Kube:
 
     @property
     def kubeconfig(self) -> Path:
-        """With all rights."""
         return self.status.kubeconfig
 
     @cached_property
@@ -53,7 +52,6 @@ class Kube:
 
     @property
     def apps(self) -> client.AppsV1Api:
-        """Deployments and ReplicaSets."""
         return client.AppsV1Api(self.api)
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:

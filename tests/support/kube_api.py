@@ -59,7 +59,6 @@ class KubeApi:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"https://127.0.0.1:{self.port}"
 
     # --- life -------------------------------------------------------------------------------
@@ -87,7 +86,6 @@ class KubeApi:
         self._server.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on."""
         assert self._server is not None
         self._server.send_signal(signal.SIGCONT)
 
@@ -131,7 +129,6 @@ class KubeApi:
         return connect(namespace=namespace, context=None, environ=environ, clock=SystemClock())
 
     def namespace(self) -> str:
-        """A new one."""
         name = f"test-{uuid.uuid4().hex[:10]}"
         self.post("/api/v1/namespaces", {"metadata": {"name": name}})
         return name

@@ -33,10 +33,11 @@ from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import Record
 from fleet.log.replay.causes import Replay
 from fleet.model.rebalances import MembershipSpan, Rebalance
+from fleet.model.sessions import SessionThen
 
 CLASSIC = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 300, "max.poll.interval.ms": 10_000}
 CONSUMER = {"group.protocol": "consumer", "max.poll.interval.ms": 10_000}
-SESSION_S = 3.0
+SESSION_S, HEARTBEAT_S = 3.0, 0.5
 
 
 class Polled:
@@ -108,12 +109,15 @@ class Lane:
             ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
             for key, value in (
                 ("consumer.session.timeout.ms", str(int(seconds * 1000))),
-                ("consumer.heartbeat.interval.ms", "500"),
+                ("consumer.heartbeat.interval.ms", str(int(HEARTBEAT_S * 1000))),
             )
         ]
         resource = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=entries)
         self.admin.incremental_alter_configs([resource])[resource].result(20)
-        self.replay.session_timeout(seconds)
+        told = SessionThen(
+            least_s=seconds, most_s=seconds, silent_s=seconds - HEARTBEAT_S, sure=True
+        )
+        self.replay.ask_session(lambda *_: told)
 
     # --- what happens -----------------------------------------------------------------------
 
@@ -165,7 +169,6 @@ class Lane:
             admin.close()
 
     def grow(self, topic: str, partitions: int) -> None:
-        """More partitions."""
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
         self.topics[topic] = partitions
 
@@ -208,7 +211,6 @@ class Lane:
                 quiet_since = time.monotonic()
 
     def run(self, seconds: float) -> None:
-        """Only poll."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._poll()

@@ -36,11 +36,9 @@ class Message:
         return self._told.get("error")
 
     def topic(self) -> str:
-        """Its topic."""
         return self._tp.topic
 
     def partition(self) -> int:
-        """Its partition."""
         return self._tp.partition
 
     def offset(self) -> int:
@@ -48,15 +46,12 @@ class Message:
         return self._offset
 
     def key(self) -> bytes | None:
-        """Its key."""
         return self._told.get("key")
 
     def value(self) -> bytes | None:
-        """Its value."""
         return self._told.get("value")
 
     def timestamp(self) -> tuple[int, int]:
-        """Type and milliseconds."""
         return self._told.get("timestamp", (1, NOW))
 
     def headers(self) -> Any:
@@ -141,7 +136,6 @@ class MemoryKafka:
             self.parts[tp].high += count
 
     def truncate(self, tp: TopicPartition, before: int) -> None:
-        """As retention does."""
         self.parts[tp].first = before
 
     def assign(self, *tps: TopicPartition) -> None:
@@ -182,7 +176,6 @@ class _Client:
         self.kafka = kafka
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """Metadata."""
         found = {}
         for name in [topic] if topic is not None else self.kafka.ids:
             numbers = [tp.partition for tp in self.kafka.parts if tp.topic == name]
@@ -211,7 +204,6 @@ class MemoryAdmin(_Client):
         return found
 
     def describe_topics(self, topics: Any, *, request_timeout: float) -> Any:
-        """Futures by topic."""
         found = {}
         for name in topics.topic_names:
             found[name] = future = Future()
@@ -241,12 +233,10 @@ class MemoryConsumer(_Client):
     # --- membership ---------------------------------------------------------------------
 
     def subscribe(self, topics: Sequence[str], *, on_assign, on_revoke, on_lost) -> None:
-        """Join."""
         self.on_assign, self.on_revoke, self.on_lost = on_assign, on_revoke, on_lost
         self.joined = True
 
     def unsubscribe(self) -> None:
-        """Leave."""
         self.kafka.revoke(*self.at)
 
     def memberid(self) -> str:
@@ -254,11 +244,9 @@ class MemoryConsumer(_Client):
         return self.kafka.member
 
     def consumer_group_metadata(self) -> bytes:
-        """Librdkafka's opaque bytes."""
         return b"CGMDv2:" + struct.pack("=i", 1) + b"g\0" + self.kafka.member.encode() + b"\0\0"
 
     def assign(self, partitions: Sequence[KafkaPartition]) -> None:
-        """Replace the assignment."""
         self.at.clear()
         self.incremental_assign(partitions)
 
@@ -270,17 +258,14 @@ class MemoryConsumer(_Client):
         self._note("assign", {_tp(each): each.offset for each in partitions})
 
     def incremental_unassign(self, partitions: Sequence[KafkaPartition]) -> None:
-        """Fewer."""
         for each in partitions:
             self.at.pop(_tp(each), None)
         self._note("unassign", {_tp(each) for each in partitions})
 
     def unassign(self) -> None:
-        """None."""
         self.incremental_unassign(_kafka(list(self.at)))
 
     def close(self) -> None:
-        """Revoke and leave."""
         if self.at:
             self.on_revoke(self, _kafka(list(self.at)))
         self.at.clear()
@@ -317,11 +302,9 @@ class MemoryConsumer(_Client):
         self.paused |= {_tp(each) for each in partitions}
 
     def resume(self, partitions: Sequence[KafkaPartition]) -> None:
-        """Fetch them again."""
         self.paused -= {_tp(each) for each in partitions}
 
     def seek(self, each: KafkaPartition) -> None:
-        """Read on there."""
         if _tp(each) not in self.at:
             raise KafkaException(KafkaError(-172))
         self.at[_tp(each)] = each.offset

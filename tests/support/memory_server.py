@@ -36,7 +36,6 @@ class Answer:
         self.ended = threading.Event()
 
     def read(self) -> bytes:
-        """All of it."""
         return json.dumps(self._body).encode()
 
     def stream(self, **_: Any) -> Iterator[bytes]:
@@ -45,7 +44,6 @@ class Answer:
         return self._lines
 
     def shutdown(self) -> None:
-        """End a watch."""
         self.ended.set()
 
 

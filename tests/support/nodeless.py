@@ -22,6 +22,7 @@ from fleet.kubernetes.deployment.templates import RegisteredTemplates
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
 from tests.support import waiting
+from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, settings_of
 
 
 class Ground:
@@ -53,37 +54,20 @@ class Ground:
 
     def spec(self, image: str) -> FleetSpec:
         """A file with one fleet of that image."""
-        return FleetSpec.model_validate(
-            {
-                "cluster": {"name": "main", "bootstrap_servers": "kafka:9092"},
-                "fleets": [
-                    {
-                        "group": "orders",
-                        "topics": ["orders"],
-                        "worker": {
-                            "entrypoint": "fleet.demo.orders:process",
-                            "protocol": "classic",
-                            "spark": "local[1]",
-                        },
-                        "runtime": {
-                            "kind": "kubernetes",
-                            "namespace": self.api.namespace,
-                            "image": image,
-                            "node_selector": {"there-is": "no-such-node"},
-                        },
-                    }
-                ],
-            }
-        )
+        job = {"entrypoint": "fleet.demo.orders:process", "spark": "local[1]"}
+        place = {
+            **ON_KUBERNETES,
+            "namespace": self.api.namespace,
+            "image": image,
+            "node_selector": {"there-is": "no-such-node"},
+        }
+        return fleet_spec(declaration(worker=job, runtime=place))
 
     def settings(self, revision: str) -> WorkerSettings:
         """What workers of a revision start from."""
         spec = self.spec(f"image-{revision}")
-        return WorkerSettings(
-            cluster=spec.cluster,
-            bootstrap_servers="kafka:9092",
-            group=spec.fleets[0],
-            revision=revision,
+        return settings_of(
+            spec.fleets[0], revision=revision, bootstrap="kafka:9092", cluster=spec.cluster
         )
 
     def quota(self, pods: int) -> None:
@@ -181,11 +165,7 @@ class Ground:
             "name": "worker", "ready": True, "restartCount": 0, "image": "x", "imageID": "x",
             "state": {"running": {}},
         }  # fmt: skip
-        status = {
-            "phase": "Running",
-            "conditions": conditions,
-            "containerStatuses": [container],
-        }
+        status = {"phase": "Running", "conditions": conditions, "containerStatuses": [container]}
         path = f"/api/v1/namespaces/{self.api.namespace}/pods/{name}/status"
         self.api._call(
             "PATCH", path, body={"status": status},

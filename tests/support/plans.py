@@ -1,19 +1,15 @@
-"""Plans and steps of which a test says only what matters to it."""
+"""Plans, changes and receipts of which a test says only what matters to it."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from fleet.model import Plan, Price, Step, StepKind
+from fleet.model import Plan, Price, Receipt, Step, StepKind, Verdict
+from fleet.slots import Change, ChangeState
 
 FREE = Price(rebalances_min=0, rebalances_max=0)
 ONE = Price(rebalances_min=1, rebalances_max=1)
 TWO = Price(rebalances_min=2, rebalances_max=2)
-_USUAL = {
-    StepKind.OPEN: ONE,
-    StepKind.LEAVE: ONE,
-    StepKind.REJOIN: ONE,
-    StepKind.STOP_ALL: ONE,
-}
+_USUAL = {StepKind.OPEN: ONE, StepKind.LEAVE: ONE, StepKind.REJOIN: ONE, StepKind.STOP_ALL: ONE}
 
 
 def step_of(
@@ -40,3 +36,43 @@ def plan_of(*steps: Step, group: str = "orders", **fields: Any) -> Plan:
         "revision": steps[-1].revision if steps else "r",
     }
     return Plan(group=group, steps=steps, **{**usual, **fields})
+
+
+def receipt_of(plan: Plan, *, ours: int = 1, **fields: Any) -> Receipt:
+    """Of the plan's first step, at its price unless said otherwise."""
+    step = plan.steps[0]
+    usual: dict[str, Any] = {
+        "others": 0,
+        "aborted": 0,
+        "moved": 0,
+        "longest_pause_s": None,
+        "from_generation": 1,
+        "to_generation": 1 + ours,
+        "started_at": 100.0,
+        "seconds": 60.0,
+        "verdict": Verdict.EQUAL,
+    }
+    return Receipt(
+        plan_id=plan.id,
+        group=plan.group,
+        step=0,
+        kind=step.kind,
+        price=step.price,
+        ours=ours,
+        **{**usual, **fields},
+    )
+
+
+def change_of(plan: Plan, state: ChangeState, *receipts: Receipt, **fields: Any) -> Change:
+    """Of a plan, as far as there are receipts of it."""
+    usual: dict[str, Any] = {
+        "actor": "ann",
+        "token": 1,
+        "counter": 1,
+        "step": len(receipts),
+        "started_at": 100.0,
+        "ended_at": None if state is ChangeState.RUNNING else 160.0,
+    }
+    return Change(
+        group=plan.group, plan=plan, state=state, receipts=receipts, **{**usual, **fields}
+    )

@@ -20,8 +20,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Produc
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.config.settings import WorkerSettings, revision_of
-from fleet.config.spec import FleetSpec
+from fleet.config.settings import revision_of
 from fleet.kubernetes.client.api import connect
 from fleet.kubernetes.client.object_names import HASH_LABEL, SPARK, ObjectNames
 from fleet.kubernetes.leases.lease_store import LeaseStore
@@ -30,6 +29,7 @@ from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.slots import Gate, Phase, Slot
 from k8s.images import image_build
 from tests.support import waiting
+from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, settings_of
 from tests.support.kube import QUICK_JVM, Kube, image
 
 LEASE = 10.0
@@ -66,43 +66,31 @@ class PodFleet:
         self.namespace = namespace
         self.group = group
         self.topic = f"{group}-topic"
-        self.spec = FleetSpec.model_validate(
-            {
-                "cluster": {"name": "main", "bootstrap_servers": bootstrap},
-                "fleets": [
-                    {
-                        "group": group,
-                        "topics": [self.topic],
-                        "worker": {
-                            "protocol": "classic",
-                            "entrypoint": "pod_job:process",
-                            "session_timeout": "180s",
-                            "spark": spark,
-                        },
-                        "replicas": {"min": slots, "max": slots + 1, "standby": 1},
-                        "rollout": {"drain_timeout": "10s"},
-                        "runtime": {
-                            "kind": "kubernetes",
-                            "namespace": namespace,
-                            "image": image("spark" if spark.startswith("local") else "worker"),
-                            "pull_policy": "Never",
-                            "lease": LEASE,
-                            "env_from": [QUICK_JVM],
-                            # A JVM each asks for a core, and a rollout for room beside them.
-                            "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
-                            "spark": {"image": image("spark"), "memory": "700m"},
-                        },
-                    }
-                ],
-            }
+        job = {"entrypoint": "pod_job:process", "session_timeout": "180s", "spark": spark}
+        place = {
+            **ON_KUBERNETES,
+            "namespace": namespace,
+            "image": image("spark" if spark.startswith("local") else "worker"),
+            "pull_policy": "Never",
+            "lease": LEASE,
+            "env_from": [QUICK_JVM],
+            # A JVM each asks for a core, and a rollout for room beside them.
+            "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
+            "spark": {"image": image("spark"), "memory": "700m"},
+        }
+        declared = declaration(
+            group,
+            topics=[self.topic],
+            worker=job,
+            replicas={"min": slots, "max": slots + 1, "standby": 1},
+            rollout={"drain_timeout": "10s"},
+            runtime=place,
         )
+        self.spec = fleet_spec(declared, bootstrap=bootstrap)
         self.names = ObjectNames("main", group)
         fleet = self.spec.fleets[0]
-        self.settings = WorkerSettings(
-            cluster=self.spec.cluster,
-            bootstrap_servers=bootstrap,
-            group=fleet,
-            revision=revision_of(fleet, JOB),
+        self.settings = settings_of(
+            fleet, revision=revision_of(fleet, JOB), bootstrap=bootstrap, cluster=self.spec.cluster
         )
         api = connect(
             namespace=namespace,
@@ -170,7 +158,6 @@ class PodFleet:
         }
 
     def gate(self) -> Gate:
-        """As stored."""
         return self.store.gate(self.group)
 
     def slots(self) -> dict[int, Slot]:

@@ -20,13 +20,13 @@ from kubernetes import client
 from fleet.bench.figures import Spread, spread
 from fleet.broker import Broker
 from fleet.clock import SystemClock
-from fleet.demo.coverage import coverage
-from fleet.demo.measure import Meter
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.log.readers.group_log import GroupLog
 from fleet.model import GroupState
-from fleet.slots import Change, ChangeState, Phase, Slot
-from tests.support.kafka_tools import dump_group_records
+from fleet.slots import Change, Phase, Slot
+from fleet.testbed.coverage import coverage
+from fleet.testbed.measure import Meter
+from tests.support.kafka_tools import rebalances
 from tests.support.kube import QUICK_JVM, Kube, image
 from tests.support.pod_shop import PodShop
 from tests.support.workshop import until
@@ -65,10 +65,6 @@ class Ground:
         """The first apply; returns when all slots are served."""
         self.apply()
         self.serve()
-
-    def new_code(self, version: int) -> None:
-        """What makes the next plan a roll."""
-        self.shop.edit_job(f"VERSION = {version - 1}\n", f"VERSION = {version}\n")
 
     def manager(self, *words: str, code: Path = _ROOT) -> subprocess.Popen[str]:
         """`fleet WORDS` of this checkout or another, as a process; its words in `manager.log`."""
@@ -131,12 +127,7 @@ class Ground:
 
     def apply(self, wanted: int | None = None) -> Change:
         """What fleet.yaml says, or so many slots, in this process."""
-        with self.shop.fleet() as fleet:
-            change = fleet.apply(
-                self.shop.group, wanted=wanted, actor="test", progress=self.shop.say
-            )
-        assert change.state is ChangeState.DONE, change.sentence
-        return change
+        return self.shop.apply(wanted)
 
     def serve(self, *, slots: int | None = None, seconds: float = 150) -> None:
         """Wait until living pods serve all slots, a standby is ready, and nothing is to come."""
@@ -160,13 +151,8 @@ class Ground:
     # --- what it cost -----------------------------------------------------------------------
 
     def recorded(self, group: str | None = None) -> int:
-        """Completed generations of a group, or under KIP-848 computed assignments."""
-        found = {
-            record.value["generation" if record.type == 2 else "assignmentEpoch"]
-            for record in dump_group_records(self.broker, group or self.shop.group)
-            if record.type in {2, 6} and record.value is not None
-        }
-        return len(found - {0})
+        """Its rebalances, by DumpLogSegments."""
+        return rebalances(self.broker, group or self.shop.group)
 
     @contextmanager
     def costs(self, group: str | None = None) -> Iterator[Cost]:

@@ -8,7 +8,7 @@ import yaml
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.demo.journal import JournalEntry
+from fleet.testbed.journal import JournalEntry
 from tests.support.workshop import Workshop, until
 
 JOB = '''"""A test's entrypoint: journal first (a topic, acks=all), then a little Spark."""
@@ -52,7 +52,7 @@ class PodShop(Workshop):
         self.runtime = {"kind": "kubernetes", **runtime}
         self.journal_topic = f"{group}-journal"
         super().__init__(home, bootstrap, group, **worker)
-        self.write_job(JOB)
+        self.write_code(JOB)
         told: dict[str, Any] = {
             "env": {"JOURNAL_BOOTSTRAP": bootstrap, "JOURNAL_TOPIC": self.journal_topic},
             "batch": {"max_wait": "1200ms"},

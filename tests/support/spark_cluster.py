@@ -115,7 +115,6 @@ class Standalone:
         self.nodes.clear()
 
     def stop(self) -> None:
-        """End everything."""
         self.stop_nodes()
         _end([self._master])
 

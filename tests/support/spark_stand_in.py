@@ -15,7 +15,6 @@ class Session:
         self.interrupted = threading.Event()
 
     def createDataFrame(self, table: Any, schema: Any) -> Any:  # noqa: N802 - PySpark's name
-        """The table itself."""
         return table
 
     def addTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name

@@ -54,7 +54,6 @@ class Cursor:
         return int(found)
 
     def varint(self) -> int:
-        """An unsigned one."""
         found = shift = 0
         while True:
             byte = self._data[self._at]
@@ -65,7 +64,6 @@ class Cursor:
                 return found
 
     def text(self) -> str | None:
-        """A compact string."""
         size = self.varint() - 1
         if size < 0:
             return None
@@ -112,7 +110,6 @@ class StreamsMember:
             self.tasks = told["tasks"]
 
     def leave(self) -> None:
-        """Go, and close."""
         self.epoch = -1
         self._send(topology=_NULL, tasks={})
         self._socket.close()

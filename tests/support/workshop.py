@@ -15,17 +15,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from fleet.act.local.local_runtime import find_orphans
 from fleet.clock import SystemClock
-from fleet.demo.coverage import coverage
-from fleet.demo.held import Held, read_topics
-from fleet.demo.journal import JournalEntry, read
 from fleet.manager.cycle import Fleet
 from fleet.model import TopicPartition
+from fleet.slots import Change, Phase
 from fleet.slots.sqlite import SqliteStore
+from fleet.testbed.coverage import coverage
+from fleet.testbed.held import Held, read_topics
+from fleet.testbed.journal import JournalEntry, read
+from fleet.testbed.sandbox import Sandbox, ended_well
 from tests.support import waiting
 from tests.support.waiting import Answer, sizes, stored
 
@@ -43,76 +45,53 @@ def process(df, context):
 '''
 
 
-class Workshop:
-    """One home with one declared group."""
+class Workshop(Sandbox):
+    """One declared group in a home; a home may have several."""
 
     def __init__(self, home: Path, bootstrap: str, group: str, **worker: Any) -> None:
-        self.home = home
+        module = "job_" + "".join(c if c.isalnum() else "_" for c in group)
+        super().__init__(home, module=module, config=f"{group}.yaml")
         self.bootstrap = bootstrap
         self.group = group
         self.topic = f"{group}-topic"
-        self.code = home / "code" / group
-        self.module = "job_" + "".join(c if c.isalnum() else "_" for c in group)
-        self.config = home / f"{group}.yaml"
-        self.journal = home / "journal" / group
+        self.journal = self.journal_of(group)
         self.said: list[str] = []
         self.partitions = 0
         self.numbers = itertools.count()
         """The next record's: one number, one record, over all streams and topics."""
-        self._extra: dict[str, Any] = {}
-        self.code.mkdir(parents=True, exist_ok=True)
-        self.write_job(JOB)
-        self.declare(worker=worker)
-
-    def write_job(self, text: str) -> None:
-        """Replace the entrypoint's source."""
-        (self.code / f"{self.module}.py").write_text(text)
+        self._worker: dict[str, Any] = {"protocol": "classic", "batch": {"max_wait": "1200ms"}}
+        self._keys: dict[str, Any] = {}
+        self.write_code(JOB)
+        self.declare(worker={**self.job(group), **worker})
 
     def edit_job(self, old: str, new: str) -> None:
         """A real code change: the next plan is a roll."""
-        path = self.code / f"{self.module}.py"
-        text = path.read_text()
+        text = self.code.read_text()
         assert old in text
-        path.write_text(text.replace(old, new))
+        self.write_code(text.replace(old, new))
 
     def declare(self, *, worker: Mapping[str, Any] | None = None, **keys: Any) -> None:
-        """Write fleet.yaml; keys add to or replace the group's own."""
-        self._extra = {**self._extra, **keys}
-        mine = {
-            "entrypoint": f"{self.module}:process",
-            "python_path": [str(self.code)],
-            "protocol": "classic",
-            "batch": {"max_wait": "1200ms"},
-            "env": {"FLEET_JOURNAL": str(self.journal)},
-            **(self._extra.pop("_worker", {})),
-            **(worker or {}),
-        }
-        self._extra["_worker"] = mine
+        """Write fleet.yaml; keys add to or replace the group's own, as was declared before."""
+        self._keys.update(keys)
+        self._worker.update(worker or {})
         # A group counts as settled a heartbeat and 2 s after it was last seen to move [25].
-        soon = {"heartbeat_interval": "1s"} if mine["protocol"] == "classic" else {}
+        soon = {"heartbeat_interval": "1s"} if self._worker["protocol"] == "classic" else {}
         group = {
             "group": self.group,
             "topics": [self.topic],
-            "worker": {**soon, **mine},
+            "worker": {**soon, **self._worker},
             "replicas": {"min": 1, "max": 8, "standby": 1},
             "scaling": {"policy": "fixed", "workers": 2},
             "rollout": {"canary_batches": 1, "bake": "2s", "warm_timeout": "5m"},
             "storm": {"rebalances": 1000},
             "runtime": {"kind": "local", "lease": "5s"},
-            **{k: v for k, v in self._extra.items() if k != "_worker"},
+            **self._keys,
         }
-        spec = {
-            "cluster": {"name": "test", "bootstrap_servers": self.bootstrap},
-            "mode": "act",
-            "fleets": [group],
-        }
-        self.config.write_text(yaml.safe_dump(spec))
+        self.write_spec({"name": "test", "bootstrap_servers": self.bootstrap}, group)
 
     def create_topic(self, partitions: int) -> None:
         """Make the group's topic."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        made = admin.create_topics([NewTopic(self.topic, partitions, 1)])
-        made[self.topic].result(20)
+        admin = self._created(self.topic, partitions)
 
         def known() -> bool:
             told = admin.list_topics(self.topic, timeout=10).topics[self.topic]
@@ -124,9 +103,13 @@ class Workshop:
     def create_another(self, name: str, partitions: int) -> str:
         """Make a further topic; its name."""
         topic = f"{self.group}-{name}"
+        self._created(topic, partitions)
+        return topic
+
+    def _created(self, topic: str, partitions: int) -> AdminClient:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
-        return topic
+        return admin
 
     def produce_to(self, topic: str, count: int) -> None:
         """So many records, dealt by their keys."""
@@ -135,11 +118,31 @@ class Workshop:
             producer.produce(topic, str(number).encode(), key=str(number).encode())
         producer.flush(20)
 
+    # --- the fleet --------------------------------------------------------------------------
+
     @contextmanager
     def fleet(self) -> Iterator[Fleet]:
-        """Open the fleet."""
         with Fleet.open(self.config, home=self.home, clock=SystemClock()) as fleet:
             yield fleet
+
+    def apply(self, wanted: int | None = None, *, roll: bool = False) -> Change:
+        """Make it so, or so many slots; a change that does not end well raises."""
+        with self.fleet() as fleet:
+            how = {"wanted": wanted, "roll": roll, "actor": "test", "progress": self.say}
+            return ended_well(fleet.apply(self.group, **how))
+
+    def all_active(self, count: int) -> bool:
+        """So many slots are open, and each is held by a worker that is ready and alive."""
+        with self.fleet() as fleet:
+            running = {w.name for w in fleet.workers(self.group) if w.running}
+            slots = [s for s in fleet.slots(self.group) if s.number in fleet.gate(self.group).open]
+        holders = [s.holder for s in slots if s.phase is Phase.ACTIVE and s.holder in running]
+        return len(slots) == len(holders) == count
+
+    def down(self) -> None:
+        """End it; nothing of its home runs then, unless another group's does."""
+        with self.fleet() as fleet:
+            fleet.down()
 
     def moving(self) -> Hashable:
         """What moves while anything of this fleet makes progress."""
@@ -160,6 +163,8 @@ class Workshop:
         """Progress, kept for a failing test's output."""
         self.said.append(sentence)
         print(f"{time.strftime('%H:%M:%S')} {sentence}", flush=True)
+
+    # --- the stream and its account ---------------------------------------------------------
 
     @contextmanager
     def stream(self, rate: int = 200) -> Iterator[None]:
@@ -192,7 +197,6 @@ class Workshop:
         producer.flush(20)
 
     def entries(self) -> list[JournalEntry]:
-        """The journal."""
         return list(read(self.journal))
 
     def ends(self) -> dict[TopicPartition, int]:
@@ -214,7 +218,10 @@ class Workshop:
         )
 
     def lost_and_twice(self) -> tuple[int, int]:
-        """(records never processed, records processed more than once), from the rows of calls."""
+        """(records never processed, processed more than once), by the rows of calls, once all
+        that was written is committed.
+        """
+        self.await_drained()
         due = {tp: (0, end) for tp, end in self.ends().items() if tp.topic == self.topic}
         entries = self.entries()
         held = self.held({self.topic, *(e.tp.topic for e in entries)})
@@ -223,6 +230,18 @@ class Workshop:
     def held(self, topics: Iterable[str]) -> Held:
         """What topics hold, read from outside."""
         return read_topics(self.client(), sorted(topics))
+
+
+@contextmanager
+def ending(*shops: Workshop) -> Iterator[list[Workshop]]:
+    """These, and what is added, are taken down at the end: nothing of their homes runs then."""
+    made = list(shops)
+    try:
+        yield made
+    finally:
+        for shop in made:
+            shop.down()
+        assert not [each for shop in made for each in find_orphans(shop.home)]
 
 
 def until(what: Callable[[], bool], timeout: float, name: str) -> None:

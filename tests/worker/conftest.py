@@ -20,13 +20,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.clock import SystemClock
-from fleet.config.settings import WorkerSettings
-from fleet.config.spec import ClusterSpec, GroupSpec
-from fleet.demo.held import read_topics
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
 from fleet.slots.sqlite import SqliteStore
+from fleet.testbed.held import read_topics
 from tests.conftest import RunningBroker
+from tests.support.declared import group_spec, settings_of
 from tests.support.waiting import sizes, stored, until
 
 LEASE = 3.0
@@ -85,7 +84,6 @@ class Group:
     ) -> None:
         """Start a worker process; keys of its `worker` section replace the ones here."""
         worker: dict[str, Any] = {
-            "protocol": "classic",
             "entrypoint": "worker_job:process",
             "python_path": [str(self.folder)],
             "session_timeout": "30s",
@@ -96,23 +94,16 @@ class Group:
             },
             **settings_of_worker,
         }
-        if worker["protocol"] == "consumer":
+        if worker.get("protocol") == "consumer":
             del worker["session_timeout"]  # the group's own, under KIP-848
-        spec = GroupSpec.model_validate(
-            {
-                "group": self.name,
-                "topics": list(topics) or [self.topic],
-                "worker": worker,
-                "rollout": {"drain_timeout": "9s"},
-                **self.place(lease),
-            }
+        spec = group_spec(
+            self.name,
+            worker=worker,
+            topics=list(topics) or [self.topic],
+            rollout={"drain_timeout": "9s"},
+            **self.place(lease),
         )
-        settings = WorkerSettings(
-            cluster=ClusterSpec(bootstrap_servers=self.bootstrap),
-            bootstrap_servers=self.bootstrap,
-            group=spec,
-            revision=revision,
-        )
+        settings = settings_of(spec, revision=revision, bootstrap=self.bootstrap)
         path = self.folder / f"{name}.json"
         path.write_text(settings.model_dump_json())
         with (self.folder / f"{name}.log").open("wb") as log:

@@ -13,24 +13,20 @@ import pyarrow as pa
 import pytest
 
 from fleet.clock import SystemClock
-from fleet.config.settings import WorkerSettings
-from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.kafka_source import source
 from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
 from fleet.slots import Slot
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.batch.batch_run import Identity
-from fleet.worker.batch.entrypoint import Entrypoint
-from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.context import BatchContext
-from fleet.worker.events import Events
 from fleet.worker.member import membership
 from fleet.worker.member.member_state import Drain
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.quarantine import QuarantinedPartitions
 from fleet.worker.slot import membership_setup
 from tests.support import spark_stand_in
+from tests.support.batch_parts import connected, events_of, runner_of
+from tests.support.declared import group_spec, settings_of
 from tests.support.memory_kafka import MemoryKafka
 from tests.support.spark_stand_in import Link
 
@@ -49,12 +45,10 @@ class Session(spark_stand_in.Session):
         self.read = self
 
     def format(self, name: str) -> "Session":
-        """Only ours."""
         assert name == source.FORMAT
         return self
 
     def options(self, **options: str) -> "Session":
-        """Of the read."""
         self._options = options
         return self
 
@@ -82,29 +76,13 @@ class Driven:
         patch.setattr(membership, "Consumer", kafka.consumer)
         patch.setattr(membership_setup, "AdminClient", kafka.admin)
         patch.setattr("confluent_kafka.Consumer", kafka.consumer)
-        settings = WorkerSettings(
-            cluster=ClusterSpec(bootstrap_servers="memory:1"),
-            bootstrap_servers="memory:1",
-            group=_group(worker),
-            revision="r1",
-        )
+        terms = {"batch": QUICK, **worker}
+        group = group_spec("g", worker=terms, topics=["t"], rollout={"drain_timeout": "9s"})
+        settings = settings_of(group, bootstrap="memory:1")
         self.events_at = folder / "events"
-        events = Events(worker="w1", clock=CLOCK, environ={"FLEET_EVENTS": str(self.events_at)})
-        link = Link(Session)
-        link.connect(timeout=1.0, given_up=lambda: False)
-        self.runner = BatchRunner(
-            link=link,
-            entrypoint=Entrypoint(
-                name="job:process", function=self._process, setup=None, takes_batch_id=False
-            ),
-            identity=Identity(cluster="c", group="g", worker="w1", revision="r1", slot=0),
-            batch_timeout=60.0,
-            still_ours=lambda: True,
-            ending=lambda: False,
-            clock=CLOCK,
-            events=events,
-            pauses=(),
-        )
+        events = events_of("w1", FLEET_EVENTS=str(self.events_at))
+        link = connected(Link(Session))
+        self.runner = runner_of(link, self._process, events=events, pauses=())
         store = SqliteStore(folder / "fleet.db", cluster="main", clock=CLOCK)
         self.member = membership_setup.membership_of(
             settings,
@@ -163,21 +141,8 @@ class Driven:
         self.member.drain(Drain.CLOSE)
 
     def end(self) -> None:
-        """Let everything end."""
         self.may_end.set()
         self.member.abort()
         if self.member._thread.ident is not None:
             assert self.member.join(20)
         self.runner.stop()
-
-
-def _group(worker: dict[str, Any]) -> GroupSpec:
-    settings = {"entrypoint": "job:process", "protocol": "classic", "batch": QUICK, **worker}
-    return GroupSpec.model_validate(
-        {
-            "group": "g",
-            "topics": ["t"],
-            "worker": settings,
-            "rollout": {"drain_timeout": "9s"},
-        }
-    )

@@ -10,22 +10,17 @@ from typing import Any
 
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.clock import ManualClock, SystemClock
+from fleet.clock import ManualClock
 from fleet.model import TopicPartition
-from fleet.worker.batch.batch_run import Identity
 from fleet.worker.batch.batches import InlineReading
-from fleet.worker.batch.entrypoint import Entrypoint
-from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.context import BatchContext
-from fleet.worker.events import Events
 from fleet.worker.member.backing_off import BackingOff
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.offsets.assigning import Start
 from fleet.worker.offsets.commit_metadata import decode_begun, decode_plan
-from tests.support.spark_stand_in import Link
+from tests.support.batch_parts import connected, events_of, runner_of
 
-SYSTEM = SystemClock()
 REVISION = "r1"
 
 
@@ -39,15 +34,12 @@ class Record:
         return 1
 
     def offset(self) -> int:
-        """Its offset."""
         return self.at
 
     def key(self) -> bytes | None:
-        """None."""
         return None
 
     def value(self) -> bytes:
-        """A byte."""
         return b"x"
 
     def headers(self) -> None:
@@ -74,7 +66,6 @@ class Consumer:
         self.broker = broker
 
     def commit(self, *, offsets: list[KafkaPartition], asynchronous: bool) -> list[Any]:
-        """Keep them."""
         assert not asynchronous
         for each in offsets:
             self.broker.committed[each.partition] = (each.offset, each.metadata or "")
@@ -84,7 +75,6 @@ class Consumer:
         """Everything is read by `Process.read`."""
 
     def consumer_group_metadata(self) -> bytes:
-        """Not known."""
         return b""
 
 
@@ -108,27 +98,13 @@ class Process:
         self.begun: list[dict[int, tuple[int, int]]] = []
         """Batches: partition → first offset, next after the last."""
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        events = Events(worker="w", clock=SYSTEM, environ={})
-        link = Link()
-        link.connect(timeout=1.0, given_up=lambda: False)
+        events = events_of()
 
         def process(df: Any, context: BatchContext) -> None:
             self.begun.append({r.partition: (r.start, r.end) for r in context.ranges})
             entrypoint([(r["partition"], r["offset"]) for r in df.to_pylist()])
 
-        self.runner = BatchRunner(
-            link=link,
-            entrypoint=Entrypoint(
-                name="job:process", function=process, setup=None, takes_batch_id=False
-            ),
-            identity=Identity(cluster="c", group="g", worker="w", revision=revision, slot=0),
-            batch_timeout=60.0,
-            still_ours=lambda: True,
-            ending=lambda: False,
-            clock=SYSTEM,
-            events=events,
-            pauses=(0.0, 0.0),
-        )
+        self.runner = runner_of(connected(), process, revision=revision)
         self.reading = InlineReading(limit=10_000, max_wait=0.0, max_seconds=60.0, clock=self.clock)
         self.flow = Pipeline(
             consumer=Consumer(broker),

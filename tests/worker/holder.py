@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fleet.clock import Clock
-from fleet.config.settings import WorkerSettings
-from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.model import Member
 from fleet.slots import Gate, Slot
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.batch.entrypoint import Entrypoint
-from fleet.worker.batch.executor import BatchRunner, Identity
+from fleet.worker.batch.executor import RETRY_PAUSES
 from fleet.worker.batch.spark_link import SparkLink
-from fleet.worker.events import Events
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.revision_trial import RevisionTrial
 from fleet.worker.slot.leave_completion import LeaveCompleter
@@ -22,6 +18,8 @@ from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import HolderTools
 from fleet.worker.slot.slot_lease import SlotWatcher
 from fleet.worker.slot.takeover import Takeover
+from tests.support.batch_parts import events_of, runner_of
+from tests.support.declared import group_spec, settings_of
 
 GROUP = "g"
 CLASSIC = {"protocol": "classic", "session_timeout": 180}
@@ -50,30 +48,12 @@ class Parts:
         self.member: Member | None = None
         """Who has the instance id, as the coordinator tells."""
         self.stop = threading.Event()
-        self.events = Events(worker="w", clock=clock, environ={})
-        spec = {
-            "group": GROUP,
-            "topics": ["t"],
-            "worker": {"entrypoint": "app.job:process", **worker},
-            "runtime": {"kind": "local", "lease": lease},
-        }
-        self.settings = WorkerSettings(
-            cluster=ClusterSpec(bootstrap_servers=bootstrap),
-            bootstrap_servers=bootstrap,
-            group=GroupSpec.model_validate(spec),
-            revision="r",
-        )
-        self.runner = BatchRunner(
-            link=link,
-            entrypoint=Entrypoint(
-                name="app.job:process", function=lambda *_: None, setup=None, takes_batch_id=False
-            ),
-            identity=Identity(cluster="main", group=GROUP, worker="w", revision="r"),
-            batch_timeout=60.0,
-            still_ours=lambda: True,
-            ending=lambda: False,
-            clock=clock,
-            events=self.events,
+        self.events = events_of(clock=clock)
+        runtime = {"kind": "local", "lease": lease}
+        group = group_spec(GROUP, worker=worker, topics=["t"], runtime=runtime)
+        self.settings = settings_of(group, revision="r", bootstrap=bootstrap)
+        self.runner = runner_of(
+            link, revision="r", slot=None, events=self.events, clock=clock, pauses=RETRY_PAUSES
         )
         self.watcher = SlotWatcher(self.store, group=GROUP, lease=lease, clock=clock)
         self.reporter = Reporter(self.settings, name="w", clock=clock, events=self.events)
@@ -105,5 +85,4 @@ class Parts:
         return self.refusal
 
     def slot(self) -> Slot:
-        """As stored."""
         return self.store.slots(GROUP)[0]

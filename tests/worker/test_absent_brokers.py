@@ -14,21 +14,20 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.config.settings import WorkerSettings
-from fleet.config.spec import ClassicWorker, ClusterSpec, GroupSpec
 from fleet.slots import Gate, Phase
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.events import Events
 from fleet.worker.member import membership as members
 from fleet.worker.member.backing_off import BackingOff
 from fleet.worker.member.member_state import Drain, MembershipOptions
 from fleet.worker.member.membership import Membership
-from fleet.worker.member.protocols import ClassicProtocol
+from fleet.worker.member.protocols import protocol_of
 from fleet.worker.offsets.assigning import Assigner
 from fleet.worker.revision_trial import RevisionTrial
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import HolderTools, SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
+from tests.support.batch_parts import events_of
+from tests.support.declared import settings_of
 
 PATIENCE = 180.0
 
@@ -46,7 +45,6 @@ class Away:
         raise KafkaException(KafkaError(-195))
 
     def list_topics(self, topic: str | None = None, timeout: float = 0.0) -> None:
-        """The same."""
         self.committed([], timeout)
 
     def close(self) -> None:
@@ -58,19 +56,9 @@ class Place:
 
     def __init__(self, home: Path) -> None:
         self.clock = ManualClock()
-        self.events = Events(worker="w1", clock=self.clock, environ={})
-        group = GroupSpec.model_validate(
-            {
-                "group": "orders",
-                "topics": ["orders"],
-                "worker": {"protocol": "classic", "entrypoint": "job:process"},
-            }
-        )
-        assert isinstance(group.worker, ClassicWorker)
-        self.protocol = ClassicProtocol(group.worker)
-        self.settings = WorkerSettings(
-            cluster=ClusterSpec(), bootstrap_servers="127.0.0.1:1", group=group, revision="r1"
-        )
+        self.events = events_of("w1", self.clock)
+        self.settings = settings_of()
+        self.protocol = protocol_of(self.settings)
         self.reporter = Reporter(self.settings, name="w1", clock=self.clock, events=self.events)
         self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
         self.answers: list[bool] = []

@@ -23,27 +23,21 @@ class Record:
         return len(self.value_)
 
     def offset(self) -> int:
-        """Its offset."""
         return self.at
 
     def key(self) -> bytes | None:
-        """None."""
         return None
 
     def value(self) -> bytes:
-        """Its bytes."""
         return self.value_
 
     def topic(self) -> str:
-        """Its topic."""
         return "orders"
 
     def partition(self) -> int:
-        """Its partition."""
         return self.part
 
     def timestamp(self) -> tuple[int, int]:
-        """Create time."""
         return (1, 1_700_000_000_123)
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
@@ -262,3 +256,35 @@ def test_table_has_the_columns_of_sparks_kafka_source():
     assert row["timestamp"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
     assert row["headers"] == [{"key": "trace", "value": b"x"}, {"key": "empty", "value": None}]
     assert table.to_pylist()[0]["headers"] is None
+
+
+def test_a_dropped_partition_makes_room():
+    """In records and in bytes: else a batch would close for what it no longer holds."""
+    made = buffer(limit=10)
+    made.add(P0, records(0, 9), 0.0)
+    made.add(P1, records(0, 1, 1), 0.0)
+    assert made.full
+    made.drop([P0])
+    assert not made.full
+    assert made.room == 9
+    made.drop([P1])
+    assert made.room == 10
+    assert made.close(100.0) is None
+
+
+def test_read_to_the_end_with_records_waiting_is_no_gap():
+    """Their offsets are committed with their batch, not before it."""
+    made = buffer()
+    made.add(P0, records(0, 2), 0.0)
+    made.end_at(P0, 5)
+    made.end_at(P1, 3)
+    assert made.gaps() == {P1: (0, 3)}
+    assert [(tp, start) for tp, _, start, _ in made.starts()] == [(P0, 0), (P1, 3)]
+
+
+def test_a_planned_range_is_no_gap():
+    """A predecessor's cut is repeated, though it may be markers alone."""
+    made = Buffer(limit=10, max_wait=1.0)
+    made.add_partition(P0, topic_id="T", start=0, replay_to=4)
+    made.end_at(P0, 6)
+    assert made.gaps() == {}

@@ -23,7 +23,6 @@ class Life:
         self._died = False
 
     def work(self, rows: list[tuple[int, int]]) -> None:
-        """The entrypoint."""
         if self._died or self.kill_next or self.killers & set(rows):
             self._died, self.kill_next = True, False
             raise RuntimeError
@@ -204,3 +203,11 @@ def test_what_is_lifted_is_tried_again():
     successor.end()
     assert not successor.marks
     assert life.rows == [(0, 0)]
+
+
+def test_a_longer_range_was_not_begun_as_often():
+    """Its predecessor's cut was another one: what ended there says nothing of the rest."""
+    twice = begun(10, 2)
+    (same,) = pieces(0, 10, twice)
+    (longer,) = pieces(0, 20, twice)
+    assert (same.tries, longer.tries) == (2, 0)

@@ -77,3 +77,14 @@ def test_another_member_id_voids_all():
     owned = Ownership()
     batch = finished(owned)
     assert commitable(batch, owned, member_then="m1", member_now="m2") == ()
+
+
+def test_a_token_is_never_given_again():
+    """What came back is another assignment: a batch of the one before may not be committed [2]."""
+    owned = Ownership()
+    tokens = [owned.gain(P0), owned.gain(P0), owned.gain(P0)]
+    owned.lose([P0])
+    assert not owned.holds(P0, tokens[-1])
+    tokens.append(owned.gain(P0))
+    assert len(set(tokens)) == 4
+    assert [owned.holds(P0, token) for token in tokens] == [False, False, False, True]

@@ -1,16 +1,12 @@
-"""KIP-848's side of the protocol seam, and who may be evicted for a taken slot [16, 17]."""
+"""KIP-848's side of the protocol seam; who may be evicted is in test_takeover.py [10, 17]."""
 
 from collections.abc import Sequence
 
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from fleet.clock import ManualClock
-from fleet.config.settings import WorkerSettings
-from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.errors import FleetError
 from fleet.model import Member
-from fleet.worker.events import Events
 from fleet.worker.member.member_state import End
 from fleet.worker.member.protocols import (
     RETRIED,
@@ -22,15 +18,14 @@ from fleet.worker.member.protocols import (
     verdict,
 )
 from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
+from tests.support.batch_parts import events_of
+from tests.support.declared import group_spec, settings_of
+from tests.support.seen_groups import member_seen
 
 
 def protocol(**worker):
     """The protocol of a worker declared so."""
-    declared = {"entrypoint": "m:f", "protocol": "consumer", **worker}
-    spec = GroupSpec.model_validate({"group": "g", "topics": ["t"], "worker": declared})
-    return protocol_of(
-        WorkerSettings(cluster=ClusterSpec(), bootstrap_servers="x", group=spec, revision="r")
-    )
+    return protocol_of(settings_of(group_spec(worker={"protocol": "consumer", **worker})))
 
 
 def test_options_are_what_librdkafka_takes():
@@ -77,79 +72,92 @@ def test_commits_of_a_stale_epoch_are_retried_and_of_a_fenced_one_void():
     assert not RETRIED & VOID
 
 
-class Coordinator:
-    """Who has the instance id, and what was sent."""
+# --- who is evicted for a newcomer under KIP-848, and who never is ----------------------------
 
-    def __init__(self, member: str | None, client: str = "w1") -> None:
+
+OURS = Former(instance_id="g-0", member_ids=("old", "m1"), workers=frozenset({"w", "dead"}))
+
+
+class Coordinator:
+    """Has one member, or none; says no where it is told to."""
+
+    def __init__(self, member: str | None = "m1", client: str = "dead") -> None:
         self.member = member
         self.client = client
-        self.sent: list[tuple[str, str]] = []
-        self.broken = False
+        self.left: list[tuple[str | None, str]] = []
+        self.refusal: str | None = None
+        self.away = False
 
-    def leave(self, group: str, members: Sequence[tuple[str, str]]) -> str | None:
-        """0 or 25: None; 82: a sentence."""
-        self.sent += members
-        if self.broken:
-            raise FleetError("no broker")
-        ((_, member),) = members
-        if self.member in {None, member}:
-            self.member = None
-            return None
-        return "g-0 now belongs to another process (82), which was left alone"
+    def leave(self, group: str, members: Sequence[tuple[str | None, str]]) -> str | None:
+        """One leave names who it means by both ids."""
+        if self.away:
+            raise FleetError("nobody answers")
+        assert group == "g"
+        self.left += members
+        (named,) = members
+        if self.refusal is not None or self.member not in {None, named[1]}:
+            return self.refusal or "g-0 now belongs to another process (82)"
+        self.member = None
+        return None
 
-    def holder(self, instance: str) -> Member | None:
-        """What a describe says."""
+    def holder_of(self, instance_id: str) -> Member | None:
+        """Who has the instance id now."""
+        if self.away:
+            raise FleetError("nobody answers")
         if self.member is None:
             return None
-        return Member(
-            member_id=self.member,
-            instance_id=instance,
-            client_id=self.client,
-            host="/h",
-            partitions=frozenset(),
+        return member_seen(self.member, instance_id=instance_id, client_id=self.client)
+
+    def free(self, former: Former = OURS) -> str | None:
+        """A taker frees the instance id."""
+        leave, holder_of = self.leave, self.holder_of
+        return Takeover(group="g", leave=leave, holder_of=holder_of, events=events_of()).free(
+            former
         )
 
-    def takeover(self) -> Takeover:
-        """By a worker named w2."""
-        events = Events(worker="w2", clock=ManualClock(), environ={})
-        return Takeover(group="g", leave=self.leave, holder_of=self.holder, events=events)
+
+UNWRITTEN = Former(instance_id="g-0", member_ids=(), workers=OURS.workers)
 
 
-def former(*ids: str, workers: Sequence[str] = ("w1", "w2")) -> Former:
-    return Former(instance_id="g-0", member_ids=ids, workers=frozenset(workers))
+@pytest.mark.parametrize(
+    ("coordinator", "former", "left"),
+    [
+        pytest.param(Coordinator("m1"), OURS, ["m1"], id="the last that was written"),
+        # It died before it could write its new id: its name is in the id's report.
+        pytest.param(Coordinator("m2", "dead"), OURS, ["m1", "m2"], id="a later one of the dead"),
+        pytest.param(Coordinator("old", "elsewhere"), OURS, ["m1", "old"], id="an earlier one"),
+        pytest.param(Coordinator("m5", "w"), UNWRITTEN, ["m5"], id="none was written"),
+        pytest.param(Coordinator(None), UNWRITTEN, [], id="nobody has it"),
+    ],
+)
+def test_who_leaves_for_a_newcomer(coordinator: Coordinator, former: Former, left: list[str]):
+    """The member that the slot names; else whom the coordinator names, if it is one of ours."""
+    assert coordinator.free(former) is None
+    assert coordinator.left == [("g-0", member) for member in left]
 
 
-def test_the_member_that_the_slot_names_leaves():
-    """One request, with both names."""
-    coordinator = Coordinator("m1")
-    assert coordinator.takeover().free(former("m1")) is None
-    assert coordinator.sent == [("g-0", "m1")]
+def test_a_foreign_process_is_never_evicted():
+    """Neither its id nor its name is one of ours."""
+    coordinator = Coordinator("m9", "somebody")
+    with pytest.raises(ForeignHolder, match=r"the process somebody at /10\.0\.0\.1"):
+        coordinator.free()
+    assert coordinator.member == "m9"
+    assert coordinator.left == [("g-0", "m1")]
 
 
-def test_a_member_that_is_gone_is_free():
-    """25 is done."""
-    assert Coordinator(None).takeover().free(former("m1")) is None
-    assert Coordinator(None).takeover().free(former()) is None
+def test_a_refusal_is_told():
+    """The join would be refused as well: the worker says why. The same is not asked twice."""
+    coordinator = Coordinator()
+    coordinator.refusal = "not authorised"
+    assert coordinator.free() == "not authorised"
+    assert coordinator.left == [("g-0", "m1")]
+    gone = Coordinator(None)
+    gone.refusal = "no"
+    assert gone.free() is None, "nobody has it, whatever the leave was answered with"
 
 
-def test_a_dead_workers_unwritten_member_id_is_looked_up():
-    """It died between its join and its next write: its client id is its name."""
-    coordinator = Coordinator("m2", client="w1")
-    assert coordinator.takeover().free(former("m1")) is None
-    assert coordinator.sent == [("g-0", "m1"), ("g-0", "m2")]
-
-
-def test_a_stranger_is_never_evicted():
-    """Another store's worker, or anybody else who uses our id."""
-    coordinator = Coordinator("m2", client="theirs-1")
-    with pytest.raises(ForeignHolder, match="theirs-1 at /h"):
-        coordinator.takeover().free(former("m1"))
-    assert coordinator.sent == [("g-0", "m1")]
-    assert coordinator.member == "m2"
-
-
-def test_a_silent_cluster_is_told():
-    """Not a crash: the join tells, and it is tried again."""
-    coordinator = Coordinator("m1")
-    coordinator.broken = True
-    assert coordinator.takeover().free(former("m1")) == "no broker"
+def test_a_silent_coordinator_is_told():
+    """Not freed."""
+    coordinator = Coordinator()
+    coordinator.away = True
+    assert coordinator.free() == "nobody answers"

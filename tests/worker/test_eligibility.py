@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
+from fleet.slots import Gate, Handover, Phase, Slot
 from fleet.worker.slot.eligibility import candidates, outranked
+from tests.support.slot_records import report_of
 
 GATE = Gate(group="g", version=1, open=frozenset({0, 1}))
 FREE = [Slot(group="g", number=0), Slot(group="g", number=1)]
@@ -71,6 +72,7 @@ def test_a_pin_admits_its_revision():
     gate = replace(GATE, handover={0: Handover(token=1, revision="r2")})
     slots = [replace(held(0), holder=None), held(1)]
     assert numbers(gate, slots, revision="r2") == {0}
+    assert numbers(gate, slots, waited={0}) == set(), "it ends with its plan, not with a lease"
 
 
 def test_who_handed_a_slot_over_leaves_it_to_others():
@@ -107,22 +109,14 @@ def test_a_managed_roll_keeps_its_other_slots_to_their_revision():
 
 
 def test_who_is_newest_is_told_by_the_standbys_reports():
-    """Holders do not count, nor standbys of ours, nor of an earlier revision."""
-    report = WorkerReport(
-        worker="w2",
-        group="g",
-        revision="r2",
-        phase="standby",
-        slot=None,
-        counter=1,
-        http_port=None,
-        since=20.0,
-    )
+    """Holders do not count, nor standbys of ours, nor of a revision that is no later."""
+    report = report_of("w2", revision="r2", since=20.0)
     mine = {"revision": "r1", "since": 10.0}
     assert outranked([report], **mine) is report
     assert outranked([replace(report, phase="active", slot=0)], **mine) is None
     assert outranked([replace(report, revision="r1")], **mine) is None
     assert outranked([replace(report, since=5.0)], **mine) is None
+    assert outranked([replace(report, since=10.0)], **mine) is None, "both would wait for the other"
     assert outranked([replace(report, since=None)], **mine) is None
 
 
@@ -138,16 +132,15 @@ def test_a_revision_takes_a_second_slot_once_the_first_is_active(phase: Phase, e
 def test_racers_begin_at_different_slots():
     """Standbys that race for many slots do not all reach for the same one first."""
     gate = replace(GATE, open=frozenset(range(8)))
-    firsts = {
-        candidates(
-            gate,
-            [],
-            worker=f"w{n}",
-            revision="r1",
-            dead=frozenset(),
-            waited=frozenset(),
-            newest=True,
-        )[0].number
-        for n in range(20)
-    }
-    assert len(firsts) > 3
+    usual = {"revision": "r1", "dead": frozenset(), "waited": frozenset(), "newest": True}
+    firsts = [candidates(gate, [], worker=f"w{n}", **usual)[0].number for n in range(20)]
+    assert len(set(firsts)) > 3
+
+
+def test_a_spoiled_slot_is_anothers_at_once():
+    """Who failed on it waits for a lease, whether it is the newest or not."""
+    gate = replace(GATE, open=frozenset({0}))
+    spoiled = [replace(held(0, "r2"), holder=None, error="the entrypoint fails")]
+    assert numbers(gate, spoiled, revision="r1", newest=False) == {0}
+    assert numbers(gate, spoiled, revision="r2") == set()
+    assert numbers(gate, spoiled, revision="r2", waited={0}) == {0}

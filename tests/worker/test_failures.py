@@ -16,14 +16,12 @@ from fleet.clock import SystemClock
 from fleet.kafka_source.columns import SCHEMA
 from fleet.kafka_source.failures import TRUNCATED, UNREAD
 from fleet.model import TopicPartition
-from fleet.worker.batch.batch_run import BatchDone, Identity, Why
+from fleet.worker.batch.batch_run import BatchDone, Why
 from fleet.worker.batch.batches import InlineBatch
-from fleet.worker.batch.entrypoint import Entrypoint
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.batch.spark_link import is_spark_failure
 from fleet.worker.context import BatchContext, BatchRange
-from fleet.worker.events import Events
-from tests.support.spark_stand_in import Link
+from tests.support.batch_parts import connected, runner_of
 
 CLOCK = SystemClock()
 
@@ -35,30 +33,18 @@ class Bench:
         self.calls: list[BatchContext] = []
         self.answer: Callable[[BatchContext], None] = lambda _: None
         self.still_ours = True
-        self.link = Link()
-        self.link.connect(timeout=1.0, given_up=lambda: False)
+        self.link = connected()
         self.done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
         self.runner = self.made(batch_timeout=60.0)
 
     def made(self, *, batch_timeout: float) -> BatchRunner:
-        """A batch thread."""
 
         def process(df, context) -> None:
             self.calls.append(context)
             self.answer(context)
 
-        return BatchRunner(
-            link=self.link,
-            entrypoint=Entrypoint(
-                name="job:process", function=process, setup=None, takes_batch_id=False
-            ),
-            identity=Identity(cluster="c", group="g", worker="w", revision="r", slot=0),
-            batch_timeout=batch_timeout,
-            still_ours=lambda: self.still_ours,
-            ending=lambda: False,
-            clock=CLOCK,
-            events=Events(worker="w", clock=CLOCK, environ={}),
-            pauses=(0.0, 0.0),
+        return runner_of(
+            self.link, process, batch_timeout=batch_timeout, still_ours=lambda: self.still_ours
         )
 
     def run(self, *partitions: int) -> BatchDone:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.slots import FirstOpening, Gate, Phase, Slot, WorkerReport, on_trial
+from fleet.slots import FirstOpening, Gate
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.events import Events
 from fleet.worker.slot.gate_opener import AHEAD, GateOpener, first_gate
+from tests.support.batch_parts import events_of
+from tests.support.slot_records import report_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class Asked(SqliteStore):
         return ASKED if group == "g" else None
 
     def since(self, group: str, template_hash: str, now: float) -> float:
-        """Always the first."""
         del group, template_hash
         return now
 
@@ -71,11 +71,7 @@ class Standbys:
     def add(self, name: str) -> None:
         """One more warm worker."""
         self.openers[name] = GateOpener(
-            self.store,
-            group="g",
-            lease=10.0,
-            clock=self.clock,
-            events=Events(worker=name, clock=self.clock, environ={}),
+            self.store, group="g", lease=10.0, clock=self.clock, events=events_of(name, self.clock)
         )
 
     def step(self, *, alive: set[str] | None = None) -> list[str]:
@@ -84,17 +80,7 @@ class Standbys:
         self.counter += 1
         for name in self.openers:
             if alive is None or name in alive:
-                self.store.report(
-                    WorkerReport(
-                        worker=name,
-                        group="g",
-                        revision="r1",
-                        phase="standby",
-                        slot=None,
-                        counter=self.counter,
-                        http_port=None,
-                    )
-                )
+                self.store.report(report_of(name, counter=self.counter))
         gate = self.store.gate("g")
         return [
             name
@@ -143,27 +129,3 @@ def test_a_store_for_managers_is_left_to_them(tmp_path: Path):
         crew.add(name)
     assert [crew.step() for _ in range(70)] == [[]] * 70
     assert crew.store.gate("g").version == 0
-
-
-@pytest.mark.parametrize(
-    ("holder", "expected"),
-    [
-        pytest.param({"phase": Phase.JOINING}, True, id="joining"),
-        pytest.param({"phase": Phase.ACTIVE}, False, id="found nothing to read"),
-        pytest.param({"phase": Phase.ACTIVE, "error": "x is quarantined"}, True, id="all failed"),
-        pytest.param(
-            {"phase": Phase.ACTIVE, "error": "x is quarantined", "batches": 2},
-            False,
-            id="one partition failed",
-        ),
-    ],
-)
-def test_a_revision_that_fails_on_every_record_is_not_proven(
-    holder: dict[str, object], expected: bool
-):
-    """It ends active with nothing left to read, and holds one slot, not all [22]."""
-    slots = [
-        Slot(group="g", number=0, holder="n1", revision="r2", **holder),  # type: ignore[arg-type]
-        Slot(group="g", number=1, revision="r1"),
-    ]
-    assert on_trial(slots, slots[1], "r2") is expected

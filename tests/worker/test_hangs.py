@@ -60,10 +60,7 @@ def blocking(group: Group) -> Group:
 
 def start(group: Group, name: str, function: str, **settings: Any) -> None:
     group.start(
-        name,
-        env={"BLOCKING": str(group.folder)},
-        entrypoint=f"blocking_job:{function}",
-        **settings,
+        name, env={"BLOCKING": str(group.folder)}, entrypoint=f"blocking_job:{function}", **settings
     )
 
 

@@ -8,8 +8,8 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.slots import Gate, Phase
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.events import Events
 from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
+from tests.support.batch_parts import events_of
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -17,10 +17,11 @@ NOBODY: frozenset[int] = frozenset()
 class Scene:
     """Two of three slots closed for a leave, their actor silent."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, static: bool = True) -> None:
+        self.static = static
         self.clock = ManualClock()
         self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=self.clock)
-        self.sent: list[list[tuple[str, str]]] = []
+        self.sent: list[list[tuple[str | None, str]]] = []
         self.refusal: str | None = None
         self.store.write_gate(Gate(group="g", open=frozenset({0, 1, 2})))
         for number in (0, 1, 2):
@@ -36,7 +37,6 @@ class Scene:
         self.store.renew(replace(slot, member_id=f"m{number}", phase=Phase.ACTIVE))
 
     def close(self, number: int) -> None:
-        """Drained, closed, released."""
         slot = self.store.renew(replace(self.store.slots("g")[number], phase=Phase.CLOSED))
         assert slot is not None
         assert self.store.release(slot, clean=True)
@@ -51,11 +51,11 @@ class Scene:
         return LeaveCompleter(
             self.store,
             group="g",
-            static=True,
+            static=self.static,
             lease=10.0,
             leave=leave,
             clock=self.clock,
-            events=Events(worker="w0", clock=self.clock, environ={}),
+            events=events_of("w0", self.clock),
         )
 
     def later(
@@ -68,7 +68,6 @@ class Scene:
             seconds -= 1.0
 
     def step(self, completer: LeaveCompleter, dead: frozenset[int] = NOBODY) -> bool:
-        """One look."""
         return completer.step(self.store.gate("g"), self.store.slots("g"), dead)
 
 
@@ -87,9 +86,7 @@ def test_actor_gets_one_lease(scene: Scene):
     assert not scene.step(completer)
     scene.later(completer, 0.2)
     assert scene.step(completer)
-    assert scene.sent == [
-        [("g-1", "m1"), ("g-2", "m2")],
-    ]
+    assert scene.sent == [[("g-1", "m1"), ("g-2", "m2")]]
     gate = scene.store.gate("g")
     assert (gate.open, gate.leaving) == (frozenset({0}), frozenset())
     assert scene.store.slots("g")[1].member_id is None
@@ -144,3 +141,21 @@ def test_a_store_that_was_silent_makes_nobody_complete_a_leave(scene: Scene, mon
     assert not scene.step(completer)
     scene.later(completer, 0.2)
     assert scene.step(completer)
+
+
+def test_dynamic_members_are_named_by_member_id_and_clear_themselves(tmp_path: Path):
+    """A living one is closed, polls no more and holds its slot still: it gives that up itself."""
+    scene = Scene(tmp_path, static=False)
+    completer, done = scene.completer(), False
+    for number in (1, 2):
+        assert scene.store.renew(replace(scene.store.slots("g")[number], phase=Phase.CLOSED))
+    for _ in range(8):
+        # Whoever looks is a worker, and renews meanwhile.
+        assert scene.store.renew(scene.store.slots("g")[1])
+        done = done or scene.step(completer, frozenset({2}))
+        scene.clock.sleep(2.0)
+    assert done
+    assert scene.sent == [[(None, "m1"), (None, "m2")]]
+    _, living, dead = scene.store.slots("g")
+    assert (living.holder, living.member_id) == ("w1", "m1")
+    assert (dead.holder, dead.member_id) == (None, None)

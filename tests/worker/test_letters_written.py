@@ -2,10 +2,9 @@
 
 from confluent_kafka import Consumer, TopicPartition
 
-from fleet.clock import SystemClock
 from fleet.worker.batch.dead_letters import DeadLetters
 from fleet.worker.batch.poison_search import PoisonRecord
-from fleet.worker.events import Events
+from tests.support.batch_parts import events_of
 from tests.worker.test_failures import batch
 
 
@@ -15,7 +14,7 @@ def letters(bootstrap: str, topic: str, seconds: float) -> DeadLetters:
         group="g",
         revision="r1",
         options={"bootstrap.servers": bootstrap},
-        events=Events(worker="w", clock=SystemClock(), environ={}),
+        events=events_of(),
         seconds=seconds,
     )
 

@@ -47,7 +47,6 @@ class Scene:
             self.watcher.look()
 
     def dead(self) -> frozenset[int]:
-        """One more look."""
         self.watcher.look()
         return self.watcher.dead()
 

@@ -20,15 +20,12 @@ class Hands:
     at = 0.0
 
     def monotonic(self) -> float:
-        """Seconds."""
         return self.at
 
     def now(self) -> float:
-        """The same."""
         return self.at
 
     def sleep(self, seconds: float) -> None:
-        """Moves it."""
         self.at += seconds
 
 
@@ -45,7 +42,6 @@ class Kafka:
         return self
 
     def done(self) -> bool:
-        """At once."""
         return True
 
     def answer(self) -> Answer:

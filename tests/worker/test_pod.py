@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.config.settings import WorkerSettings
-from fleet.config.spec import ClusterSpec, GroupSpec, KubernetesRuntimeSpec
+from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError
 from fleet.worker.batch.entrypoint import load
 from fleet.worker.pod_environment import (
@@ -19,6 +19,7 @@ from fleet.worker.pod_environment import (
     template_of,
     unpack,
 )
+from tests.support.declared import group_spec, settings_of
 
 
 @pytest.mark.parametrize(
@@ -40,17 +41,7 @@ def test_the_raw_revision(environ: dict[str, str], expected: str):
 
 
 def settings(kind: str) -> WorkerSettings:
-    group = GroupSpec.model_validate(
-        {
-            "group": "orders",
-            "topics": ["orders"],
-            "worker": {"protocol": "classic", "entrypoint": "job:process"},
-            "runtime": {"kind": kind},
-        }
-    )
-    return WorkerSettings(
-        cluster=ClusterSpec(), bootstrap_servers="kafka:9092", group=group, revision="abc"
-    )
+    return settings_of(group_spec(runtime={"kind": kind}), revision="abc")
 
 
 def test_a_pods_worker_listens_on_its_address():

@@ -36,7 +36,6 @@ class Entry:
         self.written: list[tuple[int, int]] = []
 
     def __call__(self, part: InlineBatch) -> str | None:
-        """One call."""
         rows = [(r["partition"], r["offset"]) for r in part.table().to_pylist()]
         self.calls.append((len(rows), len(part.ranges)))
         if self.broken or len(self.calls) <= self.down or self.bad & set(rows):
@@ -56,7 +55,6 @@ class Room:
         return self.most
 
     def refusal(self, tp: TopicPartition) -> str:
-        """A sentence."""
         return f"too many in {tp}"
 
 
@@ -208,3 +206,47 @@ def test_narrowing_ends_in_time():
     entry = Entry((0, 3), (0, 900))
     result = examined(batch(p0=list(range(1000))), entry, in_time=False)
     assert "within one batch_timeout" in result.failed[TopicPartition("t", 0)]
+
+
+@pytest.mark.parametrize(("bad", "letters"), [(2, [0, 9]), (3, [])])
+def test_the_room_is_exact(bad, letters):
+    """One more than there is room for stops the partition."""
+    entry = Entry(*[(0, at) for at in (0, 9, 18)[:bad]])
+    result = examined(batch(p0=list(range(30)), p1=[0]), entry, most=2)
+    assert found(result) == [(0, at) for at in letters]
+    assert bool(result.failed) is not bool(letters)
+
+
+class Pair(Entry):
+    """Fails where two records come together."""
+
+    def __call__(self, part: InlineBatch) -> str | None:
+        rows = [r["offset"] for r in part.table().to_pylist() if r["partition"] == 0]
+        self.calls.append((len(rows), len(part.ranges)))
+        return "E" if len(rows) > 1 else None
+
+
+def test_what_fails_together_alone_is_no_poison():
+    """Each record went well by itself: nothing of it may be put aside."""
+    result = examined(batch(p0=[0, 1], p1=[0]), Pair())
+    assert (found(result), dict(result.failed), result.ill) == ([], {}, None)
+
+
+class Passing(Entry):
+    """One record fails twice alone, and then goes well."""
+
+    alone = 0
+
+    def __call__(self, part: InlineBatch) -> str | None:
+        rows = [(r["partition"], r["offset"]) for r in part.table().to_pylist()]
+        self.calls.append((len(rows), len(part.ranges)))
+        if rows == [(0, 5)]:
+            self.alone += 1
+            return "E" if self.alone <= 2 else None
+        return "E" if (0, 5) in rows else None
+
+
+def test_a_suspect_is_asked_after_every_rest():
+    """It is poison where it fails each time, not most times."""
+    result = examined(batch(p0=list(range(10)), p1=[0]), Passing())
+    assert (found(result), result.ill) == ([], None)

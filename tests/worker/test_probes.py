@@ -15,37 +15,22 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.config.settings import WorkerSettings
-from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.slots import Phase
 from fleet.slots.sqlite import SqliteStore
-from fleet.worker.events import Events
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.reach import Reach
 from fleet.worker.slot.reporting import Reporter
+from tests.support.batch_parts import events_of
+from tests.support.declared import settings_of
 
 
 class Probed:
     """A reporter and its HTTP."""
 
     def __init__(self, home: Path) -> None:
-        group = GroupSpec.model_validate(
-            {
-                "group": "orders",
-                "topics": ["orders"],
-                "worker": {"protocol": "classic", "entrypoint": "job:process"},
-            }
-        )
-        settings = WorkerSettings(
-            cluster=ClusterSpec(), bootstrap_servers="127.0.0.1:1", group=group, revision="r1"
-        )
         self.clock = ManualClock()
-        self.reporter = Reporter(
-            settings,
-            name="w1",
-            clock=self.clock,
-            events=Events(worker="w1", clock=self.clock, environ={}),
-        )
+        events = events_of("w1", self.clock)
+        self.reporter = Reporter(settings_of(), name="w1", clock=self.clock, events=events)
         self.store = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
 
     def get(self, path: str) -> tuple[int, str]:
@@ -62,7 +47,6 @@ class Probed:
         return {path: self.get(f"/{path}")[0] for path in ("startupz", "readyz", "livez")}
 
     def status(self) -> dict[str, Any]:
-        """All facts."""
         return dict(json.loads(self.get("/status")[1]))
 
 

@@ -9,21 +9,12 @@ from fleet.clock import ManualClock
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport, on_trial, proven, spoiled
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.revision_trial import RevisionDoubts, RevisionTrial, alone, doubt, untried
-from fleet.worker.slot.eligibility import candidates
+from tests.support.slot_records import report_of
 
 FAILED = "the entrypoint fails for every partition"
 HELD = Slot(group="g", number=0, holder="n1", revision="r2", phase=Phase.ACTIVE, token=3)
 FREED = replace(HELD, holder=None, phase=Phase.FREE, error=FAILED)
-REPORT = WorkerReport(
-    worker="n1",
-    group="g",
-    revision="r2",
-    phase="starting",
-    slot=None,
-    counter=1,
-    http_port=None,
-    error=FAILED,
-)
+REPORT = report_of("n1", revision="r2", phase="starting", error=FAILED)
 
 
 def test_a_failure_is_remembered_by_the_next_process(tmp_path: Path):
@@ -154,23 +145,24 @@ def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits:
     assert alone([mine, *slots], former, "r2") is waits
 
 
-def test_a_spoiled_slot_is_anothers_at_once():
-    """Who failed on it waits for a lease, whether it is the newest or not."""
-    gate = Gate(group="g", version=1, open=frozenset({0}))
+@pytest.mark.parametrize(
+    ("slot", "well"),
+    [
+        (HELD, True),
+        (replace(HELD, error="no"), False),
+        (replace(HELD, error="no", batches=1), True),
+        (replace(HELD, holder=None), False),
+        (replace(HELD, phase=Phase.JOINING), False),
+    ],
+)
+def test_what_proves_a_revision(slot, well):
+    """A batch, or nothing to read without an error; never an error alone."""
+    assert proven(slot) is well
 
-    def may(revision: str, *, newest: bool, waited: bool = False) -> bool:
-        return bool(
-            candidates(
-                gate,
-                [FREED],
-                worker="w",
-                revision=revision,
-                dead=frozenset(),
-                waited=frozenset({0} if waited else ()),
-                newest=newest,
-            )
-        )
 
-    assert may("r1", newest=False)
-    assert not may("r2", newest=True)
-    assert may("r2", newest=True, waited=True)
+@pytest.mark.parametrize(
+    ("error", "batches", "bad"), [(None, 0, False), ("no", 0, True), ("no", 1, False)]
+)
+def test_what_spoils_a_slot(error, batches, bad):
+    """A failure before the first batch: one that comes after it is of a record, not of the code."""
+    assert spoiled(replace(HELD, error=error, batches=batches)) is bad

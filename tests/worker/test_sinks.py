@@ -12,8 +12,9 @@ from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.worker.batch.spark_link import SparkLink
-from fleet.worker.context import BatchContext, BatchRange
+from fleet.worker.context import BatchRange
 from fleet.worker.sinks import write_parquet
+from tests.support.batch_parts import context_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -51,17 +52,6 @@ def write(spark: Any, tmp_path: Path, columns: list[str]) -> Write:
 
     def call(start: int, end: int) -> int:
         each = BatchRange(topic="t", topic_id=TOPIC_ID, partition=3, start=start, end=end)
-        context = BatchContext(
-            cluster="c",
-            group="g",
-            slot=0,
-            worker="w",
-            revision="r",
-            attempt=1,
-            warm=False,
-            batch_id=1,
-            ranges=(each,),
-        )
         offsets = list(range(start, end))
         table = pa.table(
             {
@@ -71,7 +61,9 @@ def write(spark: Any, tmp_path: Path, columns: list[str]) -> Write:
                 "n": offsets,
             }
         )
-        return write_parquet(spark.createDataFrame(table.select(columns)), tmp_path, context)
+        return write_parquet(
+            spark.createDataFrame(table.select(columns)), tmp_path, context_of([each])
+        )
 
     return call
 

@@ -16,8 +16,8 @@ import pytest
 from fleet.slots import Slot
 from fleet.worker.batch.executor import BatchDone
 from fleet.worker.slot.slot_holder import SlotHolder
+from tests.support.batch_parts import SYSTEM, connected
 from tests.support.spark_stand_in import Link
-from tests.worker.flow import SYSTEM
 from tests.worker.holder import GROUP, Parts
 from tests.worker.test_failures import batch
 
@@ -33,7 +33,6 @@ class CuringLink(Link):
         self.may_end = threading.Event()
 
     def cure(self, foreign_session: str) -> str | None:
-        """Takes its time."""
         self.asked.append(foreign_session)
         assert self.may_end.wait(20)
         return None
@@ -53,11 +52,10 @@ class Shop(Parts):
             bootstrap=bootstrap,
             lease=2.0,
         )
-        self.link.connect(timeout=1.0, given_up=lambda: False)
+        connected(self.link)
         self.link.session_id = "ours"
 
     def close(self) -> None:
-        """Let everything go."""
         self.link.may_end.set()
         self.stop.set()
         self.runner.stop()

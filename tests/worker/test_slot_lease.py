@@ -32,7 +32,6 @@ class Store(SqliteStore):
     renewals = 0
 
     def renew(self, slot: Slot) -> Slot | None:
-        """See SlotStore."""
         self.renewals += 1
         if self.refuses is not None:
             raise self.refuses
@@ -59,7 +58,6 @@ class Scene:
         )
 
     def slot(self) -> Slot:
-        """As stored."""
         return self.store.slots("g")[0]
 
     def lose(self) -> None:

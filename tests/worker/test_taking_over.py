@@ -10,7 +10,6 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
-from fleet.model import Member
 from fleet.slots import Handover, Slot
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.member.member_state import End, Ended
@@ -18,6 +17,7 @@ from fleet.worker.member.membership import Membership
 from fleet.worker.slot.membership_setup import membership_of
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
+from tests.support.seen_groups import member_seen
 from tests.worker.holder import CLASSIC, CONSUMER, Parts
 
 FENCED = Ended(how=End.FENCED, sentence="82", clean=True)
@@ -80,7 +80,6 @@ class Scene(Parts):
         assert any(takes)
 
     def close(self) -> None:
-        """End all threads."""
         for holder in self.tenures:
             holder._lease.abandon()
         self.runner.stop()
@@ -99,8 +98,8 @@ def listening() -> Iterator[list[Reporter]]:
 def new(tmp_path: Path, listening: list[Reporter]) -> Iterator[Callable[..., Scene]]:
     made: list[Scene] = []
 
-    def scene(worker: Mapping[str, Any] = CLASSIC, **more: Any) -> Scene:
-        made.append(Scene(tmp_path, {**worker, **more}))
+    def scene(worker: Mapping[str, Any] = CLASSIC) -> Scene:
+        made.append(Scene(tmp_path, worker))
         listening.append(made[-1].reporter)
         return made[-1]
 
@@ -112,28 +111,22 @@ def new(tmp_path: Path, listening: list[Reporter]) -> Iterator[Callable[..., Sce
 # --- taking ---------------------------------------------------------------------------------
 
 
-def test_who_did_not_release_is_cured_first(new):
-    """Spark outlives its client [3]: what it still runs would write beside us."""
+@pytest.mark.parametrize(
+    ("session", "clean", "cured"),
+    [
+        pytest.param("theirs", None, ["theirs"], id="died"),  # Spark outlives its client [3]
+        pytest.param("theirs", True, [], id="released it cleanly"),  # it may serve another slot
+        pytest.param("ours", False, [], id="was ourselves"),
+    ],
+)
+def test_who_is_cured_first(new, session, clean, cured):
+    """What a former holder's Spark still runs would write beside us."""
     scene = new()
-    scene.held()
+    held = scene.held(spark_session=session)
+    if clean is not None:
+        assert scene.store.release(held, clean=clean)
     scene.take()
-    assert scene.link.cured == ["theirs"]
-
-
-def test_who_released_cleanly_is_not_cured(new):
-    """Its session may serve another slot by now."""
-    scene = new()
-    assert scene.store.release(scene.held(), clean=True)
-    scene.take()
-    assert scene.link.cured == []
-
-
-def test_nobody_cures_its_own_session(new):
-    """The same process takes its slot again."""
-    scene = new()
-    assert scene.store.release(scene.held(spark_session="ours"), clean=False)
-    scene.take()
-    assert scene.link.cured == []
+    assert scene.link.cured == cured
 
 
 def test_a_slot_that_somebody_took_is_left(new):
@@ -145,26 +138,18 @@ def test_a_slot_that_somebody_took_is_left(new):
     assert (scene.link.cured, scene.left) == ([], [])
 
 
-def test_a_static_classic_member_is_replaced_without_a_leave(new):
-    """That is what static membership is for: a leave would be a rebalance."""
-    scene = new()
-    scene.held(member_id="m")
-    scene.take()
-    assert scene.left == []
-
-
-def test_a_dead_dynamic_member_leaves(new):
-    """By its member id: it has no successor by name [18]."""
-    scene = new(CLASSIC, membership="dynamic")
-    scene.held(member_id="m")
-    scene.take()
-    assert scene.left == [(None, "m")]
-
-
-@pytest.mark.parametrize(("released", "leave"), [(False, [("g-0", "m")]), (True, [])])
-def test_a_dead_member_of_kip_848_is_freed_before_the_join(new, released, leave):
-    """By both its names; one that released the slot closed before, clean or not [17]."""
-    scene = new(CONSUMER)
+@pytest.mark.parametrize(
+    ("worker", "released", "leave"),
+    [
+        pytest.param(CLASSIC, False, [], id="classic"),  # replaced: a leave were a rebalance
+        pytest.param({**CLASSIC, "membership": "dynamic"}, False, [(None, "m")], id="dynamic"),
+        pytest.param(CONSUMER, False, [("g-0", "m")], id="KIP-848"),
+        pytest.param(CONSUMER, True, [], id="KIP-848, released"),  # closed before, clean or not
+    ],
+)
+def test_whether_a_dead_member_leaves_before_the_join(new, worker, released, leave):
+    """By its member id where it has no successor by name [18], by both under KIP-848 [17]."""
+    scene = new(worker)
     held = scene.held(member_id="m")
     if released:
         assert scene.store.release(held, clean=False)
@@ -303,10 +288,7 @@ def test_a_foreign_holder_closes_the_slot(new):
     scene.held(member_id="m")
     holder = scene.take()
     scene.refusal = "82"
-    scene.member = Member(
-        member_id="m9", instance_id="g-0", client_id="somebody", host="/10.0.0.9",
-        partitions=frozenset(),
-    )  # fmt: skip
+    scene.member = member_seen("m9", instance_id="g-0", client_id="somebody", host="/10.0.0.9")
     ended = holder._after_refusal(REFUSED)
     assert ended is not None
     assert "the process somebody at /10.0.0.9" in ended[1]

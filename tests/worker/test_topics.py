@@ -35,11 +35,7 @@ def _whole(partitions: int, each: int) -> dict[int, set[int]]:
 
 
 @pytest.mark.parametrize(
-    "records",
-    [
-        pytest.param(4 * 250, id="longer"),
-        pytest.param(4 * 20, id="shorter"),
-    ],
+    "records", [pytest.param(4 * 250, id="longer"), pytest.param(4 * 20, id="shorter")]
 )
 def test_a_topic_made_again_is_read_from_its_beginning(
     records: int, group: Group, broker: RunningBroker

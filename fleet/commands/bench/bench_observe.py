@@ -70,7 +70,15 @@ def _print(result: "ObserveResult", output: str) -> None:
         print_json({"schema_version": SCHEMA_VERSION, "bench": "observe", **as_json(result)})
         return
     console = stdout()
-    numbers = ("look p50", "p95", "scrape max", "memory", "members' age", "one by one", "in flight")
+    numbers = (
+        "look p50",
+        "p95",
+        "scrape max",
+        "memory",
+        "members' age",
+        "one by one",
+        "coordinators",
+    )
     shown = table("groups", *numbers, right=("groups", *numbers))
     for size in result.sizes:
         look = size.looks.p50 if size.looks else None

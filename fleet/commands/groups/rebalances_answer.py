@@ -10,8 +10,8 @@ from fleet.commands.answers import table
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.manager.past import Source, by_group
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Confidence, Known, Rebalance
-from fleet.report.wording import by_cause, cause_text, clock_text, took, who
+from fleet.model.rebalances import Confidence, Rebalance
+from fleet.report.wording import by_cause, cause_text, clock_text, in_table, took, who
 from fleet.text import duration
 
 HOUR: Final = 3600.0
@@ -155,7 +155,7 @@ def _table(rebalances: Sequence[Rebalance], *, several: bool) -> Any:
         when = clock_text(r.ended_at)
         cells = [
             when.removeprefix(f"{year}-"),
-            *((escape(r.group),) if several else ()),
+            *((escape(in_table(r.group)),) if several else ()),
             str(r.number),
             _cause(r),
             escape(who(r)),
@@ -173,12 +173,12 @@ def _cause(r: Rebalance) -> str:
 
 def _explain(console: Console, rebalances: Sequence[Rebalance]) -> None:
     """What the signs of a duration mean, where they occur."""
-    ways = {r.start_known for r in rebalances if r.seconds is not None}
+    signs = {took(r)[0] for r in rebalances}
     told = []
-    if Known.COMMITS in ways:
-        told.append("≥ = at least, by the last commits before it")
-    if Known.POLLED in ways:
-        told.append("~ = by polling")
+    if "≥" in signs:
+        told.append("≥ = at least: it began no later")
+    if "~" in signs:
+        told.append("~ = by looks at the group's state")
     if any(r.seconds is None for r in rebalances):
         told.append("- = the log does not tell when it began")
     if told:

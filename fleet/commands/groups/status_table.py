@@ -13,6 +13,7 @@ from fleet.lag.snapshot import Snapshot
 from fleet.manager.recent import Recent
 from fleet.model import LagCase, PartitionState
 from fleet.model.rebalances import Rebalance
+from fleet.report.wording import in_table
 from fleet.slots import Change, ChangeState, WorkerReport
 from fleet.text import duration
 
@@ -76,7 +77,7 @@ def _overview(groups: Sequence[GroupStatus], now: float) -> object:
     for status in groups:
         seen = status.seen
         rows.add_row(
-            escape(status.group),
+            escape(in_table(status.group)),
             _state(status),
             str(len(seen.members)) if seen and status.exists else "-",
             _count(seen.lag if seen else None),
@@ -158,7 +159,7 @@ def _partitions(partitions: Sequence[PartitionState]) -> object:
     rows = table("PARTITION", *numbers, "OWNER", "", right=numbers)
     for part in sorted(partitions, key=lambda p: p.tp):
         rows.add_row(
-            escape(str(part.tp)),
+            escape(in_table(str(part.tp))),
             _count(part.committed),
             _count(part.log_end),
             _count(part.lag),

@@ -1,4 +1,4 @@
-"""What the records of `__consumer_offsets` come to, held for whoever asks. No Kafka client here.
+"""What the records of `__consumer_offsets` come to, held for whoever asks. No connection here.
 
 Problem: one thread reads, several ask, and the records are commits by the thousand with a rare
 membership record between them. Choice: one lock; commits go into columns by their key's bytes
@@ -10,22 +10,31 @@ time; states between records (a join phase) are not there, ListGroups tells them
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from fleet.clock import Clock
+from fleet.kafka_source.record_batches import Cut
+from fleet.kafka_source.record_fields import Fields, fields
 from fleet.lag.lag_columns import Commits
-from fleet.log.readers.positions import Positions, key_of, key_to
-from fleet.log.records import OffsetCommit, Record, Undecoded, decode
+from fleet.log.readers.held_commits import HeldCommits, HeldRecord, OpenTransaction
+from fleet.log.readers.positions import Ints, Positions, committed_in, key_of, key_to
+from fleet.log.records import GroupMetadata, OffsetCommit, Record, Undecoded, decode
 from fleet.log.replay.causes import Replay, ReplayedCommit
+from fleet.log.replay.round_starts import RoundStarts
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
+from fleet.model.sessions import SessionThen
 from fleet.model.totals import Totals
 
 KEEP: Final = 86_400.0
 """Seconds for which rebalances are kept."""
 _KINDS: Final = 200
 """Kinds of undecodable records that are told apart: noise must not become labels without end."""
+_CONFIGURED: Final = frozenset({"consumer", "share", "streams"})
 MOST: Final = 1_000
 """Rebalances kept of one group."""
 
@@ -75,10 +84,14 @@ class LogView:
         self._rebalances: dict[str, deque[Rebalance]] = {}
         self._memberships: dict[str, deque[MembershipSpan]] = {}
         self._totals: dict[str, Totals] = {}
+        self._starts = RoundStarts()
         self._names: dict[str, str] = {}
+        self._held = HeldCommits()
         self._errors: dict[tuple[int, int], int] = {}
         self._records = 0
         self._counting_from = 0.0
+        self.session: Callable[[str, str, float], SessionThen | None] = lambda *_: None
+        """A group's session by name, protocol and time of a removal, where somebody asks."""
 
     @property
     def records(self) -> int:
@@ -100,6 +113,10 @@ class LogView:
                 for name, replay in self._replays.items()
                 if replay.exists
             }
+
+    def configured(self) -> dict[str, str]:
+        """Groups whose session timeout is configuration, with their protocols."""
+        return {name: one.type for name, one in self.summaries().items() if one.type in _CONFIGURED}
 
     def changed(self) -> dict[str, float]:
         """Wall time of each group's last membership record."""
@@ -143,6 +160,11 @@ class LogView:
         with self._lock:
             return {group: totals.copy() for group, totals in self._totals.items()}
 
+    def open_transactions(self) -> Collection[OpenTransaction]:
+        """Transactions with offsets that have not ended: their commits do not count yet."""
+        with self._lock:
+            return self._held.open()
+
     def decode_errors(self) -> dict[tuple[int, int], int]:
         """Records that could not be read, by record type and value version (-1: neither)."""
         with self._lock:
@@ -168,6 +190,18 @@ class LogView:
             for replay in self._replays.values() if new else ():
                 replay.name_topics(self._names)
 
+    def unsettled(
+        self, groups: frozenset[str], *, asked: float, answered: float, whole: bool
+    ) -> None:
+        """Groups that were found in a rebalance, between two wall times (RoundStarts.look)."""
+        with self._lock:
+            self._starts.look(groups, asked=asked, answered=answered, whole=whole)
+
+    def listed(self, groups: frozenset[str]) -> None:
+        """Groups that can be found so."""
+        with self._lock:
+            self._starts.listed(groups)
+
     # --- taking records, under the lock ---------------------------------------------------------
 
     def _record(
@@ -178,6 +212,52 @@ class LogView:
         is_commit = key is not None and len(key) > 2 and key[0] == 0 and key[1] <= 1
         if not is_commit or not self._positions.commit(key_of(key or b""), value, ms):
             self._event(number, offset, ms, key, value)
+
+    def _batches(self, number: int, found: Cut) -> None:
+        """Take record batches of partition `number`; the lock is the caller's.
+
+        Raises DamagedBatch where a record in them is none.
+        """
+        batches = found.batches
+        for row in np.flatnonzero(np.diff(batches.epoch, prepend=-1)).tolist():
+            self._led(number, int(batches.epoch[row]), int(batches.max_time[row]))
+        read = fields(batches)
+        producer = batches.producer[read.batch]
+        start = 0
+        for marker in found.markers:
+            end = int(np.searchsorted(read.offset, marker.offset))
+            self._stretch(number, read.rows(slice(start, end)), producer[start:end])
+            start = end
+            for held in self._held.end(number, marker.producer, committed=marker.committed):
+                self._record(number, held.offset, held.ms, held.key, held.value)
+        self._stretch(number, read.rows(slice(start, None)), producer[start:])
+
+    def _stretch(self, number: int, read: Fields, producer: Ints) -> None:
+        """Records between two ends of transactions: known commits together, others one by one."""
+        keys = read.key_list()
+        rows = self._positions.rows(keys)
+        plain, committed = committed_in(read)
+        plain &= (rows >= 0) & (producer < 0)
+        if self._held.any_in(number) or (producer >= 0).any():
+            plain[:] = False
+        stops = [*np.flatnonzero(~plain).tolist(), len(keys)]
+        at = 0
+        for stop in stops:
+            if stop > at:
+                self._positions.commit_rows(
+                    rows[at:stop], committed[at:stop], read.timestamp[at:stop]
+                )
+                self._records += stop - at
+            if stop < len(keys):
+                record = (int(read.offset[stop]), int(read.timestamp[stop]), keys[stop])
+                held = HeldRecord(*record, read.value(stop))
+                if producer[stop] >= 0:
+                    self._held.hold(number, int(producer[stop]), held)
+                else:
+                    if self._held.any_in(number):
+                        self._held.overtaken(number, held.key)
+                    self._record(number, *held)
+            at = stop + 1
 
     def _led(self, number: int, epoch: int, ms: int) -> None:
         """A record of another leader epoch: the groups of that partition have a new coordinator."""
@@ -193,19 +273,18 @@ class LogView:
     ) -> None:
         """Whatever is no repeated commit: decoded in full."""
         record = decode(key, value, offset=offset, timestamp=ms)
-        if isinstance(record, Undecoded):
+        unread = isinstance(record, GroupMetadata) and any(m.problem for m in record.members)
+        if unread or isinstance(record, Undecoded):
             version = -1 if value is None or len(value) < 2 else int.from_bytes(value[:2], "big")
-            kind = (record.type, version)
-            if kind not in self._errors and len(self._errors) >= _KINDS:
-                kind = (-1, -1)
-            self._errors[kind] = self._errors.get(kind, 0) + 1
+            self._undecodable(record.type, version)
+        if isinstance(record, Undecoded):
             return
         group = str(getattr(record, "group", ""))
         if not self.chosen(group):
             return
         if isinstance(record, OffsetCommit):
             assert key is not None
-            self._positions.first(key_of(key), record)
+            self._positions.take(record, key_of(key))
             if record.topic_id is not None and record.topic_id not in self._names:
                 self._names[record.topic_id] = record.tp.topic
                 if group in self._replays:
@@ -213,6 +292,12 @@ class LogView:
             return
         if record.type > 1:
             self._membership(number, group, record)
+
+    def _undecodable(self, kind: int, version: int) -> None:
+        known = (kind, version)
+        if known not in self._errors and len(self._errors) >= _KINDS:
+            known = (-1, -1)
+        self._errors[known] = self._errors.get(known, 0) + 1
 
     def _membership(self, number: int, group: str, record: Record) -> None:
         if record.timestamp_ms > 0:
@@ -222,6 +307,8 @@ class LogView:
             replay = self._replays[group] = Replay(self._cluster, group)
             replay.name_topics(self._names)
             replay.ask_commits(lambda tp: self._committed(group, tp))
+            replay.ask_start(partial(self._starts.of, group))
+            replay.ask_session(lambda protocol, at: self.session(group, protocol, at))
         for made in replay.feed(number, record):
             if isinstance(made, Rebalance):
                 self._keep_one(self._rebalances, group, made)

@@ -10,20 +10,28 @@ with its key; rows of deleted groups are used again, so the columns stay as long
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from fleet.lag.gap import is_early, usual_gap
+from fleet.kafka_source.record_fields import Fields
+from fleet.lag.gap import are_early, is_early, usual_gap, usual_gaps
 from fleet.lag.lag_columns import NONE, Commits
-from fleet.log.records import OffsetCommit
+from fleet.log.records import OffsetCommit, Tombstone
 from fleet.model import TopicPartition
 
 _NEWEST: Final = 4
 """Value versions of an offset commit that are known (Kafka 4.3)."""
 _LEAST: Final = 10
 """Bytes up to the end of the offset."""
+_FEW: Final = 8
+"""Rows at once from which on numpy is quicker than one by one."""
 _FIRST_ROWS: Final = 1024
+
+
+Ints = npt.NDArray[np.int64]
 
 
 class Positions:
@@ -63,9 +71,57 @@ class Positions:
         self._set(row, int.from_bytes(value[2:10], "big", signed=True), ms)
         return True
 
-    def first(self, key: bytes, record: OffsetCommit) -> None:
-        """Take the first commit of a key."""
-        self.put(key, record.group, record.tp, record.committed, record.timestamp_ms)
+    def rows(self, keys: Sequence[bytes | None]) -> Ints:
+        """The row of each key; -1 where the key is new here."""
+        known = self._rows
+        return np.fromiter((known.get(key, -1) for key in keys), np.int64, len(keys))  # type: ignore[arg-type]
+
+    def commit_rows(self, rows: Ints, committed: Ints, ms: Ints) -> None:
+        """Take commits of known rows, in the order written."""
+        if len(np.unique(rows)) == len(rows):
+            self._set_rows(rows, committed, ms)
+            return
+        order = np.argsort(rows, kind="stable")
+        begins = np.flatnonzero(np.diff(rows[order], prepend=-1))
+        lengths = np.diff(np.append(begins, len(rows)))
+        turn = np.arange(len(rows)) - np.repeat(begins, lengths)
+        for number in range(int(lengths.max())):  # each row's first, then each one's second …
+            chosen = order[turn == number]
+            if len(chosen) < _FEW:
+                for at in np.sort(order[turn >= number]).tolist():
+                    self._set(int(rows[at]), int(committed[at]), int(ms[at]))
+                return
+            self._set_rows(rows[chosen], committed[chosen], ms[chosen])
+
+    def _set_rows(self, rows: Ints, committed: Ints, ms: Ints) -> None:
+        """`_set` of many rows, each of them once."""
+        columns, gaps = self._long, self._gap
+        before, last, peak = columns[0, rows], columns[1, rows], columns[3, rows]
+        columns[0, rows], columns[1, rows] = committed, ms
+        forward = committed > before
+        columns[2, rows[forward]] = ms[forward]
+        again = forward & (last != NONE)
+        gap, usual = np.maximum(0.0, ms[again] - last[again]), gaps[rows[again]]
+        self._early[rows[again]] = are_early(gap, usual)
+        gaps[rows[again]] = usual_gaps(usual, gap)
+        back = forward & (committed >= peak)
+        columns[3, rows[back]] = columns[4, rows[back]] = NONE
+        fell = ~forward & (committed < before) & (before > peak)
+        columns[3, rows[fell]], columns[4, rows[fell]] = before[fell], ms[fell]
+
+    def take(self, record: OffsetCommit | Tombstone, key: bytes | None = None) -> None:
+        """Take a decoded commit, or the tombstone of one; other tombstones change nothing.
+
+        `key` where the caller has it as it stands in the log (`key_of`).
+        """
+        tp = record.tp
+        if tp is None:
+            return
+        key = key or key_to(record.group, tp)
+        if isinstance(record, Tombstone):
+            self.commit(key, None, record.timestamp_ms)
+        else:
+            self.put(key, record.group, tp, record.committed, record.timestamp_ms)
 
     def put(self, key: bytes, group: str, tp: TopicPartition, committed: int, ms: int) -> None:
         """Take a commit, wherever it is known from; any key will do that is the row's own."""
@@ -182,6 +238,21 @@ class Positions:
             self._early = np.concatenate([self._early, np.zeros_like(self._early)])
         self._used += 1
         return row
+
+
+def committed_in(read: Fields) -> tuple[npt.NDArray[np.bool_], Ints]:
+    """Which values are commits of a version that is known, and the offset in each of them.
+
+    The second means nothing where the first is False.
+    """
+    committed = np.full(len(read.offset), NONE, np.int64)
+    octets = np.frombuffer(read.data, np.uint8)
+    fits = read.value_size >= _LEAST
+    at = read.value_at[fits]
+    fits[fits] = (octets[at] == 0) & (octets[at + 1] <= _NEWEST)
+    offsets = octets[read.value_at[fits][:, None] + np.arange(2, _LEAST)]
+    committed[fits] = offsets.copy().view(">i8")[:, 0]
+    return fits, committed
 
 
 def key_of(key: bytes) -> bytes:

@@ -2,52 +2,45 @@
 
 Problem: asking the coordinators about 1,000 groups takes a second and says nothing of
 rebalances; the log that they write says all of it, but a group's state is spread over it.
-Choice: one Consumer, assigned by hand to every partition of the topic, on a thread of its own;
-it never subscribes and never commits. It reads from the log's start (or from a time on) and
-goes on; what the records come to is the view's business (fleet.log.readers.log_view). Reads are
-committed ones, so that offsets equal what the coordinator answers. Whether it is current is
-known, not assumed: once a second, and whenever somebody waits, the ends of all partitions are
-asked for in one request, and `age` counts from the last such moment that the reading has reached.
+Choice: record batches of every partition of the topic are fetched as bytes, on a thread of its
+own, in no group and without a commit. It reads from the log's start (or from a time on) to its
+very end, and goes on; what the records come to is the view's business (fleet.log.readers.log_view).
+Commits inside a transaction wait for its end, and nothing waits with them
+(fleet.log.readers.held_commits). Whether it is current is known, not assumed: once a second, and
+whenever somebody waits, the ends of all partitions are asked for in one request, and `age` counts
+from the last such moment that the reading has reached.
 
-Cost: the first reading takes as long as the log is (some 200,000 commits a second); an open
-transaction of offset commits holds back its partition, membership too, until it ends.
+Cost: the first reading takes as long as the log is (some million commits a second); what is
+written is seen after up to a second, at once by who waits for it.
 Bounds: rebalances are kept for `keep` seconds and at most `most` a group; groups are forgotten
 with their last record.
 """
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
-
 from fleet.clock import Clock
-from fleet.log.readers.group_log import DENIED, READS_ONLY, TOPIC, Unreadable
+from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
+from fleet.kafka_source.failures import DENIED, code_named
+from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
+from fleet.kafka_source.record_batches import DamagedBatch, cut
+from fleet.log.readers.beside import Beside
+from fleet.log.readers.group_log import TOPIC, Unreadable
 from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
 from fleet.system.closing import Closing
 
-_CONFIG: Final[Mapping[str, Any]] = {
-    **READS_ONLY,
-    "isolation.level": "read_committed",
-    "fetch.wait.max.ms": 50,  # the question for the ends waits behind a parked fetch
-    "fetch.queue.backoff.ms": 10,
-    "queued.max.messages.kbytes": 16_384,
-}
-_BATCH: Final = 10_000
-_POLL: Final = 0.02
+_POLL: Final = 0.1
 _BEAT: Final = 1.0
+_BULK: Final = 1 << 17
+"""Bytes of an answer behind which there is more to come: the next is asked for at once."""
+_MOST_AT_ONCE: Final = 1 << 22
+"""Bytes of an answer: some 40,000 commits."""
 _AGAIN: Final = 5.0
 """Seconds before a topic that is absent or denied is tried again."""
 _PRUNE_EVERY: Final = 60.0
 _ASKING: Final = 2.0
+_ABSENT: Final = 3
 
 
 class Tail(LogView, Closing):
@@ -70,13 +63,15 @@ class Tail(LogView, Closing):
         most: int = MOST,
     ) -> None:
         super().__init__(cluster=cluster, clock=clock, groups=groups, keep=keep, most=most)
-        self._config = {**config, **_CONFIG, "error_cb": lambda _: None}
+        self._config = dict(config)
         self._address = str(config.get("bootstrap.servers", "?"))
         self._since = since
         self._news = threading.Condition(self._lock)
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        self._beside = Beside(config, clock=clock, view=self)
+        self.session = self._beside.session
         # Under the lock from here.
         self._next: dict[int, int] = {}
         self._goal: tuple[float, int, dict[int, int]] | None = None
@@ -96,6 +91,7 @@ class Tail(LogView, Closing):
             self._counting_from = self._clock.now()
             self._thread = threading.Thread(target=self._run, name="offsets-tail", daemon=True)
             self._thread.start()
+            self._beside.start()
         return self
 
     def close(self) -> None:
@@ -104,6 +100,7 @@ class Tail(LogView, Closing):
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=10.0)
+        self._beside.close()
         with self._news:
             self._news.notify_all()
 
@@ -149,91 +146,90 @@ class Tail(LogView, Closing):
             at = self._current_at
         return None if at is None else max(0.0, self._clock.monotonic() - at)
 
-    # --- the thread: every Consumer call is here ----------------------------------------------
+    # --- the thread: every request is made here -------------------------------------------------
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            try:
-                with _consumer(self._config) as consumer:
-                    if self._assign(consumer):
-                        self._follow(consumer)
-            except KafkaException as error:
-                self._failed(error.args[0])
+            with BatchFetcher(
+                self._config, client_id="fleet-tail", committed=False, most=_MOST_AT_ONCE
+            ) as fetcher:
+                numbers = self._partitions(fetcher)
+                if numbers and self._begin(fetcher, numbers):
+                    self._follow(fetcher, numbers)
             self._ending.wait(_AGAIN)
 
-    def _assign(self, consumer: Consumer) -> bool:
-        """Assign all partitions; False where there is no topic to read."""
-        found = consumer.list_topics(TOPIC, timeout=_ASKING).topics.get(TOPIC)
-        if found is None or found.error is not None:
-            code = None if found is None else found.error.code()
-            if code is not None and code in DENIED:
-                self._failed(found.error)
-            else:
+    def _partitions(self, fetcher: BatchFetcher) -> list[int]:
+        """The topic's; [] where there is no topic to read."""
+        found = fetcher.partitions(TOPIC, _ASKING)
+        if isinstance(found, str):
+            self._failed(None, found)
+        elif isinstance(found, int):
+            if found == _ABSENT:
                 self._is_absent()
+            else:
+                self._failed(found, code_named(found))
+        else:
+            with self._lock:
+                self._absent = self._refused = False
+            return found
+        return []
+
+    def _begin(self, fetcher: BatchFetcher, numbers: Sequence[int]) -> bool:
+        """Where reading begins in partitions that are new here."""
+        new = [number for number in numbers if number not in self._next]
+        wanted = EARLIEST if self._since is None else int(self._since * 1000)
+        starts = self._listed(fetcher, new, wanted)
+        if starts is None:
+            return False
+        late = [number for number, offset in starts.items() if offset < 0]
+        ends = self._listed(fetcher, late, LATEST) if late else {}
+        if ends is None:
             return False
         with self._lock:
-            fresh = not self._next
-            where = [
-                TopicPartition(TOPIC, number, self._next.get(number, OFFSET_BEGINNING))
-                for number in sorted(found.partitions)
-            ]
-            self._absent = self._refused = False
-        if fresh and self._since is not None:
-            where = self._from(consumer, self._since, where)
-        consumer.assign(where)
+            self._next |= starts | ends
         return True
 
-    def _from(
-        self, consumer: Consumer, since: float, where: list[TopicPartition]
-    ) -> list[TopicPartition]:
-        asked = [TopicPartition(TOPIC, tp.partition, int(since * 1000)) for tp in where]
-        found = consumer.offsets_for_times(asked, timeout=_ASKING)
-        ends = self._ends(consumer, [tp.partition for tp in where])
-        return [
-            TopicPartition(TOPIC, tp.partition, tp.offset if tp.offset >= 0 else ends[tp.partition])
-            for tp in found
-        ]
+    def _listed(
+        self, fetcher: BatchFetcher, numbers: Sequence[int], at: int
+    ) -> dict[int, int] | None:
+        """An offset of each partition, all in one request to each leader; None: not of all."""
+        wanted: dict[Where, int] = {(TOPIC, number): at for number in numbers}
+        found = fetcher.listed(wanted, _ASKING)
+        failed = next((each.error for each in found.values() if each.error), 0)
+        if failed or len(found) < len(wanted):
+            why = code_named(failed) if failed > 0 else fetcher.problem
+            self._failed(failed, why or "its leaders do not answer")
+            return None
+        return {number: each.offset for (_, number), each in found.items()}
 
-    def _follow(self, consumer: Consumer) -> None:
-        numbers = sorted(tp.partition for tp in consumer.assignment())
+    def _follow(self, fetcher: BatchFetcher, numbers: Sequence[int]) -> None:
         beat = pruned = self._clock.monotonic()
         beat -= _BEAT
-        while not self._ending.is_set():
-            messages = consumer.consume(num_messages=_BATCH, timeout=_POLL)
-            if messages:
-                self._take(messages)
+        while not self._ending.is_set() and not self._refused:
+            positions = {(TOPIC, number): self._next[number] for number in numbers}
+            answers = fetcher.fetch(positions, _POLL)
+            for each in answers:
+                self._take(fetcher, each)
             now = self._clock.monotonic()
             if self._wake.is_set() or (self._goal is None and now - beat >= _BEAT):
                 self._wake.clear()
                 beat = now
-                self._look(consumer, numbers)
+                self._look(fetcher, numbers)
             self._arrive()
             if now - pruned >= _PRUNE_EVERY:
                 pruned = now
                 self._prune()
-            if self._refused:
-                return
+            if self._goal is None and sum(len(each.data) for each in answers) < _BULK:
+                self._wake.wait(_BEAT - min(_BEAT, now - beat))
 
-    def _look(self, consumer: Consumer, numbers: Sequence[int]) -> None:
+    def _look(self, fetcher: BatchFetcher, numbers: Sequence[int]) -> None:
         """Where the log ends now: what the reading has to reach to be current."""
         asked, at = self._asked, self._clock.monotonic()
-        try:
-            ends = self._ends(consumer, numbers)
-        except KafkaException as error:
-            self._failed(error.args[0])
-            return
-        with self._lock:
-            self._problem = None
-            self._goal = (at, asked, ends)
-
-    def _ends(self, consumer: Consumer, numbers: Sequence[int]) -> dict[int, int]:
-        """The ends of all partitions, in one request to each leader."""
-        latest = [TopicPartition(TOPIC, number, _LATEST) for number in numbers]
-        found = consumer.offsets_for_times(latest, timeout=_ASKING)
-        for tp in found:
-            if tp.error is not None:
-                raise KafkaException(tp.error)
-        return {tp.partition: tp.offset for tp in found}
+        ends = self._listed(fetcher, numbers, LATEST)
+        if ends is not None:
+            with self._lock:
+                self._problem = None
+                self._goal = (at, asked, ends)
 
     def _arrive(self) -> None:
         with self._news:
@@ -245,37 +241,49 @@ class Tail(LogView, Closing):
                 self._answered, self._denied = asked, False
                 self._news.notify_all()
 
-    def _take(self, messages: Sequence[Message]) -> None:
-        epochs = self._epochs
+    def _take(self, fetcher: BatchFetcher, each: Fetched) -> None:
+        number = each.where[1]
+        if each.error == OUT_OF_RANGE:
+            self._anew(fetcher, number)
+        elif each.error:
+            self._failed(each.error, code_named(each.error))
+        elif each.data:
+            found = cut(each.data)
+            try:
+                with self._lock:
+                    self._batches(number, found)
+                    if found.next is not None:
+                        self._next[number] = found.next
+                if found.next is None and found.damaged is not None:
+                    raise found.damaged
+            except DamagedBatch as damaged:
+                self._skip(number, damaged)
+
+    def _anew(self, fetcher: BatchFetcher, number: int) -> None:
+        """The log no longer has the position: deleted from the front, or made again."""
+        starts = self._listed(fetcher, [number], EARLIEST)
+        if starts is not None:
+            with self._lock:
+                self._next |= starts
+                self._held.forget(number)
+
+    def _skip(self, number: int, damaged: DamagedBatch) -> None:
+        """Go on behind a batch that cannot be read, if it is known where that is."""
+        self._failed(None, f"partition {number}: {damaged}")
         with self._lock:
-            for message in messages:
-                error = message.error()
-                number, offset = message.partition() or 0, message.offset() or 0
-                if error is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
-                        self._next[number] = offset
-                    else:
-                        self._note(error)
-                    continue
-                self._next[number] = offset + 1
-                ms, epoch = message.timestamp()[1], message.leader_epoch()
-                if epoch is not None and epochs.get(number) != epoch:
-                    self._led(number, epoch, ms)
-                self._record(number, offset, ms, message.key(), message.value())
+            self._undecodable(-1, -1)
+            if damaged.after is not None:
+                self._next[number] = damaged.after
 
     # --- failures -----------------------------------------------------------------------------
 
-    def _note(self, error: KafkaError) -> None:
-        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            return  # librdkafka looks for a coordinator, which is not needed here
-        self._problem = self._sentence(error)
-        if error.code() in DENIED:
-            self._refused = self._denied = True
-            self._news.notify_all()
-
-    def _failed(self, error: KafkaError) -> None:
+    def _failed(self, code: int | None, why: str) -> None:
         with self._news:
-            self._note(error)
+            refused = code in DENIED
+            self._problem = self._sentence(why, refused=refused)
+            if refused:
+                self._refused = self._denied = True
+                self._news.notify_all()
 
     def _is_absent(self) -> None:
         """No such topic: nobody ever committed, so that an empty view is current."""
@@ -285,23 +293,10 @@ class Tail(LogView, Closing):
             self._answered = self._asked
             self._news.notify_all()
 
-    def _sentence(self, error: KafkaError) -> str:
-        if error.code() in DENIED:
+    def _sentence(self, why: str, *, refused: bool) -> str:
+        if refused:
             return (
-                f"{TOPIC} at {self._address} may not be read ({error.str()}); grant Read and "
+                f"{TOPIC} at {self._address} may not be read ({why}); grant Read and "
                 "Describe on that topic for members, generations and rebalances"
             )
-        return f"{TOPIC} at {self._address} is not being read: {error.str()}"
-
-
-_LATEST: Final = -1
-"""ListOffsets: the end of the log."""
-
-
-@contextlib.contextmanager
-def _consumer(config: Mapping[str, Any]) -> Iterator[Consumer]:
-    consumer = Consumer(dict(config))
-    try:
-        yield consumer
-    finally:
-        consumer.close()
+        return f"{TOPIC} at {self._address} is not being read: {why}"

@@ -21,8 +21,10 @@ from fleet.log.replay.classic import ClassicReplay
 from fleet.log.replay.epochs import Epochs
 from fleet.log.replay.group_state import AskedCommits, ReplayedCommit, ReplayedGroup, ReplayedMember
 from fleet.log.replay.raw_epochs import typed
+from fleet.log.replay.round_starts import StartBounds
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Known, MembershipSpan, Rebalance
+from fleet.model.sessions import AskSession
 
 __all__ = ["SCHEMA", "Replay", "ReplayedCommit", "ReplayedMember"]
 
@@ -94,8 +96,8 @@ class Replay:
             if self._state.protocol == "classic":
                 self._state.closed_at = record.timestamp_ms / 1000
                 self._classic = ClassicReplay()
-        elif len(record.key) == 2:
-            self._state.commits.pop(TopicPartition(*record.key), None)  # type: ignore[arg-type]
+        elif record.tp is not None:
+            self._state.commits.pop(record.tp, None)
         return []
 
     def name_topics(self, names: Mapping[str, str]) -> None:
@@ -116,6 +118,13 @@ class Replay:
         """
         self._state.commits = AskedCommits(find)
 
+    def ask_start(self, find: Callable[..., StartBounds | None]) -> None:
+        """Where bounds of a classic round's start are asked for: `find(after=, ended=)`.
+
+        See `fleet.log.replay.round_starts`; not kept.
+        """
+        self._state.round_start = find
+
     @property
     def log_partition(self) -> int:
         """The partition of `__consumer_offsets` that was last fed from; -1 before."""
@@ -128,13 +137,13 @@ class Replay:
         """
         self._state.coordinator_at = at
 
-    def session_timeout(self, seconds: float) -> None:
-        """A KIP-848 group's session timeout (`consumer.session.timeout.ms` of group or broker).
+    def ask_session(self, find: AskSession) -> None:
+        """Where a KIP-848 group's session timeout is asked for: by protocol and time of a removal.
 
-        The records do not hold it. Told, it makes some departures certain; otherwise Kafka's
-        default of 45 s is taken for likely.
+        The records do not hold it. Where nobody tells it, whether a member left or expired is
+        not told either. It is not kept: give it again after `from_json`.
         """
-        self._state.session_s = seconds
+        self._state.session = find
 
     def pending(self) -> tuple[Rebalance, ...]:
         """Rebalances that have begun and not ended; their `ended_at` is the last record's."""

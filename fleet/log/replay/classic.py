@@ -5,7 +5,8 @@ it. Choice: compare each record with the one before; a generation number that ju
 than one hides rounds that never completed; the same number again is a static member that was
 replaced (KIP-345) and no rebalance (docs/design/protocol.md 3.4, 3.5). Cost: the start of a round
 is not in the log but for a group's first one, for its last member's leave, and as a bound where
-members' commits show when they gave up their partitions.
+members' commits show when they gave up their partitions; who looks at the group's state meanwhile
+knows it (`round_starts`).
 
 Times: `end` is the record's timestamp, when the leader's assignment arrived; the members had
 all joined at the record's `currentStateTimestamp`.
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from fleet.log.record_types import ClassicMember, GroupMetadata
 from fleet.log.replay.group_state import ReplayedGroup, ReplayedMember
 from fleet.log.replay.reasons import GenerationChange, Reason, Silence, of_generation
+from fleet.log.replay.round_starts import CLOSE_S
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, Known, MembershipSpan, Rebalance
 
@@ -94,6 +96,7 @@ class ClassicReplay:
         known = group.number is not None or group.origin is not None
         aborted = 0 if group.number is None else record.generation - group.number - 1
         started_at, start_known = self._start(group, record, before, now, aborted)
+        about = started_at if start_known is Known.STATES else None
         stay = sorted(before.keys() & now.keys())
         resubscribed = tuple(who for who in stay if before[who].topics != now[who].topics)
         added = group.grown(tp for each in now.values() for tp in each.owned)
@@ -103,7 +106,8 @@ class ClassicReplay:
             before,
             now,
             aborted=aborted,
-            started_at=started_at,
+            # A start between two looks may be a second too early, which is much of a silence.
+            started_at=started_at if about is None else min(about + CLOSE_S, _joined_at(record)),
             resubscribed=bool(resubscribed),
             grown=bool(added),
         )
@@ -187,8 +191,29 @@ class ClassicReplay:
             return None, Known.NOT
         if len(before) == 1 and not now and not aborted:
             return end, Known.RECORD  # the last member went: there is nobody to wait for
+        burst = self._revoked_at(group, record, before, now)
+        ended = record.timestamp_ms / 1000
+        seen = group.round_start(after=self.at, ended=ended)
+        if seen is not None:
+            seen = seen.within(min(end, burst or end))
+            about = seen.known(ended)
+            if about is not None:
+                return about, Known.STATES
+            if seen.latest < min(burst or ended, ended):
+                return seen.latest, Known.SEEN
+        return (None, Known.NOT) if burst is None else (burst, Known.COMMITS)
+
+    def _revoked_at(
+        self,
+        group: ReplayedGroup,
+        record: GroupMetadata,
+        before: Mapping[str, ReplayedMember],
+        now: Mapping[str, ReplayedMember],
+    ) -> float | None:
+        """When a member that stays committed because its partitions were revoked, if one did."""
         if _is_cooperative(record):
-            return None, Known.NOT  # nobody gives up anything before the join phase
+            return None  # nobody gives up anything before the join phase
+        end = _joined_at(record)
         since = self.at if self.at is not None else end
         # Those who stay gave up what they had for this round; who is gone may have died before.
         replaced = _replaced(before, now)
@@ -196,7 +221,7 @@ class ClassicReplay:
         held = [tp for member in stay for tp in member.owned]
         told = [group.commits[tp] for tp in held if tp in group.commits]
         burst = [commit.at for commit in told if commit.early and since < commit.at <= end]
-        return (min(burst), Known.COMMITS) if burst else (None, Known.NOT)
+        return min(burst, default=None)
 
     def _silence(
         self,

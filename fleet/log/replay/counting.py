@@ -25,9 +25,9 @@ from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
 from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
+from fleet.model.sessions import AskSession, never_asked
 
 _GAPS = 20
-_COMMITS = (0, 1)
 _PLACE = -1
 """Which partition of the log it is makes no difference here."""
 
@@ -37,11 +37,12 @@ def count(
     *,
     before: Record | Sequence[Record] | None = None,
     topics: Mapping[str, str] | None = None,
+    session: AskSession = never_asked,
 ) -> Counted:
     """What `records` of one group (in order of the log) cost.
 
     `before` is the state at their start (`GroupLog.last_state`, or a single record); `topics`
-    names topic ids that no commit in the records names.
+    names topic ids that no commit in the records names; `session` tells a KIP-848 group's.
     """
     earlier = (before,) if isinstance(before, Record) else tuple(before or ())
     both = (*earlier, *records)
@@ -50,7 +51,7 @@ def count(
         if isinstance(record, OffsetCommit) and record.topic_id is not None:
             names[record.topic_id] = record.tp.topic
     group = next((str(name) for each in both if (name := getattr(each, "group", None))), "")
-    stretch = _Stretch(group, names)
+    stretch = _Stretch(group, names, session)
     for record in earlier:
         stretch.feed(record)
     stretch.begin()
@@ -62,9 +63,10 @@ def count(
 class _Stretch:
     """The replay of one group, and what it told since `begin`."""
 
-    def __init__(self, group: str, names: Mapping[str, str]) -> None:
+    def __init__(self, group: str, names: Mapping[str, str], session: AskSession) -> None:
         self._group = group
         self._replay = Replay("", group)
+        self._replay.ask_session(session)
         self._replay.name_topics(names)
         self._pauses = _Pauses()
         self.begin()
@@ -85,9 +87,8 @@ class _Stretch:
             return
         if isinstance(record, Undecoded):
             self._undecoded += 1
-        elif isinstance(record, Tombstone) and record.type in _COMMITS:
-            topic, partition = record.key
-            self._pauses.forget(TopicPartition(str(topic), int(partition)))
+        elif isinstance(record, Tombstone) and record.tp is not None:
+            self._pauses.forget(record.tp)
         passed_on: list[TopicPartition] = []
         for row in self._replay.feed(_PLACE, record):
             if isinstance(row, Rebalance):

@@ -30,8 +30,6 @@ from fleet.log.record_types import (
 from fleet.log.replay.group_state import AWAY, STABLE, UNREVOKED, ReplayedGroup, ReplayedMember
 from fleet.log.replay.pending import Open
 from fleet.log.replay.reasons import (
-    BEATS,
-    SESSION_S,
     EpochChange,
     Reason,
     Silence,
@@ -379,12 +377,15 @@ def _silence(group: ReplayedGroup, member: ReplayedMember, at: float) -> Silence
     if commit is not None and commit.at < member.state_since:
         commit = None
     revoking = member.state == UNREVOKED and member.rebalance_s is not None
+    told = group.session(group.protocol or "consumer", at)
     return Silence(
         quiet_s=max(0.0, at - member.alive_at),
         since_commit_s=None if commit is None else max(0.0, at - commit.at),
         gap_s=None if commit is None else commit.gap,
-        session_s=group.session_s,
-        silent_s=BEATS * (group.session_s or SESSION_S),
+        session_s=None if told is None else told.least_s,
+        longest_s=None if told is None else told.most_s,
+        silent_s=0.0 if told is None else told.silent_s,
+        sure=told is None or told.sure,
         rebalance_s=member.rebalance_s,
         overdue=revoking and at - member.state_since >= (member.rebalance_s or 0.0),
         away=member.epoch == AWAY,

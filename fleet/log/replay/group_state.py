@@ -16,8 +16,10 @@ from typing import Any, Final
 
 from fleet.lag.gap import is_early, usual_gap
 from fleet.log.record_types import OffsetCommit
+from fleet.log.replay.round_starts import StartBounds
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, MembershipSpan
+from fleet.model.sessions import AskSession, never_asked
 
 AWAY: Final = -2
 """KIP-848: the epoch of a static member that said it will be back."""
@@ -108,8 +110,10 @@ class ReplayedGroup:
     """When the group's own record was deleted: the group, or only its protocol."""
     coordinator_at: float | None = None
     """When another broker became its coordinator, where somebody saw that."""
-    session_s: float | None = None
-    """KIP-848: the group's session timeout, where somebody knows its configuration."""
+    round_start: Callable[..., StartBounds | None] = lambda **_: None
+    """Classic: where bounds of a round's start are asked for (RoundStarts.of); not kept."""
+    session: AskSession = never_asked
+    """KIP-848: where the session timeout is asked for; not kept."""
     members: dict[str, ReplayedMember] = field(default_factory=dict)
     gone: dict[str, ReplayedMember] = field(default_factory=dict)
     """KIP-848: deleted, and not yet known whether left or replaced."""
@@ -256,7 +260,6 @@ class ReplayedGroup:
             "origin_at": self.origin_at,
             "closed_at": self.closed_at,
             "coordinator_at": self.coordinator_at,
-            "session_s": self.session_s,
             "members": [_member(each) for each in self.members.values()],
             "gone": [_member(each) for each in self.gone.values()],
             "early": [_member(each) for each in self.early.values()],
@@ -285,7 +288,6 @@ class ReplayedGroup:
             origin_at=kept["origin_at"],
             closed_at=kept["closed_at"],
             coordinator_at=kept["coordinator_at"],
-            session_s=kept["session_s"],
             members={each.identity: each for each in members},
             gone={each.identity: each for each in gone},
             early={each.member_id: each for each in early},

@@ -25,10 +25,11 @@ _STEADY: Final = 3
 """A session this many gaps long would have seen commits of a live member."""
 _SOON: Final = 2
 """Gaps of silence that a live member's rhythm explains."""
-SESSION_S: Final = 45.0
-"""KIP-848: the default of `group.consumer.session.timeout.ms`; the log does not tell it."""
-BEATS: Final = 2 / 3
-"""KIP-848: a commit is no heartbeat, so one may come this much of a session before an expiry."""
+_EARLY: Final = 1 / 3
+"""So much of a session is silence also where a heartbeat may be older than the last commit."""
+_LATE: Final = 1 / 2
+"""So much of a session (or two gaps) may pass after an expiry until the log shows it: others have
+to notice the round first. Who was silent for longer had heartbeats meanwhile, and no commits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,12 @@ class Silence:
     """Its usual time between commits; None where it has no rhythm."""
     session_s: float | None = None
     """Removal by session timeout takes so long after a proof of life; None: not known."""
-    silent_s: float = SESSION_S
-    """And so long after a last commit, at least."""
+    longest_s: float | None = None
+    """Where it changed meanwhile, the longest that it can have been."""
+    silent_s: float = 0.0
+    """And so long after a last commit, at least: less than a session where that is no heartbeat."""
+    sure: bool = True
+    """The session timeout was known at that time, and is not concluded from a later one."""
     rebalance_s: float | None = None
     dropped: bool = False
     """It may have been dropped for not rejoining: the round may have lasted long enough."""
@@ -163,14 +168,16 @@ def _departed(silence: Silence) -> Reason | None:
     if silence.away:  # its session ran out, or somebody removed it
         return None
     session, gap, since = silence.session_s, silence.gap_s, silence.since_commit_s
-    if session is not None:
-        shortest = min(session, silence.rebalance_s or session)
-        if silence.quiet_s < shortest - _SLACK:
-            sure = Confidence.LIKELY if silence.dropped else Confidence.CERTAIN
-            return Reason(Cause.LEAVE, sure)
+    if session is None:
+        return None
+    if silence.quiet_s < min(session, silence.rebalance_s or session) - _SLACK:
+        likely = silence.dropped or not silence.sure
+        return Reason(Cause.LEAVE, Confidence.LIKELY if likely else Confidence.CERTAIN)
     if gap is None or since is None:
         return None
-    if since >= max(silence.silent_s - _SLACK, _STEADY * gap):
+    longest = max(session, silence.longest_s or 0.0)
+    earliest = max(silence.silent_s - _SLACK, _EARLY * longest, _STEADY * gap)
+    if earliest <= since <= longest + max(_SOON * gap, _LATE * longest) + _SLACK:
         return Reason(Cause.EXPIRY, Confidence.LIKELY)
     if since <= min(_SOON * gap, silence.silent_s / 2):
         return Reason(Cause.LEAVE, Confidence.LIKELY)

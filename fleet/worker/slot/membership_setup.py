@@ -138,9 +138,7 @@ def _reading(settings: WorkerSettings, admin: Any, clock: Clock, events: Events)
     def read(spark: Any, ranges: Sequence[OffsetRange]) -> Any:
         from fleet.kafka_source.source import frame_of_ranges  # noqa: PLC0415 - loads PySpark
 
-        return frame_of_ranges(
-            spark, ranges, login=login, group=settings.group.group, isolation=worker.isolation
-        )
+        return frame_of_ranges(spark, ranges, login=login, isolation=worker.isolation)
 
     def tell(way: str, waiting: int) -> None:
         events.log(f"reading {'by ranges' if way == 'ranges' else way}: {waiting} records wait")

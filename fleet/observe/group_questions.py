@@ -1,0 +1,269 @@
+"""Questions about groups, to the brokers that coordinate them, many groups in each request.
+
+Problem: a group is described by its coordinator only; which broker that is moves, and a question
+about thousands of groups may not hang on one of them. Choice: who lists a group coordinates it, so
+that a look needs no search; for a name that nobody listed the coordinator is looked for. All
+brokers are asked at once, everything about a group in one go. Who moved meanwhile is looked for
+again for two seconds; what fails then is told by group. Cost: within these two seconds a look waits
+for a coordinator that loads, as Kafka's own tools do for a minute.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from fleet.kafka_source.connections import Connections, NoAnswer
+from fleet.kafka_source.failures import DENIED, code_named
+from fleet.model import TopicPartition
+from fleet.observe.poll import LEAST, Poll
+from fleet.observe.seen import DEAD, DescribedGroup, ListedGroup, is_dead, state_of, type_of
+from fleet.observe.ways import (
+    ALLOWED,
+    DESCRIBING,
+    NOT_FOUND,
+    OFFSETS,
+    OFFSETS_ONE_BY_ONE,
+    SHARE_OFFSETS,
+    Way,
+)
+
+_MOVING: Final = frozenset({14, 15, 16})
+"""The coordinator loads, is not there yet, or is another one."""
+_PATIENCE: Final = 2.0
+"""Seconds for which a coordinator that moves is looked for again."""
+_NO_ANSWER: Final = -1
+_MANY: Final = 1_000
+"""Groups in one search for coordinators."""
+
+
+class Failed(NamedTuple):
+    """Why there is no answer about a group: Kafka's error code (-1: no answer), and in words."""
+
+    code: int
+    text: str
+
+
+_Asked = tuple[Way, str]
+"""What is asked about which group."""
+
+
+class GroupQuestions:
+    """For one thread at a time, as its connections are."""
+
+    def __init__(self, net: Connections) -> None:
+        self._net = net
+        self._coordinators: dict[str, int] = {}
+        self._types: dict[str, str] = {}
+
+    def listed(self, look: Poll) -> tuple[dict[str, ListedGroup], list[NoAnswer]]:
+        """All groups that this login may see, of every kind; and why brokers do not list theirs."""
+        asked = list(self._net.brokers())
+        found: dict[str, ListedGroup] = {}
+        failed: dict[int, NoAnswer] = {}
+        self._coordinators, self._types = {}, {}
+        while asked:
+            requests = {broker: ListGroupsRequest() for broker in asked}
+            answers = self._net.ask(requests, look.part(len(self._net.brokers())))
+            asked = []
+            for broker, answer in answers.items():
+                failed.pop(broker, None)
+                if isinstance(answer, NoAnswer):
+                    failed[broker] = answer
+                    continue
+                if answer.error_code:
+                    failed[broker] = NoAnswer(code_named(answer.error_code))
+                if answer.error_code in _MOVING and look.left() > LEAST:
+                    asked.append(broker)
+                found |= {each.group_id: _listed(each) for each in answer.groups}
+                self._coordinators |= dict.fromkeys((g.group_id for g in answer.groups), broker)
+            if asked:
+                self._net.pause(LEAST)  # a coordinator that starts or takes over, some 0.1 s
+        self._types = {group: each.type for group, each in found.items()}
+        return found, list(failed.values())
+
+    def seen(
+        self, groups: Sequence[str], look: Poll
+    ) -> tuple[dict[str, DescribedGroup], dict[str, dict[TopicPartition, int]]]:
+        """State and members of these groups, and what each committed.
+
+        Groups that do not exist are Dead; what cannot be read is left out and told by `look`.
+        """
+        asked = [
+            *((way, g) for g in groups for way in self._describing(g)),
+            *((way, g) for g in groups if (way := self._committing(g)) is not None),
+        ]
+        found, failed = self._asked(asked, look)
+        described, undescribed = self._best(groups, found, failed)
+        look.tell(undescribed, "group(s) cannot be described")
+        unreadable = {f"{each} of {g}": "" for g, d in described.items() for each in d.unreadable}
+        if unreadable:
+            look.tell(
+                dict.fromkeys(unreadable, "their assignment is damaged"), "member(s) own nothing"
+            )
+        committed = {
+            group: offsets
+            for (way, group), offsets in found.items()
+            if way not in _DESCRIBING and not is_dead(described.get(group))
+        }
+        look.tell(
+            {
+                group: why.text
+                for (way, group), why in failed.items()
+                if way not in _DESCRIBING and group not in undescribed and why.code != NOT_FOUND
+            },
+            "group(s) have unreadable offsets",
+        )
+        return described, committed
+
+    def described(self, groups: Sequence[str], look: Poll) -> dict[str, DescribedGroup]:
+        """State and members alone, as in `seen`."""
+        found, failed = self._asked([(w, g) for g in groups for w in self._describing(g)], look)
+        described, undescribed = self._best(groups, found, failed)
+        again = [g for g in groups if is_dead(described.get(g)) and self._types.pop(g, "")]
+        if again:  # of another kind than it was
+            described |= self.described(again, look)
+        look.tell(undescribed, "group(s) cannot be described")
+        return described
+
+    def allowed(self, groups: Sequence[str], look: Poll) -> dict[str, frozenset[str]]:
+        """What this login may do to each; what could not be learned is left out.
+
+        Empty where not even Describe is allowed.
+        """
+        found, failed = self._asked([(ALLOWED, group) for group in groups], look)
+        told = {group: names for (_, group), names in found.items() if names is not None}
+        return told | {g: frozenset() for (_, g), why in failed.items() if why.code in DENIED}
+
+    # --- which question -------------------------------------------------------------------
+
+    def _describing(self, group: str) -> list[Way]:
+        """The request for its type; all that the brokers know where that is not known."""
+        known = self._types.get(group)
+        if known is not None:
+            return [DESCRIBING.get(known, DESCRIBING["classic"])]
+        return [w for w in DESCRIBING.values() if self._net.knows(w.request, w.version)]
+
+    def _committing(self, group: str) -> Way | None:
+        if self._types.get(group) == "share":
+            there = self._net.knows(SHARE_OFFSETS.request, SHARE_OFFSETS.version)
+            return SHARE_OFFSETS if there else None
+        batched = self._net.knows(OFFSETS.request, OFFSETS.version)
+        return OFFSETS if batched else OFFSETS_ONE_BY_ONE
+
+    def _best(
+        self,
+        groups: Iterable[str],
+        found: Mapping[_Asked, DescribedGroup],
+        failed: Mapping[_Asked, Failed],
+    ) -> tuple[dict[str, DescribedGroup], dict[str, str]]:
+        """By group: the description by the request for its kind; and why there is none."""
+        described: dict[str, DescribedGroup] = {}
+        undescribed: dict[str, str] = {}
+        for group in groups:
+            ways = [(way, group) for way in _DESCRIBING]
+            answers = [found[each] for each in ways if each in found]
+            alive = [each for each in answers if not is_dead(each)]
+            reasons = [failed[each] for each in ways if each in failed]
+            others = [each for each in reasons if each.code != NOT_FOUND]
+            if alive:
+                described[group] = alive[0]
+                self._types[group] = alive[0].type
+            elif others:
+                undescribed[group] = others[0].text
+            elif answers or reasons:
+                described[group] = DEAD
+        return described, undescribed
+
+    # --- where to ---------------------------------------------------------------------------
+
+    def _asked(
+        self, asked: Sequence[_Asked], look: Poll
+    ) -> tuple[dict[_Asked, Any], dict[_Asked, Failed]]:
+        """Ask all of it; look for coordinators that move for a while."""
+        found: dict[_Asked, Any] = {}
+        failed: dict[_Asked, Failed] = {}
+        left = list(dict.fromkeys(asked))
+        until = look.clock.monotonic() + min(_PATIENCE, look.left())
+        while left:
+            failed |= self._round(left, found, look)
+            left = [each for each in left if each in failed and failed[each].code in _MOVING]
+            if not left or look.clock.monotonic() + LEAST >= until:
+                break
+            for each in left:
+                del failed[each]
+            self._net.pause(LEAST)
+        return found, failed
+
+    def _round(
+        self, asked: Sequence[_Asked], found: dict[_Asked, Any], look: Poll
+    ) -> dict[_Asked, Failed]:
+        """Ask once; answers are added to `found`."""
+        failed: dict[_Asked, Failed] = {}
+        unplaced = self._find([group for _, group in asked], look)
+        parts: dict[tuple[int, Way], list[str]] = {}
+        for way, group in asked:
+            if group in unplaced:
+                failed[way, group] = unplaced[group]
+            else:
+                parts.setdefault((self._coordinators[group], way), []).append(group)
+        portions = [
+            (broker, way, groups[first : first + way.most])
+            for (broker, way), groups in parts.items()
+            for first in range(0, len(groups), way.most)
+        ]
+        answers = self._net.ask_each(
+            [(broker, way.make(groups)) for broker, way, groups in portions],
+            look.part(len({broker for broker, _, _ in portions})),
+        )
+        for (_, way, groups), answer in zip(portions, answers, strict=True):
+            if isinstance(answer, NoAnswer):
+                failed |= {(way, g): Failed(_NO_ANSWER, str(answer)) for g in groups}
+                self._forget(groups)
+                continue
+            for group, error, value in way.take(answer, groups):
+                if error:
+                    failed[way, group] = Failed(error, code_named(error))
+                    if error in _MOVING:
+                        self._forget([group])
+                else:
+                    found[way, group] = value
+        return failed
+
+    def _forget(self, groups: Iterable[str]) -> None:
+        for group in groups:
+            self._coordinators.pop(group, None)
+
+    def _find(self, groups: Iterable[str], look: Poll) -> dict[str, Failed]:
+        """Look for the coordinators that are not known; which cannot be found, and why."""
+        unknown = sorted({group for group in groups if group not in self._coordinators})
+        failed: dict[str, Failed] = {}
+        batched = self._net.knows(FindCoordinatorRequest, 4)
+        size = _MANY if batched else 1
+        for first in range(0, len(unknown), size):
+            some = unknown[first : first + size]
+            if batched:
+                request = FindCoordinatorRequest(key_type=0, coordinator_keys=some, min_version=4)
+            else:
+                request = FindCoordinatorRequest(key=some[0], key_type=0, max_version=3)
+            try:
+                answer = self._net.ask_any(request, look.left())
+            except NoAnswer as error:
+                return failed | dict.fromkeys(unknown[first:], Failed(_NO_ANSWER, str(error)))
+            for told in answer.coordinators if batched else [answer]:
+                group = told.key if batched else some[0]
+                if told.error_code:
+                    failed[group] = Failed(told.error_code, code_named(told.error_code))
+                else:
+                    self._coordinators[group] = told.node_id
+        return failed
+
+
+_DESCRIBING: Final = tuple(DESCRIBING.values())
+
+
+def _listed(group: Any) -> ListedGroup:
+    return ListedGroup(
+        type=type_of(group.group_type, group.protocol_type), state=state_of(group.group_state)
+    )

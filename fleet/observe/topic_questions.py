@@ -1,0 +1,143 @@
+"""Questions about topics: partitions, leaders, ids, and where logs begin and end.
+
+Problem: lag needs the start and the end of thousands of logs, from whoever leads them, and leaders
+move. Choice: one Metadata of all topics names the leaders; each is asked once for all its
+partitions; where a leader has moved, metadata and offsets are asked once more.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fleet.kafka_source.connections import Connections, NoAnswer
+from fleet.kafka_source.failures import DENIED, code_named
+from fleet.kafka_source.list_offsets import (
+    EARLIEST,
+    LATEST,
+    NO_ANSWER,
+    ListedOffset,
+    Where,
+    leaders_of,
+    list_offsets,
+)
+from fleet.model import TopicPartition
+from fleet.observe.poll import Poll
+
+Asked = tuple[str, str]
+"""("group", name) or ("topic", name)."""
+_ABSENT: Final = 3
+"""UNKNOWN_TOPIC_OR_PARTITION."""
+_NO_ID: Final = "0" * 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """All topics that this login may see, at one moment."""
+
+    partitions: Mapping[str, int]
+    """Topic name → number of partitions."""
+    leaders: Mapping[Where, int]
+    names: Mapping[str, str]
+    """Topic name by topic id, as 32 hex digits; empty before Kafka 2.8."""
+
+
+class TopicQuestions:
+    """For one thread at a time, as its connections are."""
+
+    def __init__(self, net: Connections) -> None:
+        self._net = net
+
+    def topics(self, look: Poll) -> Topics:
+        """All; those that cannot be read are told. Raises NoAnswer."""
+        metadata = self._net.metadata(None, look.left())
+        for topic in metadata.topics:
+            if topic.error_code:
+                look.problems.append(
+                    f"topic {topic.name} cannot be read: {code_named(topic.error_code)}"
+                )
+        there = [topic for topic in metadata.topics if not topic.error_code]
+        ids = ((topic.topic_id, topic.name) for topic in there)
+        return Topics(
+            partitions={topic.name: len(topic.partitions) for topic in there},
+            leaders=leaders_of(metadata),
+            names={i.hex: name for i, name in ids if i is not None and i.hex != _NO_ID},
+        )
+
+    def offsets(
+        self, tps: Collection[TopicPartition], topics: Topics, look: Poll
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Starts and ends of these logs; what cannot be read is left out and told."""
+        wanted = {(tp.topic, tp.partition): tp for tp in tps}
+        failed: dict[str, str] = {}
+        told = []
+        for each in (EARLIEST, LATEST):
+            found = self._listed(wanted, topics.leaders, each, look)
+            told.append({tp: found[w].offset for w, tp in wanted.items() if not found[w].error})
+            failed |= {f"{w[0]}-{w[1]}": _why(found[w]) for w in wanted if found[w].error}
+        look.tell(failed, "partition(s) have unreadable offsets")
+        starts, ends = told
+        return starts, ends
+
+    def _listed(
+        self, wanted: Iterable[Where], leaders: Mapping[Where, int], at: int, look: Poll
+    ) -> dict[Where, ListedOffset]:
+        def ask(places: Iterable[Where], leaders: Mapping[Where, int]) -> dict[Where, ListedOffset]:
+            # The end that lag is told by counts records of open transactions, too.
+            return list_offsets(
+                self._net,
+                leaders,
+                dict.fromkeys(places, at),
+                committed=False,
+                timeout=look.part(len(set(leaders.values()))),
+            )
+
+        nobody = dict.fromkeys(wanted, ListedOffset(-1, -1, _NO_LEADER))
+        found = nobody | ask(nobody, leaders)
+        moved = [where for where, each in found.items() if each.error > 0]
+        if moved:
+            try:
+                now = leaders_of(self._net.metadata({t for t, _ in moved}, look.left()))
+            except NoAnswer:
+                return found
+            found |= ask(moved, now)
+        return found
+
+    def gone(self, topics: Collection[str], look: Poll) -> frozenset[str]:
+        """Which of the topics that are not seen are deleted, rather than hidden from us."""
+        if not topics:
+            return frozenset()
+        try:
+            told = self._named(topics, look)
+        except NoAnswer as error:
+            look.tell(dict.fromkeys(topics, str(error)), "topic(s) cannot be read")
+            return frozenset()
+        for name, topic in told.items():
+            if topic.error_code not in {0, _ABSENT}:
+                look.problems.append(f"topic {name} cannot be read: {code_named(topic.error_code)}")
+        return frozenset(name for name, topic in told.items() if topic.error_code == _ABSENT)
+
+    def allowed(self, topics: Collection[str], look: Poll) -> dict[Asked, frozenset[str]]:
+        """What this login may do to each; see Observer.allowed. Raises NoAnswer."""
+        from fleet.observe.ways import operations_of  # noqa: PLC0415 - loads kafka-python
+
+        found: dict[Asked, frozenset[str]] = {}
+        for name, topic in self._named(topics, look, operations=True).items():
+            told = operations_of(topic.authorized_operations)
+            if topic.error_code in DENIED:
+                found["topic", name] = frozenset()
+            elif not topic.error_code and told is not None:
+                found["topic", name] = told
+        return found
+
+    def _named(
+        self, topics: Collection[str], look: Poll, *, operations: bool = False
+    ) -> dict[str, Any]:
+        answer = self._net.metadata(sorted(topics), look.left(), operations=operations)
+        return {topic.name: topic for topic in answer.topics}
+
+
+_NO_LEADER: Final = 5
+
+
+def _why(listed: ListedOffset) -> str:
+    return "no answer in time" if listed.error == NO_ANSWER else code_named(listed.error)

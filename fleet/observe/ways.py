@@ -1,0 +1,285 @@
+"""What can be asked about groups: each request, for many groups at once, and what it answers.
+
+Problem: four kinds of groups are described by four requests, and older brokers take one group at
+a time. Choice: a `Way` for each, which makes the request for some groups and takes the answer
+apart by group; who sends it, where to and again is `fleet.observe.group_questions`.
+
+Source: DescribeGroups (KIP-345, KIP-430, KIP-1043), OffsetFetch (KIP-88, KIP-709), and
+`fleet.observe.messages`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.consumer import OffsetFetchRequest
+
+from fleet.log.records import assignment
+from fleet.log.wire import Malformed
+from fleet.model import Member, TopicPartition
+from fleet.observe.messages import (
+    ConsumerGroupDescribeRequest,
+    DescribeShareGroupOffsetsRequest,
+    ShareGroupDescribeRequest,
+    StreamsGroupDescribeRequest,
+)
+from fleet.observe.seen import CONSUMER_PROTOCOL, DescribedGroup, state_of, type_of
+
+NOT_FOUND: Final = 69
+"""GROUP_ID_NOT_FOUND: no such group, or none of this kind."""
+_READING: Final = 3
+"""DescribeGroups from this version on tells the allowed operations."""
+_DEAD_ONLY: Final = 5
+"""Up to this version it describes a group that does not exist as Dead."""
+_OPERATIONS: Final[Mapping[int, str]] = {
+    3: "Read",
+    4: "Write",
+    5: "Create",
+    6: "Delete",
+    7: "Alter",
+    8: "Describe",
+    9: "ClusterAction",
+    10: "DescribeConfigs",
+    11: "AlterConfigs",
+    12: "IdempotentWrite",
+    13: "CreateTokens",
+    14: "DescribeTokens",
+    15: "TwoPhaseCommit",
+}
+"""Kafka's AclOperation by code, as kafka-acls writes them."""
+
+
+class GroupAnswer(NamedTuple):
+    """One group's part of an answer: Kafka's error code (0: none), or a value."""
+
+    group: str
+    error: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """A request about groups. `most` groups go into one."""
+
+    request: type[Any]
+    make: Callable[[Sequence[str]], Any]
+    take: Callable[[Any, Sequence[str]], Iterator[GroupAnswer]]
+    version: int = 0
+    """The least that a broker has to know."""
+    most: int = 250
+
+
+def operations_of(bits: Iterable[int] | None) -> frozenset[str] | None:
+    """Allowed operations ("Read", "AlterConfigs"); None where the broker does not tell."""
+    return None if bits is None else frozenset(_OPERATIONS[b] for b in bits if b in _OPERATIONS)
+
+
+# --- describing -----------------------------------------------------------------------------
+
+
+def _classic(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
+    for group in answer.groups:
+        yield GroupAnswer(group.group_id, group.error_code, _classic_group(group))
+
+
+def _classic_group(group: Any) -> DescribedGroup:
+    consumers = group.protocol_type == CONSUMER_PROTOCOL
+    members, unreadable = [], []
+    for each in group.members:
+        held: frozenset[TopicPartition] = frozenset()
+        try:
+            if consumers:
+                held = _by_topic(assignment(bytes(each.member_assignment)).items())
+        except Malformed:
+            unreadable.append(each.member_id)
+        members.append(_member(each, each.group_instance_id, held))
+    return DescribedGroup(
+        type=type_of("classic", group.protocol_type),
+        state=state_of(group.group_state),
+        members=tuple(members),
+        assignor=group.protocol_data or None,
+        unreadable=tuple(unreadable),
+    )
+
+
+def _consumer(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
+    for group in answer.groups:
+        members = (_member(m, m.instance_id, _held(m)) for m in group.members)
+        yield GroupAnswer(group.group_id, group.error_code, _described("consumer", group, members))
+
+
+def _share(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
+    for group in answer.groups:
+        members = (_member(m, None, _held(m)) for m in group.members)
+        yield GroupAnswer(group.group_id, group.error_code, _described("share", group, members))
+
+
+def _streams(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
+    for group in answer.groups:
+        topics = _topics_of(group.topology)
+        members = (_member(m, m.instance_id, _tasks(m, topics)) for m in group.members)
+        yield GroupAnswer(group.group_id, group.error_code, _described("streams", group, members))
+
+
+def _topics_of(topology: Any) -> dict[str, list[str]]:
+    """Input topics by subtopology; task n of it reads partition n of each."""
+    subtopologies = (topology.subtopologies or ()) if topology is not None else ()
+    return {
+        each.subtopology_id: [
+            *each.source_topics,
+            *(t.name for t in each.repartition_source_topics),
+        ]
+        for each in subtopologies
+    }
+
+
+def _tasks(member: Any, topics: Mapping[str, list[str]]) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(topic, number)
+        for task in member.assignment.active_tasks
+        for topic in topics.get(task.subtopology_id, ())
+        for number in task.partitions
+    )
+
+
+def _described(kind: str, group: Any, members: Iterable[Member]) -> DescribedGroup:
+    return DescribedGroup(
+        type=kind,
+        state=state_of(group.group_state),
+        members=tuple(members),
+        assignor=getattr(group, "assignor_name", None) or None,
+    )
+
+
+def _held(member: Any) -> frozenset[TopicPartition]:
+    return _by_topic((tps.topic_name, tps.partitions) for tps in member.assignment.topic_partitions)
+
+
+def _by_topic(partitions: Iterable[tuple[str, Iterable[int]]]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic, n) for topic, numbers in partitions for n in numbers)
+
+
+def _member(told: Any, instance: str | None, held: frozenset[TopicPartition]) -> Member:
+    return Member(
+        member_id=told.member_id,
+        instance_id=instance or None,
+        client_id=told.client_id,
+        host=told.client_host,
+        partitions=held,
+    )
+
+
+DESCRIBING: Final[Mapping[str, Way]] = {
+    "classic": Way(
+        DescribeGroupsRequest, lambda groups: DescribeGroupsRequest(groups=list(groups)), _classic
+    ),
+    "consumer": Way(
+        ConsumerGroupDescribeRequest,
+        lambda groups: ConsumerGroupDescribeRequest(group_ids=list(groups)),
+        _consumer,
+    ),
+    "share": Way(
+        ShareGroupDescribeRequest,
+        lambda groups: ShareGroupDescribeRequest(group_ids=list(groups)),
+        _share,
+        version=1,
+    ),
+    "streams": Way(
+        StreamsGroupDescribeRequest,
+        lambda groups: StreamsGroupDescribeRequest(group_ids=list(groups)),
+        _streams,
+    ),
+}
+"""By the type of the groups."""
+
+
+def _allowed(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
+    for group in answer.groups:
+        yield GroupAnswer(
+            group.group_id, group.error_code, operations_of(group.authorized_operations)
+        )
+
+
+ALLOWED: Final = Way(
+    DescribeGroupsRequest,
+    lambda groups: DescribeGroupsRequest(
+        groups=list(groups),
+        include_authorized_operations=True,
+        min_version=_READING,
+        max_version=_DEAD_ONLY,
+    ),
+    _allowed,
+    version=_READING,
+)
+"""What this login may do to groups of any kind, also to such as do not exist."""
+
+
+# --- offsets --------------------------------------------------------------------------------
+
+
+def _offsets(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
+    for group in answer.groups:
+        yield GroupAnswer(group.group_id, group.error_code, _committed(group.topics))
+
+
+def _offsets_of_one(answer: Any, groups: Sequence[str]) -> Iterator[GroupAnswer]:
+    yield GroupAnswer(groups[0], answer.error_code, _committed(answer.topics))
+
+
+def _committed(topics: Iterable[Any]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, part.partition_index): part.committed_offset
+        for topic in topics
+        for part in topic.partitions
+        if part.committed_offset >= 0 and part.error_code == 0
+    }
+
+
+def _share_offsets(answer: Any, _: Sequence[str]) -> Iterator[GroupAnswer]:
+    """Where each partition's first record lies that is not yet done with."""
+    for group in answer.groups:
+        starts = {
+            TopicPartition(topic.topic_name, part.partition_index): part.start_offset
+            for topic in group.topics
+            for part in topic.partitions
+            if part.start_offset >= 0 and part.error_code == 0
+        }
+        yield GroupAnswer(group.group_id, group.error_code, starts)
+
+
+OFFSETS: Final = Way(
+    OffsetFetchRequest,
+    lambda groups: OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequest.OffsetFetchRequestGroup(group_id=each, topics=None)
+            for each in groups
+        ],
+        min_version=8,
+        max_version=9,  # the next one names topics by their ids alone
+    ),
+    _offsets,
+    version=8,
+)
+OFFSETS_ONE_BY_ONE: Final = Way(
+    OffsetFetchRequest,
+    lambda groups: OffsetFetchRequest(
+        group_id=groups[0], topics=None, min_version=2, max_version=7
+    ),
+    _offsets_of_one,
+    version=2,
+    most=1,
+)
+"""Brokers before 3.0 take one group a request."""
+SHARE_OFFSETS: Final = Way(
+    DescribeShareGroupOffsetsRequest,
+    lambda groups: DescribeShareGroupOffsetsRequest(
+        groups=[
+            DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(
+                group_id=each, topics=None
+            )
+            for each in groups
+        ]
+    ),
+    _share_offsets,
+)

@@ -1,0 +1,132 @@
+"""A transaction with offsets that does not end holds back its own commits and nothing else.
+
+Faults: a neighbour's commits, members or a new group behind it are not seen; an aborted
+transaction's commits count; a committed one's do not, or win over what was written after them.
+"""
+
+import random
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.log.readers.group_log import partition_for
+from fleet.log.readers.held_commits import HeldCommits, HeldRecord
+from tests.observe.test_tail import config, members, tailing, topic
+from tests.support import commits
+from tests.support.brokers import OFFSETS_PARTITIONS
+from tests.support.waiting import until
+
+__all__ = ["config", "topic"]
+
+
+def beside(group: str) -> str:
+    """Another group of the same partition of the offsets topic."""
+    wanted = partition_for(group, OFFSETS_PARTITIONS)
+    names = (f"{group}-{number}" for number in range(1000))
+    return next(name for name in names if partition_for(name, OFFSETS_PARTITIONS) == wanted)
+
+
+class Transactions:
+    """A producer that commits a group's offsets in transactions."""
+
+    def __init__(self, config: dict[str, str], name: str) -> None:
+        self.producer = Producer({**config, "transactional.id": name})
+        self.producer.init_transactions(20)
+        self.consumer = Consumer({**config, "group.id": name})
+
+    def begin(self, offsets: list[KafkaPartition]) -> None:
+        """Offsets in a transaction that stays open."""
+        self.producer.begin_transaction()
+        metadata = self.consumer.consumer_group_metadata()
+        self.producer.send_offsets_to_transaction(offsets, metadata, 20)
+
+    def end(self, *, committed: bool) -> None:
+        """Either way."""
+        (self.producer.commit_transaction if committed else self.producer.abort_transaction)(20)
+
+
+@pytest.mark.broker
+def test_nothing_else_waits(config, topic, unique):
+    """Commits, members and a group that is new, while it is open, and what counts behind it."""
+    group = f"exactly-{unique}"
+    neighbour = beside(group)
+    new = beside(neighbour)
+    within = Transactions(config, group)
+    within.begin([KafkaPartition(topic, 0, 5), KafkaPartition(topic, 1, 6)])
+    with tailing(config) as tail, members(config, topic, neighbour, 1) as (one,):
+        commits.commit(one, [KafkaPartition(topic, 0, 7)])
+        with members(config, topic, new, 1):
+            assert tail.catch_up(10)
+            assert [offset for offset, _ in tail.committed(neighbour).values()] == [7]
+            assert [tail.summaries()[name].members for name in (neighbour, new)] == [1, 1]
+        (held,) = tail.open_transactions()
+        assert (held.partition, held.commits) == (partition_for(group, OFFSETS_PARTITIONS), 2)
+        assert time.time() - 60 < held.since <= time.time()
+        assert tail.committed(group) == {}
+        within.end(committed=True)
+        until(lambda: tail.catch_up(10) and not tail.open_transactions(), "the marker")
+        assert sorted(offset for offset, _ in tail.committed(group).values()) == [5, 6]
+        within.begin([KafkaPartition(topic, 0, 99)])
+        within.end(committed=False)
+        until(lambda: tail.catch_up(10) and not tail.open_transactions(), "the marker")
+        assert sorted(offset for offset, _ in tail.committed(group).values()) == [5, 6]
+
+
+@pytest.mark.broker
+def test_interleaved_producers_as_the_coordinator_answers(config, topic, unique):
+    """Three of them in random order on one group's partitions."""
+    rnd = random.Random(3)
+    group = f"woven-{unique}"
+    names = [group, beside(group), beside(beside(group))]
+    producers = [Transactions(config, name) for name in names]
+    still = [False] * 3
+    with tailing(config) as tail:
+        for _ in range(40):
+            number = rnd.randrange(3)
+            if still[number]:
+                producers[number].end(committed=rnd.random() < 0.5)
+            else:
+                offset = KafkaPartition(topic, rnd.randrange(4), rnd.randrange(1000))
+                producers[number].begin([offset])
+            still[number] = not still[number]
+        for number in range(3):
+            if still[number]:
+                producers[number].end(committed=True)
+
+        def answered(name: str) -> dict[int, int]:
+            asked = Consumer({**config, "group.id": name, "isolation.level": "read_committed"})
+            found = asked.committed([KafkaPartition(topic, n) for n in range(4)], timeout=10)
+            asked.close()
+            return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
+
+        def equal() -> bool:
+            assert tail.catch_up(10)
+            seen = [
+                {tp.partition: offset for tp, (offset, _) in tail.committed(name).items()}
+                for name in names
+            ]
+            return seen == [answered(name) for name in names]
+
+        until(equal, "the coordinator's answers")
+
+
+def record(offset: int, key: bytes, value: bytes | None = b"v") -> HeldRecord:
+    return HeldRecord(offset, 1000 * offset, key, value)
+
+
+def test_what_counts_when_a_transaction_ends():
+    """The last of each key, unless it was written otherwise since; nothing of an aborted one."""
+    held = HeldCommits()
+    for at, key in enumerate((b"a", b"b", b"a", b"c")):
+        held.hold(4, 7, record(at, key))
+    held.hold(4, 8, record(9, b"a"))
+    held.overtaken(4, b"c")
+    held.overtaken(5, b"b")
+    assert [tuple(each) for each in held.open()] == [(4, 7, 0.0, 2), (4, 8, 9.0, 1)]
+    assert [(r.offset, r.key) for r in held.end(4, 7, committed=True)] == [(1, b"b"), (2, b"a")]
+    assert held.any_in(4)
+    assert held.end(4, 8, committed=False) == ()
+    assert not held.any_in(4)
+    assert held.end(4, 8, committed=True) == ()

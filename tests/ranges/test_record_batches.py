@@ -1,0 +1,141 @@
+"""Record batches as columns: what somebody else wrote, and what nobody would write.
+
+kafka-python reads the same bytes record by record. Faults: a field at the wrong place, a codec
+mixed up, damage read as records, damage that ends the process or never ends.
+"""
+
+import os
+import random
+import struct
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka.errors import KafkaError
+from kafka.record import MemoryRecords
+
+from fleet.kafka_source.record_batches import Cut, DamagedBatch, cut
+from fleet.kafka_source.record_fields import fields
+from tests.support.written_log import Record, batch, marker, of, signed
+
+DAMAGED = 100_000 if os.environ.get("FLEET_LONG") else 3_000
+Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+def rows(found: Cut) -> list[Row]:
+    """What we read."""
+    read = fields(found.batches)
+    headers = read.headers or [()] * len(read.offset)
+    named = [tuple((key.decode(), value) for key, value in each) for each in headers]
+    assert read.keys().to_pylist() == read.key_list()
+    columns = (read.offset, read.timestamp, read.keys(), read.values())
+    return list(zip(*(each.tolist() for each in columns), named, strict=True))
+
+
+def rows_of_others(data: bytes) -> list[Row]:
+    """What kafka-python reads."""
+    found: list[Any] = []
+    records = MemoryRecords(data)
+    while (each := records.next_batch()) is not None:
+        if not each.is_control_batch:
+            found += each
+    return [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in found]
+
+
+def records_of(rnd: random.Random, most: int) -> list[Record]:
+    """Null, empty, short and long keys and values; headers on some."""
+
+    def some() -> bytes | None:
+        kind = rnd.random()
+        return None if kind < 0.1 else rnd.randbytes(rnd.choice((0, 1, 63, 64, 200, 9000)))
+
+    def headers() -> list[tuple[str, bytes | None]]:
+        return [(rnd.choice(("", "a", "key")), some()) for _ in range(rnd.randrange(4))]
+
+    return [(some(), some(), headers() if rnd.random() < 0.2 else []) for _ in range(most)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_as_kafka_python_reads_them(seed: int):
+    """Several batches, whole and the beginning of one more."""
+    rnd = random.Random(seed)
+    data, base = b"", rnd.randrange(1 << 40)
+    for _ in range(rnd.randrange(1, 8)):
+        records = records_of(rnd, rnd.randrange(1, 60))
+        data += batch(base, records, codec=rnd.choice((0, 0, 1, 4)), producer=rnd.choice((-1, 5)))
+        base += len(records)
+        if rnd.random() < 0.3:
+            data += marker(base, 5, committed=rnd.random() < 0.5)
+            base += 1
+    found = cut(data + batch(base, of(b"cut short"))[: rnd.randrange(1, 60)])
+    assert rows(found) == rows_of_others(data)
+    assert (found.next, found.damaged) == (base, None)
+
+
+@pytest.mark.parametrize("framed", [True, False], ids=["Java's frames", "a block"])
+@pytest.mark.parametrize("codec", ["snappy", "lz4"])
+def test_codecs_that_kafka_python_has_no_library_for(codec: str, framed: bool):
+    """Packed by Arrow, the way that producers do."""
+    plain = batch(3, of(b"x" * 5000, b"y"))
+    if codec == "lz4":
+        with pa.BufferOutputStream() as out, pa.CompressedOutputStream(out, "lz4") as packing:
+            packing.write(plain[61:])
+            packing.close()
+            packed = out.getvalue().to_pybytes()
+    else:
+        packed = pa.Codec("snappy").compress(plain[61:], asbytes=True)
+        if framed:
+            packed = b"\x82SNAPPY\x00" + bytes(8) + struct.pack(">i", len(packed)) + packed
+    number = {"snappy": 2, "lz4": 3}[codec]
+    told = bytearray(plain[:61] + packed)
+    told[8:12] = struct.pack(">i", len(told) - 12)
+    told[22] |= number
+    assert rows(cut(signed(bytes(told)))) == rows_of_others(plain)
+
+
+def test_transactions_ends_and_leaders():
+    """Who wrote, and where a transaction ended how."""
+    data = batch(0, of(b"a"), producer=5, epoch=2) + batch(1, of(b"b", b"c"), epoch=3)
+    found = cut(data + marker(3, 5, committed=True) + marker(4, 6, committed=False))
+    assert found.batches.producer.tolist() == [5, -1]
+    assert found.batches.epoch.tolist() == [2, 3]
+    assert [tuple(each) for each in found.markers] == [(3, 5, True), (4, 6, False)]
+    assert found.next == 5
+
+
+def test_reading_goes_on_behind_what_is_damaged():
+    """Where its length can be believed: what came before is given, and where the next begins."""
+    good, bad, behind = (batch(base, of(b"x")) for base in (0, 1, 2))
+    found = cut(good + bad[:-1] + b"\xff" + behind)
+    assert [row[0] for row in rows(found)] == [0]
+    assert found.damaged is not None
+    assert (found.damaged.offset, found.damaged.after) == (1, 2)
+
+
+def test_no_damage_is_read_as_records():
+    """One to three bytes of a batch changed, with the checksum that was there and with a new one.
+
+    Whatever is read then is what kafka-python reads, too.
+    """
+    rnd = random.Random(7)
+    read = 0
+    for number in range(DAMAGED):
+        codec = rnd.choice((0, 0, 0, 1, 4))
+        data = bytearray(batch(100, records_of(rnd, rnd.randrange(1, 5)), codec=codec, producer=9))
+        for _ in range(rnd.randrange(1, 4)):
+            data[rnd.randrange(12, min(len(data), 200))] = rnd.randrange(256)
+        sealed = number % 2 == 0
+        found = cut(signed(bytes(data)) if sealed else bytes(data))
+        try:
+            ours = rows(found)
+        except (DamagedBatch, UnicodeDecodeError):
+            continue
+        if found.damaged is not None or found.next is None or not ours:
+            continue
+        read += 1
+        try:
+            others = rows_of_others(bytes(data))
+        except (KafkaError, ValueError, IndexError, struct.error):
+            continue
+        assert ours == others, (number, bytes(data))
+    assert read

@@ -1,0 +1,70 @@
+"""What runs a batch, and what a batch is called with: real, with plain values."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fleet.clock import Clock, SystemClock
+from fleet.worker.batch.batch_run import Identity
+from fleet.worker.batch.entrypoint import Entrypoint
+from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.batch.spark_link import SparkLink
+from fleet.worker.context import BatchContext, BatchRange
+from fleet.worker.events import Events
+from tests.support.spark_stand_in import Link
+
+SYSTEM = SystemClock()
+
+
+def events_of(worker: str = "w", clock: Clock = SYSTEM, **environ: str) -> Events:
+    """Told to nobody, unless the environment says where."""
+    return Events(worker=worker, clock=clock, environ=environ)
+
+
+def connected(link: Link | None = None) -> Link:
+    """A stand-in's session, open."""
+    made = link or Link()
+    made.connect(timeout=1.0, given_up=lambda: False)
+    return made
+
+
+def runner_of(
+    link: SparkLink,
+    process: Callable[[Any, BatchContext], None] = lambda *_: None,
+    *,
+    revision: str = "r1",
+    slot: int | None = 0,
+    events: Events | None = None,
+    **more: Any,
+) -> BatchRunner:
+    """The batch thread of worker `w`, that calls this."""
+    usual: dict[str, Any] = {
+        "batch_timeout": 60.0,
+        "still_ours": lambda: True,
+        "ending": lambda: False,
+        "clock": SYSTEM,
+        "pauses": (0.0, 0.0),
+    }
+    return BatchRunner(
+        link=link,
+        entrypoint=Entrypoint(
+            name="job:process", function=process, setup=None, takes_batch_id=False
+        ),
+        identity=Identity(cluster="main", group="g", worker="w", revision=revision, slot=slot),
+        events=events or events_of(),
+        **{**usual, **more},
+    )
+
+
+def context_of(ranges: Sequence[BatchRange] = (), **fields: Any) -> BatchContext:
+    """Of worker `w` with slot 0, at its first attempt."""
+    usual: dict[str, Any] = {
+        "cluster": "main",
+        "group": "g",
+        "slot": 0,
+        "worker": "w",
+        "revision": "r1",
+        "attempt": 1,
+        "warm": False,
+        "batch_id": 42,
+    }
+    return BatchContext(ranges=tuple(ranges), **{**usual, **fields})

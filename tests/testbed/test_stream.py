@@ -1,0 +1,42 @@
+"""The producer's process on a real broker: steered, stopped, counted."""
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.clock import SystemClock
+from fleet.demo.stage import PARTITIONS, TOPIC, Stage
+from fleet.model import TopicPartition
+from fleet.testbed.order_stream import OrderStream
+from fleet.testbed.ordinary import begin_at_the_end
+
+
+@pytest.fixture
+def topic(broker) -> str:
+    """The demo's topic, on the session's broker."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for made in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
+        made.result(10)
+    return broker.bootstrap_servers
+
+
+def test_every_acknowledged_order_is_in_the_topic(topic: str, tmp_path: Path, unique: str):
+    """The stream ends cleanly, says how many there were, and the brokers agree."""
+    clock = SystemClock()
+    stream = OrderStream(
+        Stage(tmp_path), bootstrap=topic, clock=clock, topic=TOPIC, partitions=PARTITIONS
+    )
+    try:
+        stream.start(240)
+        clock.sleep(2.0)
+        stream.rate(2400)
+        clock.sleep(1.5)
+        ends = stream.stop()
+    finally:
+        stream.end()
+    assert 240 < sum(ends.values()) < 8000
+    assert max(ends.values()) - min(ends.values()) <= 1
+    found = begin_at_the_end(topic, f"late-{unique}", TOPIC)
+    assert found == ends
+    assert set(found) == {TopicPartition(TOPIC, p) for p in range(PARTITIONS)}
