@@ -87,7 +87,11 @@ def test_what_compaction_took_is_named_with_its_place(path, capsys):
     with Writer(
         TableFolder(path), cluster="main", clock=ManualClock(at=NOW), retention=10 * DAY
     ) as writer:
-        recorder = Recorder(writer, topic, say=said.append, batch=100)
+        recorder = Recorder(writer, topic, say=said.append, batch=50)
+        stops = iter((False, True, True, True))
+        recorder.catch_up(stopped=lambda: next(stops))
+        assert writer.manifest.positions == {PARTITION: 50}
+        recorder.batch = 1000
         done = recorder.catch_up()
         assert (done.lost, writer.manifest.lost) == ([], ())
         assert topic.since == writer.manifest.since == {PARTITION: 100}
