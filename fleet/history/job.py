@@ -43,11 +43,17 @@ class OffsetsLog(Protocol):
         ...
 
     def digest(
-        self, ranges: Mapping[int, tuple[int, int]], *, led: Mapping[int, int], **where: str
+        self,
+        ranges: Mapping[int, tuple[int, int]],
+        *,
+        led: Mapping[int, int],
+        since: Mapping[int, int],
+        **where: str,
     ) -> Sequence[Mapping[str, Any]]:
         """Have the rows of `commits` and `events` of the ranges written; their files (FILES).
 
-        `led`: leader epochs as known before, so that others are told; `where`: the place, the
+        `led`: leader epochs as known before, so that others are told; `since`: offsets from which
+        on it is told what is missing; `where`: the place, the
         attempt and the cluster of a Task (fleet.history.rollup_tasks).
         """
         ...
@@ -119,6 +125,7 @@ class Recorder:
         self._memory = JobMemory.read(writer.place, writer.manifest)
         self._cluster = writer.manifest.cluster
         self._named: set[tuple[int, int, int]] = set()
+        self._since: dict[int, int] = {}
 
     def catch_up(self, *, stopped: Callable[[], bool] = lambda: False) -> Done:
         """Record what is there now, then the lag of this moment; compact where it is due.
@@ -129,6 +136,8 @@ class Recorder:
         began = self._writer.clock.monotonic()
         done = Done()
         bounds = self._log.bounds()
+        ends = {p: self._writer.manifest.positions.get(p, end) for p, (_, end) in bounds.items()}
+        self._since = {**ends, **self._writer.manifest.since}
         while not stopped() and (todo := self._todo(bounds)):
             ranges = _first(todo, self.batch)
             left = _offsets(todo) - _offsets(ranges)
@@ -210,6 +219,7 @@ class Recorder:
             positions=positions,
             topics=batch.topics,
             led=batch.led,
+            since=self._since,
             lost=done.lost,
             behind=left,
         )
@@ -236,6 +246,7 @@ class Recorder:
         told = self._log.digest(
             ranges,
             led={p: each.epoch for p, each in writer.manifest.led.items()},
+            since=self._since,
             place=str(writer.place),
             attempt=attempt,
             cluster=self._cluster,
@@ -276,6 +287,7 @@ def commit(
     positions: Mapping[int, int] | None = None,
     topics: Mapping[str, str] | None = None,
     led: Mapping[int, Led] | None = None,
+    since: Mapping[int, int] | None = None,
     lost: Iterable[tuple[int, int, int]] = (),
     behind: int = 0,
 ) -> None:
@@ -291,6 +303,7 @@ def commit(
             positions=manifest.positions if positions is None else positions,
             topics=manifest.topics if topics is None else topics,
             led=manifest.led if led is None else led,
+            since=manifest.since if since is None else since,
             lost=(*manifest.lost, *lost)[-_MOST_LOST:],
             behind=behind,
         )
@@ -302,7 +315,7 @@ def gap_told(gap: tuple[int, int, int]) -> str:
     """A gap in words: topic, partition and offsets."""
     partition, start, end = gap
     where = f"__consumer_offsets-{partition}"
-    return f"{where}: offsets {start} to {end - 1} were gone before they were read"
+    return f"{where}: offsets {start} to {end - 1} were gone, all or some, before they were read"
 
 
 def _offsets(ranges: Mapping[int, tuple[int, int]]) -> int:

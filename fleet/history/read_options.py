@@ -21,7 +21,7 @@ _KAFKA: Final = "kafka."
 _NAMES: Final = (
     *("bootstrap.servers", "login", "startingOffsets", "endingOffsets", "groups", "groupsPattern"),
     *("tasks", "maxOffsetsPerTrigger", "isolation.level", "group.id", "readTimeout", "topic"),
-    "leaderEpochs",
+    *("leaderEpochs", "gapsFrom"),
 )
 _BY_LOWER: Final = {name.lower(): name for name in _NAMES}
 
@@ -47,6 +47,8 @@ class ReadOptions(NamedTuple):
     epochs: Mapping[int, int] | None = None
     """Leader epoch by partition as known before: a row says where another one begins. None: no
     such rows."""
+    gaps: Mapping[int, int] | None = None
+    """By partition, the offset from which on a row says what compaction took."""
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -72,7 +74,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         group=named.get("group.id", "fleet-reads-only"),
         read_timeout=_seconds(named.get("readTimeout", "20")),
         topic=named.get("topic", TOPIC),
-        epochs=_epochs(named.get("leaderEpochs")),
+        epochs=_numbers("leaderEpochs", named.get("leaderEpochs"), of="epoch"),
+        gaps=_numbers("gapsFrom", named.get("gapsFrom"), of="offset"),
     )
 
 
@@ -124,15 +127,14 @@ def _offsets(name: str, text: str) -> int | dict[int, int]:
     return offsets
 
 
-def _epochs(text: str | None) -> dict[int, int] | None:
+def _numbers(name: str, text: str | None, *, of: str) -> dict[int, int] | None:
     if text is None:
         return None
     try:
-        return {int(p): int(e) for p, e in _json("leaderEpochs", text, dict).items()}
+        return {int(p): int(number) for p, number in _json(name, text, dict).items()}
     except (ValueError, TypeError):
         raise ValueError(
-            f'option leaderEpochs: {text!r}: {{"partition": epoch}} in JSON, {{}} where none is '
-            "known"
+            f'option {name}: {text!r}: {{"partition": {of}}} in JSON, {{}} where none is known'
         ) from None
 
 

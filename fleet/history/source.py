@@ -239,7 +239,8 @@ def read_share(
         ranges,
         read_timeout=wish.read_timeout,
         make=partial(_piece, epochs=None if wish.epochs is None else dict(wish.epochs)),
-        gone=lambda lost: OffsetsPiece(led=(_gone(lost),)),
+        gone=lambda lost, count: OffsetsPiece(led=(_gone(lost, count),)),
+        since={(wish.topic, number): at for number, at in (wish.gaps or {}).items()},
     )
     for held in _gathered(pieces):
         yield _decoded(held, groups=wish.groups, pattern=wish.pattern, decode=decode)
@@ -338,12 +339,13 @@ def _chosen(group: pa.Array, groups: frozenset[str] | None, pattern: str | None)
     return pc.fill_null(pa.array(chosen, pa.bool_()).take(coded.indices), False)
 
 
-def _gone(lost: OffsetRange) -> dict[str, Any]:
-    """A row that names offsets that the log no longer has."""
+def _gone(lost: OffsetRange, count: int | None) -> dict[str, Any]:
+    """A row that names offsets that the log no longer has: so many, or all before its first."""
+    how = "the log begins behind them" if count is None else f"compaction took {count} of them"
     return {
         "partition": lost.partition,
         "offset": lost.start,
         "timestamp": time.time_ns() // 1_000_000,
         "type": _PROBLEM_TYPE,
-        "problem": f"offsets {lost.start} to {lost.end - 1} are gone: the log begins behind them",
+        "problem": f"offsets {lost.start} to {lost.end - 1} are gone: {how}",
     }

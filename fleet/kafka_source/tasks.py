@@ -26,7 +26,7 @@ from fleet.kafka_source.failures import DENIED, RangeTruncated, RangeUnread, cod
 from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
 from fleet.kafka_source.pieces import OffsetRange, Piece
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, cut
-from fleet.kafka_source.record_fields import fields
+from fleet.kafka_source.record_fields import Fields, Ints, fields
 from fleet.kafka_source.transactions import kept
 
 _POLL = 0.25
@@ -55,13 +55,15 @@ def read_ranges(
     *,
     read_timeout: float,
     make: Callable[[Sequence[Piece]], Any] | None = None,
-    gone: Callable[[OffsetRange], Any] | None = None,
+    gone: Callable[[OffsetRange, int | None], Any] | None = None,
+    since: Mapping[Where, int] | None = None,
 ) -> Iterator[Any]:
     """The records of the ranges, at most one per partition; closes `fetching` at the end.
 
     make: columns of pieces of partitions, instead of SCHEMA's (one call for all that came at
     once). gone: what to yield for the part of a range that is before the log's first offset;
-    without it that is a failure. Raises RangeTruncated or RangeUnread.
+    without it that is a failure. since: by partition, the offset from which on `gone` is also told
+    where compaction took some, and how many. Raises RangeTruncated or RangeUnread.
     """
     make = make or partial(batch_of_pieces, tell=to_stderr())
     todo = {(each.topic, each.partition): each for each in ranges}
@@ -73,7 +75,7 @@ def read_ranges(
             for each in fetching.fetch(positions, min(_POLL, read_timeout)):
                 if each.error == OUT_OF_RANGE:
                     lost = _lost(fetching, each.where, todo, told=gone is not None)
-                    yield from map(gone or (), lost)  # type: ignore[arg-type]
+                    yield from (gone(each, None) for each in lost if gone)
                     moved = time.monotonic()
                 elif each.error:
                     last_error = _judged(each)
@@ -81,7 +83,12 @@ def read_ranges(
                     parts.append(_part(each, todo))
             if todo:
                 fetching.send({where: left.start for where, left in todo.items()})
-            pieces = [piece for part in parts if (piece := _piece(part)) is not None]
+            read = [(part, fields(part.found.batches)) for part in parts]
+            if gone and since:
+                for part, records in read:
+                    for hole in _holes(part, records.offset, since):
+                        yield gone(*hole)
+            pieces = [piece for each in read if (piece := _piece(*each)) is not None]
             if pieces:
                 yield make(pieces)
             if parts:
@@ -107,10 +114,28 @@ def _part(each: Fetched, todo: dict[Where, OffsetRange]) -> _Part:
     return _Part(each.where, left, found, kept(found, each.aborted))
 
 
-def _piece(part: _Part) -> Piece | None:
+def _holes(
+    part: _Part, offsets: Ints, since: Mapping[Where, int]
+) -> Iterator[tuple[OffsetRange, int]]:
+    """The stretch in which offsets are missing, and how many: the log was compacted there.
+
+    Records of aborted transactions and ends of transactions are there, though nobody is given them.
+    """
+    wanted, found = part.wanted, part.found
+    start = max(wanted.start, since.get(part.where, wanted.end))
+    end = min(wanted.end, found.next or 0)
+    there = np.sort(np.concatenate([offsets, [each.offset for each in found.markers]]))
+    there = there[(there >= start) & (there < end)]
+    if end - start > len(there):
+        edges = np.concatenate([[start - 1], there, [end]]).astype(np.int64)
+        holes = np.flatnonzero(np.diff(edges) > 1)
+        first, after = int(edges[holes[0]]) + 1, int(edges[holes[-1] + 1])
+        yield wanted._replace(start=first, end=after), end - start - len(there)
+
+
+def _piece(part: _Part, records: Fields) -> Piece | None:
     """The records of one partition that are in its range; None where there is none."""
     batches = part.found.batches
-    records = fields(batches)
     first, after = np.searchsorted(records.offset, (part.wanted.start, part.wanted.end))
     if part.plain is not None:
         chosen = np.flatnonzero(part.plain[records.batch[first:after]]) + first

@@ -65,7 +65,12 @@ class ClusterLog:
         return self._fleet.offsets_bounds()
 
     def digest(
-        self, ranges: Mapping[int, tuple[int, int]], *, led: Mapping[int, int], **where: str
+        self,
+        ranges: Mapping[int, tuple[int, int]],
+        *,
+        led: Mapping[int, int],
+        since: Mapping[int, int],
+        **where: str,
     ) -> Sequence[Mapping[str, Any]]:
         """By tasks of Spark; rows where other leader epochs begin are among `events`."""
         fleet, history = self._fleet, self._fleet.spec.history
@@ -78,6 +83,7 @@ class ClusterLog:
                 "login": json.dumps(references(fleet.spec.cluster, fleet.bootstrap)),
                 "topic": OFFSETS,
                 "leaderEpochs": json.dumps({str(p): epoch for p, epoch in led.items()}),
+                "gapsFrom": json.dumps({str(p): offset for p, offset in since.items()}),
             },
             digest={
                 "interval": int(history.interval * 1000),

@@ -168,8 +168,8 @@ def tables_of(fleet: "Fleet") -> Past | None:
         lost = sum(end - start for _, start, end in manifest.lost)
         number, start, end = manifest.lost[-1]
         note = (
-            f"{lost:,} records were gone before they were read, the last of {OFFSETS}-{number}: "
-            f"offsets {start} to {end - 1}"
+            f"up to {lost:,} records were gone before they were read, the last of "
+            f"{OFFSETS}-{number}: offsets {start} to {end - 1}"
         )
     return Past(
         rows=tables,

@@ -22,7 +22,7 @@ from tests.history.records_made import group_metadata
 from tests.history.test_tables import DAY, NOW
 
 PARTITION = 7
-TOLD = "__consumer_offsets-7: offsets {} to {} were gone before they were read"
+TOLD = "__consumer_offsets-7: offsets {} to {} were gone, all or some, before they were read"
 
 
 class Topic:
@@ -37,15 +37,16 @@ class Topic:
         """What may be read."""
         return {PARTITION: (self.first, self.end)}
 
-    def digest(self, ranges, *, led, place, attempt, cluster):
+    def digest(self, ranges, *, led, since, place, attempt, cluster):
         """The range's first and last record, and what is missing, as a task writes them."""
+        self.since = since
         ((start, end),) = ranges.values()
         rows = [
             columns([PARTITION], [at], [int(NOW * 1000)], *record(at)) for at in (start, end - 1)
         ]
         for at, until in self.missed.items():
             if start <= at < end:
-                lost = _gone(OffsetRange("__consumer_offsets", PARTITION, at, until))
+                lost = _gone(OffsetRange("__consumer_offsets", PARTITION, at, until), 5)
                 rows.append(pa.RecordBatch.from_pylist([lost], schema=COLUMNS))
         task = Task([], options={}, digest={}, place=place, attempt=attempt, cluster=cluster)
         return list(task._write(list(Rollup(DIGEST, interval=1000).run(rows))))
@@ -86,9 +87,14 @@ def test_what_compaction_took_is_named_with_its_place(path, capsys):
     with Writer(
         TableFolder(path), cluster="main", clock=ManualClock(at=NOW), retention=10 * DAY
     ) as writer:
-        recorder = Recorder(writer, topic, say=said.append, batch=100)
+        recorder = Recorder(writer, topic, say=said.append, batch=50)
+        stops = iter((False, True, True, True))
+        recorder.catch_up(stopped=lambda: next(stops))
+        assert writer.manifest.positions == {PARTITION: 50}
+        recorder.batch = 1000
         done = recorder.catch_up()
         assert (done.lost, writer.manifest.lost) == ([], ())
+        assert topic.since == writer.manifest.since == {PARTITION: 100}
         topic.first, topic.end = 150, 400
         topic.missed[300] = 320
         done = recorder.catch_up()
@@ -96,6 +102,7 @@ def test_what_compaction_took_is_named_with_its_place(path, capsys):
         assert writer.manifest.lost == tuple(done.lost)
         assert not done.problems
         assert recorder.catch_up().lost == []
+        assert topic.since == writer.manifest.since == {PARTITION: 100}
     assert [each for each in said if "gone" in each] == [
         TOLD.format(100, 149),
         TOLD.format(300, 319),

@@ -111,7 +111,7 @@ def test_a_start_that_is_gone_is_named_where_there_is_a_word_for_it():
     log = log_of("rrrrr")
     log.parts["t", 0].first = 3
     ranges = [OffsetRange("t", 0, 1, 5), OffsetRange("t", 1, 1, 4)]
-    found = list(read_ranges(log, ranges, read_timeout=1.0, gone=lambda lost: lost))
+    found = list(read_ranges(log, ranges, read_timeout=1.0, gone=lambda lost, _: lost))
     lost = [each for each in found if isinstance(each, OffsetRange)]
     rows = [row for each in found if each not in lost for row in each.to_pylist()]
     assert lost == [OffsetRange("t", 0, 1, 3)]

@@ -88,6 +88,8 @@ class Manifest:
     led: Mapping[int, Led] = field(default_factory=dict)
     """Who leads each partition of the offsets topic, and so coordinates its groups."""
     began: float = 0.0
+    since: Mapping[int, int] = field(default_factory=dict)
+    """Where each partition ended when recording it began: what is missing behind that, was lost."""
     behind: int = 0
     """Offsets that were there to be read when this was written, and were not."""
 
@@ -110,6 +112,7 @@ class Manifest:
             "began": self.began,
             "behind": self.behind,
             "positions": {str(p): offset for p, offset in sorted(self.positions.items())},
+            "since": {str(p): offset for p, offset in sorted(self.since.items())},
             "lost": [list(each) for each in self.lost],
             "led": {str(p): list(each) for p, each in sorted(self.led.items())},
             "topics": dict(sorted(self.topics.items())),
@@ -138,6 +141,7 @@ class Manifest:
             began=float(state["began"]),
             behind=int(state.get("behind", 0)),
             positions={int(p): int(offset) for p, offset in state["positions"].items()},
+            since={int(p): int(offset) for p, offset in state.get("since", {}).items()},
             lost=tuple((int(p), int(a), int(b)) for p, a, b in state["lost"]),
             led={int(p): Led(*map(int, each)) for p, each in state.get("led", {}).items()},
             topics={str(k): str(v) for k, v in state["topics"].items()},
