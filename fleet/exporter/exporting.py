@@ -144,6 +144,7 @@ class Exporter(Closing):
             slots=tuple(self._slots()),
             decode_errors=self._tail.decode_errors(),
             records=self._tail.records,
+            transactions=self._tail.open_transactions(),
             partitions=self._fleet.spec.exporter.partitions,
         )
         self._body.show(rendered(picture, self._more(seen)))
@@ -152,7 +153,8 @@ class Exporter(Closing):
         self._complete += 1
         self._full |= not seen.partial
         blind = None if seen.from_log else self._tail.problem
-        self._tell({*picture.problems, *filter(None, (blind,))})
+        held = map(str, picture.transactions)
+        self._tell({*picture.problems, *held, *filter(None, (blind,))})
         return picture
 
     def age(self) -> float:

@@ -193,6 +193,14 @@ def _reading(picture: Picture) -> Iterator[Metric]:
     for (kind, version), count in picture.decode_errors.items():
         errors.add_metric((picture.cluster, str(kind), str(version)), count)
     yield errors
+    held = GaugeMetricFamily(
+        "fleet_offsets_transaction_open_seconds",
+        "Seconds for which a transaction with offsets has been open, from 10 s on.",
+        labels=("cluster", "partition", "producer"),
+    )
+    for each in picture.transactions:
+        held.add_metric((picture.cluster, str(each.partition), str(each.producer)), each.seconds)
+    yield held
     for name, text, value in (
         ("groups", "Groups in the last look.", len(picture.groups)),
         ("look_duration_seconds", "Seconds that the last look took.", picture.took),

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from fleet.model.totals import Totals
+from fleet.text import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,29 @@ class SlotPicture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LongTransaction:
+    """A transaction with offsets that has not ended for long: its commits do not count yet."""
+
+    partition: int
+    """Of the offsets topic."""
+    producer: int
+    since: float
+    """Wall time of its first commit."""
+    seconds: float
+    commits: int
+    """Partitions whose commits it holds back."""
+
+    def __str__(self) -> str:
+        began = datetime.fromtimestamp(self.since, UTC)
+        return (
+            f"a transaction of producer {self.producer} has been open in "
+            f"__consumer_offsets-{self.partition} since {began:%H:%M:%S} UTC: "
+            f"{plural(self.commits, 'committed offset')} in it "
+            f"{'does' if self.commits == 1 else 'do'} not count until it ends"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """One complete look."""
 
@@ -71,4 +96,5 @@ class Picture:
     """By record type and value version."""
     records: int = 0
     """Records of the offsets topic read."""
+    transactions: tuple[LongTransaction, ...] = ()
     problems: tuple[str, ...] = ()

@@ -1,15 +1,27 @@
 """From a snapshot's columns to the picture that metrics are made of: sums are taken in columns."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 
-from fleet.exporter.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
+from fleet.exporter.picture import (
+    GroupPicture,
+    LongTransaction,
+    PartitionLag,
+    Picture,
+    SlotPicture,
+    TopicLag,
+)
 from fleet.lag.lag_columns import NONE, Floats
 from fleet.lag.partition_lag import CASES
 from fleet.lag.snapshot import Snapshot
+from fleet.log.readers.held_commits import OpenTransaction
 from fleet.manager.keeping_up import verdicts
 from fleet.model.totals import Totals
+
+_LONG: Final = 10.0
+"""Seconds for which a transaction may be open without being told: Kafka Streams' own limit."""
 
 
 def picture_of(
@@ -20,6 +32,7 @@ def picture_of(
     slots: tuple[SlotPicture, ...] = (),
     decode_errors: Mapping[tuple[int, int], int],
     records: int,
+    transactions: Iterable[OpenTransaction] = (),
     partitions: bool = False,
 ) -> Picture:
     """What the metrics of one look are made of."""
@@ -53,9 +66,22 @@ def picture_of(
         groups=tuple(groups),
         slots=slots,
         decode_errors=decode_errors,
+        transactions=tuple(_long(seen.at, transactions)),
         records=records,
         problems=seen.problems,
     )
+
+
+def _long(now: float, transactions: Iterable[OpenTransaction]) -> Iterator[LongTransaction]:
+    for each in transactions:
+        if now - each.since >= _LONG:
+            yield LongTransaction(
+                partition=each.partition,
+                producer=each.producer,
+                since=each.since,
+                seconds=now - each.since,
+                commits=each.commits,
+            )
 
 
 def _by_topic(seen: Snapshot) -> dict[str, list[TopicLag]]:

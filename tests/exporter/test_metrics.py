@@ -17,8 +17,10 @@ from fleet.decide.storms.storm_watch import StormWatch
 from fleet.errors import ConfigError
 from fleet.exporter.metrics import Ages, families, rendered
 from fleet.exporter.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
+from fleet.exporter.picturing import _long
 from fleet.exporter.serving import Body, Server
 from fleet.exporter.storm_metrics import receipt_families, storm_families
+from fleet.log.readers.held_commits import OpenTransaction
 from fleet.model.rebalances import Cause, CoordinatorMove, Known, Rebalance
 from fleet.model.totals import Totals
 from tests.support.needs import repository
@@ -32,6 +34,13 @@ def rebalance(cause: Cause, seconds: float | None, known: Known = Known.STATES) 
     if seconds is None:
         return plain(3, 100.0, cause=cause)
     return plain(3, 100.0, cause=cause, started_at=100.0 - seconds, start_known=known)
+
+
+OPEN = OpenTransaction(partition=12, producer=4711, since=0.0, commits=48)
+TOLD = (
+    "a transaction of producer 4711 has been open in __consumer_offsets-12 since 00:00:00 UTC: "
+    "48 committed offsets in it do not count until it ends"
+)
 
 
 def picture(**changes) -> Picture:
@@ -70,6 +79,7 @@ def picture(**changes) -> Picture:
         "slots": (SlotPicture(group="g", owner="team", slot=3, state="active"),),
         "decode_errors": {(1, 9): 4},
         "records": 100,
+        "transactions": tuple(_long(100.0, [OPEN, OPEN._replace(since=91.0)])),
         "problems": ("one",),
     }
     return Picture(**{**known, **changes})
@@ -101,6 +111,14 @@ def test_storms_are_told_in_words():
     assert 'member="g-1",owner="team",words="g-1 joins every 10 s"' in text
     assert 'words="3 of 50 coordinators moved from broker 1 to broker 2 1 s ago"' in text
     assert 'fleet_group_receipt_differs{cluster="main",group="g",owner="team"} 0.0' in text
+
+
+def test_a_transaction_that_is_open_for_long_is_told():
+    """Whose, where and since when; one that began 9 s ago is nobody's business."""
+    (each,) = picture().transactions
+    assert str(each) == TOLD
+    series = 'fleet_offsets_transaction_open_seconds{cluster="main",partition="12",producer="4711"}'
+    assert f"{series} 100.0" in rendered(picture()).decode()
 
 
 def test_names_types_and_labels_are_those_of_the_table():
