@@ -30,8 +30,9 @@ READ_TIMEOUT: Final = 20.0
 """Seconds without progress after which a task gives up."""
 _REGISTERED: Final = "_fleet_kafka_cores"
 _OURS: Final = (
-    *("bounds", "columns", "batch_fetcher", "connections", "failures", "list_offsets", "login"),
-    *("pieces", "record_batches", "record_fields", "source", "tasks", "transactions"),
+    *("batch_fetcher", "bounds", "bulk_sockets", "columns", "connections", "failures"),
+    *("list_offsets", "login", "no_answer", "pieces", "record_batches", "record_fields"),
+    *("source", "tasks", "transactions"),
 )
 SENT: Final = ("fleet.system.closing", *(f"{__package__}.{name}" for name in _OURS))
 """Modules of this room that a task runs. None of them may be named as a module by another: a
