@@ -3,18 +3,19 @@
 Problem: it reads 4 KiB at a time, leaves sockets open that never got connected, and tries a refused
 login again and again without a word. Choice: a subclass that makes the sockets itself, reads what
 there is, and keeps why the last connection failed. Cost: it overrides what is not documented; the
-version is pinned, and tests with real brokers see each part.
+version is pinned, and tests with real brokers see each part. Tasks of Spark get this code by value,
+where there is no Fleet, so kafka-python is imported where it is used. It is imported whole first:
+its parts import each other in circles, and of two threads that begin at different ones one would
+find half a module.
 """
+
+from __future__ import annotations  # cloudpickle does not see the names that a class's body uses
 
 import ssl
 import weakref
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
-
-from kafka.errors import KafkaConnectionError, KafkaError
-from kafka.net.inet import KafkaNetSocket
-from kafka.net.manager import KafkaConnectionManager
-from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from fleet.kafka_source.no_answer import NoAnswer, NoAnswerKind, told
 
@@ -23,67 +24,92 @@ _MOST_READ: Final = 1 << 23
 _LEAST_MS: Final = 1000.0
 
 
-class TellingManager(KafkaConnectionManager):  # type: ignore[misc]
-    """Takes what a socket has in large pieces; `failed` is why the last connection failed."""
+def load() -> None:
+    """All of kafka-python, before any part of it is imported."""
+    import kafka  # noqa: F401, PLC0415
 
-    failed: BaseException | None = None
 
-    def __init__(self, net: Any, **options: Any) -> None:
-        super().__init__(net, **options)
-        self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
+def telling_manager(net: Any, config: Mapping[str, Any]) -> Any:
+    """A manager, not yet connected. Raises ValueError for what is no address."""
+    load()
+    from kafka.net.manager import KafkaConnectionManager  # noqa: PLC0415
 
-    def get_connection(self, node_id: Any, timeout_ms: Any = None, **options: Any) -> Any:
-        """The connection to a broker, there already or made now; not yet open."""
-        known = self._conns.get(node_id)
-        if timeout_ms is not None and self.cluster.is_bootstrap(node_id):
-            # One at a time is tried at the door: a broker that is silent leaves time for another.
-            timeout_ms = max(_LEAST_MS, timeout_ms / 2)
-        found = super().get_connection(node_id, timeout_ms, **options)
-        if found is not known:
-            found.init_future.add_both(self._tell)
-        return found
+    class TellingManager(KafkaConnectionManager):  # type: ignore[misc]
+        """`failed` is why the last connection failed; `transports` are all that may be open."""
 
-    def _tell(self, outcome: Any) -> None:
-        self.failed = outcome if isinstance(outcome, BaseException) else None
+        failed: BaseException | None = None
 
-    async def _build_transport(self, node: Any, timeout_at: Any = None) -> Any:
-        """As kafka-python's own, but that nothing stays open where it fails."""
-        kind, options = KafkaTCPTransport, {}
-        if self.ssl_enabled:
-            kind = KafkaSSLTransport
-            options = {name: each for name, each in self.config.items() if name[:4] == "ssl_"}
-        sock = await self._socket_to(node, timeout_at)
+        def __init__(self) -> None:
+            super().__init__(net, **config)
+            self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
+
+        def get_connection(self, node_id: Any, timeout_ms: Any = None, **options: Any) -> Any:
+            """The connection to a broker, there already or made now; not yet open."""
+            known = self._conns.get(node_id)
+            if timeout_ms is not None and self.cluster.is_bootstrap(node_id):
+                # One at a time is tried at the door: one that is silent leaves time for another.
+                timeout_ms = max(_LEAST_MS, timeout_ms / 2)
+            found = super().get_connection(node_id, timeout_ms, **options)
+            if found is not known:
+                found.init_future.add_both(self._tell)
+            return found
+
+        def _tell(self, outcome: Any) -> None:
+            self.failed = outcome if isinstance(outcome, BaseException) else None
+
+        async def _build_transport(self, node: Any, timeout_at: Any = None) -> Any:
+            made = await _transport(self, node, timeout_at)
+            self.transports.add(made)
+            return made
+
+    return TellingManager()
+
+
+async def _transport(manager: Any, node: Any, timeout_at: Any) -> Any:
+    """As kafka-python's own, but that nothing stays open where it fails."""
+    from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport  # noqa: PLC0415
+
+    kind, options = KafkaTCPTransport, {}
+    if manager.ssl_enabled:
+        kind = KafkaSSLTransport
+        options = {name: each for name, each in manager.config.items() if name[:4] == "ssl_"}
+    sock = await _socket(manager, node, timeout_at)
+    try:
+        transport = kind(manager._net, sock, host=node.host, **options)  # noqa: SLF001
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        await transport.handshake()
+    except BaseException:
+        transport._close()  # noqa: SLF001 - at once, also where all is ended
+        raise
+    transport._sock_recv = partial(_received, transport._sock)  # noqa: SLF001
+    return transport
+
+
+async def _socket(manager: Any, node: Any, timeout_at: Any) -> Any:
+    """A connected one."""
+    from kafka.errors import KafkaConnectionError, KafkaError  # noqa: PLC0415
+    from kafka.net.inet import KafkaNetSocket  # noqa: PLC0415
+
+    network, error = KafkaNetSocket(manager.config["proxy_url"]), None
+    addresses = network.dns_lookup(node.host, node.port, raise_error=True)
+    for family, type_, protocol, _, address in addresses:
+        sock = network.socket(family, type_, protocol)
         try:
-            transport = kind(self._net, sock, host=node.host, **options)
+            sock.setblocking(False)
+            for option in manager.config["socket_options"]:
+                sock.setsockopt(*option)
+            net = manager._net  # noqa: SLF001
+            return await network.sock_connect(net, sock, address, timeout_at=timeout_at)
+        except (KafkaError, OSError) as failed:
+            sock.close()
+            error = failed
         except BaseException:
             sock.close()
             raise
-        try:
-            await transport.handshake()
-        except BaseException:
-            transport._close()  # noqa: SLF001 - at once, also where all is ended
-            raise
-        transport._sock_recv = partial(_received, transport._sock)  # noqa: SLF001
-        self.transports.add(transport)
-        return transport
-
-    async def _socket_to(self, node: Any, timeout_at: Any) -> Any:
-        network, error = KafkaNetSocket(self.config["proxy_url"]), None
-        addresses = network.dns_lookup(node.host, node.port, raise_error=True)
-        for family, type_, protocol, _, address in addresses:
-            sock = network.socket(family, type_, protocol)
-            try:
-                sock.setblocking(False)
-                for option in self.config["socket_options"]:
-                    sock.setsockopt(*option)
-                return await network.sock_connect(self._net, sock, address, timeout_at=timeout_at)
-            except (KafkaError, OSError) as failed:
-                sock.close()
-                error = failed
-            except BaseException:
-                sock.close()
-                raise
-        raise error or KafkaConnectionError("no address")
+    raise error or KafkaConnectionError("no address")
 
 
 def ended(manager: Any, net: Any) -> None:

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from fleet.kafka_source.bulk_sockets import TellingManager, ended
+from fleet.kafka_source.bulk_sockets import ended, load, telling_manager
 from fleet.kafka_source.no_answer import NoAnswer, NoAnswerKind, no_answer, told
 from fleet.system.closing import Closing
 
@@ -89,14 +89,14 @@ class Connections(Closing):
             self.close()
         if self._manager is not None:
             return
-        _load()
+        load()
         from kafka.errors import KafkaError  # noqa: PLC0415 - only where it is asked
         from kafka.net.selector import NetworkSelector  # noqa: PLC0415
 
         logging.getLogger("kafka").addHandler(logging.NullHandler())  # what matters is raised
         net = NetworkSelector(client_id=self._config["client_id"], slow_task_threshold_secs=0)
         try:
-            manager = TellingManager(net, **self._config)
+            manager = telling_manager(net, self._config)
         except ValueError as error:
             net.close()
             raise NoAnswer(told(error), NoAnswerKind.LOST) from error
@@ -133,7 +133,7 @@ class Connections(Closing):
 
         Not more than a few hundred to one broker before the first is answered.
         """
-        _load()
+        load()
         from kafka.errors import KafkaError  # noqa: PLC0415 - see connect
         from kafka.future import Future  # noqa: PLC0415
 
@@ -246,7 +246,7 @@ class Connections(Closing):
 
         operations: with what this login may do to each topic (KIP-430).
         """
-        _load()
+        load()
         from kafka.protocol.metadata import MetadataRequest, MetadataResponse  # noqa: PLC0415
 
         named = None
@@ -269,15 +269,6 @@ class Connections(Closing):
         )
         self._manager.cluster.update_metadata(brokers)
         return found
-
-
-def _load() -> None:
-    """All of kafka-python, before any part of it is imported.
-
-    Its parts import each other in circles: of two threads that begin at different ones, one finds
-    half a module.
-    """
-    import kafka  # noqa: F401, PLC0415 - only where it is asked
 
 
 def _answer(sent: Any, timeout: float) -> Any:
