@@ -36,8 +36,8 @@ class Role:
 ROLES: Final = {
     # No Dagster, and no plots of reports.
     "worker": Role(without=frozenset({"dagster", "dagster-webserver", "matplotlib"})),
-    # Where its runs are Jobs, it needs to be able to start them.
-    "manager": Role(extras=frozenset({"kubernetes"})),
+    # Where its runs are Jobs, it needs to be able to start them; it records the history.
+    "manager": Role(extras=frozenset({"history", "kubernetes"})),
 }
 
 
