@@ -153,7 +153,7 @@ def test_spark_tasks_log_in(vault, capsys):
     """KIP-848, read by Spark's tasks with the worker's login, a dead letter: just their ACLs."""
     vault.create_topic(2)
     vault.guarded.topic(LETTERS, 1)
-    vault.edit_job("    df.selectExpr", f"{POISON}\n    df.selectExpr")
+    vault.edit_job("    write_journal", f"{POISON}\n    write_journal")
     vault.guarded.produce(vault.topic, 20)
     vault.apply(1)
     vault.await_drained()
