@@ -88,13 +88,13 @@ class BatchFetcher(Closing):
         deadline = time.monotonic() + timeout
         self.send(positions)
         while True:
-            self._net.wait([each for each, _ in self._sent.values()], _left(deadline), first=True)
             found = self._taken(positions)
             if found or time.monotonic() >= deadline:
                 return found
             if not self._sent:
                 self._net.pause(min(_AGAIN, _left(deadline)))
             self.send(positions)
+            self._net.wait([each for each, _ in self._sent.values()], _left(deadline), first=True)
 
     def partitions(self, topic: str, timeout: float) -> list[int] | int | str:
         """The topic's partitions; Kafka's code where it refuses; why there is no answer."""

@@ -5,8 +5,8 @@ it, and it hides what only batches tell: which transaction a record belongs to, 
 which leader wrote. Choice: a Fetch answer is taken as bytes; headers are found one after another,
 read all together by numpy, and the payloads of all batches are laid end to end for
 fleet.kafka_source.record_fields. Each batch is checked by its CRC-32C, as Kafka's own consumer
-does. Cost: 1.5 µs a batch; formats older than Kafka 0.11 (magic 0 and 1) are read by kafka-python,
-record by record.
+does. Cost: 1.5 µs a batch; formats older than Kafka 0.11 are read record by record
+(fleet.kafka_source.older_messages).
 
 Source: Kafka's protocol guide, "Record Batch"; KIP-98 (transactions, control batches).
 """
@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
+
+from fleet.kafka_source.older_messages import as_batch
 
 Ints = npt.NDArray[np.int64]
 
@@ -101,11 +103,35 @@ class Cut(NamedTuple):
     damaged: DamagedBatch | None = None
 
 
+def before(found: Cut, offset: int) -> Cut:
+    """What of it lies before an offset at which a batch begins."""
+    batches = found.batches
+    rows = int(np.searchsorted(batches.base, offset))
+    return Cut(
+        batches=Batches(
+            base=batches.base[:rows],
+            after=batches.after[:rows],
+            epoch=batches.epoch[:rows],
+            first_time=batches.first_time[:rows],
+            max_time=batches.max_time[:rows],
+            appended=batches.appended[:rows],
+            producer=batches.producer[:rows],
+            records=batches.records[:rows],
+            payloads=batches.payloads,
+            starts=batches.starts[: rows + 1],
+        ),
+        markers=tuple(each for each in found.markers if each.offset < offset),
+        next=offset,
+    )
+
+
 def cut(data: bytes) -> Cut:
     """The batches in `data`; an incomplete last one is left for the next time.
 
     Stops before a damaged batch.
     """
+    if len(data) > _MAGIC_AT and data[_MAGIC_AT] < _MAGIC:
+        data = _of_now(data)
     at, damaged = _places(data)
     table = _table(data, at)
     plain: list[int] = []
@@ -140,6 +166,21 @@ def cut(data: bytes) -> Cut:
         next=int(after[len(at) - 1]) if at else None,
         damaged=damaged,
     )
+
+
+def _of_now(data: bytes) -> bytes:
+    """Messages of an older format at the beginning, up to the first that is not, as batches."""
+    made, place = [], 0
+    while place + _MAGIC_AT < len(data) and data[place + _MAGIC_AT] < _MAGIC:
+        end = _end(data, place)
+        if not place < end <= len(data):
+            break
+        try:
+            made.append(as_batch(data[place:end]))
+        except ValueError:
+            break  # told as damaged by who comes to it
+        place = end
+    return b"".join(made) + data[place:]
 
 
 def _places(data: bytes) -> tuple[list[int], DamagedBatch | None]:

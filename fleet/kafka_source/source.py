@@ -31,7 +31,15 @@ READ_TIMEOUT: Final = 20.0
 _REGISTERED: Final = "_fleet_kafka_cores"
 _OURS: Final = (
     *("batch_fetcher", "bounds", "bulk_sockets", "columns", "connections", "failures"),
-    *("list_offsets", "login", "no_answer", "pieces", "record_batches", "record_fields"),
+    *(
+        "list_offsets",
+        "login",
+        "no_answer",
+        "older_messages",
+        "pieces",
+        "record_batches",
+        "record_fields",
+    ),
     *("source", "tasks", "transactions"),
 )
 SENT: Final = ("fleet.system.closing", *(f"{__package__}.{name}" for name in _OURS))

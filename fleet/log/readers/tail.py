@@ -24,7 +24,7 @@ from fleet.clock import Clock
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
 from fleet.kafka_source.failures import DENIED, code_named
 from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
-from fleet.kafka_source.record_batches import DamagedBatch, cut
+from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
 from fleet.log.readers.beside import Beside
 from fleet.log.readers.group_log import TOPIC, Unreadable
 from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
@@ -153,9 +153,12 @@ class Tail(LogView, Closing):
             with BatchFetcher(
                 self._config, client_id="fleet-tail", committed=False, most=_MOST_AT_ONCE
             ) as fetcher:
-                numbers = self._partitions(fetcher)
-                if numbers and self._begin(fetcher, numbers):
-                    self._follow(fetcher, numbers)
+                try:
+                    numbers = self._partitions(fetcher)
+                    if numbers and self._begin(fetcher, numbers):
+                        self._follow(fetcher, numbers)
+                except Exception as error:  # noqa: BLE001 - what reads goes on, and says why not
+                    self._failed(None, f"{type(error).__name__}: {error}")
             self._ending.wait(_AGAIN)
 
     def _partitions(self, fetcher: BatchFetcher) -> list[int]:
@@ -249,15 +252,21 @@ class Tail(LogView, Closing):
             self._failed(each.error, code_named(each.error))
         elif each.data:
             found = cut(each.data)
+            damaged = found.damaged if found.next is None else None
             try:
-                with self._lock:
-                    self._batches(number, found)
-                    if found.next is not None:
-                        self._next[number] = found.next
-                if found.next is None and found.damaged is not None:
-                    raise found.damaged
-            except DamagedBatch as damaged:
+                self._pass(number, found)
+            except DamagedBatch as error:
+                damaged = error
+                self._pass(number, before(found, error.offset))
+            if damaged is not None:
                 self._skip(number, damaged)
+
+    def _pass(self, number: int, found: Cut) -> None:
+        """Take the batches, all or none, and go on behind them."""
+        with self._lock:
+            self._batches(number, found)
+            if found.next is not None:
+                self._next[number] = found.next
 
     def _anew(self, fetcher: BatchFetcher, number: int) -> None:
         """The log no longer has the position: deleted from the front, or made again."""
