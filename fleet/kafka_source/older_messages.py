@@ -6,8 +6,6 @@ it as a batch of format 2, so that everything else knows one format. Cost: 20 µ
 retention has taken the last of them.
 """
 
-import google_crc32c
-
 _APPEND_TIME = 8
 _ATTRIBUTES_AT = 21
 _MAX_TIME_AT = 35
@@ -15,6 +13,7 @@ _MAX_TIME_AT = 35
 
 def as_batch(message: bytes) -> bytes:
     """One message, packed or not, as a batch; ValueError where it is damaged."""
+    import google_crc32c  # noqa: PLC0415
     from kafka.errors import KafkaError  # noqa: PLC0415 - hardly ever needed
     from kafka.record import MemoryRecords  # noqa: PLC0415
     from kafka.record.default_records import DefaultRecordBatchBuilder  # noqa: PLC0415

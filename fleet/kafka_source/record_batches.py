@@ -14,7 +14,6 @@ Source: Kafka's protocol guide, "Record Batch"; KIP-98 (transactions, control ba
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -185,6 +184,8 @@ def _of_now(data: bytes) -> bytes:
 
 def _places(data: bytes) -> tuple[list[int], DamagedBatch | None]:
     """Where whole batches begin, up to the first one whose header or checksum is wrong."""
+    import google_crc32c  # noqa: PLC0415 - an executor may lack it: see tasks.reading
+
     found: list[int] = []
     place, size = 0, len(data)
     while place + _HEADER <= size:

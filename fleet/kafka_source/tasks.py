@@ -12,9 +12,11 @@ Where a start that is gone is no failure (a compacted log that somebody reads wh
 gives a word for it (`gone`), and reading goes on where the log begins.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,13 +31,23 @@ from fleet.kafka_source.record_batches import Cut, DamagedBatch, cut
 from fleet.kafka_source.record_fields import Fields, Ints, fields
 from fleet.kafka_source.transactions import kept
 
+_NEEDED = {"kafka": "kafka-python", "google_crc32c": "google-crc32c"}
 _POLL = 0.25
 _ASKING = 5.0
 _AGAIN = 0.1
 
 
 def reading(login: Mapping[str, str], *, isolation: str) -> BatchFetcher:
-    """A reader for `read_ranges`, which closes it; login: librdkafka's options for that."""
+    """A reader for `read_ranges`, which closes it; login: librdkafka's options for that.
+
+    Raises RangeUnread where this machine lacks what it needs, which is no fault of a record.
+    """
+    for module, package in _NEEDED.items():
+        if find_spec(module) is None:
+            raise RangeUnread(
+                f"Python {sys.executable} of this Spark task lacks {package}: install it on every "
+                f"machine of the Spark cluster (pip install {' '.join(_NEEDED.values())})"
+            )
     return BatchFetcher(login, client_id="fleet-ranges", committed=isolation == "read_committed")
 
 

@@ -176,7 +176,8 @@ def test_failures_are_known_again_inside_sparks():
 
 NO_FLEET = """
 import sys
-sys.modules["fleet"] = None  # whoever imports it now gets an ImportError
+for absent in ["fleet", *sys.argv[2:]]:
+    sys.modules[absent] = None  # whoever imports it now gets an ImportError
 from pyspark import cloudpickle
 source = cloudpickle.loads(sys.stdin.buffer.read())
 options = {"shares": '[[["t", 0, 0, 5]]]', "login": sys.argv[1]}
@@ -190,26 +191,33 @@ except Exception as error:
 """
 
 
-def test_a_task_needs_no_fleet():
-    """The source is sent with all that it uses, twice, to where there is no Fleet."""
+def of_a_task(*absent: str) -> str:
+    """What a task says whose machine lacks some packages, of brokers that are not there."""
     with by_value():
         sent = cloudpickle.dumps(FleetKafka)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            NO_FLEET,
-            json.dumps({"bootstrap.servers": {"value": "127.0.0.1:1"}}),
-        ],
-        input=sent,
-        capture_output=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    # It came as far as the records: only the brokers' address is missing here.
-    assert b"FLEET_RANGE_UNREAD" in done.stdout
     assert len(sent) < 250_000
+    login = json.dumps({"bootstrap.servers": {"value": "127.0.0.1:1"}})
+    asked = [sys.executable, "-c", NO_FLEET, login, *absent]
+    done = subprocess.run(asked, input=sent, capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def test_a_task_needs_no_fleet():
+    """The source is sent with all that it uses, twice, to where there is no Fleet."""
+    told = of_a_task()
+    assert "FLEET_RANGE_UNREAD" in told
+    assert "nobody listens there" in told
+
+
+@pytest.mark.parametrize(
+    ("module", "package"), [("kafka", "kafka-python"), ("google_crc32c", "google-crc32c")]
+)
+def test_a_machine_that_lacks_a_package_is_no_fault_of_a_record(module: str, package: str):
+    """An executor of before: the batch is read again, and what to install is told."""
+    told = of_a_task(module)
+    assert "FLEET_RANGE_UNREAD" in told
+    assert f"of this Spark task lacks {package}: install it" in told
 
 
 def test_credentials_travel_as_references(tmp_path):
