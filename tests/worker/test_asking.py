@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 from confluent_kafka import Consumer
@@ -12,6 +11,7 @@ from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.worker.asking import Question
 from tests.conftest import RunningBroker
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -22,6 +22,10 @@ def test_members_and_what_they_own(broker: RunningBroker, unique: str, protocol:
     config = {"bootstrap.servers": broker.bootstrap_servers}
     admin = AdminClient(config)
     admin.create_topics([NewTopic(unique, 3)])[unique].result(20)
+    until(
+        lambda: len(admin.list_topics(unique, timeout=5).topics[unique].partitions) == 3,
+        "the topic",
+    )
     session = {"session.timeout.ms": 6000} if protocol == "classic" else {}
     member = Consumer(
         {
@@ -35,10 +39,12 @@ def test_members_and_what_they_own(broker: RunningBroker, unique: str, protocol:
     )
     try:
         member.subscribe([unique])
-        until = time.monotonic() + 120
-        while len(member.assignment()) < 3:
-            assert time.monotonic() < until
+
+        def owning() -> bool:
             member.poll(0.2)
+            return len(member.assignment()) == 3
+
+        until(owning, "all partitions", every=0)
         question = Question(config, group=unique, topics=[unique])
         while not question.done():
             member.poll(0.1)
