@@ -9,6 +9,7 @@ import random
 import struct
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from kafka.errors import KafkaError
@@ -16,7 +17,7 @@ from kafka.record import MemoryRecords
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, cut
-from fleet.kafka_source.record_fields import fields
+from fleet.kafka_source.record_fields import _marks, _numbers, fields
 from tests.support.written_log import NOW, Record, batch, marker, of, signed
 
 DAMAGED = 100_000 if os.environ.get("FLEET_LONG") else 3_000
@@ -131,6 +132,17 @@ def test_reading_goes_on_behind_what_is_damaged():
     assert (found.damaged.offset, found.damaged.after) == (1, 2)
 
 
+def attributed(found: Cut) -> bool:
+    """Whether a record's attributes, a byte that nothing uses, are what kafka-python misreads.
+
+    It takes them for a number of variable length, and a bit that says "more" shifts all fields.
+    """
+    data = found.batches.payloads
+    octets = np.frombuffer(data + bytes(80), np.uint8)
+    _, at = _numbers(octets, _marks(found.batches, data + bytes(80)))
+    return bool((octets[at] & 0x80).any())
+
+
 def test_no_damage_is_read_as_records():
     """One to three bytes of a batch changed, with the checksum that was there and with a new one.
 
@@ -149,7 +161,7 @@ def test_no_damage_is_read_as_records():
             ours = rows(found)
         except (DamagedBatch, UnicodeDecodeError):
             continue
-        if found.damaged is not None or found.next is None or not ours:
+        if found.damaged is not None or found.next is None or not ours or attributed(found):
             continue
         read += 1
         try:
