@@ -40,7 +40,6 @@ class ReadOptions(NamedTuple):
     most: int | None
     """Offsets of one streaming batch."""
     isolation: str
-    group: str
     """The name that the principal may read with; nothing is joined or committed."""
     read_timeout: float
     topic: str
@@ -71,7 +70,6 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         tasks=_count("tasks", named.get("tasks")),
         most=_count("maxOffsetsPerTrigger", named.get("maxOffsetsPerTrigger")),
         isolation=_isolation(named.get("isolation.level", "read_committed")),
-        group=named.get("group.id", "fleet-reads-only"),
         read_timeout=_seconds(named.get("readTimeout", "20")),
         topic=named.get("topic", TOPIC),
         epochs=_numbers("leaderEpochs", named.get("leaderEpochs"), of="epoch"),

@@ -32,17 +32,12 @@ _VERSION: Final = 12
 class Fetched(NamedTuple):
     """One partition's part of an answer. `error` is Kafka's code, 0 where there is none.
 
-    `high`: the end of the log (high watermark); `stable`: where the first open transaction begins;
-    `first`: the log's first offset, -1 where it is not known. `aborted`: producer and first offset
-    of each aborted transaction in it (read_committed only).
+    `aborted`: producer and first offset of each aborted transaction in it (read_committed only).
     """
 
     where: Where
     data: bytes
     error: int
-    high: int
-    stable: int
-    first: int
     aborted: tuple[tuple[int, int], ...]
 
 
@@ -213,9 +208,6 @@ def _fetched(where: Where, part: Any) -> Fetched:
         where=where,
         data=bytes(part.records or b""),
         error=part.error_code,
-        high=part.high_watermark,
-        stable=part.last_stable_offset,
-        first=part.log_start_offset,
         aborted=tuple((a.producer_id, a.first_offset) for a in part.aborted_transactions or ()),
     )
 

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from fleet.kafka_source.connections import Connections, NoAnswer
-from fleet.kafka_source.failures import DENIED, RangeUnread, code_named
+from fleet.kafka_source.failures import ABSENT, DENIED, RangeUnread, code_named
 from fleet.kafka_source.list_offsets import EARLIEST, LATEST, ListedOffset, leaders_of, list_offsets
 
-_ABSENT: Final = 3
 _PAUSE: Final = 0.3
 
 
@@ -56,7 +55,7 @@ def _asked(
     """The bounds, or None and why there are none just now."""
     metadata = net.metadata([topic], timeout)
     told = metadata.topics[0]
-    if told.error_code == _ABSENT:
+    if told.error_code == ABSENT:
         return {}, ""
     if told.error_code:
         return None, _refused(topic, told.error_code)

@@ -147,7 +147,7 @@ class Connections(Closing):
             return Future().failure(error)
 
     def wait(self, sent: Iterable[Any], timeout: float, *, first: bool = False) -> None:
-        """Until all of what was sent (or the first of it) is answered or has failed."""
+        """Until all of what was sent is answered or has failed; `first`: one more than now."""
         left = [each for each in sent if not each.is_done]
         every = len(left)
         deadline = time.monotonic() + timeout

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 TRUNCATED: Final = "FLEET_RANGE_TRUNCATED"
 UNREAD: Final = "FLEET_RANGE_UNREAD"
+ABSENT: Final = 3
+"""Kafka's code for a topic that is not there, or hidden: UNKNOWN_TOPIC_OR_PARTITION."""
 DENIED: Final = frozenset({29, 30, 31})
 """Kafka's codes for what this login may not do: with the topic, the group, the cluster."""
 _TOLD: Final = re.compile(rf"\[({TRUNCATED}|{UNREAD})\] ([^\n]*)")

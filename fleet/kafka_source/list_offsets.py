@@ -1,7 +1,7 @@
 """ListOffsets: where logs begin and end, and where a time lies in them; all leaders at once.
 
 Source: Kafka's protocol guide, "ListOffsets"; KIP-98 (with read_committed the end is where the
-first open transaction begins), KIP-320 (leader epochs).
+first open transaction begins).
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,10 +20,9 @@ _VERSION: Final = 9
 
 
 class ListedOffset(NamedTuple):
-    """An offset (-1: no record is that young) with its leader's epoch; or Kafka's error code."""
+    """An offset (-1: no record is that young); or Kafka's error code."""
 
     offset: int
-    epoch: int
     error: int = 0
 
 
@@ -60,13 +59,11 @@ def list_offsets(
     found: dict[Where, ListedOffset] = {}
     for leader, answer in net.ask(requests, timeout).items():
         if isinstance(answer, NoAnswer):
-            found |= dict.fromkeys(by_leader[leader], ListedOffset(-1, -1, NO_ANSWER))
+            found |= dict.fromkeys(by_leader[leader], ListedOffset(-1, NO_ANSWER))
             continue
         for topic in answer.topics:
             for part in topic.partitions:
-                found[topic.name, part.partition_index] = ListedOffset(
-                    part.offset, part.leader_epoch, part.error_code
-                )
+                found[topic.name, part.partition_index] = ListedOffset(part.offset, part.error_code)
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet.kafka_source.connections import Connections, NoAnswer
-from fleet.kafka_source.failures import DENIED, code_named
+from fleet.kafka_source.failures import ABSENT, DENIED, code_named
 from fleet.kafka_source.list_offsets import (
     EARLIEST,
     LATEST,
@@ -25,8 +25,6 @@ from fleet.observe.poll import LEAST, Poll
 
 Asked = tuple[str, str]
 """("group", name) or ("topic", name)."""
-_ABSENT: Final = 3
-"""UNKNOWN_TOPIC_OR_PARTITION."""
 _NO_ID: Final = "0" * 32
 _NO_LEADER: Final = 5
 _MOVING: Final = frozenset({_NO_LEADER, 6, 74, 75, 76})
@@ -96,7 +94,7 @@ class TopicQuestions:
                 timeout=look.part(len(set(leaders.values()))),
             )
 
-        nobody = dict.fromkeys(wanted, ListedOffset(-1, -1, _NO_LEADER))
+        nobody = dict.fromkeys(wanted, ListedOffset(-1, _NO_LEADER))
         found = nobody | ask(nobody, leaders)
         for _ in range(_AGAIN):
             moved = [where for where, each in found.items() if each.error in _MOVING]
@@ -120,9 +118,9 @@ class TopicQuestions:
             look.tell(dict.fromkeys(topics, str(error)), "topic(s) cannot be read")
             return frozenset()
         for name, topic in told.items():
-            if topic.error_code not in {0, _ABSENT}:
+            if topic.error_code not in {0, ABSENT}:
                 look.problems.append(f"topic {name} cannot be read: {code_named(topic.error_code)}")
-        return frozenset(name for name, topic in told.items() if topic.error_code == _ABSENT)
+        return frozenset(name for name, topic in told.items() if topic.error_code == ABSENT)
 
     def allowed(self, topics: Collection[str], look: Poll) -> dict[Asked, frozenset[str]]:
         """What this login may do to each; see Observer.allowed. Raises NoAnswer."""

@@ -21,7 +21,7 @@ def test_reading_goes_on_behind_a_damaged_batch():
     for _ in range(6):
         at = tail._next[0]
         data = b"".join(each for number, each in log.items() if number >= at)
-        tail._take(nobody, Fetched(("__consumer_offsets", 0), data, 0, 4, 4, 0, ()))
+        tail._take(nobody, Fetched(("__consumer_offsets", 0), data, 0, ()))
     seen = {tp.partition: offset for tp, (offset, _) in tail.committed("g").items()}
     assert seen == {0: 10, 3: 13}
     assert tail.decode_errors() == {(-1, -1): 2}

@@ -107,13 +107,13 @@ class WrittenLog(BatchFetcher):
         there = [data for after, data in part.batches if at < after <= stable]
         size = self.sizes.pop(0) if self.sizes else len(there)
         data = b"" if error else b"".join(there[:size])
-        return Fetched(where, data, error, part.end, stable, part.first, tuple(part.aborted))
+        return Fetched(where, data, error, tuple(part.aborted))
 
     def listed(self, wanted: Mapping[Where, int], timeout: float) -> dict[Where, ListedOffset]:
         """Where its logs begin and end."""
         return {
             where: ListedOffset(
-                self.parts[where].first if at == EARLIEST else self.parts[where].end, epoch=0
+                self.parts[where].first if at == EARLIEST else self.parts[where].end
             )
             for where, at in wanted.items()
         }

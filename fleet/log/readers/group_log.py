@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
+from fleet.kafka_source.failures import DENIED
 from fleet.log.records import (
     AssignmentEpoch,
     ConsumerGroupMember,
@@ -48,13 +49,6 @@ _COMMITS_KEPT: Final = 21
 """Commits per partition before a position: 20 gaps, for the median gap [27]."""
 _COMMIT_TYPES: Final = (0, 1)
 _GENERATION_TYPE: Final = 2
-DENIED: Final = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    }
-)
 _ABSENT: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
-from fleet.kafka_source.failures import DENIED, code_named
+from fleet.kafka_source.failures import ABSENT, DENIED, code_named
 from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
 from fleet.log.readers.beside import Beside
@@ -40,7 +40,6 @@ _AGAIN: Final = 5.0
 """Seconds before a topic that is absent or denied is tried again."""
 _PRUNE_EVERY: Final = 60.0
 _ASKING: Final = 2.0
-_ABSENT: Final = 3
 
 
 class Tail(LogView, Closing):
@@ -167,7 +166,7 @@ class Tail(LogView, Closing):
         if isinstance(found, str):
             self._failed(None, found)
         elif isinstance(found, int):
-            if found == _ABSENT:
+            if found == ABSENT:
                 self._is_absent()
             else:
                 self._failed(found, code_named(found))
