@@ -8,9 +8,11 @@ Errors name the variable or file, never what it holds.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from fleet.config.spec import ClusterSpec, Sasl, Security
+from fleet.config.spec import ClusterSpec, Sasl
 from fleet.errors import ConfigError
+from fleet.kafka_source.connections import kafka_python
 
 
 def client_config(
@@ -37,29 +39,12 @@ def client_config(
 
 def kafka_python_config(
     cluster: ClusterSpec, bootstrap: str, environ: Mapping[str, str]
-) -> dict[str, str | list[str]]:
-    """The same as arguments of kafka-python (fleet.act.kafka).
+) -> dict[str, Any]:
+    """The same as arguments of kafka-python, for requests that librdkafka lacks.
 
     Raises ConfigError where a variable is not set or a file cannot be read.
     """
-    security: Security = cluster.security
-    options: dict[str, str | list[str]] = {
-        "bootstrap_servers": [each.strip() for each in bootstrap.split(",") if each.strip()],
-        "security_protocol": security.protocol,
-    }
-    if security.sasl is not None:
-        username, password = _login(security.sasl, environ)
-        options["sasl_mechanism"] = security.sasl.mechanism
-        options["sasl_plain_username"] = username
-        options["sasl_plain_password"] = password
-    for option, file in (
-        ("ssl_cafile", security.tls.ca_file),
-        ("ssl_certfile", security.tls.cert_file),
-        ("ssl_keyfile", security.tls.key_file),
-    ):
-        if file is not None:
-            options[option] = _readable(file, option)
-    return options
+    return kafka_python(client_config(cluster, bootstrap, environ))
 
 
 def _login(sasl: Sasl, environ: Mapping[str, str]) -> tuple[str, str]:

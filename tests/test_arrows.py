@@ -70,7 +70,7 @@ manager: act act.change act.local act.steps broker config decide decide.storms h
 observe: kafka_source lag log log.readers log.replay observe.messages
 observe.messages:
 report: config decide
-security: config
+security: config kafka_source
 slots:
 system: config
 testbed: log log.replay manager slots system worker
