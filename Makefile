@@ -23,7 +23,7 @@ PROGRAMS := chromium:chromium chromedriver:chromium-driver java:openjdk-17-jre-h
   iptables:iptables ip:iproute2 openssl:openssl buildah:buildah mmdebstrap:mmdebstrap \
   prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager initdb:postgresql
 
-.PHONY: help .venv deps demo cluster cluster-down images test test-demo lint bench faults \
+.PHONY: help .venv deps demo cluster cluster-down images test test-demo docs lint bench faults \
   mutants conformance clean java
 
 help: ## this list
@@ -90,6 +90,10 @@ test: $(READY) ## all tests that can run here; ARGS="-m unit" for the fast ones,
 
 test-demo: $(READY) ## the demo as a test, with the machine to itself
 	$(BIN)/python -m pytest -m alone $(ARGS)
+
+docs: $(READY) ## the documentation as a site, in build/site; every link is checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html"
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

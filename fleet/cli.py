@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from fleet import __version__
 from fleet.commands.invocation import Invocation, config_option, verbose_option
 from fleet.errors import FleetError
+from fleet.extras import lacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,10 @@ SECTIONS: Final = ("Start", "Look", "Change", "Hold", "Parts")
 COMMANDS: Final[dict[str, Lazy]] = {
     "demo": Lazy("parts.demo", "demo", "A whole fleet on this machine, from nothing.", "Start"),
     "init": Lazy(
-        "change.life", "init", "Write a fleet.yaml from the groups of a cluster.", "Start"
+        "change.life",
+        "init",
+        "Write a fleet.yaml from the groups of a cluster, and a first job.",
+        "Start",
     ),
     "up": Lazy("change.life", "up", "Start what fleet.yaml declares.", "Start"),
     "down": Lazy("change.life", "down", "Stop all workers, and the embedded broker.", "Start"),
@@ -48,10 +53,18 @@ COMMANDS: Final[dict[str, Lazy]] = {
         "doctor.doctor", "doctor", "Check what Fleet needs, and say what to do.", "Look"
     ),
     "status": Lazy("groups.reading", "status", "Groups: members, lag, slots, last change.", "Look"),
+    "test": Lazy(
+        "parts.trial",
+        "trial",
+        "Call an entrypoint once, on real records, and commit nothing.",
+        "Start",
+    ),
     "rebalances": Lazy(
         "groups.rebalances", "rebalances", "What rebalanced when, why, and for how long.", "Look"
     ),
     "top": Lazy("groups.top", "top", "Groups as they are now, worst first; a live view.", "Look"),
+    "logs": Lazy("groups.logs", "logs", "What the workers of a group write.", "Look"),
+    "ui": Lazy("page.ui", "ui", "One page of all groups, worst first; read only.", "Look"),
     "plan": Lazy("groups.reading", "plan", "What would be done, and what it costs.", "Look"),
     "history": Lazy("parts.history", "history", "Record every group's past as tables.", "Look"),
     "apply": Lazy("change.changing", "apply", "Carry out the plans of groups.", "Change"),
@@ -60,13 +73,17 @@ COMMANDS: Final[dict[str, Lazy]] = {
         "change.changing", "roll", "Replace all workers by workers of the new code.", "Change"
     ),
     "drain": Lazy("change.changing", "drain", "Take slots out of a group together.", "Change"),
-    "pause": Lazy("change.pausing", "pause", "Hold all changes of a group, or of all.", "Hold"),
+    "pause": Lazy("change.pausing", "pause", "Hold all changes of groups, or of all.", "Hold"),
     "resume": Lazy(
         "change.pausing", "resume", "Lift a pause, or open a slot that was shut.", "Hold"
     ),
     "release": Lazy(
-        "change.pausing", "release", "Stop managing a group; its workers go on.", "Hold"
+        "change.pausing", "release", "Stop managing groups; their workers go on.", "Hold"
     ),
+    "completion": Lazy(
+        "parts.completion", "completion", "Print the script by which a shell completes.", "Parts"
+    ),
+    "schema": Lazy("parts.schema", "schema", "Print the JSON schema of fleet.yaml.", "Parts"),
     "worker": Lazy("parts.worker", "worker", "Run one worker in the foreground.", "Parts"),
     "bench": Lazy("bench.bench", "bench", "Measure a promise on this machine.", "Parts"),
     "alerts": Lazy(
@@ -102,11 +119,23 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command where there is no such one."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        unknown = args and args[0] not in COMMANDS and not args[0].startswith("-")
+        if unknown and not ctx.resilient_parsing:  # a shell that completes wants no sentence
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             ctx.fail(f"No such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names with their help, from the table alone."""
+        return [
+            *(
+                CompletionItem(name, help=lazy.help)
+                for name, lazy in COMMANDS.items()
+                if lazy.section and name.startswith(incomplete)
+            ),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List commands by section, from the table alone."""
@@ -165,6 +194,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if invocation.verbose:
             traceback.print_exc()
+        wanting = lacking(error)
+        if wanting is not None:
+            _say(str(wanting))
+            return wanting.exit_code
         _say(_defect(error, verbose=invocation.verbose))
         return 1
     return result if isinstance(result, int) else 0

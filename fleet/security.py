@@ -1,85 +1,47 @@
-"""How each Kafka client is told to log in; the only place where a secret is read.
+"""How a process of Fleet itself logs in: what fleet.yaml refers to, as options of both clients.
 
-Problem: fleet.yaml names where credentials are, two client libraries want them as options,
-and Spark's executors must get references, not values [11]. Choice: the reference travels
-(it is the Cluster value) and is resolved here, in the process that connects, right before.
-Errors name the variable or file, never what it holds.
+References travel, and are resolved in the process that connects, right before [11]. Where tokens
+log in, the first one is got here: both libraries would say of a token endpoint that is away only
+that nobody answered, and librdkafka that after ten seconds. Errors name the variable, file or
+address, never what it holds.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from fleet.config.spec import ClusterSpec, Sasl
-from fleet.errors import ConfigError
+from fleet.config.spec import ClusterSpec
+from fleet.errors import ConfigError, Unreachable
 from fleet.kafka_source.connections import kafka_python
+from fleet.kafka_source.login import references, resolved
+from fleet.kafka_source.tokens import NoToken
+
+_WHO: Final = "(cluster.security names it): every process of the fleet needs it"
 
 
 def client_config(
     cluster: ClusterSpec, bootstrap: str, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """Options of librdkafka for reaching the cluster (confluent-kafka; strings only).
+) -> dict[str, Any]:
+    """Options of librdkafka for reaching the cluster (confluent-kafka).
 
-    Raises ConfigError where a variable is not set or a file cannot be read.
+    Text, but for `oauth_cb` where tokens log in. Raises ConfigError where a variable is not set or
+    a file cannot be read, Unreachable where no token can be got.
     """
-    security = cluster.security
-    options = {"bootstrap.servers": bootstrap, "security.protocol": security.protocol}
-    if security.sasl is not None:
-        options["sasl.mechanism"] = security.sasl.mechanism
-        options["sasl.username"], options["sasl.password"] = _login(security.sasl, environ)
-    for option, file in (
-        ("ssl.ca.location", security.tls.ca_file),
-        ("ssl.certificate.location", security.tls.cert_file),
-        ("ssl.key.location", security.tls.key_file),
-    ):
-        if file is not None:
-            options[option] = _readable(file, option)
+    try:
+        options = resolved(references(cluster, bootstrap), environ, who=_WHO)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if "oauth_cb" in options:
+        try:
+            options["oauth_cb"].token()
+        except NoToken as error:
+            raise Unreachable(
+                f"nobody can log in to cluster {cluster.name} at {bootstrap}: {error}"
+            ) from error
     return options
 
 
 def kafka_python_config(
     cluster: ClusterSpec, bootstrap: str, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The same as arguments of kafka-python, for requests that librdkafka lacks.
-
-    Raises ConfigError where a variable is not set or a file cannot be read.
-    """
+    """The same as arguments of kafka-python, for requests that librdkafka lacks; may raise so."""
     return kafka_python(client_config(cluster, bootstrap, environ))
-
-
-def _login(sasl: Sasl, environ: Mapping[str, str]) -> tuple[str, str]:
-    return (
-        sasl.username or _resolved("username", sasl.username_env, sasl.username_file, environ),
-        _resolved("password", sasl.password_env, sasl.password_file, environ),
-    )
-
-
-def _resolved(part: str, env: str | None, file: str | None, environ: Mapping[str, str]) -> str:
-    if env is not None:
-        value = environ.get(env)
-        if not value:
-            raise ConfigError(
-                f"cluster.security.sasl.{part}_env names the environment variable {env}, which "
-                f"is {'empty' if value == '' else 'not set'}: set it in the environment of every "
-                "process of the fleet"
-            )
-        return value
-    name = _readable(str(file), f"cluster.security.sasl.{part}_file")
-    try:
-        value = Path(name).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cluster.security.sasl.{part}_file {name} cannot be read as text: mount it readable "
-            "for this user"
-        ) from error
-    if not value:
-        raise ConfigError(f"cluster.security.sasl.{part}_file {name} is empty: write the {part}")
-    return value
-
-
-def _readable(file: str, what: str) -> str:
-    """The path, if there is a file; librdkafka would say so only in the middle of its work."""
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise ConfigError(f"{what}: the file {path} does not exist; mount it or correct the path")
-    return str(path)

@@ -2,15 +2,19 @@
 
 import gc
 import os
+import shutil
 import signal
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+from fleet.act import spark_server
+from fleet.clock import SystemClock
 from tests.support import dying, kube_home, needs
 from tests.support.brokers import RunningBroker, running_broker
 
@@ -28,8 +32,16 @@ _unmet: Counter[str] = Counter()
 _SECONDS = dict.fromkeys(needs.PROBES, 2) | {"spark": 8, "browser": 8, "kubernetes": 6, "slow": 10}
 """Marker → what such a test takes, about; only the order of files depends on it."""
 _LONG_FILES = {
-    "tests/promises/test_promises.py": 200,
-    "tests/faults/test_kills.py": 150,
+    "tests/promises/test_promises.py": 150,
+    "tests/faults/test_kills.py": 100,
+    "tests/dagster_ui/test_page.py": 130,
+    "tests/kubernetes/test_unmanaged.py": 120,
+    "tests/kubernetes/test_runtime_promises.py": 120,
+    "tests/kubernetes/test_run_jobs.py": 60,
+    "tests/kubernetes/test_manager_pod.py": 20,
+    "tests/faults/test_schedules.py": 60,
+    "tests/faults/test_store_away.py": 30,
+    "tests/worker/test_no_witness.py": 30,
     "tests/broker/test_broker.py": 80,
     "tests/orchestration/test_definitions.py": 1,  # the longest of the unit tests
     "tests/worker/test_positions.py": 1,
@@ -49,6 +61,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """One real Kafka node for the whole session: use unique group and topic names on it."""
     with running_broker(tmp_path_factory.mktemp("session")) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home with a shared Spark server, one for the whole session."""
+    home = tmp_path_factory.mktemp("home")
+    spark_server.start(home)
+    try:
+        spark_server.wait_ready(home, timeout=300.0, clock=SystemClock())
+        yield home
+    finally:
+        spark_server.stop(home)
+        shutil.rmtree(home / "spark", ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -20,15 +20,18 @@ MOST_LINES = 450
 MOST_FLOORS = 12
 MOST_ARROWS = 120
 """Between the folders of fleet/, `assets` and `k8s`, whatever rooms they have inside."""
-ENTRIES = ("fleet.__main__", "fleet.worker.__main__", "fleet.cli")
+ENTRIES = (
+    *("fleet.__main__", "fleet.worker.__main__", "fleet.cli"),
+    *("fleet.dagster", "fleet.dagster.definitions"),  # what a Dagster project loads
+)
 
 # What every room may use.
-GROUND = ("fleet", "fleet.errors", "fleet.clock", "fleet.text", "fleet.model")
+GROUND = ("fleet", "fleet.errors", "fleet.clock", "fleet.text", "fleet.model", "fleet.extras")
 
 # What a room may import beside itself and the ground: rooms, not what is inside of these. All of
 # them are in fleet/ but for `assets` and `k8s`; a line that is indented goes on.
 DRAWN = """
-assets: config dagster dagster.watch
+assets:
 act: config decide slots system
 act.change: act act.steps config slots
 act.local: act config decide slots system
@@ -36,20 +39,24 @@ act.steps: act config decide slots
 bench: act act.local broker history history.tables log log.readers manager observe
     security slots system testbed worker
 broker: config security system
-commands: manager slots
+commands: config manager slots
 commands.bench: bench commands demo system
 commands.change: act broker commands config decide demo lag manager slots system
 commands.doctor: act broker commands config decide lag manager security slots system
-commands.groups: commands config decide decide.storms lag log.readers manager report slots
+commands.groups: act commands config decide decide.storms lag log.readers manager report slots
+    system
+commands.page: commands commands.groups config decide.storms log.readers manager report slots system
+    ui
 commands.parts: act act.local broker commands config demo exporter history history.tables
-    kafka_source manager report system worker worker.batch worker.slot
+    decide kafka_source manager report system testing worker worker.batch worker.slot
 config: lag
 dagster: config decide decide.storms history.tables lag manager report slots
 dagster.watch: config dagster decide decide.storms history.tables lag manager slots
 decide: config decide.storms slots
 decide.storms: config slots
-demo: broker decide log.readers manager security slots system testbed worker
+demo: broker decide log.readers manager security slots system testbed
 exporter: decide.storms lag log.readers manager observe slots system
+formats:
 history: history.tables kafka_source lag log log.replay
 history.tables: system
 kafka_source: config system
@@ -70,11 +77,14 @@ manager: act act.change act.local act.steps broker config decide decide.storms h
 observe: kafka_source lag log log.readers log.replay observe.messages
 observe.messages:
 report: config decide
+sinks: kafka_source
 security: config kafka_source
 slots:
 system: config
-testbed: log log.replay manager slots system worker
-worker: config kafka_source slots system
+testbed: log log.replay manager slots system
+testing: broker kafka_source worker.batch
+ui: decide report slots system
+worker: config kafka_source sinks slots system
 worker.batch: config kafka_source worker
 worker.member: config slots worker worker.batch worker.offsets
 worker.offsets: config worker
@@ -118,6 +128,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
     "dagster": ("assets", "fleet.dagster"),
     "kubernetes": ("k8s", "fleet.kubernetes"),
     "confluent_kafka": (
+        "fleet.formats",
         "fleet.log.readers",
         "fleet.kafka_source",
         "fleet.worker",
@@ -127,9 +138,12 @@ CLIENTS: dict[str, tuple[str, ...]] = {
     ),
     "kafka": ("fleet.act.kafka", "fleet.kafka_source", "fleet.observe"),
     "pyspark": (
+        "fleet.formats",
         "fleet.kafka_source",
         "fleet.history",
         "fleet.worker",
+        "fleet.testing",
+        "fleet.sinks",
         "fleet.demo",
         "fleet.bench.streaming",
     ),

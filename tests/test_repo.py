@@ -62,6 +62,8 @@ def test_lock_pins_every_dependency() -> None:
     wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     locked = _locked()
     for requirement in wanted:
+        if _name(requirement) == project["name"]:
+            continue  # extras of extras
         assert _name(requirement) in locked, requirement
         exact = re.search(r"==([\w.]+)$", requirement)
         if exact:

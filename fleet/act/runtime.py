@@ -18,6 +18,7 @@ from fleet.decide.vetoes import Vetoes
 from fleet.model import Plan
 from fleet.model.findings import Finding
 from fleet.slots import SlotStore, WorkerProcess
+from fleet.system.log_files import LogPart
 
 
 class Runtime(Protocol):
@@ -57,6 +58,13 @@ class Runtime(Protocol):
 
     def remove(self, names: Sequence[str], *, grace: float) -> None:
         """Ask for removal: SIGTERM, `grace` seconds, SIGKILL; not restarted. Returns at once."""
+        ...
+
+    def read_log(self, worker: str, place: str | None = None) -> LogPart:
+        """What a worker has written since `place`; None: the end of its log.
+
+        Of a worker that is gone what is left. Raises Refused where nothing is known of it.
+        """
         ...
 
     def restart(self, name: str) -> None:

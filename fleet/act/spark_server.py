@@ -32,6 +32,7 @@ from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.extras import need
 from fleet.system import class_sharing
 from fleet.system.home import fleet_home, read_state, write_state
 from fleet.system.home_processes import environment, home_processes
@@ -75,6 +76,12 @@ def connect_url(home: Path) -> str | None:
     return None if port is None else f"sc://{_NAME}:{port}"
 
 
+def ui_url(home: Path) -> str | None:
+    """Address of the running server's web UI; None where it has none."""
+    port = _state(home).get("ui_port")
+    return None if port is None or not alive(home) else f"http://{HOST}:{port}"
+
+
 def token(home: Path) -> str | None:
     """What a client of the home's server has to show; None where none was ever started."""
     try:
@@ -107,16 +114,18 @@ def ready(home: Path) -> bool:
     return True
 
 
-def start(home: Path, *, environ: Mapping[str, str] = os.environ) -> ProcessId:
+def start(home: Path, *, ui: bool = False, environ: Mapping[str, str] = os.environ) -> ProcessId:
     """Start the server where none runs, and return without waiting for it; the supervisor's job.
 
+    ui: with Spark's web UI, on a loopback port of its own.
     FLEET_SPARK_MASTER (local[*]) and FLEET_SPARK_MEMORY (2g) override the defaults; for a master
     elsewhere PYSPARK_PYTHON is the Python of its executors, and of this machine. Raises FleetError
     where PySpark or Java is missing.
     """
     running = process(home) or _unrecorded(home)
     state = _state(home)
-    port = int(state.get("port") or 0)
+    port, ui_port = int(state.get("port") or 0), state.get("ui_port")
+    writes = bool(state.get("writes_archive"))
     if running is None:
         folder = home / "spark"
         scratch = folder / "scratch"
@@ -124,8 +133,11 @@ def start(home: Path, *, environ: Mapping[str, str] = os.environ) -> ProcessId:
         scratch.mkdir(parents=True)
         set_aside(log_file(home))
         port = _port(home, port)
+        ui_port = _port(home, int(ui_port or 0), beside=port) if ui else None
+        arguments = _arguments(folder, host=HOST, port=port, ui_port=ui_port, environ=environ)
+        writes = class_sharing.writes(arguments)
         running = spawn(
-            _arguments(folder, host=HOST, port=port, environ=environ),
+            arguments,
             log=log_file(home),
             env=environment(
                 home,
@@ -134,7 +146,13 @@ def start(home: Path, *, environ: Mapping[str, str] = os.environ) -> ProcessId:
             ),
             cwd=folder,
         )
-    write_state(_state_file(home), {"port": port, "process": running.as_json()}, schema=SCHEMA)
+    kept = {
+        "port": port,
+        "ui_port": ui_port,
+        "process": running.as_json(),
+        "writes_archive": writes,
+    }
+    write_state(_state_file(home), kept, schema=SCHEMA)
     return running
 
 
@@ -159,11 +177,16 @@ def wait_ready(home: Path, *, timeout: float, clock: Clock) -> str:
 
 
 def stop(home: Path, *, grace: float = 5.0) -> None:
-    """End the server and whatever it left; nothing where none runs."""
+    """End the server and whatever it left; nothing where none runs.
+
+    One that writes its classes for its successors (class_sharing) is waited for longer: killed
+    meanwhile, each of them would start in more than twice the time.
+    """
     running = process(home) or _unrecorded(home)
-    if running is not None:
-        end(running, grace=grace)
     state = _state(home)
+    if running is not None:
+        more = class_sharing.WRITING_SECONDS if state.get("writes_archive") else 0.0
+        end(running, grace=grace + more)
     if "port" in state:
         write_state(_state_file(home), {"port": state["port"], "process": None}, schema=SCHEMA)
     shutil.rmtree(home / "spark" / "scratch", ignore_errors=True)
@@ -210,13 +233,16 @@ def _unrecorded(home: Path) -> ProcessId | None:
 
 def _pyspark() -> Path:
     """PySpark's folder, found without importing it (0.3 s and 60 MB)."""
+    need("pyspark")
     spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise FleetError("PySpark is not installed here: pip install 'pyspark[connect]'")
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent
 
 
-def _arguments(folder: Path, *, host: str, port: int, environ: Mapping[str, str]) -> list[str]:
+def _arguments(
+    folder: Path, *, host: str, port: int, environ: Mapping[str, str], ui_port: int | None = None
+) -> list[str]:
     java_home = environ.get("JAVA_HOME")
     java = str(Path(java_home, "bin", "java")) if java_home else "java"
     if shutil.which(java, path=environ.get("PATH")) is None:
@@ -234,6 +260,7 @@ def _arguments(folder: Path, *, host: str, port: int, environ: Mapping[str, str]
         "spark.driver.host": _driver_host(host, environ),
         "spark.driver.bindAddress": host,
         "spark.connect.grpc.binding.port": str(port),
+        **({} if ui_port is None else {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port)}),
         "spark.driver.memory": environ.get("FLEET_SPARK_MEMORY") or "2g",
         "spark.driver.extraJavaOptions": f"{options} -Dderby.system.home={folder}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -278,13 +305,15 @@ def _extra(scratch: Path, host: str, environ: Mapping[str, str]) -> dict[str, st
     }
 
 
-def _port(home: Path, kept: int) -> int:
+def _port(home: Path, kept: int, *, beside: int | None = None) -> int:
     """The port kept from before if it is free, else the first free one from a place of our own."""
     count = _LAST_PORT - _FIRST_PORT + 1
     at_first = zlib.crc32(str(home).encode()) % count  # homes should not all try the same one
     candidates = [kept] if kept else []
     candidates += [_FIRST_PORT + (at_first + n) % count for n in range(100)]
     for port in candidates:
+        if port == beside:
+            continue
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((HOST, port))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fleet.testbed.journal import write_journal
 
 if TYPE_CHECKING:
-    from fleet.worker.context import BatchContext
+    from fleet.model.batch_context import BatchContext
 
 VERSION = 1
 SEQ = "try_cast(get_json_object(cast(value AS STRING), '$.seq') AS LONG) AS seq"

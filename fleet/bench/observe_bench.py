@@ -5,7 +5,8 @@ five. Choice: groups with a commit in every partition are made through the admin
 real members that commit all the time; other ways are measured first (describe all, then offsets
 one group at a time; this project's own snapshot, which asks the coordinators about many groups in
 each request), then a real `fleet exporter` process: its looks, a scrape every half second over
-HTTP, and its highest memory. What it tells is compared with what was made. Cost: about a minute.
+HTTP, and its highest memory; then one that looks every 5 s: its CPU from look to look. What it
+tells is compared with what was made. Cost: about a minute and a half.
 """
 
 import os
@@ -18,7 +19,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from fleet.bench.figures import Goal, Spread, all_met, ratio, spread
-from fleet.bench.spent import peak
+from fleet.bench.spent import Spent, peak
 from fleet.broker import Broker
 from fleet.clock import Clock
 from fleet.errors import FleetError
@@ -48,6 +49,7 @@ _RECORDS: Final = 20
 _IN_FLIGHT: Final = 50
 _DESCRIBED: Final = 1_000
 _SCRAPE_EVERY: Final = 0.5
+_REFRESHES: Final = 4  # looks, 5 s apart, over which the exporter's CPU is counted
 Say = Callable[[str], None]
 
 
@@ -79,6 +81,8 @@ class Size:
     """Seconds since everything in the offsets topic had been read, at the scrapes."""
     caught_up: float | None = None
     """Seconds from the exporter's start to its first complete look by the log."""
+    cpu: float | None = None
+    """CPU seconds of an exporter that looks every 5 s, from one look to the next."""
     right: bool = False
     """The groups and the sum of their lag are those that were made."""
 
@@ -113,6 +117,7 @@ class Size:
             "scrape_seconds": self.scrapes and self.scrapes.as_json(),
             "members_age_seconds": self.age and self.age.as_json(),
             "memory_megabytes": self.megabytes and round(self.megabytes, 1),
+            "cpu_seconds_per_refresh": self.cpu and round(self.cpu, 3),
             "metrics_bytes": self.bytes,
             "first_look_seconds": self.caught_up and round(self.caught_up, 2),
             "one_by_one_seconds": self.one_by_one and round(self.one_by_one, 3),
@@ -160,6 +165,7 @@ def run(wish: ObserveOptions, *, home: Path, clock: Clock, say: Say) -> ObserveR
                 _ordinary(config, admin, size, clock)
                 say(f"{groups:,} groups: the exporter")
                 _ours(home, bootstrap, wish, size, clock)
+                _refreshes(home, bootstrap, size, clock)
     finally:
         broker.purge()
         shutil.rmtree(home, ignore_errors=True)
@@ -290,24 +296,17 @@ def _ordinary(config: Mapping[str, Any], admin: AdminClient, size: Size, clock: 
 
 
 def _ours(home: Path, bootstrap: str, wish: ObserveOptions, size: Size, clock: Clock) -> None:
-    with ExitStack() as stack:
-        process, url = stack.enter_context(_exporter(home, bootstrap))
+    with _exporter(home, bootstrap, every="1s") as (process, url):
         began = clock.monotonic()
         looks: dict[float, float] = {}
-        scrapes, ages, text = [], [], ""
-        while not _by_log(text, size.groups):
-            if clock.monotonic() - began > 120 or process.poll() is not None:
-                raise FleetError(f"the exporter did not see {size.groups} groups: see {home}")
-            clock.sleep(0.2)
-            text, _ = _scraped(url, clock)
+        scrapes, ages = [], []
+        text = _awaited(process, url, lambda text: _by_log(text, size.groups), clock)
         size.caught_up = clock.monotonic() - began
         until = clock.monotonic() + wish.seconds
         while clock.monotonic() < until:
             text, took = _scraped(url, clock)
             scrapes.append(took)
-            looks[_value(text, "fleet_exporter_looks_total", 'result="complete"')] = _value(
-                text, "fleet_exporter_look_duration_seconds"
-            )
+            looks[_looks(text)] = _value(text, "fleet_exporter_look_duration_seconds")
             ages.append(_value(text, "fleet_offsets_topic_age_seconds"))
             clock.sleep(_SCRAPE_EVERY)
         size.looks, size.scrapes = spread(looks.values()), spread(scrapes)
@@ -318,12 +317,45 @@ def _ours(home: Path, bootstrap: str, wish: ObserveOptions, size: Size, clock: C
         size.right = lag == size.groups * wish.partitions * (_RECORDS - _RECORDS // 2)
 
 
+def _refreshes(home: Path, bootstrap: str, size: Size, clock: Clock) -> None:
+    """What the exporter spends from look to look: reading, asking, telling and some scrapes."""
+    with _exporter(home, bootstrap, every="5s") as (process, url):
+        text = _awaited(process, url, lambda text: _by_log(text, size.groups), clock)
+        for passed in range(_REFRESHES + 1):
+            text = _awaited(process, url, _after(_looks(text)), clock)
+            if not passed:
+                spent = Spent({"exporter": lambda: (process.pid,)})
+        size.cpu = spent.seconds()["exporter"] / _REFRESHES
+
+
+def _after(looks: float) -> Callable[[str], bool]:
+    return lambda text: _looks(text) > looks
+
+
+def _looks(text: str) -> float:
+    return _value(text, "fleet_exporter_looks_total", 'result="complete"')
+
+
+def _awaited(
+    process: "subprocess.Popen[str]", url: str, there: Callable[[str], bool], clock: Clock
+) -> str:
+    """The metrics, once they are as wanted."""
+    began = clock.monotonic()
+    while not there(text := _scraped(url, clock)[0]):
+        if clock.monotonic() - began > 120 or process.poll() is not None:
+            raise FleetError(f"the exporter at {url} does not see all groups by the log")
+        clock.sleep(_SCRAPE_EVERY)
+    return text
+
+
 @contextmanager
-def _exporter(home: Path, bootstrap: str) -> "Iterator[tuple[subprocess.Popen[str], str]]":
+def _exporter(
+    home: Path, bootstrap: str, *, every: str
+) -> "Iterator[tuple[subprocess.Popen[str], str]]":
     config = home / "fleet.yaml"
     spec = {
         "cluster": {"name": "bench", "bootstrap_servers": bootstrap},
-        "exporter": {"every": "1s", "listen": "127.0.0.1:0"},
+        "exporter": {"every": every, "listen": "127.0.0.1:0"},
     }
     write_whole(config, yaml.safe_dump(spec))
     process = subprocess.Popen(

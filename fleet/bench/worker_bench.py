@@ -22,6 +22,7 @@ from fleet.bench.figures import Goal, Judged
 from fleet.bench.ground import TOPIC, Ground
 from fleet.clock import Clock
 from fleet.errors import FleetError
+from fleet.extras import need
 from fleet.slots import Phase
 from fleet.testbed.producer import order
 
@@ -118,6 +119,7 @@ def run(
     FleetError where something does not come up.
     """
     result = WorkerResult(wish=wish)
+    need("pyspark", "pyarrow")
     python = None if wish.alone else structured.environment(cache, say)
     with Ground(parent=parent, partitions=PARTITIONS, rate=0, clock=clock, say=say) as ground:
         try:

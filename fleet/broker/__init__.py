@@ -1,5 +1,6 @@
 """The embedded Kafka: jars by PySpark's Ivy, 1 or 3 KRaft nodes, start, stop, kill, logs."""
 
 from fleet.broker.embedded import Broker, BrokerStatus, NodeStatus, embedded_bootstrap
+from fleet.broker.secrets import Logins
 
-__all__ = ["Broker", "BrokerStatus", "NodeStatus", "embedded_bootstrap"]
+__all__ = ["Broker", "BrokerStatus", "Logins", "NodeStatus", "embedded_bootstrap"]

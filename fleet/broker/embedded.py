@@ -25,7 +25,7 @@ from typing import Final
 from fleet.broker import node as nodes_
 from fleet.broker.jars import Kafka, find_kafka
 from fleet.broker.node_config import HOST, NodeConfig, check_host, check_overrides, tool_logging
-from fleet.broker.secrets import Secrets
+from fleet.broker.secrets import SCRAM_ONLY, Logins, Secrets
 from fleet.broker.state import BrokerState, as_json, from_json
 from fleet.config.spec import ClusterSpec, Security
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
@@ -63,20 +63,23 @@ class BrokerStatus:
 
     running: at least one node's process lives. bootstrap_servers names all nodes, running or
     not, and is "" where none was ever started. secure: clients log in by SCRAM over TLS and an
-    authorizer denies what no ACL allows.
+    authorizer denies what no ACL allows. certificate_servers: the same nodes, where clients log in
+    by certificate; "" where none do.
     """
 
     running: bool
     bootstrap_servers: str
     nodes: tuple[NodeStatus, ...]
     secure: bool = False
+    certificate_servers: str = ""
 
 
 class Broker:
     """The embedded broker under `home`/broker; any number of these may look at the same one.
 
-    `brokers` (1 or 3) and `secure` count where none exists yet: an existing one keeps its size,
-    and whether it is secure (None: whatever it is; other data, so another answer is refused).
+    `brokers` (1 or 3), `secure` and `logins` (of a secure one) count where none exists yet: an
+    existing one keeps its size, its logins, and whether it is secure (None: whatever it is; other
+    data, so another answer is refused).
     `overrides` are settings of server.properties, kept with the broker and applied when a node
     starts. So is `host`, an IPv4 address of this machine at which clients reach it (pods, for
     example); only this machine does at the default, 127.0.0.1.
@@ -89,6 +92,7 @@ class Broker:
         brokers: int = 1,
         overrides: Mapping[str, str] | None = None,
         secure: bool | None = None,
+        logins: Logins = SCRAM_ONLY,
         host: str | None = None,
     ) -> None:
         if brokers not in {1, 3}:
@@ -101,7 +105,7 @@ class Broker:
         self._file = self._folder / "state.json"
         self._brokers = brokers
         self._overrides = dict(overrides or {})
-        self._secure = secure
+        self._secure, self._logins = secure, logins
         self.secrets = Secrets(self._folder / "secrets")
         self._kafka: Kafka | None = None
 
@@ -141,10 +145,11 @@ class Broker:
                         cluster_id=state.cluster_id,
                         overrides=state.overrides,
                         secrets=self.secrets if state.secure else None,
+                        logins=state.logins,
                     )
                 self._save(state)
                 for each in dead:
-                    state = state.with_process(each, nodes_.launch(kafka, each))
+                    state = state.with_process(each, nodes_.launch(kafka, each, state.logins))
                     self._save(state)
             if say and dead:
                 say(f"waiting for {state.bootstrap_servers}")
@@ -303,18 +308,22 @@ class Broker:
                     time.sleep(0.1)
 
     def _new(self) -> BrokerState:
-        ports = _free_ports(2 * self._brokers)
+        ports = _free_ports(3 * self._brokers)
+        by_certificate = self._logins.client_ca is not None
         nodes = tuple(
             NodeConfig(
                 id=number + 1,
-                port=ports[2 * number],
-                controller_port=ports[2 * number + 1],
+                port=ports[3 * number],
+                controller_port=ports[3 * number + 1],
                 home=self._folder / f"node-{number + 1}",
                 host=self._host or HOST,
+                certificate_port=ports[3 * number + 2] if by_certificate else None,
             )
             for number in range(self._brokers)
         )
-        return BrokerState(cluster_id=_cluster_id(), nodes=nodes, secure=bool(self._secure))
+        return BrokerState(
+            cluster_id=_cluster_id(), nodes=nodes, secure=bool(self._secure), logins=self._logins
+        )
 
     def _load(self) -> BrokerState | None:
         kept = read_state(self._file, schema=SCHEMA)
@@ -380,6 +389,7 @@ def _status(state: BrokerState) -> BrokerStatus:
         bootstrap_servers=state.bootstrap_servers,
         nodes=nodes,
         secure=state.secure,
+        certificate_servers=",".join(filter(None, (n.certificate_address for n in state.nodes))),
     )
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet.errors import FleetError, Unreachable
+from fleet.extras import pip_line
 from fleet.system.home import cache_home
 
 KAFKA: Final = "4.3.1"
@@ -223,8 +224,8 @@ def _ivy_jar() -> Path:
         for jar in sorted(Path(folder, "jars").glob("ivy-*.jar")):
             return jar
     raise FleetError(
-        "PySpark's jars/ivy-*.jar is not there: install pyspark, or set FLEET_KAFKA_LIBS to the "
-        "libs/ folder of a Kafka distribution"
+        f"PySpark's jars/ivy-*.jar is not there: {pip_line('worker')}, or set FLEET_KAFKA_LIBS to "
+        "the libs/ folder of a Kafka distribution"
     )
 
 

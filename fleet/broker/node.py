@@ -15,7 +15,7 @@ from typing import Final
 
 from fleet.broker.jars import Kafka
 from fleet.broker.node_config import HOST, NodeConfig, server_logging, server_properties
-from fleet.broker.secrets import Secrets
+from fleet.broker.secrets import SCRAM_ONLY, Logins, Secrets
 from fleet.errors import FleetError
 from fleet.system import class_sharing, processes
 from fleet.system.home import write_whole
@@ -33,13 +33,14 @@ def prepare(
     cluster_id: str,
     overrides: Mapping[str, str],
     secrets: Secrets | None = None,
+    logins: Logins = SCRAM_ONLY,
 ) -> None:
     """Write the node's configuration; format its storage where that was never done.
 
     With `secrets` the node is a secure one, and formatting makes the first two users.
     """
     node.home.mkdir(parents=True, exist_ok=True)
-    security = secrets.settings() if secrets else {}
+    security = secrets.settings(logins) if secrets else {}
     write_whole(node.properties, server_properties(node, nodes, overrides, security))
     write_whole(node.home / "log4j2.xml", server_logging())
     if (node.data / "meta.properties").exists():
@@ -66,14 +67,17 @@ def _format(kafka: Kafka, node: NodeConfig, arguments: Sequence[str]) -> None:
         raise FleetError(f"cannot format {node.data} for Kafka: {told[:800]}")
 
 
-def launch(kafka: Kafka, node: NodeConfig) -> ProcessId:
+def launch(kafka: Kafka, node: NodeConfig, logins: Logins = SCRAM_ONLY) -> ProcessId:
     """Start a prepared node; returns at once. `output.log` begins anew, the others go on."""
     node.output.unlink(missing_ok=True)
+    # Kafka fetches keys only from where its command line allows.
+    keys = "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls="
     argv = [
         str(kafka.java), "-Xmx512m", "-Xms128m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
         *class_sharing.options("kafka", kafka.java, kafka.libs),
         "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true", "-Duser.timezone=UTC",
         f"-Dlog4j2.configurationFile={node.home / 'log4j2.xml'}", f"-Dfleet.logs={node.home}",
+        *([f"{keys}{logins.jwks}"] if logins.jwks else []),
         "-cp", kafka.classpath, "kafka.Kafka", str(node.properties),
     ]  # fmt: skip
     return processes.spawn(argv, log=node.output, env=_environment(), cwd=node.home)

@@ -29,11 +29,18 @@ class NodeConfig:
     home: Path
     host: str = HOST
     """Where clients reach it; controllers only ever meet at 127.0.0.1."""
+    certificate_port: int | None = None
+    """Where clients log in by their certificate; None: nowhere."""
 
     @property
     def address(self) -> str:
         """host:port for clients."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def certificate_address(self) -> str:
+        """host:port for clients that log in by certificate; "" where none do."""
+        return f"{self.host}:{self.certificate_port}" if self.certificate_port else ""
 
     @property
     def data(self) -> Path:
@@ -97,11 +104,14 @@ def server_properties(
     check_overrides(given)
     copies = str(min(3, len(nodes)))
     in_sync = str(min(2, len(nodes)))
+    clients = f"BROKER://{node.address}"
+    if node.certificate_address:
+        clients += f",CERTIFICATE://{node.certificate_address}"
     settings: dict[str, str] = {
         "process.roles": "broker,controller",
         "node.id": str(node.id),
-        "listeners": f"BROKER://{node.address},CONTROLLER://{HOST}:{node.controller_port}",
-        "advertised.listeners": f"BROKER://{node.address}",
+        "listeners": f"{clients},CONTROLLER://{HOST}:{node.controller_port}",
+        "advertised.listeners": clients,
         "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "BROKER",
         "controller.listener.names": "CONTROLLER",

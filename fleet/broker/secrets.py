@@ -31,9 +31,54 @@ BROKER: Final = "broker"
 NODE: Final = "fleet-node"
 """The common name in the nodes' certificate."""
 MECHANISM: Final = "SCRAM-SHA-512"
+AUDIENCE: Final = "kafka"
+"""What a token's `aud` must name."""
 _LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 _DAYS: Final = "3650"
 _KEYTOOL_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logins:
+    """What clients of a secure broker may log in by beside SCRAM."""
+
+    jwks: str | None = None
+    """URL of the keys (RFC 7517) whose tokens for `kafka` log in by OAUTHBEARER, as their `sub`."""
+    client_ca: Path | None = None
+    """PEM of the authority whose certificates log in by mTLS, as their common name."""
+
+
+SCRAM_ONLY: Final = Logins()
+
+
+def _tokens(jwks: str | None) -> dict[str, str]:
+    if jwks is None:
+        return {}
+    here = "listener.name.broker.oauthbearer"
+    module = "org.apache.kafka.common.security.oauthbearer"
+    return {
+        "sasl.enabled.mechanisms": f"{MECHANISM},OAUTHBEARER",
+        f"{here}.sasl.jaas.config": f"{module}.OAuthBearerLoginModule required;",
+        f"{here}.sasl.server.callback.handler.class": (
+            f"{module}.OAuthBearerValidatorCallbackHandler"
+        ),
+        "sasl.oauthbearer.jwks.endpoint.url": jwks,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        # A connection ends with its token, or is logged in anew (KIP-368).
+        f"{here}.connections.max.reauth.ms": "3600000",
+    }
+
+
+def _certificates(client_ca: Path | None) -> dict[str, str]:
+    if client_ca is None:
+        return {}
+    here = "listener.name.certificate.ssl"
+    return {
+        f"{here}.client.auth": "required",
+        f"{here}.truststore.type": "PEM",
+        f"{here}.truststore.location": str(client_ca),
+        f"{here}.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +125,17 @@ class Secrets:
             tls=Tls(ca_file=str(self.ca)),
         )
 
-    def settings(self) -> dict[str, str]:
+    def settings(self, logins: Logins) -> dict[str, str]:
         """The part of server.properties that makes a node secure; refers to files for secrets."""
 
         def kept(key: str) -> str:
             return f"${{file:{self._server}:{key}}}"
 
         return {
-            "listener.security.protocol.map": "BROKER:SASL_SSL,CONTROLLER:SSL",
+            "listener.security.protocol.map": "BROKER:SASL_SSL,CONTROLLER:SSL,CERTIFICATE:SSL",
             "sasl.enabled.mechanisms": MECHANISM,
+            **_tokens(logins.jwks),
+            **_certificates(logins.client_ca),
             "sasl.mechanism.inter.broker.protocol": MECHANISM,
             "listener.name.broker.scram-sha-512.sasl.jaas.config": kept("broker.login"),
             "listener.name.controller.ssl.client.auth": "required",

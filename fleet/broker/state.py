@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet.broker.node_config import HOST, NodeConfig
+from fleet.broker.secrets import SCRAM_ONLY, Logins
 from fleet.system import processes
 from fleet.system.processes import ProcessId
 
@@ -17,6 +18,7 @@ class BrokerState:
     cluster_id: str
     nodes: tuple[NodeConfig, ...]
     secure: bool = False
+    logins: Logins = SCRAM_ONLY
     overrides: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[int, ProcessId] = field(default_factory=dict)
 
@@ -50,12 +52,15 @@ def as_json(state: BrokerState) -> dict[str, Any]:
         "host": state.host,
         "cluster_id": state.cluster_id,
         "secure": state.secure,
+        "jwks": state.logins.jwks,
+        "client_ca": None if state.logins.client_ca is None else str(state.logins.client_ca),
         "overrides": dict(state.overrides),
         "nodes": [
             {
                 "id": node.id,
                 "port": node.port,
                 "controller_port": node.controller_port,
+                "certificate_port": node.certificate_port,
                 "process": process.as_json() if (process := state.processes.get(node.id)) else None,
             }
             for node in state.nodes
@@ -72,6 +77,7 @@ def from_json(kept: Mapping[str, Any], folder: Path) -> BrokerState:
             controller_port=int(each["controller_port"]),
             home=folder / f"node-{int(each['id'])}",
             host=str(kept.get("host", HOST)),
+            certificate_port=each.get("certificate_port"),
         )
         for each in kept["nodes"]
     )
@@ -79,6 +85,10 @@ def from_json(kept: Mapping[str, Any], folder: Path) -> BrokerState:
         cluster_id=str(kept["cluster_id"]),
         nodes=nodes,
         secure=bool(kept.get("secure", False)),
+        logins=Logins(
+            jwks=kept.get("jwks"),
+            client_ca=Path(kept["client_ca"]) if kept.get("client_ca") else None,
+        ),
         overrides={str(key): str(value) for key, value in kept["overrides"].items()},
         processes={
             int(each["id"]): ProcessId.from_json(each["process"])

@@ -93,10 +93,30 @@ def print_change(console: Console, change: Change) -> None:
     for receipt in change.receipts:
         for sentence in receipt.sentences:
             console.print(f"  step {receipt.step + 1}: {_plain(sentence)}")
+    if change.traceback is not None:
+        print_traceback(console, change.traceback)
     colour = "green" if good(change) else "red"
     console.print(
         f"[bold]{_plain(change.group)}[/bold]: [{colour}]{_plain(outcome(change))}[/{colour}]"
     )
+
+
+def print_failed(console: Console, change: Change | None) -> None:
+    """That the same revision was tried before, and why it did not go well."""
+    if change is not None:
+        console.print(f"  [red]tried before[/red]: {_plain(outcome(change))}")
+        if change.traceback is not None:
+            print_traceback(console, change.traceback)
+
+
+def print_traceback(console: Console, traceback: str, *, lines: int = 60) -> None:
+    """What the job's own code said, indented; of a long one the end, where the error is."""
+    told = traceback.splitlines()
+    if len(told) > lines:
+        left_out = len(told) - lines
+        told = [f"… {left_out} lines left out: `fleet logs` has them …", *told[-lines:]]
+    for line in told:
+        console.print(f"    {_plain(line)}", soft_wrap=True)
 
 
 def outcome(change: Change) -> str:
@@ -179,6 +199,26 @@ def _price_answer(price: Price) -> dict[str, Any]:
     }
 
 
+def failed_before(change: Change | None, plan: Plan) -> Change | None:
+    """The group's last change, where it was to the plan's revision and did not go well."""
+    if change is None or change.plan.revision != plan.revision or not plan.steps:
+        return None
+    return change if change.state in {ChangeState.ROLLED_BACK, ChangeState.FAILED} else None
+
+
+def failed_answer(change: Change | None) -> dict[str, Any] | None:
+    """The contract's form of `failed_before`."""
+    if change is None:
+        return None
+    return {
+        "plan_id": change.plan.id,
+        "state": change.state.value,
+        "sentence": change.sentence,
+        "ended_at": change.ended_at,
+        "traceback": change.traceback,
+    }
+
+
 def change_answer(change: Change) -> dict[str, Any]:
     """A change in the contract's form: the plan that was performed is `plan`."""
     return {
@@ -192,6 +232,7 @@ def change_answer(change: Change) -> dict[str, Any]:
         "started_at": change.started_at,
         "ended_at": change.ended_at,
         "receipts": [receipt_answer(receipt) for receipt in change.receipts],
+        "traceback": change.traceback,
     }
 
 

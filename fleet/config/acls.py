@@ -52,6 +52,14 @@ _RECORDS: Final = (
         "rebalances as the coordinator recorded them",
         "no count of rebalances: receipts say unverified",
     ),
+    Acl(
+        "group",
+        _GROUP,
+        "DescribeConfigs",
+        "`protocol: consumer` only: sessions, which tell a leave from an expiry",
+        "both are told as departure",
+        only="consumer",
+    ),
 )
 _JOIN: Final = (
     Acl(

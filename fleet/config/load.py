@@ -11,15 +11,19 @@ where the fleet names another tag. A fleet without `worker:` has none, that is, 
 people's and only observed, unless the defaults' worker is complete (has an entrypoint).
 """
 
+import json
+import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from fleet.config.references import only_reference
-from fleet.config.spec import FleetSpec, GroupSpec
+from fleet.config.client_properties import ClientProperties, client_properties
+from fleet.config.references import LOGIN, only_reference
+from fleet.config.spec import FleetSpec, GroupSpec, Security
 from fleet.config.spec_problems import is_secret_key, nearest, never_inline, problems_of
 from fleet.config.yaml_tree import Problem, YamlNode, join, read_tree
 from fleet.errors import ConfigError
@@ -31,13 +35,17 @@ _TAGS = {
     "scaling": ("policy", "partitions"),
     "runtime": ("kind", "local"),
 }
-_TOP = ["cluster", "mode", "storm", "history", "exporter", "alerts", "defaults", "fleets"]
+_TOP = [*(key for key in FleetSpec.model_fields if key != "fleets"), "defaults", "fleets"]
 _PATHS = (
     ("tls", "ca_file"),
     ("tls", "cert_file"),
     ("tls", "key_file"),
+    ("tls", "key_password_file"),
     ("sasl", "username_file"),
     ("sasl", "password_file"),
+    ("sasl", "oidc", "client_id_file"),
+    ("sasl", "oidc", "client_secret_file"),
+    ("sasl", "oidc", "ca_file"),
 )
 
 
@@ -48,7 +56,42 @@ def load(path: Path, environ: Mapping[str, str]) -> FleetSpec:
     so that a Dagster run and a shell read the same. Raises ConfigError that lists every
     problem as `file:line: key: what is wrong, what is allowed`.
     """
-    text = _read(path)
+    return _loaded(_read(path), path, environ)
+
+
+class LoginFile(NamedTuple):
+    """What a file of its own says of a login."""
+
+    security: Security
+    bootstrap: str | None
+    left_out: tuple[str, ...]
+    """Keys that have nothing to do with it."""
+
+
+def load_security(
+    path: Path, environ: Mapping[str, str], variables: Mapping[str, str]
+) -> LoginFile:
+    """A login out of a file of its own. Raises ConfigError.
+
+    YAML (`.yaml`, `.yml`): the block under `security:`, with that key or without. Anything else is
+    a configuration of Kafka's Java clients or of librdkafka; `variables` as client_properties has.
+    """
+    text, held = _read(path), ClientProperties({}, None, ())
+    if path.suffix.lower() not in {".yaml", ".yml"}:
+        held = client_properties(text, file=str(path), variables=variables)
+        text = "security: " + json.dumps(held.security).replace("${", "$${")
+    elif variables:
+        raise ConfigError(f"--secret-env is for files of properties; {path} names its own")
+    above = 1
+    if not re.search(r"^security:", text, re.MULTILINE):
+        text, above = "security:\n" + textwrap.indent(text, "  "), 2
+    text = "cluster:\n" + textwrap.indent(text, "  ")
+    security = _loaded(text, path, environ, above=above).cluster.security
+    return LoginFile(security, held.bootstrap, held.left_out)
+
+
+def _loaded(text: str, path: Path, environ: Mapping[str, str], *, above: int = 0) -> FleetSpec:
+    """`above`: lines of the text that are not the file's."""
     root, problems = read_tree(text, environ)
     if (root is None or root.value is None) and not problems:
         raise ConfigError(
@@ -60,12 +103,12 @@ def load(path: Path, environ: Mapping[str, str]) -> FleetSpec:
             Problem(line=root.line, path="", text=f"is no mapping of {', '.join(_TOP)}")
         )
     if root is None or not isinstance(root.value, dict):
-        raise _error(path, problems)
+        raise _error(path, problems, above)
     _resolve_files(root, path.absolute().parent)
     merged = _merged(root, problems)
     spec = _judged(merged, problems)
     if spec is None or problems:
-        raise _error(path, problems)
+        raise _error(path, problems, above)
     return spec
 
 
@@ -85,8 +128,9 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _error(path: Path, problems: list[Problem]) -> ConfigError:
-    unique = sorted(set(problems), key=lambda p: (p.line, p.path, p.text))
+def _error(path: Path, problems: list[Problem], above: int) -> ConfigError:
+    own = {replace(each, line=max(1, each.line - above)) for each in problems}
+    unique = sorted(own, key=lambda p: (p.line, p.path, p.text))
     lines = [problem.render(str(path)) for problem in unique[:MAX_PROBLEMS]]
     if len(unique) > MAX_PROBLEMS:
         lines.append(f"and {len(unique) - MAX_PROBLEMS} more")
@@ -227,16 +271,17 @@ def _judged(root: YamlNode, problems: list[Problem]) -> FleetSpec | None:
 
 
 def _refer(root: YamlNode) -> None:
-    """`password: ${NAME}` is another way to write `password_env: NAME`; username likewise."""
-    sasl, rest = root.at(("cluster", "security", "sasl"))
-    if rest or not isinstance(sasl.value, dict):
-        return
-    for part in ("username", "password"):
-        node = sasl.value.get(part)
+    """`password: ${NAME}` is another way to write `password_env: NAME`; so with all of LOGIN."""
+    for path in LOGIN:
+        *steps, part = path.split(".")
+        owner, rest = root.at(tuple(steps))
+        if rest or not isinstance(owner.value, dict):
+            continue
+        node = owner.value.get(part)
         name = only_reference(node.value) if node and isinstance(node.value, str) else None
-        if node is not None and name is not None and f"{part}_env" not in sasl.value:
-            del sasl.value[part]
-            sasl.value[f"{part}_env"] = replace(node, value=name)
+        if node is not None and name is not None and f"{part}_env" not in owner.value:
+            del owner.value[part]
+            owner.value[f"{part}_env"] = replace(node, value=name)
 
 
 def _inline_secrets(root: YamlNode) -> list[Problem]:

@@ -14,12 +14,19 @@ from fleet.errors import ConfigError
 
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}|\$\{")
 _LATE: Final = re.compile(r"(?:defaults|fleets\[\d+\])\.worker\.env\.")
-_LOGIN: Final = frozenset({"cluster.security.sasl.username", "cluster.security.sasl.password"})
+LOGIN: Final = frozenset(
+    f"cluster.security.{part}"
+    for part in (
+        *("sasl.username", "sasl.password"),
+        *("sasl.oidc.client_id", "sasl.oidc.client_secret", "tls.key_password"),
+    )
+)
+"""Where `${NAME}` stays a reference: written so, it is the key with `_env`."""
 
 
 def looked_up_late(path: str, text: str) -> bool:
     """Whether the references of a text at this path of fleet.yaml are kept as written."""
-    if path in _LOGIN:
+    if path in LOGIN:
         return only_reference(text) is not None
     return _LATE.match(path) is not None
 

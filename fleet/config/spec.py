@@ -13,19 +13,36 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fleet.config.spec_cluster import ClusterSpec, Sasl, Security, Strict, Tls
+from fleet.config.spec_cluster import (
+    ClusterSpec,
+    Oidc,
+    Sasl,
+    Security,
+    Strict,
+    Tls,
+    TokenProvider,
+)
 from fleet.config.spec_runtime import KubernetesRuntimeSpec, LocalRuntimeSpec, RuntimeSpec
-from fleet.config.spec_values import Duration, Pattern, SparkPlace, seconds
+from fleet.config.spec_values import Duration, SparkPlace, seconds
+from fleet.config.spec_watching import Alerts, DagsterSpec, ExporterSpec, History, Selection, UiSpec
 
 __all__ = [
+    "Alerts",
     "ClusterSpec",
+    "DagsterSpec",
+    "ExporterSpec",
+    "History",
     "KubernetesRuntimeSpec",
     "LocalRuntimeSpec",
+    "Oidc",
     "RuntimeSpec",
     "Sasl",
     "Security",
+    "Selection",
     "Strict",
     "Tls",
+    "TokenProvider",
+    "UiSpec",
     "seconds",
 ]  # said here for everybody else
 
@@ -62,9 +79,13 @@ class BatchSpec(Strict):
     """Bounds of one batch [8]: records inline, records by ranges, waiting, running."""
 
     inline: Annotated[int, Field(ge=1, le=500_000)] = 50_000
+    """Most records of a batch that the member reads itself."""
     ranges: Annotated[int, Field(ge=1, le=10_000_000)] = 1_000_000
+    """Most records of a batch whose offset ranges Spark's tasks read."""
     max_wait: Annotated[Duration, Field(ge=0.0, le=60.0)] = 0.2
+    """How long records are collected before a batch begins."""
     max_seconds: Annotated[Duration, Field(ge=0.1, le=3600.0)] = 10.0
+    """How long a batch should take: the next one is made smaller where it took longer."""
 
 
 class _WorkerBase(Strict):
@@ -76,16 +97,21 @@ class _WorkerBase(Strict):
     """Environment of the worker; part of the revision as written. `${NAME}` is looked up by the
     worker in its own environment, so that no secret is frozen into a revision."""
     membership: Literal["static", "dynamic"] = "static"
+    """static: each slot has a group.instance.id, and a roll costs no rebalance."""
     batch: BatchSpec = BatchSpec()
+    """Bounds of one batch."""
     reading: Literal["auto", "inline", "ranges"] = "auto"
     """How records reach Spark [8]: auto names ranges from three times batch.inline on."""
     max_poll_interval: Annotated[Duration, Field(ge=10.0, le=86400.0)] = 300.0
+    """max.poll.interval.ms, the rebalance timeout of a classic group."""
     batch_timeout: Annotated[Duration, Field(ge=1.0, le=86400.0)] | None = None
     """Seconds one batch may take; default max_poll_interval - drain_timeout."""
     entrypoint_patience: Annotated[Duration, Field(ge=1.0, le=86400.0)] = 600.0
     """Seconds that the entrypoint may fail for all it is given before its worker ends [43]."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    """isolation.level of the reader."""
     on_truncated: Literal["stop", "skip"] = "stop"
+    """What to do where records are gone before they were read; the loss is named either way."""
     metadata_refresh: Annotated[Duration, Field(ge=1.0, le=300.0)] = 30.0
     """How soon new partitions, new topics of a pattern and topics made again are seen."""
     dead_letter_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")] | None = None
@@ -93,6 +119,12 @@ class _WorkerBase(Strict):
     start_from: Literal["earliest", "latest"] = "earliest"
     """Where a topic begins that the group never committed; partitions added later: earliest."""
     spark: SparkPlace = "shared"
+    """shared (the Connect server of this home or namespace), sc://host:port, or local[n]."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """From which level on the worker's log has what the job and its libraries log."""
+    spark_ui: bool = False
+    """Spark's own web UI on this machine, its address in `fleet status GROUP`; without a login.
+    The shared server takes it up when it starts next; of `sc://` it is that cluster's business."""
     http: str = "127.0.0.1:0"
     """Address of health, readiness and metrics; port 0 = a free one."""
 
@@ -101,23 +133,31 @@ class ClassicWorker(_WorkerBase):
     """A member of the classic protocol (JoinGroup/SyncGroup)."""
 
     protocol: Literal["classic"] = "classic"
+    """The rebalance protocol: JoinGroup and SyncGroup."""
     assignor: Literal["range", "cooperative-sticky"] = "cooperative-sticky"
+    """partition.assignment.strategy."""
     session_timeout: Annotated[Duration, Field(ge=6.0, le=1800.0)] = 180.0
+    """session.timeout.ms: after it a silent member is removed."""
     heartbeat_interval: Annotated[Duration, Field(ge=0.5, le=60.0)] = 3.0
+    """heartbeat.interval.ms; at most a third of session_timeout."""
 
 
 class ConsumerWorker(_WorkerBase):
     """A KIP-848 member; the group's own config rules its session."""
 
     protocol: Literal["consumer"]
+    """KIP-848: the coordinator assigns."""
 
 
 class Replicas(Strict):
     """Bounds of the number of slots, and warm workers beside them."""
 
     min: Annotated[int, Field(ge=0, le=10_000)] = 1
+    """Fewest slots."""
     max: Annotated[int, Field(ge=1, le=10_000)] = 12
+    """Most slots; partitions bound them too."""
     standby: Annotated[int, Field(ge=0, le=100)] = 1
+    """Warm workers without a slot."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Replicas":
@@ -139,31 +179,40 @@ class FixedScaling(_ScalingBase):
     """Always this many."""
 
     policy: Literal["fixed"]
+    """Always the same number."""
     workers: Annotated[int, Field(ge=0, le=10_000)]
+    """How many."""
 
 
 class PartitionsScaling(_ScalingBase):
     """In proportion to partitions."""
 
     policy: Literal["partitions"] = "partitions"
+    """In proportion to partitions."""
     per_worker: Annotated[int, Field(ge=1, le=100_000)] = 4
+    """Partitions for each worker."""
 
 
 class LagScaling(_ScalingBase):
     """One worker per so many waiting records."""
 
     policy: Literal["lag"]
+    """By the records that wait."""
     records_per_worker: Annotated[int, Field(ge=1)] = 10_000
+    """Waiting records for each worker."""
 
 
 class Rollout(Strict):
     """How new code replaces old."""
 
     max_parallel: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Slots that are handed over at the same time, after the canary."""
     drain_timeout: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 30.0
+    """How long a worker may take to finish its batch, commit and close."""
     bake: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 30.0
     """The canary passes after this long without data and without error."""
     canary_batches: Annotated[int, Field(ge=1, le=1000)] = 3
+    """The canary passes after this many committed batches."""
     warm_timeout: Annotated[Duration, Field(ge=5.0, le=3600.0)] = 120.0
     """How long new standbys may take to become warm."""
 
@@ -172,72 +221,22 @@ class StormSpec(Strict):
     """More rebalances, or more moved partitions, than this in the window is a storm."""
 
     rebalances: Annotated[int, Field(ge=1, le=100_000)] = 5
+    """Rebalances that a window may hold."""
     window: Annotated[Duration, Field(ge=10.0, le=604_800.0)] = 600.0
+    """How long a window is."""
     moved: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Partitions that may change their owner in the window; None = not limited."""
     calm: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
     """A storm ends once the window has held at most half of the budget for this long."""
 
 
-class Selection(Strict):
-    """Which groups: those that match a pattern of `allow` and none of `deny` (whole id)."""
-
-    allow: tuple[Pattern, ...] = (".*",)
-    deny: tuple[Pattern, ...] = ()
-
-    def takes(self, group: str) -> bool:
-        """Whether a group is one of them."""
-        if any(re.fullmatch(pattern, group) for pattern in self.deny):
-            return False
-        return any(re.fullmatch(pattern, group) for pattern in self.allow)
-
-
-class History(Strict):
-    """Where the history of every group is kept, and for how long."""
-
-    path: str | None = None
-    """Any path that Spark writes; None: `history` in FLEET_HOME."""
-    retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
-    every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0
-    """Between two batches of `fleet history tail`."""
-    spark: SparkPlace = "shared"
-    """What reads the log: the home's server, which needs Java here, or Spark elsewhere."""
-    batch_timeout: Annotated[Duration, Field(ge=10.0, le=86_400.0)] = 900.0
-    """Seconds that Spark may take for one batch; then it is interrupted, and nothing is lost."""
-    interval: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 10.0
-    """Commits of a partition within this time are one row with their number; 0: each its own."""
-    groups: Selection = Selection()
-
-
-class ExporterSpec(Strict):
-    """Prometheus metrics of every group."""
-
-    listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9308"
-    every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 15.0
-    """Between two looks at the cluster."""
-    partitions: bool = False
-    """Lag per partition too: as many series as partitions times groups."""
-    groups: Selection = Selection()
-
-
-class Alerts(Strict):
-    """When Prometheus shall call somebody (`fleet alerts rules`)."""
-
-    lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] = 600.0
-    """How old the oldest waiting record of a group may be that sets no max_lag."""
-    stuck: Annotated[Duration, Field(ge=5.0, le=86_400.0)] = 600.0
-    """For so long a group may be unsettled, or let records wait without one commit."""
-    keep: Annotated[Duration, Field(ge=0.0, le=86_400.0)] = 120.0
-    """An alert lasts for so long after its cause is gone, so that a gap ends nothing."""
-    runbooks: str = "docs/runbooks"
-    """Where the runbooks are: a URL or a folder, without the name of a runbook."""
-
-
 class CreateTopic(Strict):
     """Create the group's topics where they are missing."""
 
     partitions: Annotated[int, Field(ge=1, le=100_000)] = 12
+    """Of a topic that is created."""
     replication: Annotated[int, Field(ge=1, le=10)] = 1
+    """Replication factor of a topic that is created."""
 
 
 Topic = Annotated[str, BeforeValidator(topic_entry)]
@@ -249,21 +248,31 @@ class GroupSpec(Strict):
     """One fleet: a consumer group and what shall hold it up."""
 
     group: Annotated[str, Field(min_length=1, max_length=249)]
+    """group.id."""
     mode: Literal["observe", "plan", "act"] | None = None
     """Overrides the file's mode for this group."""
     owner: str = ""
+    """The team that is called; a label of metrics and alerts."""
     labels: dict[str, str] = Field(default_factory=dict)
+    """Names and values for `--select`, metrics and Dagster."""
     topics: Annotated[tuple[Topic, ...], Field(min_length=1)]
+    """Names, or regular expressions that start with ^."""
     create: CreateTopic | None = None
+    """Create topics that are missing; absent: they are waited for."""
     worker: Worker | None = None
     """Absent = other people's consumers: observed only."""
     replicas: Replicas = Replicas()
+    """Bounds of the number of slots, and warm workers beside them."""
     scaling: Scaling = PartitionsScaling()
+    """How many slots are wanted."""
     rollout: Rollout = Rollout()
+    """How new code replaces old."""
     storm: StormSpec = StormSpec()
+    """What is a storm of this group."""
     max_lag: Annotated[Duration, Field(ge=1.0, le=2_592_000.0)] | None = None
     """How old its oldest waiting record may be; None: alerts.lag."""
     runtime: RuntimeSpec = LocalRuntimeSpec()
+    """Where its workers run; the same place for all fleets of a file."""
 
     @property
     def is_changeable(self) -> bool:
@@ -329,14 +338,23 @@ class FleetSpec(Strict):
     """The whole file: one cluster and its fleets."""
 
     cluster: ClusterSpec = ClusterSpec()
+    """The Kafka cluster."""
     mode: Literal["observe", "plan", "act"] | None = None
     """None: plan, but act for the embedded cluster."""
     storm: StormSpec = StormSpec()
     """Of groups that declare none, and of those that no fleet declares."""
     history: History = History()
+    """Where every group's past is recorded."""
     exporter: ExporterSpec = ExporterSpec()
+    """Prometheus metrics."""
+    ui: UiSpec = UiSpec()
+    """The page of `fleet ui`."""
     alerts: Alerts = Alerts()
+    """When somebody is called."""
+    dagster: DagsterSpec = DagsterSpec()
+    """What Dagster does by itself."""
     fleets: tuple[GroupSpec, ...] = ()
+    """One entry for each consumer group."""
 
     @model_validator(mode="after")
     def _one_fleet_per_group(self) -> "FleetSpec":

@@ -1,49 +1,67 @@
 """Asset keys, tags and check names, each spelled once.
 
-Problem: a group id may hold any character, an asset key may not (`/` and `:` do not load),
-and `orders.v1`, `orders-v1` and `orders_v1` would share one op name. Choice: every part that
-comes from Kafka goes through `slug` (a readable part and a hash); the raw id is metadata.
+Problem: a group id may hold any character, an asset key and a partition may not, and people look
+for `orders.v1` under that name. Choice: a group, topic or pattern is called in Dagster as in Kafka
+wherever that is allowed (`fleet.decide.slugs.plain_name`), else by a readable part and a hash; the
+raw id is metadata. The cluster is the first part of every key, so that several clusters share one
+Dagster. What is done for groups is two assets with a partition each for all groups, so that a
+run's partition says whom it may change.
 """
 
 import re
+from collections.abc import Collection
 
 from dagster import AssetKey, DagsterRun
 
-from fleet.config.spec import GroupSpec
-from fleet.decide.slugs import slug
+from fleet.config.spec import FleetSpec, GroupSpec
+from fleet.decide.slugs import plain_name
 
 LAG = "lag"
 STORM = "storm"
 RECEIPT = "receipt"
 
-GROUP_TAG = "fleet/group"
-"""Run tag: slug of the group whose membership the run may change."""
+CHANGE_JOB = "change_group"
+PARTITION_TAG = "dagster/partition"
+"""Dagster's own run tag: the group whose membership the run may change, by its name here."""
 AIM_TAG = "fleet/aim"
 """Run tag: what the run is after (slots and revision); failures are counted by it."""
 PLAN_TAG = "fleet/plan"
+MODE_TAG = "fleet/mode"
+"""Asset tag: observe, plan or act."""
 MAX_RUNTIME_TAG = "dagster/max_runtime"
+_ROLLOUT = "rollout"
 
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
+def name_of(group: str) -> str:
+    """What a group is called in keys and partitions."""
+    return plain_name(group)
+
+
+def managed(spec: FleetSpec) -> dict[str, GroupSpec]:
+    """The groups that have workers of ours, by their names here: what a run may change."""
+    return {name_of(fleet.group): fleet for fleet in spec.fleets if fleet.worker is not None}
+
+
 def topic_key(cluster: str, topic: str) -> AssetKey:
     """External asset of a topic (or of a `^pattern` of topics)."""
-    return AssetKey([cluster, "topics", slug(cluster, topic)])
+    return AssetKey([cluster, "topics", plain_name(topic)])
 
 
 def group_key(cluster: str, group: str) -> AssetKey:
     """External asset of a declared group."""
-    return AssetKey([cluster, "groups", slug(cluster, group)])
+    return AssetKey([cluster, "groups", name_of(group)])
 
 
-def plan_key(cluster: str, group: str) -> AssetKey:
-    """Asset of a group's last plan."""
-    return AssetKey([cluster, "plan", slug(cluster, group)])
+def plan_key(cluster: str) -> AssetKey:
+    """Asset of the groups' last plans, a partition each."""
+    return AssetKey([cluster, "plan"])
 
 
-def rollout_key(cluster: str, group: str) -> AssetKey:
-    """Asset of a group's last change, with its receipt."""
-    return AssetKey([cluster, "rollout", slug(cluster, group)])
+def rollout_key(cluster: str) -> AssetKey:
+    """Asset of the groups' last changes, a partition each."""
+    return AssetKey([cluster, _ROLLOUT])
 
 
 def discovered_key(cluster: str) -> AssetKey:
@@ -73,9 +91,12 @@ def owners(spec: GroupSpec) -> list[str]:
     return [spec.owner if _EMAIL.fullmatch(spec.owner) else f"team:{spec.owner}"]
 
 
-def groups_of_run(run: DagsterRun) -> set[str]:
-    """Slugs of the groups that a run may change: by its tag, else by the rollouts it selects."""
-    tagged = run.tags.get(GROUP_TAG)
-    if tagged:
-        return {tagged}
-    return {key.path[2] for key in run.asset_selection or () if key.path[1:2] == ["rollout"]}
+def group_of_run(run: DagsterRun) -> str | None:
+    """Name of the group that a run may change: its partition, where it carries plans out."""
+    chosen = run.asset_selection
+    acts = run.job_name == CHANGE_JOB if chosen is None else _carries_out(chosen)
+    return run.tags.get(PARTITION_TAG) if acts else None
+
+
+def _carries_out(chosen: Collection[AssetKey]) -> bool:
+    return any(len(key.path) == 2 and key.path[1] == _ROLLOUT for key in chosen)

@@ -154,6 +154,17 @@ def change_metadata(change: Change) -> dict[str, Any]:
         "actor": change.actor,
         "group": change.group,
     }
+    if change.traceback:
+        shown["traceback"] = MetadataValue.md(f"```\n{change.traceback}\n```")
     if pauses:
         shown["longest pause (s)"] = max(pauses)
     return shown
+
+
+def failure_metadata(change: Change) -> dict[str, Any]:
+    """Why a change did not end well, with the worker's error, line by line as it was kept."""
+    sentences_of = (s for r in change.receipts for s in r.sentences)
+    said = [change.sentence, *sentences_of, change.traceback or ""]
+    lines = [text for n, text in enumerate(said) if text and not any(text in s for s in said[:n])]
+    fence = "````"  # three may stand in a traceback's source lines
+    return {"error": MetadataValue.md("\n".join([f"{fence}text", *lines, fence]))}

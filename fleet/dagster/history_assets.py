@@ -7,7 +7,8 @@ says. The run reports rows of every table, what it found, and a plot of rebalanc
 `fleet history tail` is writing already the run only reports. Cost: a process start (1 s), and 7 s
 where the home's Spark server does not run.
 
-The schedule is off until somebody turns it on: where a tail runs, it is not needed.
+The schedule is off until somebody turns it on, or fleet.yaml names it (`dagster.schedules`): where
+a tail runs, it is not needed.
 """
 
 import sys
@@ -34,6 +35,7 @@ from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.resources import FleetResource
 
+RECORD: Final = "record_history"
 CRON: Final = "*/10 * * * *"
 MAX_SECONDS: Final = 3600
 _STOP_SECONDS: Final = 30.0
@@ -93,7 +95,7 @@ def history_job(spec: FleetSpec) -> UnresolvedAssetJobDefinition:
     """One run for all tables."""
     keys = [asset_keys.history_key(spec.cluster.name, table) for table in TABLES]
     return define_asset_job(
-        "record_history",
+        RECORD,
         selection=AssetSelection.assets(*keys),
         executor_def=in_process_executor,
         tags={asset_keys.MAX_RUNTIME_TAG: str(MAX_SECONDS)},
@@ -101,12 +103,13 @@ def history_job(spec: FleetSpec) -> UnresolvedAssetJobDefinition:
     )
 
 
-def history_schedule(job: UnresolvedAssetJobDefinition) -> ScheduleDefinition:
-    """Every ten minutes, once somebody turns it on."""
+def history_schedule(spec: FleetSpec, job: UnresolvedAssetJobDefinition) -> ScheduleDefinition:
+    """Every ten minutes, once somebody turns it on, or where fleet.yaml says so."""
+    runs = RECORD in spec.dagster.schedules
     return ScheduleDefinition(
-        name="record_history",
+        name=RECORD,
         job=job,
         cron_schedule=CRON,
-        default_status=DefaultScheduleStatus.STOPPED,
+        default_status=DefaultScheduleStatus.RUNNING if runs else DefaultScheduleStatus.STOPPED,
         description="Records the history; not needed where `fleet history tail` runs.",
     )

@@ -18,7 +18,12 @@ from dagster import (
 )
 
 from fleet.config.spec import GroupSpec, LagScaling
-from fleet.dagster.change_metadata import change_metadata, change_sentence, sentences
+from fleet.dagster.change_metadata import (
+    change_metadata,
+    change_sentence,
+    failure_metadata,
+    sentences,
+)
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, Level
 from fleet.model import GroupSnapshot, LagCase, Verdict
@@ -26,6 +31,7 @@ from fleet.slots import Change, ChangeState
 
 WARN = AssetCheckSeverity.WARN
 ERROR = AssetCheckSeverity.ERROR
+_ENDED_BADLY = (ChangeState.FAILED, ChangeState.ROLLED_BACK)
 _OVER = "over the limit"
 _LOST = {LagCase.BELOW_START, LagCase.BEYOND_END, LagCase.TOPIC_DELETED}
 
@@ -154,8 +160,8 @@ def storm_judgement(fleet: GroupSpec, recorded: int | None, storm: Storm | None)
 
 
 def receipt_judgement(change: Change | None) -> Judgement:
-    """Every step of the last change cost what its plan said."""
-    if change is None or not change.receipts:
+    """The last change ended well, and every step of it cost what its plan said."""
+    if change is None or (not change.receipts and change.state not in _ENDED_BADLY):
         said = "No step was taken, so there is nothing to compare."
         return Judgement(passed=True, severity=WARN, sentence=said)
     sentence = change_sentence(change)
@@ -167,10 +173,12 @@ def receipt_judgement(change: Change | None) -> Judgement:
     }
     causes = [s for r in change.receipts for s in r.sentences]
     numbers["notes"] = MetadataValue.md("\n".join(f"- {cause}" for cause in causes) or "none")
-    if Verdict.DIFFERS in found:
-        return Judgement(passed=False, sentence=sentence, metadata=numbers)
     if change.state not in (ChangeState.DONE, ChangeState.RUNNING):
         said = sentences(f"{change.group}: {change.state.value}", sentence)
-        return Judgement(passed=False, severity=WARN, sentence=said, metadata=numbers)
+        numbers |= failure_metadata(change)
+        severity = ERROR if change.state in _ENDED_BADLY else WARN  # a person aborts
+        return Judgement(passed=False, severity=severity, sentence=said, metadata=numbers)
+    if Verdict.DIFFERS in found:
+        return Judgement(passed=False, sentence=sentence, metadata=numbers)
     severity = WARN if Verdict.UNVERIFIED in found else ERROR
     return Judgement(passed=True, severity=severity, sentence=sentence, metadata=numbers)

@@ -3,14 +3,14 @@
 Problem: a run costs ten seconds to start, so a run per group and minute is out of the
 question; a plan costs milliseconds. Choice: the tick itself plans all groups in mode `act`
 from one snapshot and asks for a run only where a plan has steps and no refusals. The schedule
-starts by itself only where a group is in mode `act`: nothing acts unless fleet.yaml says so.
+is off until somebody turns it on, or fleet.yaml names it (`dagster.schedules`).
 
 A run key is the plan's id [35]. Dagster drops a repeated key of a schedule only within one
 tick, so the tick also leaves out groups whose run is not over, and groups whose last runs
 after the same aim failed: those wait 5, 10, 20, ... 60 minutes, or for a changed aim.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,6 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.resources import FleetResource
-from fleet.decide.slugs import slug
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.model import Plan, Step, StepKind
@@ -40,6 +39,7 @@ from fleet.text import duration, plural
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
 
+RECONCILE = "reconcile"
 TICK_DEADLINE = 40.0
 """Seconds; Dagster ends a tick after 60."""
 START_SECONDS = 120.0
@@ -100,16 +100,13 @@ class Said:
 
 
 def request_for(plan: Plan, fleet: GroupSpec, *, resume: bool = False) -> RunRequest:
-    """A run of the group's plan and rollout."""
-    cluster, group = plan.cluster, plan.group
-    rollout = asset_keys.rollout_key(cluster, group)
-    op = rollout.to_python_identifier()
+    """A run of the job, with the group as its partition."""
+    op = asset_keys.rollout_key(plan.cluster).to_python_identifier()
     return RunRequest(
         run_key=f"{plan.id}-resume" if resume else plan.id,
-        asset_selection=[asset_keys.plan_key(cluster, group), rollout],
+        partition_key=asset_keys.name_of(plan.group),
         run_config={"ops": {op: {"config": {"resume": True}}}} if resume else {},
         tags={
-            asset_keys.GROUP_TAG: slug(cluster, group),
             asset_keys.AIM_TAG: "resume" if resume else aim_of(plan),
             asset_keys.PLAN_TAG: plan.id,
             asset_keys.MAX_RUNTIME_TAG: str(max_runtime(plan, fleet)),
@@ -129,8 +126,7 @@ class Tick:
     def reconcile(self, fleet: GroupSpec) -> Said:
         """Ask for a run of this group, or say why not."""
         group = fleet.group
-        tag = slug(self._cycle.spec.cluster.name, group)
-        if tag in self._busy:
+        if asset_keys.name_of(group) in self._busy:
             return Said(group=group, sentence="a run of it is not over")
         change = self._cycle.store.change(group)
         if change is not None and change.state is ChangeState.RUNNING:
@@ -147,7 +143,7 @@ class Tick:
         return self._unless_waiting(group, request_for(plan, fleet), said)
 
     def _unless_waiting(self, group: str, request: RunRequest, sentence: str) -> Said:
-        failures, last = failures_of(self._instance, request.tags)
+        failures, last = failures_of(self._instance, request)
         wait, waited = wait_after(failures), self._cycle.clock.now() - last
         left = wait - waited
         if 0 <= waited < wait:  # of a run that ends in the future nothing is known: time was set
@@ -157,16 +153,17 @@ class Tick:
 
 
 def busy_groups(instance: DagsterInstance) -> set[str]:
-    """Slugs of groups that have a run which is not over, however it was started."""
-    found: set[str] = set()
-    for record in instance.get_run_records(RunsFilter(statuses=UNFINISHED), limit=1000):
-        found |= asset_keys.groups_of_run(record.dagster_run)
-    return found
+    """Names of groups that have a run which is not over, however it was started."""
+    records = instance.get_run_records(RunsFilter(statuses=UNFINISHED), limit=1000)
+    return {name for r in records if (name := asset_keys.group_of_run(r.dagster_run)) is not None}
 
 
-def failures_of(instance: DagsterInstance, tags: Mapping[str, str]) -> tuple[int, float]:
+def failures_of(instance: DagsterInstance, request: RunRequest) -> tuple[int, float]:
     """How many of the latest runs with this group and aim failed in a row, and the last's end."""
-    same = {key: tags[key] for key in (asset_keys.GROUP_TAG, asset_keys.AIM_TAG)}
+    same: dict[str, str | list[str]] = {
+        asset_keys.PARTITION_TAG: str(request.partition_key),
+        asset_keys.AIM_TAG: request.tags[asset_keys.AIM_TAG],
+    }
     count, last = 0, 0.0
     for record in instance.get_run_records(RunsFilter(tags=same), limit=10):
         if record.dagster_run.status is not DagsterRunStatus.FAILURE:
@@ -227,13 +224,14 @@ def rotated(acting: Sequence[GroupSpec], context: ScheduleEvaluationContext) -> 
 
 
 def reconcile_schedule(spec: FleetSpec, job: UnresolvedAssetJobDefinition) -> ScheduleDefinition:
-    """The schedule; running by itself only where fleet.yaml lets some group act."""
-    acts = any(spec.mode_of(fleet) == "act" for fleet in spec.fleets)
+    """The schedule; running by itself only where fleet.yaml says so."""
+    runs = RECONCILE in spec.dagster.schedules
 
     @schedule(
+        name=RECONCILE,
         job=job,
         cron_schedule="* * * * *",
-        default_status=DefaultScheduleStatus.RUNNING if acts else DefaultScheduleStatus.STOPPED,
+        default_status=DefaultScheduleStatus.RUNNING if runs else DefaultScheduleStatus.STOPPED,
         description=(
             "Plans every group in mode act once a minute, asks for a run where a plan has steps."
         ),

@@ -10,11 +10,9 @@ plan. Cost: a range as wide as the step, because their protocol decides.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from hashlib import sha256
 
 from fleet.config.spec import GroupSpec
-from fleet.decide.slugs import slug
+from fleet.decide.plan_ids import plan_id
 from fleet.model import GroupSnapshot, Member, Plan, Price, Step, StepKind
 from fleet.text import plural
 
@@ -61,10 +59,9 @@ def make_adopted_plan(
         be = "is" if aim == 1 else "are"
         pods = plural(aim, "pod")
         notes.insert(0, f"nothing to do: {pods} of Deployment {adopted.name} {be} wanted and there")
-    at = datetime.fromtimestamp(now, tz=UTC).strftime("%Y%m%dT%H%M%S")
-    digest = sha256(f"{spec.group}\0{aim}\0{snapshot_at!r}".encode()).hexdigest()[:6]
+    seen = (adopted.name, adopted.replicas, None if group is None else group.state.value)
     return Plan(
-        id=f"{slug(cluster, spec.group)}-{at}-{digest}",
+        id=plan_id(cluster, spec.group, now=now, seen=seen, wanted=aim, steps=steps),
         cluster=cluster,
         group=spec.group,
         created_at=now,

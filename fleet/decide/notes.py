@@ -96,11 +96,8 @@ def why_nothing(world: GroupWorld, wanted: int) -> tuple[str, ...]:
     """Why a plan has no steps."""
     if world.spec.worker is None:
         return ()
-    missing = missing_topics(world.topics, world.spec)
-    if missing and world.spec.create is None:
-        names = ", ".join(missing)
-        lift = "create it, or write create: {partitions: 12} under the fleet"
-        return (f"nothing to do: {names} does not exist; {lift}",)
+    if missing_topics(world.topics, world.spec) and world.spec.create is None:
+        return ()  # which is a refusal
     nothing = unmatched(world.topics, world.spec)
     if nothing:
         return (f"nothing to do: no topic matches {' or '.join(nothing)} yet; it is waited for",)

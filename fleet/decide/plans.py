@@ -8,16 +8,14 @@ topics rolls, and then one rebalance gives the new topics out: that of an OPEN o
 comes anyway, else a REJOIN of its own. A plan only states; refusals say why it must wait.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from fleet.config.settings import membership_part
 from fleet.decide.notes import capped, promises, why_nothing
+from fleet.decide.plan_ids import plan_id
 from fleet.decide.prices import Pricing
-from fleet.decide.refusals import refusals
-from fleet.decide.slugs import slug
+from fleet.decide.refusals import missing_topic, refusals
 from fleet.decide.world import GroupWorld
 from fleet.model import Plan, Step, StepKind
 from fleet.slots import ChangeState, WorkerProcess
@@ -85,7 +83,6 @@ def make_drain_plan(
         wanted=left,
         now=now,
         notes=(*notes, *promises(world, steps, left)),
-        drained=leaving,
     )
 
 
@@ -97,12 +94,21 @@ def _plan(
     now: float,
     notes: tuple[str, ...],
     forced: bool = False,
-    drained: tuple[int, ...] = (),
 ) -> Plan:
-    """An empty plan has no refusals: there is nothing to hold up."""
-    against = refusals(world, now, steps=steps, forced=forced) if steps else ()
+    """An empty plan has nothing to hold up; only that a topic is missing is said all the same."""
+    missing = missing_topic(world) if world.spec.worker is not None else ""
+    against: tuple[str, ...] = (missing,) if missing else ()
+    if steps:
+        against = refusals(world, now, steps=steps, forced=forced)
     return Plan(
-        id=plan_id(world, wanted=wanted, now=now, drained=drained),
+        id=plan_id(
+            world.cluster,
+            world.spec.group,
+            now=now,
+            seen=seen_in(world),
+            wanted=wanted,
+            steps=steps,
+        ),
         cluster=world.cluster,
         group=world.spec.group,
         created_at=now,
@@ -115,14 +121,22 @@ def _plan(
     )
 
 
-def plan_id(world: GroupWorld, *, wanted: int, now: float, drained: tuple[int, ...] = ()) -> str:
-    """Names the wanted state and the snapshot it was decided on, so that A→B→A are three [35]."""
-    at = datetime.fromtimestamp(now, tz=UTC).strftime("%Y%m%dT%H%M%S")
-    text = f"{world.spec.group}\0{wanted}\0{world.revision}\0{world.snapshot_at!r}"
-    if drained:
-        text += f"\0{numbers_of(drained)}"
-    digest = hashlib.sha256(text.encode()).hexdigest()[:6]
-    return f"{slug(world.cluster, world.spec.group)}-{at}-{digest}"
+def seen_in(world: GroupWorld) -> tuple[object, ...]:
+    """What a plan is decided on, as far as another of it makes another plan.
+
+    Not who holds a slot, how much waits or how old the look is: a takeover between two looks, or
+    one more record, takes nothing from what a person has approved.
+    """
+    group, gate = world.group, world.gate
+    return (
+        world.revision,
+        sorted((s.number, s.revision or "", s.holder is None) for s in world.slots),
+        [sorted(each) for each in (gate.open, gate.leaving, gate.quarantined)],
+        sorted(m.instance_id or "" for m in world.members()),
+        group.state.value if group is not None else None,
+        sorted(world.topics.items()),
+        sorted(str(mark.tp) for mark in world.quarantines),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,6 +193,12 @@ def _no_topic(world: GroupWorld, kinds: set[StepKind]) -> str:
             f"no topic matches {' or '.join(nothing)} of {world.spec.group} yet, and a member that "
             "subscribes to nothing does not join; the next plan after one is created goes on"
         )
+    return missing_topic(world)
+
+
+def missing_topic(world: GroupWorld) -> str:
+    """Which topics there are not, where nothing creates them; empty where all are there."""
+    missing = missing_topics(world.topics, world.spec)
     if not missing or world.spec.create is not None:
         return ""
     names = ", ".join(missing)

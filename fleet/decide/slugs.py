@@ -1,8 +1,9 @@
 """Names for systems that allow fewer characters than Kafka does.
 
-Problem: group ids hold any character; Dagster names allow [A-Za-z0-9_], Kubernetes names
-lower-case letters, digits and dashes, and `orders.v1`, `orders-v1`, `orders_v1` must not
-become one. Choice: a readable part and a hash of the raw ids; the raw id travels as metadata.
+Problem: group ids hold any character; Dagster's keys allow letters, digits, `.`, `_` and `-`,
+Kubernetes names lower-case letters, digits and dashes, and `orders.v1`, `orders-v1`, `orders_v1`
+must not become one. Choice: a readable part and a hash of the raw ids wherever the raw id may not
+stand itself; it travels as metadata.
 """
 
 import hashlib
@@ -20,6 +21,17 @@ def slug(cluster: str, group: str) -> str:
     """A name of [A-Za-z0-9_] for a group of a cluster, at most 49 characters, never shared."""
     readable = re.sub(r"[^A-Za-z0-9]+", "_", f"{cluster}_{group}").strip("_")
     return f"{readable[:READABLE]}_{_hash(cluster, group)}"
+
+
+def plain_name(raw: str) -> str:
+    """The id itself where letters, digits, `.`, `_` and `-` are enough.
+
+    Any other id: a readable part and a hash. At most 100 characters, never shared.
+    """
+    if re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", raw) and "..." not in raw:
+        return raw
+    readable = re.sub(r"[^A-Za-z0-9]+", "_", raw).strip("_")
+    return f"{readable[:READABLE]}_{_hash('', raw)}".lstrip("_")
 
 
 def k8s_slug(cluster: str, group: str) -> str:

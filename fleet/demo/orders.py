@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyarrow import Table
     from pyspark.sql import DataFrame
 
-    from fleet.worker.context import BatchContext
+    from fleet.model.batch_context import BatchContext
 
 VERSION = 1
 TAX_PERCENT = 7

@@ -143,7 +143,7 @@ class Play:
                 port=port,
             )
             self._ui.start()
-            ready = self._aside.submit(self._ui.wait_ready)  # stops its schedules before they act
+            ready = self._aside.submit(self._ui.wait_ready)
             say(f"Dagster starts at {self._ui.url}")
         broker = Broker(self.stage.home, secure=False).start(say=say)
         say(f"Kafka listens at {broker.bootstrap_servers}")

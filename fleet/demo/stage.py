@@ -217,12 +217,13 @@ def leftovers(name: str) -> tuple[ProcessId, ...]:
     if not name:
         return ()
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+    for pid in processes.pids():
+        if pid == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            if f"{ID_VARIABLE}={name}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                process = processes.identify(int(entry.name))
+            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if f"{ID_VARIABLE}={name}".encode() in told:
+                process = processes.identify(pid)
                 if process is not None:
                     found.append(process)
     return tuple(found)

@@ -11,7 +11,7 @@ so that `increase()` sees the first rebalance too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -35,21 +35,22 @@ _PARTITION: Final = ("cluster", "group", "topic", "partition", "owner")
 _BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
 
 
-class _Once(Collector):
-    """Gives away the families of one look."""
+class _One(Collector):
+    """Gives away one family."""
 
-    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
-        self._families = families
+    def __init__(self, family: Metric) -> None:
+        self._family = family
 
     def collect(self) -> Iterable[Metric]:
-        return self._families()
+        return (self._family,)
 
 
 def rendered(picture: Picture, more: Iterable[Metric] = ()) -> bytes:
-    """Prometheus text of one look, and of what else was decided from it."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once(lambda: (*families(picture), *more)))
-    return generate_latest(registry)
+    """Prometheus text of one look, and of what else was decided from it.
+
+    One family after the other: its samples as objects take ten times as much as its text.
+    """
+    return b"".join(generate_latest(_One(family)) for family in chain(families(picture), more))
 
 
 def families(picture: Picture) -> Iterator[Metric]:

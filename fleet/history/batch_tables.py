@@ -91,6 +91,7 @@ class Batch:
         names: Callable[[Collection[str]], Mapping[str, str]],
         topics: Mapping[str, str],
         led: Mapping[int, Led],
+        read: Mapping[int, int],
         session: Callable[[str, str, float], SessionThen | None] = lambda *_: None,
     ) -> None:
         self._files = files
@@ -98,6 +99,8 @@ class Batch:
         self._cluster = cluster
         self._names = names
         self._session = session
+        self._read = read
+        """The positions before this batch: what comes from before them was in a transaction."""
         self.topics = {**topics, **self._new_topics()}
         self.led = dict(led)
         self._moves = {p: [each] for p, each in led.items() if each.offset >= 0}
@@ -117,17 +120,38 @@ class Batch:
             if told.num_rows:
                 self._replay(told, self._commits_near(told, where))
 
-    def remember_commits(self) -> int:
-        """Keep the last commit of each partition; how many commits the batch stands for."""
+    def remember_commits(self, *, waiting: Collection[int]) -> int:
+        """Keep the last commit of each partition; how many commits the batch stands for.
+
+        waiting: partitions of the offsets topic in which a transaction is open: its commits may
+        come behind a deletion that was written later.
+        """
+        late: dict[str, list[tuple[Key, LastCommit]]] = {}
         table = self._files.table("commits", [*_KEY, *_COMMIT])
         if not table.num_rows:
             return 0
-        for key, commit in dict(_commits(_ends(table), self._memory.commits)).items():
+        for key, commit in dict(_commits(_ends(table), self._memory)).items():
             if commit.committed == DELETED:
-                self._memory.forget(key)
+                self._memory.forget(key, commit if commit.partition in waiting else None)
             else:
                 self._memory.commit(key, commit)
+            if commit.offset < self._read.get(commit.partition, 0):
+                late.setdefault(key[0], []).append((key, commit))
+        for group, notes in late.items():
+            self._note_late(group, notes)
+        self._memory.settle(waiting)
         return int(pc.sum(table["commits"]).as_py() or 0)
+
+    def _note_late(self, group: str, notes: Sequence[tuple[Key, LastCommit]]) -> None:
+        """Tell the group's replay of commits that stand before the last event that it was fed."""
+        kept = self._memory.groups.get(group)
+        if kept is None or kept.partition < 0:
+            return
+        replay = Replay.from_json(json.loads(kept.state))
+        for key, commit in notes:
+            if commit.offset < kept.offset:
+                _note(replay, key, commit)
+        self._memory.keep(group, kept._replace(state=_state_of(replay)))
 
     def _follow(self, changes: pa.Table) -> None:
         """Which partitions are led anew; of each the last change is kept, with its place."""
@@ -179,7 +203,7 @@ class Batch:
                 records.setdefault(row["group"], []).append(made)
                 partitions[row["group"]] = row["partition"]
         notes = {group: self._never_fed(group) for group in records}
-        for key, commit in _commits(commits, self._memory.commits):
+        for key, commit in _commits(commits, self._memory):
             notes[key[0]].append((key, commit))
         self._ask_names(records)
         for group, mine in records.items():
@@ -227,8 +251,12 @@ class Batch:
                 else:
                     self.memberships.append(membership_row(made))
         last = records[-1]
-        state = json.dumps(replay.as_json(), separators=(",", ":"))
-        self._memory.keep(group, Kept(partition, last.offset, last.timestamp_ms, state))
+        kept = Kept(partition, last.offset, last.timestamp_ms, _state_of(replay))
+        self._memory.keep(group, kept)
+
+
+def _state_of(replay: Replay) -> str:
+    return json.dumps(replay.as_json(), separators=(",", ":"))
 
 
 def _note(replay: Replay, key: Key, commit: LastCommit) -> None:
@@ -242,14 +270,21 @@ def _note(replay: Replay, key: Key, commit: LastCommit) -> None:
     )
 
 
-def _commits(rows: pa.Table, before: Mapping[Key, LastCommit]) -> Iterator[tuple[Key, LastCommit]]:
-    """Rows of `commits`, in order, with the rhythm that they and the commit before them show."""
+def _commits(rows: pa.Table, memory: JobMemory) -> Iterator[tuple[Key, LastCommit]]:
+    """Rows of `commits`, in order, with the rhythm that they and the commit before them show.
+
+    Of two commits the one that stands later in the log counts, whenever its transaction ended, as
+    in Kafka's OffsetMetadataManager.
+    """
     seen: dict[Key, LastCommit] = {}
     names = (*_KEY, *_COMMIT)
     for values in zip(*(rows[name].to_pylist() for name in names), strict=True):
         key: Key = values[:3]
         committed, at, epoch, topic_id, partition, offset, count, first, previous = values[3:]
-        known = seen.get(key) or before.get(key)
+        known = seen.get(key) or memory.commits.get(key)
+        newest = known or memory.deleted.get(key)
+        if newest is not None and offset < newest.offset:
+            continue
         gap = None if known is None else known.gap
         if count >= 3:
             gap = round(usual_gap(gap, max(0, previous - first) / (count - 2), times=count - 2))

@@ -22,9 +22,12 @@ from fleet.history.batch_tables import Batch, BatchFiles
 from fleet.history.compaction import compacted
 from fleet.history.job_memory import JobMemory
 from fleet.history.lag_rows import lag_rows
+from fleet.history.read_options import TOPIC
 from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES
-from fleet.history.tables.table_manifests import DataFile, Led
+from fleet.history.tables.table_manifests import DataFile, Led, Manifest
 from fleet.history.tables.writing import Writer, with_files
+from fleet.kafka_source.bounds import LogBounds
+from fleet.kafka_source.pieces import OffsetRange
 from fleet.lag.partition_lag import Logs
 from fleet.model import TopicPartition
 from fleet.model.sessions import SessionThen
@@ -38,13 +41,13 @@ _MOST_LOST: Final = 1000
 class OffsetsLog(Protocol):
     """The offsets topic and the topics that groups read, as the job needs them."""
 
-    def bounds(self) -> Mapping[int, tuple[int, int]]:
-        """First offset and end of what may be read, per partition; {} while there is no topic."""
+    def bounds(self) -> Mapping[int, LogBounds]:
+        """Per partition of the topic; {} while there is none."""
         ...
 
     def digest(
         self,
-        ranges: Mapping[int, tuple[int, int]],
+        ranges: Sequence[OffsetRange],
         *,
         led: Mapping[int, int],
         since: Mapping[int, int],
@@ -136,7 +139,8 @@ class Recorder:
         began = self._writer.clock.monotonic()
         done = Done()
         bounds = self._log.bounds()
-        ends = {p: self._writer.manifest.positions.get(p, end) for p, (_, end) in bounds.items()}
+        positions = self._writer.manifest.positions
+        ends = {p: positions.get(p, each.end) for p, each in bounds.items()}
         self._since = {**ends, **self._writer.manifest.since}
         while not stopped() and (todo := self._todo(bounds)):
             ranges = _first(todo, self.batch)
@@ -160,9 +164,12 @@ class Recorder:
 
     # --- what is new ------------------------------------------------------------------------
 
-    def _todo(self, bounds: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
-        found = {}
-        for partition, (first, end) in sorted(bounds.items()):
+    def _todo(self, bounds: Mapping[int, LogBounds]) -> list[OffsetRange]:
+        """Of each partition: commits of transactions that ended since, what is new before the
+        first open one, and behind it what is in none.
+        """
+        found = []
+        for partition, (first, stable, end) in sorted(bounds.items()):
             known = self._writer.manifest.positions.get(partition)
             if known is not None and known > end:
                 raise FleetError(
@@ -173,9 +180,13 @@ class Recorder:
             start = first if known is None else max(known, first)
             if known is not None and known < first:
                 self._name((partition, known, first))
-            if start < end:
-                found[partition] = (start, end)
-        return found
+            held = max(first, self._writer.manifest.stable.get(partition, start))
+            found += [
+                OffsetRange(TOPIC, partition, held, min(stable, start), transactions=True),
+                OffsetRange(TOPIC, partition, start, min(stable, end)),
+                OffsetRange(TOPIC, partition, max(start, stable), end, transactions=False),
+            ]
+        return [each for each in found if each.start < each.end]
 
     def _name(self, gap: tuple[int, int, int]) -> None:
         """Say what nobody can read any more, once."""
@@ -185,7 +196,7 @@ class Recorder:
 
     # --- one batch --------------------------------------------------------------------------
 
-    def _record(self, ranges: Mapping[int, tuple[int, int]], left: int) -> Done:
+    def _record(self, ranges: Sequence[OffsetRange], left: int) -> Done:
         writer, manifest = self._writer, self._writer.manifest
         attempt = writer.attempt()
         done = Done(batches=1, offsets=_offsets(ranges))
@@ -198,18 +209,19 @@ class Recorder:
             names=self._log.names,
             topics=manifest.topics,
             led=manifest.led,
+            read=manifest.positions,
             session=self._session,
         )
         batch.replay()
         done.lost = self._lost(ranges, batch.gone)
-        done.commits = batch.remember_commits()
+        positions, stable = _reached(manifest, ranges)
+        done.commits = batch.remember_commits(waiting=stable.keys())
         files += writer.write(attempt, "rebalances", REBALANCES, batch.rebalances, "ended_at")
         files += writer.write(attempt, "memberships", MEMBERSHIPS, batch.memberships, "changed_at")
         for file in files:
             done.rows[file.table] += file.rows
         done.causes.update(row["cause"] for row in batch.rebalances)
         done.problems, done.groups = batch.problems, batch.groups
-        positions = {**manifest.positions, **{p: end for p, (_, end) in ranges.items()}}
         commit(
             writer,
             self._memory,
@@ -217,6 +229,7 @@ class Recorder:
             "batch",
             files,
             positions=positions,
+            stable=stable,
             topics=batch.topics,
             led=batch.led,
             since=self._since,
@@ -226,18 +239,19 @@ class Recorder:
         return done
 
     def _lost(
-        self, ranges: Mapping[int, tuple[int, int]], gone: Iterable[tuple[int, int, int]]
+        self, ranges: Sequence[OffsetRange], gone: Iterable[tuple[int, int, int]]
     ) -> list[tuple[int, int, int]]:
         """What was there after the positions and was never read: before the ranges, and in them."""
         known = self._writer.manifest.positions
-        found = {(p, known[p], start) for p, (start, _) in ranges.items() if p in known}
+        starts = {r.partition: r.start for r in reversed(ranges) if not r.transactions}
+        found = {(p, known[p], start) for p, start in starts.items() if p in known}
         found |= {gap for gap in gone if gap[0] in known}
         lost = sorted(gap for gap in found if gap[1] < gap[2])
         for gap in lost:
             self._name(gap)
         return lost
 
-    def _written(self, ranges: Mapping[int, tuple[int, int]], attempt: str) -> list[DataFile]:
+    def _written(self, ranges: Sequence[OffsetRange], attempt: str) -> list[DataFile]:
         """The rows of `commits` and `events`, written by Spark's tasks.
 
         Raises FleetError where some are missing: executors elsewhere may have another disk there.
@@ -285,6 +299,7 @@ def commit(
     files: list[DataFile],
     *,
     positions: Mapping[int, int] | None = None,
+    stable: Mapping[int, int] | None = None,
     topics: Mapping[str, str] | None = None,
     led: Mapping[int, Led] | None = None,
     since: Mapping[int, int] | None = None,
@@ -301,6 +316,7 @@ def commit(
             what=what,
             files=with_files(manifest, added),
             positions=manifest.positions if positions is None else positions,
+            stable=manifest.stable if stable is None else stable,
             topics=manifest.topics if topics is None else topics,
             led=manifest.led if led is None else led,
             since=manifest.since if since is None else since,
@@ -318,19 +334,34 @@ def gap_told(gap: tuple[int, int, int]) -> str:
     return f"{where}: offsets {start} to {end - 1} were gone, all or some, before they were read"
 
 
-def _offsets(ranges: Mapping[int, tuple[int, int]]) -> int:
-    return sum(end - start for start, end in ranges.values())
+def _offsets(ranges: Iterable[OffsetRange]) -> int:
+    return sum(each.end - each.start for each in ranges)
 
 
-def _first(todo: Mapping[int, tuple[int, int]], most: int) -> dict[int, tuple[int, int]]:
+def _first(todo: Iterable[OffsetRange], most: int) -> list[OffsetRange]:
     """At most so many offsets of it, partition by partition."""
-    found, left = {}, most
-    for partition, (start, end) in todo.items():
+    found, left = [], most
+    for each in todo:
         if left <= 0:
             break
-        found[partition] = (start, min(end, start + left))
-        left -= found[partition][1] - start
+        found.append(each._replace(end=min(each.end, each.start + left)))
+        left -= found[-1].end - each.start
     return found
+
+
+def _reached(
+    manifest: Manifest, ranges: Iterable[OffsetRange]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Positions behind these ranges; and up to where transactions are taken, where that is less."""
+    positions, stable = dict(manifest.positions), dict(manifest.stable)
+    for each in ranges:
+        if not each.transactions:
+            positions[each.partition] = each.end
+        if each.transactions is False:
+            stable.setdefault(each.partition, each.start)
+        else:
+            stable[each.partition] = each.end
+    return positions, {p: at for p, at in stable.items() if at < positions[p]}
 
 
 def _told(done: Done, left: int) -> str:

@@ -8,7 +8,7 @@ partition), the commits as small lists (some 400 bytes a partition of a group). 
 reads the state of all groups: in proportion to groups and partitions, not to the log.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 class LastCommit(NamedTuple):
     """A commit of one partition of one group; `timestamp` in ms, `offset` its place.
 
-    committed DELETED is never kept in the memory.
+    committed DELETED is kept only while a commit from before it may still come (`deleted`).
     """
 
     committed: int
@@ -67,6 +67,8 @@ class JobMemory:
     def __init__(self) -> None:
         self.groups: dict[str, Kept] = {}
         self.commits: dict[Key, LastCommit] = {}
+        self.deleted: dict[Key, LastCommit] = {}
+        """Deletions where an open transaction may hold an earlier commit of the same."""
         self.told: dict[Key, Told] = {}
         self._by_group: dict[str, set[Key]] = {}
         self._changed_groups: set[str] = set()
@@ -99,7 +101,10 @@ class JobMemory:
             self.forget(key)
         else:
             made = LastCommit(*(row[name] for name in LastCommit._fields))
-            self.commit(key, made)
+            if made.committed == DELETED:
+                self.forget(key, made)
+            else:
+                self.commit(key, made)
         if row["told_at"] is not None:
             self.told[key] = Told(row["told_committed"], row["told_end"], row["told_at"])
 
@@ -115,16 +120,25 @@ class JobMemory:
 
     def commit(self, key: Key, commit: LastCommit) -> None:
         """A newer last commit."""
+        self.deleted.pop(key, None)
         self.commits[key] = commit
         self._by_group.setdefault(key[0], set()).add(key)
         self._changed[key] = None
 
-    def forget(self, key: Key) -> None:
-        """The offset was deleted."""
+    def forget(self, key: Key, deletion: LastCommit | None = None) -> None:
+        """The offset was deleted; `deletion` where that has to be remembered until `settle`."""
+        self.deleted.pop(key, None)
+        if deletion is not None:
+            self.deleted[key] = deletion
         if self.commits.pop(key, None) is not None:
             self.told.pop(key, None)
             self._by_group[key[0]].discard(key)
         self._changed[key] = None
+
+    def settle(self, waiting: Collection[int]) -> None:
+        """Let go of deletions in all but these partitions of the offsets topic."""
+        for key in [k for k, each in self.deleted.items() if each.partition not in waiting]:
+            self.forget(key)
 
     def tell(self, key: Key, told: Told) -> None:
         """A row of `lag` was written."""
@@ -156,7 +170,7 @@ class JobMemory:
         if table == GROUPS:
             yield self._group_rows(sorted(self.groups))
         else:
-            yield self._standing_rows(sorted(self.commits))
+            yield self._standing_rows(sorted({*self.commits, *self.deleted}))
 
     def saved(self) -> None:
         """The changes are in a manifest."""
@@ -171,7 +185,7 @@ class JobMemory:
         return _table(
             STANDING,
             keys,
-            (LastCommit._fields, [self.commits.get(key) for key in keys]),
+            (LastCommit._fields, [self.commits.get(k) or self.deleted.get(k) for k in keys]),
             (_TOLD, [self.told.get(key) for key in keys]),
         )
 

@@ -91,7 +91,8 @@ def _login(given: Mapping[str, str], named: Mapping[str, str]) -> dict[str, dict
             )
     login = _json("login", named["login"], dict) if "login" in named else {}
     if any(not isinstance(where, dict) or len(where) != 1 for where in login.values()):
-        raise ValueError('option login: each client option as {"env" | "file" | "value": "…"}')
+        kinds = '{"env" | "file" | "path" | "value": "…"}'
+        raise ValueError(f"option login: each client option as {kinds}")
     found = {**login, **{name: {"value": value} for name, value in plain.items()}}
     if "bootstrap.servers" not in found:
         raise ValueError("option bootstrap.servers is missing: host:port of a broker")

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fleet.history.prefilter import decoded_last
-from fleet.history.read_options import read_options
+from fleet.history.read_options import ReadOptions, read_options
 from fleet.history.rollup import Rollup
 from fleet.history.source import _SENT as READ
 from fleet.history.source import read_share
@@ -92,9 +92,26 @@ class Task:
 
     def files(self, ranges: Sequence[OffsetRange]) -> Iterator[dict[str, Any]]:
         """Read, digest and write these ranges."""
+        for which in (None, True, False):
+            mine = [each for each in ranges if each.transactions is which]
+            if mine:
+                yield from self._files(mine, self._wish(which))
+
+    def _wish(self, transactions: bool | None) -> ReadOptions:
+        """What is outside of transactions is read to the log's end; what is in them comes after
+        its neighbours, of which gaps and leaders were told.
+        """
+        wish = read_options(self._options)
+        if transactions is None:
+            return wish
+        if transactions:
+            return wish._replace(epochs=None, gaps=None)
+        return wish._replace(isolation="read_uncommitted")
+
+    def _files(self, ranges: Sequence[OffsetRange], wish: ReadOptions) -> Iterator[dict[str, Any]]:
         interval = self._digest["interval"]
         decode = partial(decoded_last, interval=interval) if interval else columns
-        read = read_share(read_options(self._options), ranges, decode)
+        read = read_share(wish, ranges, decode)
         held, count = [], 0
         for rows in Rollup(DIGEST, **self._digest).run(read):
             held.append(rows)
@@ -134,7 +151,7 @@ class Task:
 
 
 def rolled_up(
-    spark: Any, ranges: Mapping[int, tuple[int, int]], *, options: Mapping[str, str], **batch: Any
+    spark: Any, ranges: Iterable[OffsetRange], *, options: Mapping[str, str], **batch: Any
 ) -> list[dict[str, Any]]:
     """Have the ranges read and written; what the tasks tell of their files, as FILES.
 
@@ -142,8 +159,7 @@ def rolled_up(
     takes.
     """
     wish = read_options(options)
-    cut = [OffsetRange(wish.topic, p, start, end) for p, (start, end) in sorted(ranges.items())]
-    dealt = shares(cut, wish.tasks or os.cpu_count() or 1)
+    dealt = shares(ranges, wish.tasks or os.cpu_count() or 1)
     task = Task(dealt, options=options, **batch)
     numbers = spark.range(0, len(dealt), 1, len(dealt))
     with by_value(_SENT):

@@ -25,6 +25,14 @@ class Bounds(NamedTuple):
     end: int
 
 
+class LogBounds(NamedTuple):
+    """A partition's whole log: transactions that begin at `stable` or later may be open."""
+
+    first: int
+    stable: int
+    end: int
+
+
 def bounds(
     options: Mapping[str, Any], topic: str, *, isolation: str, timeout: float = 20.0
 ) -> dict[int, Bounds]:
@@ -47,6 +55,16 @@ def bounds(
             if time.monotonic() + _PAUSE > deadline:
                 raise RangeUnread(f"{topic}: its offsets cannot be asked: {why}")
             net.pause(_PAUSE)
+
+
+def log_bounds(options: Mapping[str, Any], topic: str) -> dict[int, LogBounds]:
+    """Of every partition of the topic; raises as `bounds` does."""
+    # In this order: a transaction that begins meanwhile is behind `stable`.
+    stable = bounds(options, topic, isolation="read_committed")
+    found = bounds(options, topic, isolation="read_uncommitted")
+    return {
+        n: LogBounds(first, stable[n].end, end) for n, (first, end) in found.items() if n in stable
+    }
 
 
 def _asked(

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from fleet.kafka_source.no_answer import NoAnswer, NoAnswerKind, told
+from fleet.kafka_source.no_answer import NoAnswer, NoAnswerKind, no_answer
 
 _READ: Final = 1 << 18
 _MOST_READ: Final = 1 << 23
@@ -135,7 +135,7 @@ def _received(sock: Any) -> tuple[bytes, BaseException | None]:
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             break
         except OSError as error:
-            return _before_the_end(found, NoAnswer(told(error), NoAnswerKind.LOST))
+            return _before_the_end(found, no_answer(error, 0.0))
         if not data:
             return _before_the_end(
                 found, NoAnswer("the broker closed the connection", NoAnswerKind.LOST)

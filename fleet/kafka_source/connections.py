@@ -19,7 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from fleet.kafka_source.bulk_sockets import ended, load, telling_manager
+from fleet.kafka_source.door import at_the_door
 from fleet.kafka_source.no_answer import NoAnswer, NoAnswerKind, no_answer, told
+from fleet.kafka_source.tokens import kafka_python_provider
 from fleet.system.closing import Closing
 
 __all__ = ["Connections", "NoAnswer", "NoAnswerKind", "kafka_python", "told"]
@@ -32,6 +34,11 @@ _RECONNECTING: Final = 2.0
 """Seconds for which a lost connection to one broker is made anew before the others' answers go."""
 _REFUSED_SOON: Final = 1.0
 """Seconds after which a refused login is told: a broker that just started may refuse at first."""
+_LOOKING: Final = 2.5
+"""Seconds without a first connection after which it is looked what listens there."""
+_ODD: Final = ("closed the connection", "nobody listens", "the name is not known")
+"""Why there is no connection, where it is looked sooner: a fifth of that."""
+_HOPELESS: Final = frozenset({NoAnswerKind.LOGIN, NoAnswerKind.TLS, NoAnswerKind.TOKEN})
 _HEDGE: Final = 1.0
 """Seconds after which a question that any broker can answer is put to another one as well."""
 _OPTIONS: Final = {
@@ -43,6 +50,7 @@ _OPTIONS: Final = {
     "ssl.ca.location": "ssl_cafile",
     "ssl.certificate.location": "ssl_certfile",
     "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
 }
 """librdkafka's options, and what kafka-python calls them."""
 
@@ -53,6 +61,8 @@ def kafka_python(options: Mapping[str, Any]) -> dict[str, Any]:
     servers = str(found["bootstrap_servers"])
     found["bootstrap_servers"] = [each.strip() for each in servers.split(",") if each.strip()]
     found["security_protocol"] = str(found.get("security_protocol", "PLAINTEXT")).upper()
+    if source := options.get("oauth_cb"):
+        found["sasl_oauth_token_provider"] = kafka_python_provider(source)
     return found
 
 
@@ -73,6 +83,8 @@ class Connections(Closing):
         self._net: Any = None
         self._manager: Any = None
         self._end: weakref.finalize[..., Any] | None = None
+        self._known = False
+        """Whether there was a connection ever."""
         self._lost = False
         """Nobody answered: brokers may have moved, so the next question asks at the door."""
 
@@ -101,23 +113,39 @@ class Connections(Closing):
             net.close()
             raise NoAnswer(told(error), NoAnswerKind.LOST) from error
         manager.cluster.config["allow_auto_create_topics"] = False
-        began = time.monotonic()
+        began, looking = time.monotonic(), not self._known
         try:
             reaching = manager.bootstrap_async(timeout_ms=timeout * 1000)
             while not reaching.is_done and time.monotonic() < began + timeout:
                 net.poll(timeout_ms=50, future=reaching)
                 # It is tried again and again until the time is up, whatever the reason.
                 refused = no_answer(manager.failed, timeout)
-                hopeless = refused.kind in {NoAnswerKind.LOGIN, NoAnswerKind.TLS}
+                hopeless = refused.kind in _HOPELESS
                 if hopeless and time.monotonic() > began + min(_REFUSED_SOON, timeout / 2):
-                    raise refused
+                    raise self._looked_at(refused)
+                # What is no broker's answer costs memory by its first four bytes, each time; a
+                # port that refuses and a name that is unknown are as they are.
+                odd = any(words in str(refused) for words in _ODD)
+                if looking and time.monotonic() > began + (_LOOKING / 5 if odd else _LOOKING):
+                    looking = False
+                    if (found := self._looked_at(refused)) is not refused:
+                        raise found
             if not reaching.is_done or reaching.exception is not None:
                 raise no_answer(manager.failed, timeout)
         except (KafkaError, OSError, ValueError) as error:
             ended(manager, net)
             raise error if isinstance(error, NoAnswer) else NoAnswer(told(error)) from error
-        self._net, self._manager = net, manager
+        self._net, self._manager, self._known = net, manager, True
         self._end = weakref.finalize(self, ended, manager, net)
+
+    def _looked_at(self, refused: NoAnswer) -> NoAnswer:
+        """The same, or what else is the matter at bootstrap.servers."""
+        told = refused.kind in {NoAnswerKind.LOGIN, NoAnswerKind.TOKEN} or (
+            refused.kind is NoAnswerKind.TLS and "certificate" in str(refused).lower()
+        )
+        encrypted = self._config["security_protocol"].endswith("SSL")
+        why = None if told else at_the_door(self._config["bootstrap_servers"], tls=encrypted)
+        return refused if why is None else NoAnswer(why, NoAnswerKind.DOOR)
 
     def brokers(self) -> tuple[int, ...]:
         """Ids of the brokers that the last metadata named."""

@@ -14,6 +14,8 @@ ABSENT: Final = 3
 """Kafka's code for a topic that is not there, or hidden: UNKNOWN_TOPIC_OR_PARTITION."""
 DENIED: Final = frozenset({29, 30, 31})
 """Kafka's codes for what this login may not do: with the topic, the group, the cluster."""
+NO_ANSWER: Final = -(1 << 16)
+"""Stands for a code where a broker did not answer. Kafka's are 16 bits (-1: an unknown error)."""
 _TOLD: Final = re.compile(rf"\[({TRUNCATED}|{UNREAD})\] ([^\n]*)")
 
 
@@ -36,6 +38,8 @@ class RangeUnread(RuntimeError):
 
 def code_named(code: int) -> str:
     """Kafka's error by its code, as its protocol guide names it: `NOT_COORDINATOR (16)`."""
+    if code == NO_ANSWER:
+        return "no answer in time"
     from kafka.errors import for_code  # noqa: PLC0415 - loads kafka-python
 
     kind: Any = for_code(code)

@@ -8,7 +8,8 @@ needs DescribeConfigs on the groups, else nothing is known.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from fleet.clock import Clock
@@ -71,6 +72,12 @@ class AskedSessions(Closing):
         self._times = SessionTimes()
         self._asked: dict[str, float] = {}
         self._rest = float("-inf")
+
+    @contextmanager
+    def connected(self) -> Iterator[Connections]:
+        """The connections, for another question between two of these."""
+        with self._lock:
+            yield self._connections
 
     def close(self) -> None:
         """Let go of the connections."""

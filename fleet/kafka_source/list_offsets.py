@@ -8,19 +8,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from fleet.kafka_source.connections import Connections, NoAnswer
+from fleet.kafka_source.failures import NO_ANSWER
 
 Where = tuple[str, int]
 """Topic and partition."""
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-NO_ANSWER: Final = -1
-"""Stands for an error's code where a broker did not answer."""
 _VERSION: Final = 9
 
 
 class ListedOffset(NamedTuple):
-    """An offset (-1: no record is that young); or Kafka's error code."""
+    """An offset (-1: no record is that young); or Kafka's error code, NO_ANSWER where none came."""
 
     offset: int
     error: int = 0

@@ -5,14 +5,20 @@ import ssl
 from enum import StrEnum
 from typing import Final
 
+from fleet.kafka_source.tokens import NoToken
+
 
 class NoAnswerKind(StrEnum):
     """Why there is no answer, as far as it makes a difference."""
 
     LOGIN = "login"
     """The broker refuses the login."""
+    TOKEN = "token"  # noqa: S105 - a kind
+    """There is no token to log in with."""
     TLS = "tls"
     """No agreement about certificates or TLS itself."""
+    DOOR = "door"
+    """Whatever listens at bootstrap.servers is not what the login says."""
     LOST = "lost"
     """No connection, or one that ended: another may work."""
     SILENT = "silent"
@@ -37,6 +43,8 @@ def no_answer(error: BaseException | None, timeout: float) -> NoAnswer:
         return NoAnswer(f"no answer within {timeout:.3g} s", NoAnswerKind.SILENT)
     if isinstance(error, NoAnswer):
         return error
+    if isinstance(error, NoToken):
+        return NoAnswer(str(error), NoAnswerKind.TOKEN)
     text = told(error)
     if isinstance(error, _login_errors()):
         return NoAnswer(text, NoAnswerKind.LOGIN)

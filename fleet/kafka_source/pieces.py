@@ -23,6 +23,8 @@ class OffsetRange(NamedTuple):
     partition: int
     start: int
     end: int
+    transactions: bool | None = None
+    """True: only records in transactions; False: only others; None: both."""
 
 
 class Piece(NamedTuple):

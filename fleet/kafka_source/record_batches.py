@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fleet.kafka_source.codecs import unpacked
 from fleet.kafka_source.older_messages import as_batch
 
 Ints = npt.NDArray[np.int64]
@@ -42,12 +43,6 @@ _FIELDS: Final[Mapping[str, tuple[int, str]]] = {
     "producer": (43, ">i8"),
     "records": (57, ">i4"),
 }
-_CODECS: Final = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-_XERIAL: Final = b"\x82SNAPPY\x00"
-"""How Kafka's Java clients frame snappy: blocks, each with its length."""
-_XERIAL_HEADER: Final = 16
-MOST: Final = 1 << 30
-"""Bytes that one batch may unpack to."""
 
 
 class DamagedBatch(ValueError):
@@ -257,52 +252,3 @@ def _markers(data: bytes, place: int, table: Mapping[str, Ints], row: int) -> It
     kind = int.from_bytes(data[key + 2 : key + 4], "big")
     if kind <= 1:
         yield Marker(int(table["base"][row]), int(table["producer"][row]), kind == 1)
-
-
-def unpacked(packed: bytes, codec: int) -> bytes:
-    """A batch's payload without its compression; ValueError or pyarrow's error where damaged."""
-    name = _CODECS.get(codec)
-    if name is None:
-        raise ValueError(f"codec {codec} is none of Kafka's")
-    import pyarrow as pa  # noqa: PLC0415 - only where something is packed
-
-    if name == "snappy":
-        return b"".join(_snappy(packed))
-    with pa.CompressedInputStream(pa.BufferReader(packed), name) as stream:
-        found: bytes = stream.read(MOST + 1)
-    if len(found) > MOST:
-        raise ValueError(f"it unpacks to more than {MOST:,} bytes")
-    return found
-
-
-def _snappy(packed: bytes) -> Iterator[bytes]:
-    import pyarrow as pa  # noqa: PLC0415 - see unpacked
-
-    codec = pa.Codec("snappy")
-    if not packed.startswith(_XERIAL):
-        yield codec.decompress(packed, _snappy_size(packed), asbytes=True)
-        return
-    at, total = _XERIAL_HEADER, 0
-    while at + 4 <= len(packed):
-        length = int.from_bytes(packed[at : at + 4], "big")
-        block = packed[at + 4 : at + 4 + length]
-        if len(block) < length or not length:
-            raise ValueError("a block of snappy is cut short")
-        size = _snappy_size(block)
-        total += size
-        if total > MOST:
-            raise ValueError(f"it unpacks to more than {MOST:,} bytes")
-        yield codec.decompress(block, size, asbytes=True)
-        at += 4 + length
-
-
-def _snappy_size(block: bytes) -> int:
-    """What a block of snappy says that it unpacks to: a varint at its beginning."""
-    size = 0
-    for place, byte in enumerate(block[:5]):
-        size |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            if size > min(MOST, 64 * len(block) + 64):  # snappy's best is 1 to 64 / 3
-                raise ValueError(f"a block of {len(block)} bytes cannot unpack to {size}")
-            return size
-    raise ValueError("a block of snappy without its size")

@@ -30,7 +30,8 @@ READ_TIMEOUT: Final = 20.0
 """Seconds without progress after which a task gives up."""
 _REGISTERED: Final = "_fleet_kafka_cores"
 _OURS: Final = (
-    *("batch_fetcher", "bounds", "bulk_sockets", "columns", "connections", "failures"),
+    *("batch_fetcher", "bounds", "bulk_sockets", "codecs", "columns", "connections", "door"),
+    "failures",
     *(
         "list_offsets",
         "login",
@@ -40,7 +41,7 @@ _OURS: Final = (
         "record_batches",
         "record_fields",
     ),
-    *("source", "tasks", "transactions"),
+    *("source", "tasks", "tokens", "transactions"),
 )
 SENT: Final = ("fleet.system.closing", *(f"{__package__}.{name}" for name in _OURS))
 """Modules of this room that a task runs. None of them may be named as a module by another: a

@@ -58,7 +58,7 @@ class _Part(NamedTuple):
     wanted: OffsetRange
     found: Cut
     plain: npt.NDArray[np.bool_] | None
-    """Batches that are not of an aborted transaction; None: all."""
+    """Batches that are wanted: not of an aborted transaction, in one or not; None: all."""
 
 
 def read_ranges(
@@ -123,7 +123,17 @@ def _part(each: Fetched, todo: dict[Where, OffsetRange]) -> _Part:
         del todo[each.where]
     else:
         todo[each.where] = left._replace(start=found.next)
-    return _Part(each.where, left, found, kept(found, each.aborted))
+    return _Part(each.where, left, found, _wanted(left, found, each.aborted))
+
+
+def _wanted(
+    left: OffsetRange, found: Cut, aborted: Sequence[tuple[int, int]]
+) -> npt.NDArray[np.bool_] | None:
+    plain = kept(found, aborted)
+    if left.transactions is None:
+        return plain
+    mine: npt.NDArray[np.bool_] = (found.batches.producer >= 0) == left.transactions
+    return mine if plain is None else mine & plain
 
 
 def _holes(

@@ -35,11 +35,9 @@ def every_group(connections: Connections, timeout: float) -> Listed:
 def _listed(connections: Connections, timeout: float, states: list[str]) -> Listed:
     from kafka.protocol.admin import ListGroupsRequest  # noqa: PLC0415 - only where asked
 
-    asked = {
-        broker: ListGroupsRequest(states_filter=states, min_version=_FILTERED)
-        for broker in connections.brokers()
-    }
-    answers = connections.ask(asked, timeout)
+    connections.connect(timeout)
+    request = ListGroupsRequest(states_filter=states, min_version=_FILTERED)
+    answers = connections.ask(dict.fromkeys(connections.brokers(), request), timeout)
     told = [
         each for each in answers.values() if not isinstance(each, NoAnswer) and not each.error_code
     ]

@@ -1,13 +1,14 @@
 """One cycle of a manager: observe, decide, act, report.
 
-With its base, `fleet.manager.opening`, the only module that names all rooms.
+With its bases, `fleet.manager.planning` and `opening`, the only module that names all rooms.
 
 A person's `fleet apply`, a Dagster run and a schedule's tick are this same code under the
 same lock: the group's lease, which is the row of its running change. Nothing here outlives
 the call; workers, their supervisor and the broker do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from fleet.act.change.changes import GroupChanges
@@ -15,21 +16,19 @@ from fleet.act.change.performer import Performer
 from fleet.act.join_window import JoinWindow
 from fleet.act.kafka import GroupAdmin
 from fleet.act.leave_on_shutdown import leave_for_good
-from fleet.act.revisions import Revisions
 from fleet.act.standby_pool import StandbyPool
 from fleet.act.steps.adopting import Adopting
 from fleet.broker import Broker
-from fleet.config.settings import settings_from
 from fleet.config.spec import GroupSpec
-from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
+from fleet.decide.adopted import MEMBERS
 from fleet.decide.capacity import missing_topics
-from fleet.decide.plans import make_drain_plan, make_plan
-from fleet.decide.refusals import may_act, refusals
-from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
-from fleet.decide.world import GroupWorld
+from fleet.decide.holds import NOTE as HOLD_NOTE
+from fleet.decide.holds import Hold
+from fleet.decide.plan_ids import not_as_approved
+from fleet.decide.refusals import may_act
 from fleet.errors import Refused
-from fleet.lag.snapshot import Snapshot
-from fleet.manager.opening import EMBEDDED, OpenFleet
+from fleet.manager.opening import EMBEDDED
+from fleet.manager.planning import PlanningFleet
 from fleet.model import Plan
 from fleet.security import kafka_python_config
 from fleet.slots import (
@@ -47,133 +46,12 @@ def silent(_sentence: str) -> None:
     """Progress nobody watches."""
 
 
-class Fleet(OpenFleet):
+class Fleet(PlanningFleet):
     """One fleet.yaml, opened: everything a manager may ask or do."""
 
     def change_alive(self, group: str) -> bool:
         """Whether somebody is changing the group now; looks for up to one lease."""
         return self._changing(group).alive()
-
-    # --- decide -----------------------------------------------------------------------------
-
-    def world(self, group: str, snapshot: Snapshot) -> GroupWorld:
-        """All a decision about one group may know, at one moment."""
-        spec = self.group(group)
-        revision = MEMBERS if spec.worker is None else self._revisions().wanted(spec)
-        if spec.worker is not None:
-            self.runtime.recognise(group, revision)
-        slots, reports = self.store.slots(group), self.store.reports(group)
-        processes = self.runtime.workers(group)
-        return GroupWorld(
-            spec=spec,
-            mode=self.spec.mode_of(spec),
-            cluster=self.spec.cluster.name,
-            snapshot_at=snapshot.at,
-            group=snapshot.groups.get(group),
-            topics=snapshot.topics,
-            gate=self.store.gate(group),
-            slots=slots,
-            reports=reports,
-            processes=processes,
-            change=self.store.change(group),
-            change_alive=self._changing(group).works_on(),
-            pauses=self.store.pauses(),
-            quarantines=self.store.quarantines(group),
-            revision=revision,
-            storm=self.storm(group),
-            published={
-                revision: settings_from(text)
-                for revision in {s.revision for s in slots if s.revision}
-                if (text := self.runtime.published(group, revision)) is not None
-            },
-        )
-
-    def wanted(self, group: str, snapshot: Snapshot, *, adopted: Adopted | None = None) -> Decision:
-        """What the policy wants now; its agreement over time is kept in the store."""
-        spec = self.group(group)
-        note = self.store.note(group, "scaling")
-        decision = wanted_slots(
-            spec=spec,
-            group=snapshot.groups.get(group),
-            topics=snapshot.topics,
-            current=adopted.replicas if adopted else len(self.store.gate(group).open),
-            memory=ScalingMemory.from_json(note) if note else ScalingMemory(),
-            quarantined={mark.tp for mark in self.store.quarantines(group)},
-            now=self.clock.now(),
-            unit="pod" if adopted else "slot",
-        )
-        self.store.put_note(group, "scaling", decision.memory.as_json())
-        return decision
-
-    def plan(
-        self,
-        group: str,
-        *,
-        wanted: int | None = None,
-        roll: bool = False,
-        snapshot: Snapshot | None = None,
-    ) -> Plan:
-        """The change that would be made now, with its price; nothing is written to Kafka.
-
-        `wanted` None asks the policy; `roll` asks for a roll even where the code is the same.
-        """
-        spec = self.group(group)
-        if not spec.is_changeable:
-            raise Refused(
-                f"group {group} declares no worker, so it is observed only; "
-                f"write fleets[].worker in {self.config} to run it"
-            )
-        seen = snapshot or self.snapshot([group])
-        if hidden := self.hidden([spec], seen):
-            raise Refused("; ".join(hidden))
-        if spec.worker is None:
-            return self._adopted_plan(spec, seen, wanted=wanted, roll=roll)
-        sentence = ""
-        if wanted is None:
-            decision = self.wanted(group, seen)
-            wanted, sentence = decision.wanted, decision.sentence
-        recent = self.rebalances(group, window=spec.storm.window)
-        plan = make_plan(
-            replace(self.world(group, seen), readable_log=recent is not None),
-            wanted=wanted,
-            now=self.clock.now(),
-            force_roll=roll,
-            why=sentence,
-        )
-        return self.runtime.vetoes(plan).told_in(plan)
-
-    def _adopted_plan(
-        self, spec: GroupSpec, seen: Snapshot, *, wanted: int | None, roll: bool
-    ) -> Plan:
-        """Of other people's Deployment: scaled when asked, or by a policy that is written for it.
-
-        Never rolled. A default policy would scale what nobody has spoken of.
-        """
-        adopted = self.runtime.adopted(spec.group)
-        if adopted is None:
-            raise Refused(f"there is no Deployment of group {spec.group}; see `fleet doctor`")
-        group = seen.groups.get(spec.group)
-        if roll:
-            raise Refused(f"{roll_note(group, adopted)}, so it is left to whoever owns it")
-        why = ""
-        if wanted is None and "scaling" in spec.model_fields_set:
-            decision = self.wanted(spec.group, seen, adopted=adopted)
-            wanted, why = decision.wanted, decision.sentence
-        now = self.clock.now()
-        plan = make_adopted_plan(
-            spec=spec,
-            cluster=self.spec.cluster.name,
-            group=group,
-            adopted=adopted,
-            wanted=wanted,
-            snapshot_at=seen.at,
-            now=now,
-            why=why,
-        )
-        if plan.steps:
-            against = refusals(self.world(spec.group, seen), now, steps=plan.steps)
-            plan = replace(plan, refusals=against)
-        return self.runtime.vetoes(plan).told_in(plan)
 
     # --- act --------------------------------------------------------------------------------
 
@@ -183,23 +61,52 @@ class Fleet(OpenFleet):
         *,
         wanted: int | None = None,
         roll: bool = False,
+        approved: str | None = None,
+        hold: float | None = None,
         actor: str,
         progress: Progress = silent,
     ) -> Change:
         """Finish what a dead actor left, then plan and perform; missing topics are created first.
 
+        `approved` is the id of the plan that a person has seen: no other is carried out. `hold` is
+        for how many seconds the policy shall leave `wanted` alone; a `wanted` without it ends the
+        hold there was.
         Raises Refused with sentences where nothing may be done.
         """
         self._may_act(group)
         resumed = self.resume_change(group, actor=actor, progress=progress)
         if resumed is not None and resumed.state is not ChangeState.DONE:
             return resumed
-        plan = self.plan(group, wanted=wanted, roll=roll)
-        if plan.empty and not plan.refusals:
-            return resumed or self._nothing_to_do(plan, actor)
-        if not plan.refusals:
-            self.create_topics(group, progress=progress)
-        return self._begin(group, plan, actor=actor, progress=progress)
+        plan = self.plan(group, wanted=wanted, roll=roll, hold=hold)
+        if approved is not None:
+            if resumed is not None and resumed.plan.id == approved:
+                return resumed
+            if (why := not_as_approved(approved, plan)) is not None:
+                raise Refused(why)
+        with self._held(group, None if roll else wanted, hold, by=actor):
+            if plan.empty and not plan.refusals:
+                return resumed or self._nothing_to_do(plan, actor)
+            if not plan.refusals:
+                self.create_topics(group, progress=progress)
+            return self._begin(group, plan, actor=actor, progress=progress)
+
+    @contextmanager
+    def _held(
+        self, group: str, wanted: int | None, hold: float | None, *, by: str
+    ) -> Iterator[None]:
+        """While a person's number of slots comes to be, it is held, so that no other manager who
+        finishes the change undoes it; a refusal leaves the hold there was.
+        """
+        before = self.hold(group)
+        if wanted is not None:
+            until = self.clock.now() + (hold or 0.0)
+            made = None if hold is None else Hold(wanted=wanted, until=until, by=by).as_json()
+            self.store.put_note(group, HOLD_NOTE, made)
+        try:
+            yield
+        except Refused:
+            self.store.put_note(group, HOLD_NOTE, before.as_json() if before else None)
+            raise
 
     def _nothing_to_do(self, plan: Plan, actor: str) -> Change:
         """An empty plan is no change: it is answered, not stored."""
@@ -225,14 +132,6 @@ class Fleet(OpenFleet):
         self.resume_change(group, actor=actor, progress=progress)
         plan = self.drain_plan(group, slots)
         return self._begin(group, plan, actor=actor, progress=progress)
-
-    def drain_plan(self, group: str, slots: Sequence[int]) -> Plan:
-        """The plan of `drain`."""
-        if self.group(group).worker is None:
-            raise Refused(f"group {group} declares no worker: it has no slots to drain")
-        seen = self.snapshot([group])
-        plan = make_drain_plan(self.world(group, seen), slots=tuple(slots), now=self.clock.now())
-        return self.runtime.vetoes(plan).told_in(plan)
 
     def _may_act(self, group: str) -> None:
         spec = self.group(group)
@@ -263,14 +162,6 @@ class Fleet(OpenFleet):
             clock=self.clock,
             lease=self.group(group).runtime.lease,
             perform=lambda change, progress: self._perform(group, change, progress),
-        )
-
-    def _revisions(self) -> Revisions:
-        return Revisions(
-            cluster=self.spec.cluster,
-            bootstrap=self.bootstrap,
-            runtime=self.runtime,
-            clock=self.clock,
         )
 
     def _perform(self, group: str, change: Change, progress: Progress) -> Change:
@@ -396,8 +287,16 @@ class Fleet(OpenFleet):
                 admin.create_topic(topic, how.partitions, how.replication)
                 progress(f"created topic {topic} with {how.partitions} partitions")
 
-    def up(self, *, actor: str, progress: Progress = silent) -> tuple[Change, ...]:
+    def up(
+        self,
+        groups: Collection[str] | None = None,
+        *,
+        actor: str,
+        progress: Progress = silent,
+    ) -> tuple[Change, ...]:
         """Topics, supervisor and Spark, then one apply for every group in mode act.
+
+        `groups`: for these only; the topics of others are made, too.
 
         A refused group does not hold the others; Refused is raised after all had their turn.
         """
@@ -405,7 +304,7 @@ class Fleet(OpenFleet):
         self.runtime.ensure()
         done, refused = [], []
         for fleet in self.spec.fleets:
-            if self.spec.mode_of(fleet) != "act":
+            if self.spec.mode_of(fleet) != "act" if groups is None else fleet.group not in groups:
                 continue
             progress(f"group {fleet.group}")
             try:

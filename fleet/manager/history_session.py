@@ -18,8 +18,10 @@ from fleet.history.rollup_tasks import rolled_up
 from fleet.history.tables.publishing import EXTRA, installed
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
+from fleet.kafka_source.bounds import LogBounds
 from fleet.kafka_source.failures import told_by
 from fleet.kafka_source.login import references
+from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.source import cores_of
 from fleet.lag.partition_lag import Logs
 from fleet.log.readers.group_log import Unreadable
@@ -60,13 +62,13 @@ class ClusterLog:
         self._spark = spark
         self._names: dict[str, str] = {}
 
-    def bounds(self) -> Mapping[int, tuple[int, int]]:
+    def bounds(self) -> Mapping[int, LogBounds]:
         """Raises Unreadable."""
         return self._fleet.offsets_bounds()
 
     def digest(
         self,
-        ranges: Mapping[int, tuple[int, int]],
+        ranges: Sequence[OffsetRange],
         *,
         led: Mapping[int, int],
         since: Mapping[int, int],

@@ -4,6 +4,7 @@ The base of `fleet.manager.cycle.Fleet`: it finds file, home and cluster, holds 
 answers what people and decisions ask of the present. It changes nothing but its own memory.
 """
 
+import difflib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +17,12 @@ from fleet.clock import Clock, SystemClock
 from fleet.config.acls import OFFSETS, Grant, allows, needed
 from fleet.config.load import load
 from fleet.config.spec import FleetSpec, GroupSpec, Security, is_pattern
+from fleet.decide.holds import NOTE as HOLD_NOTE
+from fleet.decide.holds import Hold
 from fleet.decide.storms.assessment import Storm, assess, reach
 from fleet.decide.storms.storm_watch import budget_of, excuses_of
 from fleet.errors import ConfigError, Unreachable
-from fleet.kafka_source.bounds import bounds
+from fleet.kafka_source.bounds import LogBounds, log_bounds
 from fleet.kafka_source.failures import RangeUnread
 from fleet.kafka_source.group_sessions import AskedSessions
 from fleet.lag.end_history import EndHistory
@@ -28,13 +31,14 @@ from fleet.lag.samples import EndStore
 from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.group_log import GroupLog, Unreadable
 from fleet.model import TopicPartition
+from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
 from fleet.observe.admin import Observer
 from fleet.observe.ledger import CoordinatorLedger
 from fleet.security import client_config
 from fleet.slots import Change, Gate, Pause, Slot, SlotStore, WorkerProcess, WorkerReport
 from fleet.system.closing import Closing
-from fleet.system.home import fleet_home
+from fleet.system.home import fleet_home, make_home
 from fleet.system.runtimes import runtime_kind
 
 EMBEDDED = "embedded"
@@ -62,7 +66,7 @@ class OpenFleet(Closing):
         self.clock = clock
         self._environ = environ
         client = self.client = client_config(spec.cluster, bootstrap, environ)
-        home.mkdir(parents=True, exist_ok=True)
+        make_home(home)
         kind: RuntimeKind = runtime_kind(spec.runtime.kind)
         self.runtime: Runtime = kind.open(spec, home=home, environ=environ, clock=clock)
         self.ends = EndHistory(spec.cluster.name, EndStore(home / "samples.db"))
@@ -136,8 +140,10 @@ class OpenFleet(Closing):
         """The declared fleet; ConfigError naming those there are."""
         found = self.spec.fleet(name)
         if found is None:
+            close = difflib.get_close_matches(name, [f.group for f in self.spec.fleets], n=1)
             known = ", ".join(f.group for f in self.spec.fleets) or "none"
-            raise ConfigError(f"{self.config} declares no group {name!r}; declared: {known}")
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise ConfigError(f"{self.config} declares no group {name!r}; {hint}declared: {known}")
         return found
 
     # --- observe ----------------------------------------------------------------------------
@@ -193,6 +199,10 @@ class OpenFleet(Closing):
         """One group's rebalances since a wall time; None where they cannot be read."""
         return self._ledger.rebalances(group, cluster=self.spec.cluster.name, since=since)
 
+    def counted(self, group: str, since: int) -> Counted | None:
+        """One group's rebalances and pauses from a place in the log on; None where unreadable."""
+        return self._ledger.counted(group, since)
+
     def storm(self, group: str, seen: Sequence[Rebalance] | None = None) -> Storm | None:
         """The group's storm now; None where there is none, or its records cannot be read.
 
@@ -227,10 +237,10 @@ class OpenFleet(Closing):
         fresh = storm is not None and self.clock.now() - storm.seen_at < storm.window
         return storm if fresh else None
 
-    def offsets_bounds(self) -> dict[int, tuple[int, int]]:
-        """First offset and end of each partition of the coordinator's log; {} while there is none.
+    def offsets_bounds(self) -> dict[int, LogBounds]:
+        """Of each partition of the coordinator's log; {} while there is none.
 
-        What is behind an open transaction is not yet there. Raises Unreadable where this login may
+        Raises Unreadable where this login may
         not read it, Unreachable where nobody answers.
         """
         allowed = self._observer.allowed([], [OFFSETS]).get(("topic", OFFSETS))
@@ -240,10 +250,9 @@ class OpenFleet(Closing):
                 "(managed Kafka seldom does)"
             )
         try:
-            found = bounds(self.client, OFFSETS, isolation="read_committed")
+            return log_bounds(self.client, OFFSETS)
         except RangeUnread as error:
             raise Unreachable(f"the size of {OFFSETS} cannot be asked: {error}") from error
-        return {number: (each.first, each.end) for number, each in found.items()}
 
     def logs(self, tps: Collection[TopicPartition]) -> Logs:
         """Logs of these partitions now, and before."""
@@ -272,6 +281,11 @@ class OpenFleet(Closing):
     def pauses(self) -> tuple[Pause, ...]:
         """What people hold."""
         return self.store.pauses()
+
+    def hold(self, group: str) -> Hold | None:
+        """The number of slots that a person holds now."""
+        hold = Hold.from_json(self.store.note(group, HOLD_NOTE))
+        return hold if hold is not None and self.clock.now() < hold.until else None
 
     def changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
         """The group's changes, latest first."""

@@ -18,7 +18,7 @@ from fleet.errors import FleetError
 from fleet.log.readers.positions import Positions
 from fleet.log.records import OffsetCommit, Tombstone
 from fleet.log.replay.causes import Replay
-from fleet.manager.past import by_group, tables_of, tail_of
+from fleet.manager.past import STALE, by_group, tables_of, tail_of
 from fleet.model.rebalances import Rebalance
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class Recent:
     """Where it is from, or why nothing is known."""
     in_hour: Mapping[str, int] = field(default_factory=dict)
     last: Mapping[str, Rebalance] = field(default_factory=dict)
+    rebalances: Mapping[str, Sequence[Rebalance]] = field(default_factory=dict)
+    current: bool = True
+    """Whether it tells up to now: else the last hour cannot be counted."""
     commits: "Commits | None" = None
     """The last ones, where the log was read."""
     reaches: float | None = None
@@ -58,7 +61,7 @@ class Recent:
 
     def per_hour(self, group: str) -> int | None:
         """Rebalances of a group in the last hour; None where not known."""
-        return self.in_hour.get(group, 0) if self.known else None
+        return self.in_hour.get(group, 0) if self.known and self.current else None
 
 
 def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, now: float) -> Recent:
@@ -74,6 +77,7 @@ def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, no
             group: max(found, key=lambda r: (r.ended_at, r.log_offset))
             for group, found in groups.items()
         },
+        rebalances=groups,
     )
 
 
@@ -84,7 +88,8 @@ def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
     if tables is not None:
         found = tables.rows.rebalances(since=now - DAY)
         told = tables.source.sentence(now)
-        return replace(recent_from(found, kind="tables", sentence=told, now=now), tables=tables)
+        made = recent_from(found, kind="tables", sentence=told, now=now)
+        return replace(made, tables=tables, current=now - tables.source.as_of <= STALE)
     done, commits, reaches = False, None, None
     try:
         reaches = beginning(fleet)
@@ -137,5 +142,5 @@ def beginning(fleet: "Fleet") -> float | None:
 
     Raises FleetError where its size cannot be asked.
     """
-    size = sum(end - start for start, end in fleet.offsets_bounds().values())
+    size = sum(each.end - each.first for each in fleet.offsets_bounds().values())
     return None if size <= SMALL else fleet.clock.now() - DAY

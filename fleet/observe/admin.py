@@ -14,7 +14,6 @@ Existence: OffsetFetch answers "nothing" for an unknown group as for one without
 (KIP-88, KIP-1043), so ListGroups and the describe's answer tell them apart.
 """
 
-import re
 import threading
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +22,7 @@ import numpy as np
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.kafka_source.connections import Connections, NoAnswer, NoAnswerKind
+from fleet.kafka_source.connections import Connections, NoAnswer
 from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import Commits
 from fleet.lag.partition_lag import Logs, measured
@@ -32,6 +31,7 @@ from fleet.model import GroupState, Member, TopicPartition
 from fleet.observe.poll import Poll
 from fleet.observe.seen import ListedGroup, PollAnswers, is_dead, no_group
 from fleet.observe.topic_questions import Asked, TopicQuestions, Topics
+from fleet.observe.unreachable import unreachable
 
 if TYPE_CHECKING:
     from fleet.observe.group_questions import GroupQuestions
@@ -57,7 +57,7 @@ class Observer:
     ) -> None:
         self._cluster = cluster
         self._address = str(config.get("bootstrap.servers", "?"))
-        self._login = str(config.get("sasl.username", ""))
+        self._login = str(config.get("sasl.username", "")) or "this client"
         self._clock = clock
         self._ends = ends or EndHistory()
         self._timeout = timeout
@@ -227,25 +227,9 @@ class Observer:
         return found
 
     def _unreachable(self, error: NoAnswer) -> Unreachable:
-        place = f"cluster {self._cluster} at {self._address}"
-        if error.kind is NoAnswerKind.LOGIN:
-            return Unreachable(
-                f"{place} refuses the login of {self._login or 'this client'} ({_short(error)}); "
-                "check cluster.security.sasl: mechanism, username and where the password comes from"
-            )
-        if error.kind is NoAnswerKind.TLS:
-            return Unreachable(
-                f"{place} cannot be reached by TLS ({_short(error)}); check cluster.security: "
-                "tls.ca_file must hold the authority that signed the brokers' certificates, and "
-                "protocol be the listener's"
-            )
-        return Unreachable(
-            f"{place} does not answer within {self._timeout:g} s ({error}); see whether a broker "
-            "listens there and the security settings are right"
+        return unreachable(
+            error,
+            place=f"cluster {self._cluster} at {self._address}",
+            login=self._login,
+            timeout=self._timeout,
         )
-
-
-def _short(error: NoAnswer) -> str:
-    """The reason without names of classes and lines of code."""
-    text = re.sub(r"\w+Error: |\[SSL[^]]*\] | \(_ssl\.c:\d+\)", "", str(error))
-    return text.strip()

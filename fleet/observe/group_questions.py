@@ -15,7 +15,7 @@ from kafka.protocol.admin import ListGroupsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from fleet.kafka_source.connections import Connections, NoAnswer
-from fleet.kafka_source.failures import DENIED, code_named
+from fleet.kafka_source.failures import DENIED, NO_ANSWER, code_named
 from fleet.model import TopicPartition
 from fleet.observe.poll import LEAST, Poll
 from fleet.observe.seen import DEAD, DescribedGroup, ListedGroup, is_dead, state_of, type_of
@@ -33,13 +33,12 @@ _MOVING: Final = frozenset({14, 15, 16})
 """The coordinator loads, is not there yet, or is another one."""
 _PATIENCE: Final = 2.0
 """Seconds for which a coordinator that moves is looked for again."""
-_NO_ANSWER: Final = -1
 _MANY: Final = 1_000
 """Groups in one search for coordinators."""
 
 
 class Failed(NamedTuple):
-    """Why there is no answer about a group: Kafka's error code (-1: no answer), and in words."""
+    """Why there is no answer about a group: Kafka's error code or NO_ANSWER, and in words."""
 
     code: int
     text: str
@@ -64,7 +63,7 @@ class GroupQuestions:
         failed: dict[int, NoAnswer] = {}
         self._coordinators, self._types = {}, {}
         while asked:
-            requests = {broker: ListGroupsRequest() for broker in asked}
+            requests = dict.fromkeys(asked, ListGroupsRequest())
             answers = self._net.ask(requests, look.part(len(self._net.brokers())))
             asked = []
             for broker, answer in answers.items():
@@ -219,7 +218,7 @@ class GroupQuestions:
         )
         for (_, way, groups), answer in zip(portions, answers, strict=True):
             if isinstance(answer, NoAnswer):
-                failed |= {(way, g): Failed(_NO_ANSWER, str(answer)) for g in groups}
+                failed |= {(way, g): Failed(NO_ANSWER, str(answer)) for g in groups}
                 self._forget(groups)
                 continue
             for group, error, value in way.take(answer, groups):
@@ -250,7 +249,7 @@ class GroupQuestions:
             try:
                 answer = self._net.ask_any(request, look.left())
             except NoAnswer as error:
-                return failed | dict.fromkeys(unknown[first:], Failed(_NO_ANSWER, str(error)))
+                return failed | dict.fromkeys(unknown[first:], Failed(NO_ANSWER, str(error)))
             for told in answer.coordinators if batched else [answer]:
                 group = told.key if batched else some[0]
                 if told.error_code:

@@ -14,7 +14,6 @@ from fleet.kafka_source.failures import ABSENT, DENIED, code_named
 from fleet.kafka_source.list_offsets import (
     EARLIEST,
     LATEST,
-    NO_ANSWER,
     ListedOffset,
     Where,
     leaders_of,
@@ -76,7 +75,8 @@ class TopicQuestions:
         for each in (EARLIEST, LATEST):
             found = self._listed(wanted, topics.leaders, each, look)
             told.append({tp: found[w].offset for w, tp in wanted.items() if not found[w].error})
-            failed |= {f"{w[0]}-{w[1]}": _why(found[w]) for w in wanted if found[w].error}
+            refused = {w: found[w].error for w in wanted if found[w].error}
+            failed |= {f"{w[0]}-{w[1]}": code_named(code) for w, code in refused.items()}
         look.tell(failed, "partition(s) have unreadable offsets")
         starts, ends = told
         return starts, ends
@@ -140,7 +140,3 @@ class TopicQuestions:
     ) -> dict[str, Any]:
         answer = self._net.metadata(sorted(topics), look.left(), operations=operations)
         return {topic.name: topic for topic in answer.topics}
-
-
-def _why(listed: ListedOffset) -> str:
-    return "no answer in time" if listed.error == NO_ANSWER else code_named(listed.error)

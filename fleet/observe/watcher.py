@@ -31,6 +31,9 @@ from fleet.observe.topic_questions import Topics
 
 _WAIT: Final = 0.25
 """Seconds that a look waits for the tail to hold what was written before it."""
+_FIRST: Final = 5.0
+"""And the first ones, since asking the coordinators about all groups costs far more than reading:
+with 5,000 groups of 48 partitions 150 MB."""
 _STALE: Final = 30.0
 """An older tail is not used: the coordinators are asked."""
 _WINDOW: Final = 300.0
@@ -92,7 +95,7 @@ class GroupWatcher(Observer):
         if self._tail is None:
             return False
         try:
-            if self._tail.catch_up(_WAIT):
+            if self._tail.catch_up(_FIRST if self._tail.age() is None else _WAIT):
                 return not self._tail.absent
         except Unreadable:
             return False

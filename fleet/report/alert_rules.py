@@ -35,6 +35,16 @@ def prometheus_duration(seconds: float) -> str:
     return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.0f}ms"
 
 
+def runbooks(spec: FleetSpec) -> str:
+    """The absolute address under which runbooks are, without a slash at its end.
+
+    A path is no link in a message. Where the file names no place, the page of `fleet ui` has them:
+    at ui.url, else at ui.listen, which opens on the machine of whoever runs it.
+    """
+    page = spec.ui.url or f"http://{spec.ui.listen}"
+    return (spec.alerts.runbooks or f"{page.rstrip('/')}/runbooks").rstrip("/")
+
+
 def rules(spec: FleetSpec) -> dict[str, Any]:
     """The rule file as a value."""
     return {
@@ -92,12 +102,15 @@ class _Rules:
         rule: Rule = {"alert": name, "expr": expr}
         if wait:
             rule["for"] = prometheus_duration(wait)
-        where = f"{self._spec.alerts.runbooks.rstrip('/')}/{runbook}.md"
+        links = {"runbook_url": f"{runbooks(self._spec)}/{runbook}.md"}
+        if self._spec.ui.url is not None:
+            group = "#/groups/{{ $labels.group | urlquery }}" if scope == "group" else ""
+            links["fleet_url"] = f"{self._spec.ui.url.rstrip('/')}/{group}"
         return {
             **rule,
             "keep_firing_for": self._keep,
             "labels": {"severity": severity, "scope": scope, **(labels or {})},
-            "annotations": {**annotations, "runbook_url": where},
+            "annotations": {**annotations, **links},
         }
 
     def _cluster_storm(self) -> Rule:

@@ -53,3 +53,23 @@ DARK: Final[dict[str, str]] = {
     "replaced": "#ffffff",
     **_SAME,
 }
+
+
+def css_name(role: str) -> str:
+    """A role as the name of a CSS class, and of its variable."""
+    return role.replace(" ", "-").replace("↔", "-")
+
+
+def stylesheet() -> str:
+    """A variable and a class that fills for each role, for light and dark paper."""
+    return "\n".join(
+        [
+            f":root {{ color-scheme: light dark; {_variables(LIGHT)} }}",
+            f"@media (prefers-color-scheme: dark) {{ :root {{ {_variables(DARK)} }} }}",
+            *(f".{css_name(p)} {{ fill: var(--{css_name(p)}); }}" for p in LIGHT),
+        ]
+    )
+
+
+def _variables(paints: dict[str, str]) -> str:
+    return " ".join(f"--{css_name(role)}: {colour};" for role, colour in paints.items())

@@ -19,6 +19,7 @@ from fleet.report.wording import clock_text, number_word
 from fleet.text import duration
 
 WIDTH: Final = 1200.0
+_NARROWEST: Final = 300.0
 _LEFT: Final = 176.0
 _RIGHT: Final = 24.0
 _RIBBON: Final = 22.0
@@ -116,9 +117,9 @@ class Sketch:
     """The picture in one sentence, for who cannot see it."""
 
 
-def sketch(line: Timeline) -> Sketch:
-    """The picture of a timeline, `WIDTH` wide and as high as its lanes need."""
-    return _Drawing(line).drawn()
+def sketch(line: Timeline, *, width: float = WIDTH) -> Sketch:
+    """The picture of a timeline, so many pixels wide (300 at least), as high as its lanes need."""
+    return _Drawing(line, max(width, _NARROWEST)).drawn()
 
 
 def text_width(text: str, size: float) -> float:
@@ -135,15 +136,16 @@ def fitted(text: str, size: float, width: float) -> str:
 
 
 class _Drawing:
-    def __init__(self, line: Timeline) -> None:
-        self.line = line
+    def __init__(self, line: Timeline, width: float) -> None:
+        self.line, self.width = line, width
+        self.left = min(_LEFT, 0.3 * width)
         self.word = number_word(line.protocol)
         self.shapes: list[Shape] = []
-        self.scale = (WIDTH - _LEFT - _RIGHT) / max(line.until - line.since, 1e-6)
+        self.scale = (self.width - self.left - _RIGHT) / max(line.until - line.since, 1e-6)
         self.lane_height = min(34.0, max(11.0, 660.0 / max(len(line.lanes), 1)))
 
     def x(self, at: float) -> float:
-        return _LEFT + (at - self.line.since) * self.scale
+        return self.left + (at - self.line.since) * self.scale
 
     def drawn(self) -> Sketch:
         top = self._head()
@@ -161,7 +163,7 @@ class _Drawing:
         self._lanes(lanes)
         height = self._foot(bottom)
         return Sketch(
-            width=WIDTH, height=height, shapes=tuple(self.shapes), caption=self._caption()
+            width=self.width, height=height, shapes=tuple(self.shapes), caption=self._caption()
         )
 
     # --- around it ---------------------------------------------------------------------------
@@ -178,13 +180,15 @@ class _Drawing:
     def _head(self) -> float:
         line = self.line
         many = len(line.marks)
-        self._add(Words(x=16, y=22, text=line.group, size=17, bold=True))
+        name = fitted(line.group, 17, self.width - 32)
+        self._add(Words(x=16, y=22, text=name, size=17, bold=True))
         told = (
             f"cluster {line.cluster} · {line.protocol} · {clock_text(line.since)} to "
             f"{clock_text(line.until)} UTC · {many} rebalance{'' if many == 1 else 's'}"
         )
         if line.storms:
             told += f" · {len(line.storms)} storm{'' if len(line.storms) == 1 else 's'}"
+        told = fitted(told, 12, self.width - 32)
         self._add(Words(x=16, y=44, text=told, size=12, paint="faint"))
         return self._legend(66.0) + 22.0
 
@@ -193,7 +197,7 @@ class _Drawing:
         for cause, count in self.line.counts:
             text = f"{cause.value} {count}"
             needed = 34.0 + text_width(text, 12)
-            if x + needed > WIDTH - _RIGHT:
+            if x + needed > self.width - _RIGHT:
                 x, y = 16.0, y + 20.0
             self._badge(x + 8, y, cause)
             self._add(Words(x=x + 21, y=y, text=text))
@@ -201,6 +205,9 @@ class _Drawing:
         y += 22.0
         x = 16.0
         for paint, text in self._signs():
+            needed = 46.0 + text_width(text, 12)
+            if x > 16.0 and x + needed > self.width:
+                x, y = 16.0, y + 20.0
             if paint == "own":
                 for n, opacity in enumerate((0.35, 0.65, 1.0)):
                     self._box(x + 7 * n, y - 6 + 2 * (2 - n), 7, 4 + 4 * n, paint, opacity=opacity)
@@ -209,7 +216,7 @@ class _Drawing:
             else:
                 self._box(x, y - 6, 20, 12, paint, opacity=0.22 if paint == "storm" else 1.0)
             self._add(Words(x=x + 26, y=y, text=text, paint="faint"))
-            x += 46.0 + text_width(text, 12)
+            x += needed
         return y
 
     def _signs(self) -> Iterator[tuple[str, str]]:
@@ -228,13 +235,17 @@ class _Drawing:
             yield "unknown", f"duration not known ({unknown} of {len(line.marks)})"
 
     def _foot(self, bottom: float) -> float:
-        for at, text in self.line.ticks:
-            self._add(Words(x=self.x(at), y=bottom + 15, text=text, anchor="middle", paint="faint"))
-        self._add(Words(x=_LEFT - 10, y=bottom + 15, text="UTC", anchor="end", paint="faint"))
+        widest = max((text_width(text, 12) for _, text in self.line.ticks), default=0.0)
+        spaced = labelled((self.x(at) for at, _ in self.line.ticks), widest + 6)
+        for (at, text), there in zip(self.line.ticks, spaced, strict=True):
+            if there:
+                x = self.x(at)
+                self._add(Words(x=x, y=bottom + 15, text=text, anchor="middle", paint="faint"))
+        self._add(Words(x=self.left - 10, y=bottom + 15, text="UTC", anchor="end", paint="faint"))
         if not self.line.hidden:
             return bottom + 32
         told = f"{self.line.hidden} more members owned less and are not drawn"
-        self._add(Words(x=_LEFT, y=bottom + 36, text=told, paint="faint"))
+        self._add(Words(x=self.left, y=bottom + 36, text=told, paint="faint"))
         return bottom + 54
 
     def _storms(self, top: float, bottom: float) -> None:
@@ -296,7 +307,7 @@ class _Drawing:
         """Stems as high as rebalances were long; a grey stub where that is not known."""
         self._side("duration", (top + base) / 2 - 7)
         self._side(f"0 to {duration(longest)}", (top + base) / 2 + 8)
-        self._box(_LEFT, base, WIDTH - _RIGHT - _LEFT, 1.0, "grid")
+        self._box(self.left, base, self.width - _RIGHT - self.left, 1.0, "grid")
         for mark in self.line.marks:
             if mark.seconds is None:
                 self._box(self.x(mark.at) - 1, base - 6, 2.0, 6, "unknown", title=mark.title)
@@ -317,11 +328,13 @@ class _Drawing:
     def _lanes(self, top: float) -> None:
         if not self.line.lanes:
             told = "who owned what is not known for this time"
-            self._add(Words(x=_LEFT + 8, y=top + self.lane_height / 2, text=told, paint="faint"))
+            y = top + self.lane_height / 2
+            self._add(Words(x=self.left + 8, y=y, text=told, paint="faint"))
         for place, lane in enumerate(self.line.lanes):
             y = top + place * self.lane_height
             if place % 2:
-                self._box(_LEFT, y, WIDTH - _LEFT - _RIGHT, self.lane_height, "ink", opacity=0.03)
+                room = self.width - self.left - _RIGHT
+                self._box(self.left, y, room, self.lane_height, "ink", opacity=0.03)
             size = min(12.0, self.lane_height * 0.85)
             self._side(lane.label, y + self.lane_height / 2, size=size, title=_names(lane))
             self._lane(lane, y)
@@ -387,8 +400,8 @@ class _Drawing:
         self._add(Stroke(x1=x, y1=top, x2=x, y2=bottom, paint=paint, width=width, opacity=opacity))
 
     def _side(self, text: str, y: float, *, size: float = 12.0, title: str = "") -> None:
-        text = fitted(text, size, _LEFT - 18)
-        self._add(Words(x=_LEFT - 10, y=y, text=text, size=size, anchor="end", title=title))
+        text = fitted(text, size, self.left - 18)
+        self._add(Words(x=self.left - 10, y=y, text=text, size=size, anchor="end", title=title))
 
     def _badge(
         self, x: float, y: float, cause: Cause, *, title: str = "", certain: bool = True

@@ -9,7 +9,7 @@ from html import escape
 from typing import Final
 
 from fleet.model.rebalances import Rebalance
-from fleet.report.paints import DARK, LIGHT
+from fleet.report.paints import css_name, stylesheet
 from fleet.report.sketch import Box, Diamond, Shape, Sketch, Stroke
 from fleet.report.wording import cause_text, clock_text, took, who
 
@@ -21,8 +21,7 @@ _PAGE: Final = """<!DOCTYPE html>
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
 <style>
-:root {{ {light} }}
-@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}
+{paints}
 body {{ margin: 0; background: var(--paper); color: var(--ink); font: 14px sans-serif; }}
 main {{ max-width: 1600px; margin: 0 auto; padding: 8px; }}
 svg {{ width: 100%; height: auto; display: block; font-family: sans-serif; }}
@@ -32,7 +31,6 @@ th, td {{ text-align: left; padding: 2px 14px 2px 0; vertical-align: top; }}
 th {{ color: var(--faint); font-weight: normal; }}
 td.number {{ text-align: right; }}
 summary {{ margin: 8px 16px; cursor: pointer; }}
-{classes}
 </style>
 </head>
 <body>
@@ -54,21 +52,11 @@ def as_html(sketch: Sketch, rebalances: Sequence[Rebalance]) -> str:
     """The picture, and a table of the same rebalances, newest first."""
     return _PAGE.format(
         title=escape(sketch.caption),
-        light=_variables(LIGHT),
-        dark=_variables(DARK),
-        classes="\n".join(f".{_name(p)} {{ fill: var(--{_name(p)}); }}" for p in LIGHT),
+        paints=stylesheet(),
         svg=_svg(sketch),
         summary=f"{len(rebalances)} rebalances as a table",
         table=_table(rebalances),
     )
-
-
-def _variables(paints: dict[str, str]) -> str:
-    return " ".join(f"--{_name(role)}: {colour};" for role, colour in paints.items())
-
-
-def _name(role: str) -> str:
-    return role.replace(" ", "-").replace("↔", "-")
 
 
 def _svg(sketch: Sketch) -> str:
@@ -83,23 +71,23 @@ def _drawn(shape: Shape) -> str:
     if isinstance(shape, Stroke):
         return (
             f'<line x1="{shape.x1:.1f}" y1="{shape.y1:.1f}" x2="{shape.x2:.1f}" '
-            f'y2="{shape.y2:.1f}" stroke="var(--{_name(shape.paint)})" '
+            f'y2="{shape.y2:.1f}" stroke="var(--{css_name(shape.paint)})" '
             f'stroke-width="{shape.width:g}"{_opacity(shape.opacity)}/>'
         )
     if isinstance(shape, Box):
         tag, where = "rect", (
-            f'class="{_name(shape.paint)}" x="{shape.x:.1f}" y="{shape.y:.1f}" '
+            f'class="{css_name(shape.paint)}" x="{shape.x:.1f}" y="{shape.y:.1f}" '
             f'width="{shape.width:.1f}" height="{shape.height:.1f}"{_opacity(shape.opacity)}'
         )  # fmt: skip
         return _titled(tag, where, "", shape.title)
     if isinstance(shape, Diamond):
         x, y, r = shape.x, shape.y, shape.radius
         path = f"M{x - r:.1f} {y:.1f}L{x:.1f} {y - r:.1f}L{x + r:.1f} {y:.1f}L{x:.1f} {y + r:.1f}Z"
-        where = f'class="{_name(shape.paint)}" d="{path}" stroke="var(--paper)"'
+        where = f'class="{css_name(shape.paint)}" d="{path}" stroke="var(--paper)"'
         return _titled("path", where, "", shape.title)
     weight = ' font-weight="bold"' if shape.bold else ""
     where = (
-        f'class="{_name(shape.paint)}" x="{shape.x:.1f}" y="{shape.y:.1f}" '
+        f'class="{css_name(shape.paint)}" x="{shape.x:.1f}" y="{shape.y:.1f}" '
         f'font-size="{shape.size:.3g}" text-anchor="{shape.anchor}"{weight}'
     )
     return _titled("text", where, escape(shape.text), shape.title)

@@ -135,6 +135,8 @@ class Change:
     kinds of step have it (`fleet.act.steps`)."""
     receipts: tuple[Receipt, ...] = ()
     sentence: str = ""
+    traceback: str | None = None
+    """Of the job's code, where that is why the change was rolled back or failed."""
 
     @property
     def step_began(self) -> float:
@@ -162,6 +164,10 @@ class WorkerReport:
     """Wall time of its subscribe() (join spread is max - min over a gate)."""
     last_commit_at: float | None = None
     error: str | None = None
+    traceback: str | None = None
+    """Of the job's code, where the error is the job's; a few thousand characters at most."""
+    spark_ui: str | None = None
+    """Address of the web UI of its Spark, where that has one."""
     unclean: bool = False
     """A drain ran into drain_timeout."""
     since: float | None = None

@@ -6,9 +6,9 @@ JVM of a kind that ends in good order writes its classes into an archive in the 
 its successors map that file (4 and 2.5 s then). Nobody has to ask for it, and nothing depends on
 it: the JVM itself checks that the archive fits its version, every jar's size and time, and its
 own sums, and otherwise starts as if there were none. (A JVM that maps a file cut short crashes
-before it gets to its sums: the size is part of the name.) Cost: up to 4 s once, at the end of
-that first JVM, and 50 MB (Kafka) or 180 MB (Spark) of disk for each Java and folder of jars; the
-four of a kind that were used last stay.
+before it gets to its sums: the size is part of the name.) Cost: 4 s of CPU once, at the end of
+that first JVM, which whoever ends it has to wait for, and 50 MB (Kafka) or 180 MB (Spark) of disk
+for each Java and folder of jars; the eight of a kind that were used last stay.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import hashlib
 import os
 import shutil
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,11 @@ from fleet.system.home import cache_home
 
 _MAGIC: Final = 0xF00BABA8.to_bytes(4, "little")
 """The JVM writes an archive's first page last, so whatever begins like this is whole."""
-_KEPT: Final = 4
+_KEPT: Final = 8
 """How many archives of a kind stay: those of other checkouts and Javas that were used last."""
+WRITING_SECONDS: Final = 60.0
+"""What a JVM is given at its end to write its archive: a busy machine's 4 s of CPU."""
+_AT_EXIT: Final = "-XX:ArchiveClassesAtExit="
 # For JVMs that know none of these; an archive that does not fit is no news, since it saves time
 # only; its sums cost 0.04 s.
 _ALWAYS: Final = ("-XX:+IgnoreUnrecognizedVMOptions", "-Xlog:cds*=off", "-XX:+VerifySharedSpaces")
@@ -49,7 +53,12 @@ def options(name: str, java: str | Path, jars: Path, *, cache: Path | None = Non
             return []
     except OSError:
         return []
-    return [*_ALWAYS, f"-XX:ArchiveClassesAtExit={folder / wanted}.{uuid.uuid4().hex[:8]}.new"]
+    return [*_ALWAYS, f"{_AT_EXIT}{folder / wanted}.{uuid.uuid4().hex[:8]}.new"]
+
+
+def writes(arguments: Iterable[str]) -> bool:
+    """Whether a JVM that is started so writes an archive at its end."""
+    return any(_AT_EXIT in each for each in arguments)
 
 
 def _key(java: str | Path, jars: Path) -> str:

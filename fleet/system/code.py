@@ -24,6 +24,7 @@ from pathlib import Path
 
 from fleet.config.spec import GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
+from fleet.system.job_signature import examine_source
 
 MAX_BYTES = 20 * 1024 * 1024
 """Largest package that is copied; data belongs elsewhere."""
@@ -45,6 +46,41 @@ def code_digest(group: GroupSpec) -> str:
     if isinstance(group.runtime, KubernetesRuntimeSpec):
         return _in_image(group.runtime, _on_path(group))
     return _digest(_find(group).files)
+
+
+def examine_entrypoint(group: GroupSpec) -> None:
+    """Look at the entrypoint's source, where it is here: on Kubernetes only what is copied is.
+
+    Raises ConfigError where the module cannot be found, or has no such function.
+    """
+    in_image = isinstance(group.runtime, KubernetesRuntimeSpec)
+    found = _on_path(group) if in_image else _find(group)
+    if found is None:
+        return
+    assert group.worker is not None
+    module = group.worker.entrypoint.partition(":")[0].replace(".", "/")
+    names = {f"{module}.py", f"{module}/__init__.py"}
+    for name, file in found.files:
+        if (name in names or not found.copied) and file.suffix == ".py":
+            examine_source(file, entrypoint=group.worker.entrypoint, group=group.group)
+
+
+def lies_beside(group: GroupSpec, here: Path) -> Path | None:
+    """The entrypoint's module in a folder, where `worker.python_path` does not take it along.
+
+    Not this package's own, which is in every image.
+    """
+    worker = group.worker
+    if worker is None or _on_path(group) is not None:
+        return None
+    top, *below = worker.entrypoint.partition(":")[0].split(".")
+    if top == __name__.partition(".")[0]:
+        return None
+    leaf = here.joinpath(top, *below)
+    for file in (leaf.with_suffix(".py"), leaf / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
 
 
 def packed_code(group: GroupSpec) -> tuple[str, bytes | None]:

@@ -18,6 +18,22 @@ def fleet_home(environ: "os._Environ[str] | dict[str, str]" = os.environ) -> Pat
     return Path(environ.get("FLEET_HOME") or ".fleet").absolute()
 
 
+def make_home(home: Path) -> Path:
+    """Create the folder where it is missing. Raises FleetError where nothing can be written there.
+
+    Files of processes that serve for weeks are put there: it is tried now.
+    """
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home):
+            return home
+    except OSError as error:
+        raise FleetError(
+            f"the home {home} cannot be written ({error.strerror or error}): set FLEET_HOME to a "
+            "folder of yours"
+        ) from error
+
+
 def cache_home() -> Path:
     """Where jars and builds are cached between checkouts."""
     return Path.home() / ".cache" / "fleet"

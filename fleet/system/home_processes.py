@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import fleet
-from fleet.system.processes import ProcessId, identify
+from fleet.system.processes import ProcessId, identify, pids
 
 HOME: Final = "FLEET_HOME"
 PART: Final = "FLEET_PART"
@@ -64,16 +64,16 @@ def environment(
 
 def home_processes(home: Path) -> Iterator[HomeProcess]:
     """All living processes of this home except the caller, children of workers included."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+    for pid in pids():
+        if pid == os.getpid():
             continue
         try:
-            text = (entry / "environ").read_bytes().decode(errors="replace")
-            session = os.getsid(int(entry.name))
+            text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+            session = os.getsid(pid)
         except OSError:  # gone meanwhile, or somebody else's
             continue
         env = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
-        process = identify(int(entry.name))
+        process = identify(pid)
         if process is not None and env.get(HOME) == str(home) and PART in env:
             yield HomeProcess(
                 process=process, session=session, part=env[PART], worker=env.get(WORKER)

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from fleet.errors import FleetError
+
 _POLL_SECONDS: Final = 0.02
 
 # Runs in the new session before the program: undo what is inherited through exec.
@@ -110,8 +112,14 @@ def spawn(
 
     Standard input is /dev/null, no other file is inherited, signals have their defaults. `env`
     is the whole environment (None: ours). Raises FileNotFoundError where there is no such
-    program. Its own failure to start shows in the log and in its end.
+    program, FleetError where this is no Linux. Its own failure to start shows in the log and in
+    its end.
     """
+    if not Path("/proc").is_dir():
+        raise FleetError(
+            f"workers and an embedded broker run on Linux, and this is {sys.platform}: look, plan "
+            "and export here, run them on a Linux machine or on Kubernetes"
+        )
     program = shutil.which(argv[0], path=(env or os.environ).get("PATH"))
     if program is None:
         raise FileNotFoundError(f"no program {argv[0]}")
@@ -173,7 +181,7 @@ def find(*words: str) -> ProcessId | None:
 
     For a starter that was killed between starting a process and writing down who it is.
     """
-    for pid in _pids():
+    for pid in pids():
         try:
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
         except OSError:
@@ -201,7 +209,7 @@ def _group(process: ProcessId) -> Iterator[int]:
     leader = _stat(process.pid)
     if leader is not None and leader.start_time != process.start_time:
         return
-    for pid in _pids():
+    for pid in pids():
         stat = _stat(pid)
         if (
             stat is not None
@@ -212,8 +220,10 @@ def _group(process: ProcessId) -> Iterator[int]:
             yield pid
 
 
-def _pids() -> Iterator[int]:
-    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+def pids() -> Iterator[int]:
+    """Of all processes of this machine; none where it is no Linux."""
+    found = Path("/proc").iterdir() if Path("/proc").is_dir() else ()
+    return (int(entry.name) for entry in found if entry.name.isdigit())
 
 
 def _stat(pid: int) -> _Stat | None:

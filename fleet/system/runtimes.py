@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from fleet.errors import ConfigError
+from fleet.extras import EXTRAS, need
 
 ENTRY_POINTS: Final = "fleet.runtimes"
 PARTS: Final = ("workers", "network", "exporter", "manager", "monitoring")
@@ -21,6 +22,8 @@ def runtime_kind(name: str) -> Any:
     found = entry_points(group=ENTRY_POINTS)
     for point in found:
         if point.name == name:
+            if name in EXTRAS:  # its client, which its modules import
+                need(name)
             return point.load()
     known = ", ".join(sorted(point.name for point in found)) or "none"
     raise ConfigError(

@@ -26,7 +26,7 @@ from fleet.model import TopicPartition
 if TYPE_CHECKING:
     from pyarrow import Table
 
-    from fleet.worker.context import BatchContext
+    from fleet.model.batch_context import BatchContext
 
 FOLDER_VARIABLE: Final = "FLEET_JOURNAL"
 """Environment variable that names the folder of the journal; unset = no journal is kept."""

@@ -3,16 +3,16 @@
 Problem: librdkafka's admin ends its process, by an assertion and with no error, where the
 connection to a coordinator drops while a question about a group is under way (librdkafka #4605;
 seen when a broker was bounced). A worker must not end for a look. Choice: each question is put
-by a process that lives for it alone; its settings go in by standard input, so that no password
-stands in a process list. Asking by kafka-python, as fleet.observe does, would cost every worker
-15 MB for good. Cost: 0.15 s of a core and 40 MB for a moment, per question: a few in a minute and
-one worker per group.
+by a process that lives for it alone; how to log in goes in by reference and is resolved there.
+Asking by kafka-python, as fleet.observe does, would cost every worker 15 MB for good. Cost: 0.15 s
+of a core and 40 MB for a moment, per question: a few in a minute and one worker per group.
 
 As a program: reads the question (JSON) from standard input and writes the answer to standard
 output; what went wrong is an answer too.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +23,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from fleet.errors import FleetError
+from fleet.kafka_source.login import References, resolved
 from fleet.model import Member, TopicPartition
 
 REQUEST_SECONDS: Final = 5.0
@@ -43,12 +44,10 @@ class Answer:
 class Question:
     """One question, under way once it is made.
 
-    config: options of librdkafka that JSON can hold (fleet.security.client_config).
+    login: where the options of a client are found (fleet.kafka_source.login.references).
     """
 
-    def __init__(
-        self, config: Mapping[str, str], *, group: str, topics: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, login: References, *, group: str, topics: Sequence[str] = ()) -> None:
         self._group = group
         self._asker = subprocess.Popen(
             [sys.executable, "-m", __name__],
@@ -56,7 +55,7 @@ class Question:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        asked = {"config": dict(config), "group": group, "topics": list(topics)}
+        asked = {"login": dict(login), "group": group, "topics": list(topics)}
         assert self._asker.stdin is not None
         try:
             self._asker.stdin.write(json.dumps(asked).encode())
@@ -108,7 +107,10 @@ def main() -> int:
     """The program."""
     asked = json.load(sys.stdin)
     try:
-        told = _asked(AdminClient(asked["config"]), asked["group"], asked["topics"])
+        options = resolved(asked["login"], os.environ, who="of this worker")
+        told = _asked(AdminClient(options), asked["group"], asked["topics"])
+    except ValueError as error:
+        told = {"error": f"who is a member of {asked['group']} cannot be asked: {error}"}
     except KafkaException as error:
         told = {
             "error": f"who is a member of {asked['group']} cannot be read: "

@@ -46,8 +46,8 @@ def code_tag() -> str:
     root = wheels.repository()
     digest = hashlib.sha256()
     files = [root / "pyproject.toml", root / "requirements.lock"]
-    for package in ("fleet", "assets", "k8s"):
-        files += (root / package).rglob("*")
+    files += (root / "fleet").rglob("*")
+    files += (root / "k8s" / "images").rglob("*")
     for file in sorted(files):
         if file.is_file() and "__pycache__" not in file.parts:
             digest.update(f"{file.relative_to(root)}\n".encode() + file.read_bytes())

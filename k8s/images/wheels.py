@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -23,22 +22,13 @@ from packaging.utils import canonicalize_name
 from fleet.errors import FleetError
 from fleet.system.home import write_whole
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
-    """What an image needs of the project's dependencies."""
-
-    without: frozenset[str] = frozenset()
-    """Direct dependencies that it never imports."""
-    extras: frozenset[str] = frozenset()
-
-
 ROLES: Final = {
-    # No Dagster, and no plots of reports.
-    "worker": Role(without=frozenset({"dagster", "dagster-webserver", "matplotlib"})),
+    "worker": frozenset({"kubernetes", "worker"}),  # its slots are Leases
     # Where its runs are Jobs, it needs to be able to start them; it records the history.
-    "manager": Role(extras=frozenset({"history", "kubernetes"})),
+    "manager": frozenset({"manager", "plots"}),
 }
+"""Image → the extras of pyproject.toml that it needs."""
+OWN: Final = "fleet-for-kafka"
 
 
 def repository() -> Path:
@@ -48,18 +38,8 @@ def repository() -> Path:
 
 def pins(role: str) -> dict[str, str]:
     """Package → exact version, for one role. FleetError where the environment misses one."""
-    locked, needs = _locked(), ROLES[role]
-    text = (repository() / "pyproject.toml").read_text(encoding="utf-8")
-    project = tomllib.loads(text)["project"]
-    wanted = list(project["dependencies"])
-    for extra in sorted(needs.extras):
-        wanted += project["optional-dependencies"][extra]
-    direct = [
-        each
-        for each in map(Requirement, wanted)
-        if _applies(each, frozenset()) and canonicalize_name(each.name) not in needs.without
-    ]
-    names = sorted(_closure(direct))
+    locked = _locked()
+    names = sorted(closure(ROLES[role]))
     unknown = [name for name in names if name not in locked]
     if unknown:
         raise FleetError(f"requirements.lock lacks {', '.join(unknown)}: freeze it anew")
@@ -94,24 +74,32 @@ def own(folder: Path) -> str:
     return hashlib.sha256(next(folder.glob("*.whl")).read_bytes()).hexdigest()
 
 
-def _closure(direct: Iterable[Requirement]) -> set[str]:
+def closure(extras: frozenset[str]) -> set[str]:
+    """Distributions that Fleet with these extras needs: its requirements, and theirs."""
     seen: set[tuple[str, frozenset[str]]] = set()
-    todo = [(canonicalize_name(each.name), frozenset(each.extras)) for each in direct]
+    todo = [(OWN, extras)]
     while todo:
         name, extras = todo.pop()
         if (name, extras) in seen:
             continue
         seen.add((name, extras))
+        needs = [each for each in map(Requirement, _requires(name)) if _applies(each, extras)]
+        todo += [(str(canonicalize_name(each.name)), frozenset(each.extras)) for each in needs]
+    return {name for name, _ in seen if name != OWN}
+
+
+def _requires(name: str) -> Iterable[str]:
+    """Ours as pyproject.toml says now: installed metadata may be older."""
+    if name != OWN:
         try:
-            needs = metadata.requires(name) or []
+            return metadata.requires(name) or []
         except metadata.PackageNotFoundError as error:
             raise FleetError(f"{name} is not installed here: run `make .venv`") from error
-        todo += [
-            (canonicalize_name(need.name), frozenset(need.extras))
-            for need in map(Requirement, needs)
-            if _applies(need, extras)
-        ]
-    return {str(name) for name, _ in seen}
+    text = (repository() / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    optional = project["optional-dependencies"].items()
+    marked = [f'{each} ; extra == "{extra}"' for extra, wanted in optional for each in wanted]
+    return [*project["dependencies"], *marked]
 
 
 def _applies(need: Requirement, extras: frozenset[str]) -> bool:

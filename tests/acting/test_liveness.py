@@ -80,14 +80,6 @@ def test_the_signature_of_an_earlier_change_says_nothing(store, change, clock):
     assert works_on(store, change, lease=LEASE, clock=clock) is None
 
 
-def test_without_a_change_nobody_works(store, clock):
-    """Nothing is unfinished."""
-    changing = GroupChanges(
-        group="g", store=store, clock=clock, lease=LEASE, perform=lambda change, _: change
-    )
-    assert changing.works_on() is False
-
-
 def test_aborting_takes_back_its_asks_whoever_else_writes_the_gate(tmp_path, clock):
     """A worker's write between the abort's look and its own does not leave the asks standing."""
 

@@ -80,7 +80,7 @@ def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> Non
         assert told["cause"] == "join and leave"
         assert told["member"] == f"client {worst}"
         assert re.search(rf"client {worst} joins and leaves every [\d.]+ s", told["summary"]), told
-        assert told["runbook_url"] == "docs/runbooks/group-storm.md"
+        assert told["runbook_url"] == "http://127.0.0.1:9309/runbooks/group-storm.md"
         until(
             lambda: running.hook.alerts("FleetGroupStorm", "resolved"),
             "the alert to resolve",

@@ -13,6 +13,7 @@ from fleet.config.spec import FleetSpec
 from fleet.decide.verdicts import WORST, LagVerdict
 from fleet.report.alert_rules import rules, rules_yaml
 from fleet.report.alertmanager import alertmanager_yaml
+from fleet.ui.page_server import runbook
 from tests.support.needs import program, repository
 
 pytestmark = pytest.mark.prometheus
@@ -28,7 +29,6 @@ SPEC = FleetSpec.model_validate(
 WORDS = "orders-3 joins and leaves every 40 s"
 MINE = 'cluster="main",group="orders.v1",owner="pay"'
 PAGE = {"cluster": "main", "group": "orders.v1", "owner": "pay", "severity": "page"}
-RUN = "docs/runbooks/"
 
 
 def promtool(*arguments: Any) -> subprocess.CompletedProcess[str]:
@@ -440,7 +440,54 @@ def test_every_alert_has_a_runbook_that_is_there() -> None:
     for rule in rules(SPEC)["groups"][0]["rules"]:
         assert rule["labels"]["severity"] in {"page", "ticket"}
         assert rule["keep_firing_for"] == "120s"
-        assert (repository() / rule["annotations"]["runbook_url"]).is_file(), rule["alert"]
+        base, _, name = rule["annotations"]["runbook_url"].rpartition("/")
+        assert base == "http://127.0.0.1:9309/runbooks"
+        assert runbook(name) == (repository() / "docs/runbooks" / name).read_text()
+        assert "fleet_url" not in rule["annotations"], "nobody said where the page is"
+    assert runbook("../json.md") is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "base"),
+    [
+        ({"ui": {"url": "https://fleet.example/x/"}}, "https://fleet.example/x/runbooks"),
+        ({"alerts": {"runbooks": "https://git.example/runbooks/"}}, "https://git.example/runbooks"),
+        ({"ui": {"listen": "10.0.0.1:80"}}, "http://10.0.0.1:80/runbooks"),
+    ],
+)
+def test_links_are_absolute(keys, base) -> None:
+    """From what the file names: the runbooks' own place, the page's address, where it listens."""
+    for rule in rules(FleetSpec.model_validate(keys))["groups"][0]["rules"]:
+        assert rule["annotations"]["runbook_url"].rpartition("/")[0] == base
+
+
+def test_a_path_is_no_address_of_runbooks() -> None:
+    """In a message it leads nowhere."""
+    with pytest.raises(ValueError, match="runbooks"):
+        FleetSpec.model_validate({"alerts": {"runbooks": "docs/runbooks"}})
+
+
+def test_an_alert_of_a_group_links_to_its_page(tmp_path) -> None:
+    """By promtool, for a name that is none of an address."""
+    spec = FleetSpec.model_validate({"ui": {"url": "https://fleet.example/"}})
+    (tmp_path / "rules.yml").write_text(rules_yaml(spec))
+    (found,) = [r for r in rules(spec)["groups"][0]["rules"] if r["alert"] == "FleetReceiptDiffers"]
+    labels = {"cluster": "main", "group": "a/b c+d#e"}
+    expected = {
+        "exp_labels": {**labels, **found["labels"]},
+        "exp_annotations": {
+            **found["annotations"],
+            "summary": "The last change of group a/b c+d#e cost other than planned",
+            "fleet_url": "https://fleet.example/#/groups/a%2Fb+c%2Bd%23e",
+        },
+    }
+    series = info("fleet_group_receipt_differs", 'cluster="main",group="a/b c+d#e"', "1x20")
+    test = {"interval": "15s", "input_series": [series],
+            "alert_rule_test": [at(3.0, "FleetReceiptDiffers", expected)]}  # fmt: skip
+    whole = {"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": [test]}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(whole, sort_keys=False))
+    done = promtool("test", "rules", tmp_path / "tests.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_alertmanager_routes_by_severity(tmp_path) -> None:
@@ -461,6 +508,40 @@ def test_alertmanager_routes_by_severity(tmp_path) -> None:
     route = ("config", "routes", "test", f"--config.file={config}")
     assert run(*route, "alertname=FleetGroupStorm", "severity=page") == "page"
     assert run(*route, "alertname=FleetWorkerFenced", "severity=ticket") == "ticket"
+
+
+def test_alertmanager_calls_pagerduty_and_slack(tmp_path, monkeypatch, capsys) -> None:
+    """Amtool accepts the file and the templates; secrets stand in files of their own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text("cluster: {name: shop}\n")
+    assert cli.run(["alerts", "alertmanager", "--slack-channel", "#x"]) == 2
+    capsys.readouterr()
+    options = ["--pagerduty-key-file", "/etc/pd", "--slack-url-file", "/etc/slack",
+               "--slack-channel", "#fleet", "-o", "am.yml"]  # fmt: skip
+    assert cli.run(["alerts", "alertmanager", *options]) == 0
+    amtool = program("amtool")
+    assert amtool
+    done = subprocess.run(
+        [amtool, "check-config", "am.yml"], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    page, ticket = yaml.safe_load((tmp_path / "am.yml").read_text())["receivers"]
+    assert page["pagerduty_configs"][0]["routing_key_file"] == "/etc/pd"
+    assert "pagerduty_configs" not in ticket
+    for receiver in (page, ticket):
+        (slack,) = receiver["slack_configs"]
+        assert (slack["api_url_file"], slack["channel"]) == ("/etc/slack", "#fleet")
+    alert = {"labels": {}, "status": "firing"} | {
+        "annotations": {"description": "Held.", "runbook_url": "http://r", "fleet_url": "http://f"}
+    }
+    (tmp_path / "data.json").write_text(json.dumps({"alerts": [alert], "status": "firing"}))
+    (tmp_path / "none.tmpl").write_text("")
+    done = subprocess.run(
+        [amtool, "template", "render", "--template.glob=none.tmpl", "--template.data=data.json",
+         f"--template.text={slack['text']}"],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.stdout.strip() == "Held.\n<http://r|what to do> · <http://f|look>", done.stderr
 
 
 def test_the_command_writes_them(tmp_path, monkeypatch, capsys) -> None:

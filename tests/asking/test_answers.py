@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -154,3 +155,10 @@ def test_the_last_hour_is_counted_and_the_last_cause_known():
     assert found.last["orders"].cause is Cause.SECOND_ROUND
     assert found.per_hour("quiet") == 0
     assert Recent(kind="none", sentence="away").per_hour("orders") is None
+
+
+def test_tables_that_end_before_now_count_no_hour():
+    """What came since is not known: no zero."""
+    recent = recent_from([], kind="tables", sentence="", now=START)
+    assert recent.per_hour("orders") == 0
+    assert replace(recent, current=False).per_hour("orders") is None

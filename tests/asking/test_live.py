@@ -311,6 +311,6 @@ def test_top_on_a_terminal_answers_to_keys(folder, group):
 def test_top_goes_on_without_a_broker(away):
     """It says so, keeps looking, and still answers to keys."""
     away.until("looking at the cluster for the first time")
-    away.until("does not answer")
+    away.until("nobody listens")
     away.press("q")
     assert away.end() == 0

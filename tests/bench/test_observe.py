@@ -1,4 +1,7 @@
-"""`fleet bench observe`: its answer, and one small real run."""
+"""`fleet bench observe`: its answer, and one small real run.
+
+What docs/exporter.md shows is run here.
+"""
 
 import json
 
@@ -22,6 +25,7 @@ def size(groups: int, **found) -> Size:
         "one_by_one": 2.0,
         "in_flight": 1.0,
         "caught_up": 2.5,
+        "cpu": 0.2,
         "right": True,
     }
     return Size(groups=groups, **{**known, **found})

@@ -10,16 +10,18 @@ from rich.console import Console
 
 from fleet.commands.answers import (
     change_answer,
+    failed_answer,
     good,
     plan_answer,
     print_change,
     print_plan,
 )
-from fleet.commands.change.changing import GroupOutcome
+from fleet.commands.change.change_session import GroupOutcome
 from fleet.commands.doctor.checks import guarded
 from fleet.commands.doctor.doctor import as_json
 from fleet.commands.groups.group_status import GroupStatus, Managed, status_answer
 from fleet.commands.groups.status_table import last_change, print_status
+from fleet.decide.holds import Hold
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, PartitionVerdict
 from fleet.errors import FleetError
@@ -73,6 +75,9 @@ CHANGE = Change(
     group="orders", plan=PLAN, state=ChangeState.DONE, actor="deploy@ci:4711", token=1, counter=9,
     step=1, started_at=101.0, ended_at=108.0, receipts=(RECEIPT,), sentence="2 slots more",
 )  # fmt: skip
+FAILS = "KeyError: 'id' (orders.py:12 in process)"
+TRACEBACK = f'Traceback (most recent call last):\n  File "orders.py", line 12, in process\n{FAILS}'
+FAILED = dataclasses.replace(CHANGE, state=ChangeState.ROLLED_BACK, traceback=TRACEBACK)
 RECENT = Recent(kind="log", sentence="from __consumer_offsets, read just now")
 LAST = dataclasses.replace(rebalance(7, 0), ended_at=120.0)
 PAUSE = Pause(group=None, reason="incident", by="deploy@ci", at=90.0)
@@ -109,8 +114,10 @@ STATUS = GroupStatus(
         reports=(WorkerReport(worker="w-1", group="orders", revision="0a1b2c3d4e", phase="active",
                               slot=0, counter=4, http_port=None, batches=3, records=40),
                  WorkerReport(worker="w-2", group="orders", revision="0a1b2c3d4e", phase="standby",
-                              slot=None, counter=4, http_port=None)),
-        change=CHANGE,
+                              slot=None, counter=4, http_port=None,
+                              error=FAILS, traceback=TRACEBACK,
+                              spark_ui="http://127.0.0.1:4040")),
+        change=CHANGE, hold=Hold(wanted=6, until=7500.0, by="ann@host:4711"),
     ),
     pauses=(PAUSE,), rebalances=2, window=600.0, per_hour=2, last_rebalance=LAST,
 )  # fmt: skip
@@ -143,7 +150,8 @@ def printed(show, *args, width=100, **kwargs) -> str:
         ),
         (
             "fleet plan -o json",
-            {"schema_version": 1, "cluster": "main", "plans": [plan_answer(PLAN)]},
+            {"schema_version": 1, "cluster": "main",
+             "plans": [{**plan_answer(PLAN), "failed_before": failed_answer(FAILED)}]},
         ),
         (
             "fleet scale|roll|drain -o json",
@@ -252,6 +260,7 @@ def test_status_lists_every_group_with_what_is_known():
     assert re.search(r"theirs\s+Empty\s+0\s+-\s+-\s+-\s+-\s+-\s+-\s+-\s+-", text)
     assert re.search(r"new\s+none yet", text)
     assert "paused all groups: incident" in text
+    assert "held orders: held at 6 slots by ann@host:4711 for 2 h more, until" in text
     assert "STOP orders: 1 of 1 partitions: no commit for 90 s" in " ".join(text.split())
     assert "storm orders: for 2 min: 9 rebalances in the last 10 min, budget 5; orders-3" in (
         " ".join(text.split())

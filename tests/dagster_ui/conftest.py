@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.decide.slugs import slug
 from fleet.manager.cycle import Fleet
 from fleet.slots import Change, ChangeState
 from tests.dagster_ui.browser import Browser, chromium
@@ -21,9 +20,6 @@ from tests.support.brokers import running_broker
 GROUP = "orders-enrichment"
 PLAIN = "audit-log"
 TOPIC = "orders"
-SLUG = slug("main", GROUP)
-PLAN, ROLLOUT = f"main/plan/{SLUG}", f"main/rollout/{SLUG}"
-ROLL = {"ops": {key.replace("/", "__"): {"config": {"roll": True}} for key in (PLAN, ROLLOUT)}}
 
 FLEET_YAML = f"""
 cluster: {{name: main, bootstrap_servers: embedded}}
@@ -66,9 +62,9 @@ class Stage:
         """Where `fleet` in this folder keeps its state."""
         return self.folder / ".fleet"
 
-    def write(self, *, mode: str) -> None:
-        """Write fleet.yaml: it is read again at each use, so a mode holds from then on."""
-        (self.folder / "fleet.yaml").write_text(FLEET_YAML.replace("mode: act", f"mode: {mode}"))
+    def write(self, more: str = "") -> None:
+        """Write fleet.yaml."""
+        (self.folder / "fleet.yaml").write_text(FLEET_YAML + more)
 
     def open(self) -> Fleet:
         """As the command line opens it."""
@@ -96,7 +92,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     made = Stage(tmp_path_factory.mktemp("checkout"))
     (made.folder / "code").mkdir()
     (made.folder / "code" / "counting.py").write_text(CODE)
-    made.write(mode="plan")
+    made.write()
     over = threading.Event()
     with running_broker(made.home) as own:
         create_topic(own.bootstrap_servers)
@@ -118,9 +114,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def room(stage: Stage) -> Iterator[Served]:
-    """The web page. Loaded in mode plan, the schedule stays stopped: tests say what happens."""
+    """The web page. No schedule runs: tests say what happens."""
     with stage.serve() as served:
-        stage.write(mode="act")
         yield served
 
 

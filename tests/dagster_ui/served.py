@@ -1,103 +1,46 @@
 """A real `dagster dev` (web server, daemon, code server) in a folder of its own."""
 
-import json
 import os
 import shutil
 import signal
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fleet.demo.dagster_page import DagsterPage
 from fleet.system import processes
 from fleet.system.processes import ProcessId
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
-OVER = {"SUCCESS", "FAILURE", "CANCELED"}
-
-LAUNCH = """
-mutation($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) {
-  __typename ... on LaunchRunSuccess { run { runId } }
-  ... on PythonError { message } ... on RunConfigValidationInvalid { errors { message } } } }
-"""
 TERMINATE = """
 mutation($run: String!) { terminateRun(runId: $run) { __typename
   ... on TerminateRunFailure { message } ... on PythonError { message } } }
-"""
-STATUS = "query($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
-LOGS = """
-query($run: ID!) { logsForRun(runId: $run) { ... on EventConnection { events {
-  ... on MessageEvent { message }
-  ... on ExecutionStepFailureEvent { error { message stack } } } } } }
-"""
-WORKSPACE = """
-{ workspaceOrError { ... on Workspace { locationEntries { loadStatus
-  locationOrLoadError { __typename ... on PythonError { message } } } } } }
 """
 TICKS = """
 query($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) { ... on Sensor {
   sensorState { status ticks(limit: 20) { status skipReason error { message stack
     errorChain { error { message } } } } } } } }
 """
-REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "fleet"}
+FLEET_WATCH = {
+    "repositoryName": "__repository__",
+    "repositoryLocationName": "fleet",
+    "sensorName": "fleet_watch",
+}
 
 
-class Page:
-    """Dagster's page at `url`, asked by GraphQL."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def ask(self, query: str, **variables: Any) -> Any:
-        """One GraphQL question; its data."""
-        request = urllib.request.Request(
-            f"{self.url}/graphql",
-            data=json.dumps({"query": query, "variables": variables}).encode(),
-            headers={"content-type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            told = json.load(answer)
-        assert not told.get("errors"), told["errors"]
-        return told["data"]
-
-    def loaded(self) -> bool:
-        """Whether the location is loaded; AssertionError with what is wrong with it."""
-        try:
-            entries = self.ask(WORKSPACE)["workspaceOrError"].get("locationEntries") or []
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False
-        for entry in entries:
-            found = entry["locationOrLoadError"] or {}
-            assert found.get("__typename") != "PythonError", found
-        return bool(entries) and all(e["loadStatus"] == "LOADED" for e in entries)
-
-    def launch(
-        self, *assets: str, config: Mapping[str, Any], tags: Mapping[str, str] | None = None
-    ) -> str:
-        """Start a run of these assets (keys with slashes); its id."""
-        keys = [{"path": asset.split("/")} for asset in assets]
-        params = {
-            "selector": {**REPOSITORY, "pipelineName": "change_group", "assetSelection": keys},
-            "runConfigData": dict(config),
-            "executionMetadata": {
-                "tags": [{"key": key, "value": value} for key, value in (tags or {}).items()]
-            },
-        }
-        told = self.ask(LAUNCH, params=params)["launchPipelineExecution"]
-        assert told["__typename"] == "LaunchRunSuccess", told
-        return str(told["run"]["runId"])
+class Page(DagsterPage):
+    """Dagster's page, waited for as tests wait."""
 
     def finished(self, run: str) -> str:
         """Wait for the end of a run, as long as it says more; its status."""
 
         def ended() -> str:
-            status = str(self.ask(STATUS, run=run)["runOrError"]["status"])
-            return status if status in OVER else ""
+            news = self.news(run)
+            return news.status if news.over else ""
 
         return until(
             ended,
@@ -109,9 +52,8 @@ class Page:
 
     def story(self, run: str) -> str:
         """What the run logged, for a failed assertion."""
-        events = self.ask(LOGS, run=run)["logsForRun"]["events"]
         lines = []
-        for event in events:
+        for event in self.news(run).events:
             lines.append(event.get("message") or "")
             if event.get("error"):
                 lines.append(event["error"]["message"] + "".join(event["error"]["stack"]))
@@ -124,8 +66,7 @@ class Page:
 
     def ticks(self) -> list[dict[str, Any]]:
         """The sensor's last ticks."""
-        sensor = {**REPOSITORY, "sensorName": "fleet_watch"}
-        told = self.ask(TICKS, sensor=sensor)
+        told = self.ask(TICKS, sensor=FLEET_WATCH)
         return list(told["sensorOrError"]["sensorState"]["ticks"])
 
 

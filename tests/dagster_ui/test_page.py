@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.decide.slugs import slug
 from fleet.slots import ChangeState
-from tests.dagster_ui.conftest import PLAIN, PLAN, ROLL, ROLLOUT, SLUG
+from tests.dagster_ui.conftest import GROUP, PLAIN
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.broker, pytest.mark.slow]
@@ -35,7 +34,7 @@ def test_sensor_ticks_observe_through_the_live_daemon(room, browser, pictures):
           picture=lambda: str(room.ticks()))  # fmt: skip
     assert not [tick["error"] for tick in room.ticks() if tick["error"]]
     browser.resize(1400, 900)
-    page = f"{room.url}/assets/main/groups/{slug('main', PLAIN)}"
+    page = f"{room.url}/assets/main/groups/{PLAIN}"
     shown = browser.show(page, PLAIN, "Stable, 1 member", "lag (records)")
     assert "External Asset" in shown
     browser.show(f"{page}?view=checks", "storm", "Passed")
@@ -45,14 +44,14 @@ def test_sensor_ticks_observe_through_the_live_daemon(room, browser, pictures):
 @pytest.mark.spark
 def test_cancelled_run_leaves_a_change_that_the_next_run_finishes(stage, room):
     """Cancel ends the run at once; a plain run later picks the same plan up, at its price."""
-    first = room.launch(PLAN, ROLLOUT, config={})
+    first = room.launch(GROUP, cluster="main")
     until(lambda: stage.is_in(ChangeState.RUNNING), "the change to begin")
     plan = stage.change().plan.id
     room.cancel(first)
     assert room.finished(first) == "CANCELED"
     assert stage.is_in(ChangeState.RUNNING)
 
-    second = room.launch(PLAN, ROLLOUT, config={})
+    second = room.launch(GROUP, cluster="main")
     assert room.finished(second) == "SUCCESS", room.story(second)
     assert f"picked up plan {plan}" in room.story(second)
     assert "Expected 1 rebalance, recorded 1: equal." in room.story(second)
@@ -62,21 +61,48 @@ def test_cancelled_run_leaves_a_change_that_the_next_run_finishes(stage, room):
 def test_rollout_run_shows_its_receipt(stage, room, browser, pictures):
     """A run started over GraphQL rolls the workers that the last test left; the page shows it."""
     if not stage.is_in(ChangeState.DONE):
-        first = room.launch(PLAN, ROLLOUT, config={})
+        first = room.launch(GROUP, cluster="main")
         assert room.finished(first) == "SUCCESS", room.story(first)
-    second = room.launch(PLAN, ROLLOUT, config=ROLL)
+    second = room.launch(GROUP, cluster="main", config={"roll": True})
+    browser.resize(1500, 1000)
+    until(
+        lambda: "slots done" in room.story(second), "progress", picture=lambda: room.story(second)
+    )
+    browser.show(f"{room.url}/runs/{second}", "slots done", "records waiting")
+    assert browser.screenshot(pictures / "dagster-live.png") > SMALLEST_PICTURE
     assert room.finished(second) == "SUCCESS", room.story(second)
 
-    page = f"{room.url}/assets/{ROLLOUT}"
     browser.resize(1500, 1000)
-    shown = browser.show(f"{page}?view=events", "recorded rebalances", "longest pause (s)", "equal")
+    page = f"{room.url}/assets/main/rollout?view=partitions&partition={GROUP}"
+    shown = browser.show(page, "recorded rebalances", "longest pause (s)", "equal")
     assert "Expected 0 rebalances, recorded 0: equal." in shown
     assert browser.screenshot(pictures / "dagster-rollout.png") > SMALLEST_PICTURE
 
     browser.resize(1400, 900)
-    browser.show(f"{page}?view=checks", "receipt", "Passed", "Every step cost what its plan said.")
+    page = f"{room.url}/assets/main/groups/{GROUP}?view=checks"
+    browser.show(page, "receipt", "Passed", "The last change ended well")
     assert browser.screenshot(pictures / "dagster-checks.png") > SMALLEST_PICTURE
 
     page = f"{room.url}/locations/fleet/asset-groups/team_orders"
-    browser.show(page, SLUG, "Materialized", "1 / 1 Passed")
+    browser.show(page, GROUP, "Passed")
     assert browser.screenshot(pictures / "dagster-assets.png") > SMALLEST_PICTURE
+
+
+@pytest.mark.spark
+def test_rolled_back_is_red_with_the_workers_error(stage, room, browser, pictures):
+    """Bad code gets one slot and loses it: a failed run, a failed check, no materialisation."""
+    code = stage.folder / "code" / "counting.py"
+    good = code.read_text()
+    code.write_text(good.replace("df.count()", 'raise ValueError("no such column: amount")'))
+    run = room.launch(GROUP, cluster="main")
+    assert room.finished(run) == "FAILURE", room.story(run)
+    assert stage.is_in(ChangeState.ROLLED_BACK)
+    code.write_text(good)
+    browser.resize(1500, 1000)
+    browser.show(f"{room.url}/runs/{run}", "rolled back", "no such column: amount")
+    assert browser.screenshot(pictures / "dagster-rolled-back.png") > SMALLEST_PICTURE
+    page = f"{room.url}/assets/main/groups/{GROUP}?view=checks"
+    browser.show(page, "receipt", "Failed", "no such column: amount")
+    assert browser.screenshot(pictures / "dagster-failed-check.png") > SMALLEST_PICTURE
+    browser.show(f"{room.url}/assets/main/rollout?view=partitions&partition={GROUP}", "Failed")
+    assert browser.screenshot(pictures / "dagster-partitions.png") > SMALLEST_PICTURE

@@ -6,7 +6,7 @@ A long form (make faults): Dagster has to start twice.
 import pytest
 
 from fleet.slots import ChangeState
-from tests.dagster_ui.conftest import PLAN, ROLL, ROLLOUT
+from tests.dagster_ui.conftest import GROUP
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
@@ -14,14 +14,14 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.ma
 
 def test_power_cut_in_a_roll_mends_itself(stage, room):
     """After a restart the sensor ends the dead run, and the schedule resumes its change."""
-    first = room.launch(PLAN, ROLLOUT, config={})
+    first = room.launch(GROUP, cluster="main")
     assert room.finished(first) == "SUCCESS", room.story(first)
-    run = room.launch(PLAN, ROLLOUT, config=ROLL)
+    run = room.launch(GROUP, cluster="main", config={"roll": True})
     until(lambda: stage.is_in(ChangeState.RUNNING), "the roll to begin")
     room.kill()
     assert stage.is_in(ChangeState.RUNNING)
 
-    stage.write(mode="act")  # loaded so, the schedule runs by itself
+    stage.write("dagster: {schedules: [reconcile]}\n")  # loaded so, it runs by itself
     with stage.serve() as again:
         assert again.finished(run) == "FAILURE"
         assert "its process is gone" in again.story(run)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.decide.plan_ids import not_as_approved
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.model import GroupState, Plan, StepKind, TopicPartition
 from fleet.slots import ChangeState, Gate, Phase, Quarantine, Slot
@@ -248,20 +249,41 @@ def test_an_unmanaged_group_has_no_steps() -> None:
     assert "only observed" in plan.notes[0]
 
 
-def test_a_plans_id_is_of_its_wanted_state_and_snapshot() -> None:
-    """A→B→A are three ids, and looking twice at one snapshot in a second is one [35]."""
+def test_a_plans_id_is_of_what_it_saw_and_does() -> None:
+    """A→B→A are three ids [35]; a later look at the same world has the same hash."""
     seen = world(held=2)
     first = make_plan(seen, wanted=3, now=NOW)
-    assert first.id == make_plan(seen, wanted=3, now=NOW + 0.2).id
+    assert first.id == make_plan(replace(seen, snapshot_at=NOW - 2), wanted=3, now=NOW + 0.2).id
     assert first.id.startswith("main_orders_")
     assert "-19700112T134640-" in first.id
-    others = {
-        make_plan(seen, wanted=4, now=NOW).id,
-        make_plan(replace(seen, snapshot_at=NOW - 2), wanted=3, now=NOW).id,
-        make_drain_plan(seen, slots=(0,), now=NOW).id,
-        make_drain_plan(seen, slots=(1,), now=NOW).id,
-    }
-    assert len(others | {first.id}) == 5
+    later = make_plan(seen, wanted=3, now=NOW + 60)
+    assert later.id != first.id
+    assert not_as_approved(first.id, later) is None
+    others = (
+        make_plan(seen, wanted=4, now=NOW),
+        make_plan(seen, wanted=3, now=NOW, force_roll=True),
+        make_plan(world(held=3), wanted=3, now=NOW),
+        make_plan(replace(seen, revision="another"), wanted=3, now=NOW),
+        make_plan(replace(seen, topics={"orders": 13}), wanted=3, now=NOW),
+        make_drain_plan(seen, slots=(0,), now=NOW),
+        make_drain_plan(seen, slots=(1,), now=NOW),
+    )
+    for other in others:
+        why = not_as_approved(first.id, other)
+        assert why is not None
+        assert f"not as plan {first.id} saw it, so nothing was done" in why
+        assert other.steps[0].sentence in why if other.steps else "nothing" in why
+        assert other.id in why
+    assert len({first.id, *(other.id for other in others)}) == 8
+
+
+@pytest.mark.parametrize(
+    "name", ["", "orders", "main_orders_00000000-19700112T134640-0123456789ab"]
+)
+def test_an_id_of_another_group_is_named_as_such(name: str) -> None:
+    """A slip of the hand is told apart from a world that has changed."""
+    plan = make_plan(world(held=2), wanted=3, now=NOW)
+    assert f"{name!r} is no plan of group orders" in str(not_as_approved(name, plan))
 
 
 def test_draining_takes_exactly_the_named_slots() -> None:

@@ -1,4 +1,7 @@
-"""`fleet demo` as a person runs it: its promises, its report, and nothing left behind."""
+"""`fleet demo` as a person runs it: its promises, its report, and nothing left behind.
+
+What README.md shows is run here.
+"""
 
 import json
 import os

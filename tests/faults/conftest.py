@@ -1,5 +1,5 @@
 """Workers driven through the store, as the worker's own tests have them."""
 
-from tests.worker.conftest import group, spark_home
+from tests.worker.conftest import group
 
-__all__ = ["group", "spark_home"]
+__all__ = ["group"]

@@ -4,17 +4,22 @@ Duplicates may be the batch in hand of a killed worker, no more; no process is l
 no slot is held by the dead. The broker of these tests is their own, since it is killed too.
 """
 
+import contextlib
 import time
 
 import pytest
 
 from fleet.slots import ChangeState, Phase
 from fleet.system.processes import ProcessId, alive
+from tests.faults.weather import Weather, WeatherShop, disk_of_its_own, is_unclean
+from tests.support import needs
 from tests.support.brokers import running_broker
 from tests.support.kafka_tools import rebalances
 from tests.support.manager_process import spawn_manager, watch_and_kill
 from tests.support.workshop import Workshop, ending, kill
 
+MEGABYTES = 96
+"""Of the home, where this user may mount: far more than it needs."""
 UNCLEAN = 4
 """Ends in these tests that may repeat a batch: one worker, and each of two at a server's death."""
 
@@ -35,9 +40,15 @@ def shop(own_broker, tmp_path_factory):
     One for all tests. What was lost or done twice over all of them is judged at the end.
     """
     bootstrap = own_broker.status().bootstrap_servers
-    shop = Workshop(tmp_path_factory.mktemp("home"), bootstrap, "kills")
-    shop.create_topic(4)
-    with ending(shop):
+    place = tmp_path_factory.mktemp("kills")
+    with contextlib.ExitStack() as stack:
+        if needs.missing("mounts") is None:
+            stack.enter_context(disk_of_its_own(place / "home", MEGABYTES))
+        terms = {"batch": {"max_wait": "1200ms"}}
+        shop = WeatherShop(place / "home", place, bootstrap, "kills", **terms)
+        shop.create_topic(4)
+        shop.create_another("letters", 1)
+        stack.enter_context(ending(shop))
         with shop.stream(rate=100):
             shop.apply()
             yield shop
@@ -128,6 +139,27 @@ def test_broker(two, own_broker):
     assert rebalances(own_broker, shop.group) == before
 
 
+@pytest.mark.mounts
+def test_a_full_disk(two, own_broker):
+    """The fleet's own, for three leases: nobody ends, and no slot changes hands."""
+    shop = two
+    before, told, held = rebalances(own_broker, shop.group), len(shop.events()), tokens(shop)
+    weather = Weather(shop, own_broker)
+    weather.disk_full()
+    shop.until(weather.calm, "the fleet to be well after its disk was full")
+    done = len(shop.entries())
+    shop.until(lambda: len(shop.entries()) > done + 5, "batches after the disk was full")
+    assert [e for e in shop.events()[told:] if is_unclean(e)] == []
+    assert tokens(shop) == held, "slots were taken from the living"
+    assert rebalances(own_broker, shop.group) == before
+
+
+def tokens(shop: Workshop) -> dict[int, int]:
+    """Active slot → the token of its take."""
+    with shop.fleet() as fleet:
+        return {s.number: s.token for s in fleet.slots(shop.group) if s.phase is Phase.ACTIVE}
+
+
 STEPS = {
     "open": (2, 4, lambda said: "opened slot" in said),
     "leave": (4, 2, lambda said: "draining slot" in said),
@@ -135,10 +167,12 @@ STEPS = {
     "open, while warming": (2, 3, lambda said: "warming" in said),
 }
 """Name → (slots before, slots wanted or None for new code, the moment in the manager's log)."""
+SHORT = ("open", "roll")
+"""The others belong to the long form; tests/acting adopts every step in memory."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.long if "while" in n else ()) for n in STEPS]
+    "name", [pytest.param(n, marks=() if n in SHORT else pytest.mark.long) for n in STEPS]
 )
 def test_manager_in_mid_change(name, shop, own_broker):
     """A killed manager's change is completed by the next with the same totals."""

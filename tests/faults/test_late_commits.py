@@ -142,8 +142,12 @@ def test_a_stopped_members_late_commit(
         assert process.poll() is None or process.returncode == 1
 
 
+@pytest.mark.long
 def test_kill_between_write_and_commit_and_two_standbys_race(job: Group, broker: RunningBroker):
-    """Exactly one of two standbys gets the slot, repeats the batch in hand, and costs nothing."""
+    """Exactly one of two standbys gets the slot, repeats the batch in hand, and costs nothing.
+
+    In the short form one standby does so in tests/worker/test_life.py; tests/slots races.
+    """
     group = job
     start(group, "w1", "w2", "w3")
     group.open(0)

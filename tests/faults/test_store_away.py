@@ -30,8 +30,8 @@ def locked(group: Group) -> None:
 
 
 def frozen(group: Group) -> None:
-    """All processes stand still for longer than a lease, four times."""
-    for _ in range(4):
+    """All processes stand still for longer than a lease, twice: holders and standby race."""
+    for _ in range(2):
         for process in group.processes.values():
             process.send_signal(signal.SIGSTOP)
         time.sleep(1.2 * LEASE)

@@ -1,7 +1,8 @@
 """Bad weather over every way of membership: nothing lost, nobody living evicted, nobody stopped.
 
 Twice is only what an unclean end had in hand. The fleets of pods have theirs in
-tests/kubernetes: writes that the API server refuses, quota, a rollout without brokers.
+tests/kubernetes: writes that the API server refuses, quota, a rollout without brokers. In the short
+form a full disk is met by the fleet of test_kills.py, the others by tests of one fault each.
 """
 
 import contextlib
@@ -39,13 +40,6 @@ def weather(
         stack.enter_context(ending(shop))
         made.begin()
         yield made
-
-
-@pytest.mark.mounts
-@pytest.mark.parametrize("weather", ["cooperative"], indirect=True, scope="module")
-def test_a_full_disk(weather: Weather) -> None:
-    """The one that no other test of the short form shows."""
-    assert weather.play(FAULTS["disk full"]) == []
 
 
 @pytest.mark.long

@@ -79,7 +79,7 @@ class WeatherShop(Workshop):
         self.letters = f"{group}-letters"
         self.write_code(JOB)
         terms: dict[str, Any] = {
-            "batch": {"inline": BATCH, "max_wait": "300ms"},
+            "batch": {"inline": BATCH, "max_wait": "300ms", **worker.get("batch", {})},
             "dead_letter_topic": self.letters,
             "entrypoint_patience": f"{max(60.0, 1.5 * SINK_AWAY):g}s",
             "env": {

@@ -71,9 +71,10 @@ class Driver:
             names=lambda _: {},
             topics={},
             led={},
+            read={},
         )
         batch.replay()
-        batch.remember_commits()
+        batch.remember_commits(waiting={})
         self.rebalances += batch.rebalances
         return self
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.history.tables import Tables
@@ -23,6 +24,7 @@ from tests.history.test_published import published, recorded
 from tests.support.brokers import running_broker
 from tests.support.json_contract import documented, shape
 from tests.support.offsets_topic import offsets_partitions
+from tests.support.transactions import Transactions, beside
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -153,7 +155,7 @@ def fill(bootstrap, unique, *, generations, commits):
             producer.flush(20)
 
 
-def scan(bootstrap):
+def scan(bootstrap, isolation="read_committed"):
     """Every record of the topic, by a plain consumer: commits by partition, the others' places."""
     consumer = Consumer(
         {
@@ -161,6 +163,7 @@ def scan(bootstrap):
             "group.id": "scan",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "isolation.level": isolation,
         }
     )
     partitions = consumer.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
@@ -207,6 +210,12 @@ def held(tables):
 )
 def test_killed_at_any_step_no_row_is_lost_or_twice(broker, home, unique, spark_home, kills):
     """Records come in between; in the end tables equal the topic, and one quiet run's."""
+    config = {"bootstrap.servers": broker.bootstrap_servers}
+    admin = AdminClient(config)
+    admin.create_topics([NewTopic(unique, 3, 1)])[unique].result(60)
+    open_ = [Transactions(config, beside(f"{name}-{unique}")) for name in "ab"]
+    for each in open_:
+        each.begin([TopicPartition(unique, number, 5) for number in range(3)])
     fill(broker.bootstrap_servers, unique, generations=6, commits=200)
     url = spark_server.connect_url(spark_home)
     for number, (at, times) in enumerate(kills):
@@ -214,12 +223,14 @@ def test_killed_at_any_step_no_row_is_lost_or_twice(broker, home, unique, spark_
         assert done.returncode == -9, (at, done.returncode, done.stderr)
         tables = Tables(home / "home" / "history")
         commits, _, events = held(tables)
-        real, _, every = scan(broker.bootstrap_servers)
+        real, _, every = scan(broker.bootstrap_servers, "read_uncommitted")
         assert all(commits[key] <= real[key] for key in commits), f"twice after {at}"
         assert len(set(events)) == len(events)
         assert set(events) <= set(every)
         if number % 3 == 1:
             fill(broker.bootstrap_servers, f"{unique}-{number}", generations=3, commits=100)
+            while open_:
+                open_.pop().end(committed=not open_)
     quiet, answers = home / "quiet", []
     for _ in range(5):  # a coordinator that loaded these records removes their members meanwhile
         done = run(home, url)

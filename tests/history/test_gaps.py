@@ -15,6 +15,7 @@ from fleet.history.source import _gone
 from fleet.history.tables.table_columns import DIGEST
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
+from fleet.kafka_source.bounds import LogBounds
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.lag.partition_lag import Logs
 from fleet.log.record_columns import COLUMNS, columns
@@ -35,12 +36,12 @@ class Topic:
 
     def bounds(self):
         """What may be read."""
-        return {PARTITION: (self.first, self.end)}
+        return {PARTITION: LogBounds(self.first, self.end, self.end)}
 
     def digest(self, ranges, *, led, since, place, attempt, cluster):
         """The range's first and last record, and what is missing, as a task writes them."""
         self.since = since
-        ((start, end),) = ranges.values()
+        ((_, _, start, end, _),) = ranges
         rows = [
             columns([PARTITION], [at], [int(NOW * 1000)], *record(at)) for at in (start, end - 1)
         ]

@@ -1,4 +1,7 @@
-"""The tables as Delta Lake: each log says what the manifest says, whatever ended the writer."""
+"""The tables as Delta Lake: each log says what the manifest says, whatever ended the writer.
+
+What docs/history.md shows is run here.
+"""
 
 import json
 import os

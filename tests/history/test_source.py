@@ -32,9 +32,6 @@ from fleet.worker.batch.spark_link import SparkLink
 from tests.conftest import RunningBroker
 from tests.history import making
 from tests.support.waiting import until
-from tests.worker.conftest import spark_home
-
-__all__ = ["spark_home"]
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 Assigned = dict[str, set[tuple[str, int]]]

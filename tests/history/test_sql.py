@@ -1,4 +1,7 @@
-"""`fleet history sql`: what it answers, in every form, and what it refuses."""
+"""`fleet history sql`: what it answers, in every form, and what it refuses.
+
+What docs/history.md shows is run here.
+"""
 
 import csv
 import io

@@ -13,7 +13,7 @@ from fleet.history.polled import compared
 from fleet.history.tables import Tables
 from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES, TABLES
 from fleet.history.tables.table_folder import TableFolder, data_name
-from fleet.history.tables.table_manifests import latest, name_of, numbers
+from fleet.history.tables.table_manifests import SCHEMA, latest, name_of, numbers
 from fleet.history.tables.table_rows import membership_row, rebalance_row
 from fleet.history.tables.writing import ATTEMPT_SECONDS, KEPT_SECONDS, MEMORY, Writer
 from fleet.lag.partition_lag import Logs
@@ -134,7 +134,9 @@ def test_another_clusters_tables_are_refused(writer, tmp_path, clock):
 def test_newer_manifests_are_refused(writer, tmp_path):
     """State carries its schema."""
     add(writer, rebalance(1))
-    data = writer.manifest.as_bytes().replace(b'"schema":2', b'"schema":3')
+    data = writer.manifest.as_bytes().replace(
+        b'"schema":%d' % SCHEMA, b'"schema":%d' % (SCHEMA + 1)
+    )
     writer.place.put(name_of(1), data)
     with pytest.raises(SchemaTooNew, match="newer fleet"):
         Tables(tmp_path).rebalances()

@@ -1,4 +1,7 @@
-"""A control plane without nodes, and fleets of pods on a whole cluster."""
+"""A control plane without nodes, and fleets of pods on a whole cluster.
+
+What docs/kubernetes-cluster.md shows is run here.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,6 +1,8 @@
 """Manager and exporter as rendered, in pods of the real cluster: Ready, loaded, and at work.
 
 They run with the image, the rights and the read-only file systems that their manifests give.
+
+What docs/kubernetes.md shows is run here.
 """
 
 import json

@@ -17,7 +17,6 @@ import pytest
 from kubernetes import client
 
 from fleet import cli
-from fleet.decide.slugs import slug
 from tests.conftest import RunningBroker
 from tests.dagster_ui.served import Page
 from tests.support import postgres
@@ -39,6 +38,7 @@ OVERLAY = repository() / "k8s" / "manifests" / "overlays" / "postgres"
 FILE = """
 cluster: {{name: main, bootstrap_servers: "{bootstrap}"}}
 mode: {mode}
+dagster: {{schedules: [{schedules}]}}
 defaults:
   runtime: {{kind: kubernetes, namespace: {namespace}, image: "{worker}", pull_policy: Never}}
 fleets:
@@ -57,7 +57,6 @@ class Manager:
 
     def __init__(self, kube: "Kube", namespace: str, memory: Postgres) -> None:
         self.kube, self.namespace, self.memory = kube, namespace, memory
-        self.plan = f"main/plan/{slug('main', namespace)}"
 
     def pod(self) -> Any:
         """The one that is not on its way out; None where there is none."""
@@ -137,6 +136,7 @@ def managed(
     with kube.namespace(f"jobs-{uuid.uuid4().hex[:8]}") as namespace:
         file = folder / "fleet.yaml"
         named = {"namespace": namespace, "worker": image("spark"), "mode": mode}
+        named["schedules"] = "reconcile" if mode == "act" else ""
         file.write_text(FILE.format(bootstrap=broker.bootstrap_servers, **named))
         wanted = ["manifests", "-c", str(file), "--image", image("manager"), "--part", "manager"]
         assert cli.run([*wanted, "--output-dir", str(folder / "base")]) == 0
@@ -184,7 +184,7 @@ def test_a_run_is_a_job_that_ends_well_and_is_cleaned_up(manager: Manager) -> No
     The password is in the Secret alone: neither in what is applied nor in what a run is started by.
     """
     page = manager.page()
-    run = page.launch(manager.plan, config={})
+    run = page.launch(manager.namespace, cluster="main", assets=("plan",))
     assert page.finished(run) == "SUCCESS", page.story(run)
     job = manager.until(lambda: (j := manager.job(run)) and j.status.succeeded and j, "its end")
     assert job.spec.ttl_seconds_after_finished == 86400
@@ -209,16 +209,19 @@ def test_a_runs_tags_do_not_change_its_pod(manager: Manager) -> None:
     """Else whoever reaches the page could run anything with a run's rights."""
     page = manager.page()
     asked = json.dumps({"container_config": {"command": ["id"]}})
-    run = page.launch(manager.plan, config={}, tags={"dagster-k8s/config": asked})
+    run = page.launch(
+        manager.namespace, cluster="main", assets=("plan",), tags={"dagster-k8s/config": asked}
+    )
     assert page.finished(run) == "FAILURE"
     assert "unrecoverable error" in page.story(run), "the launcher refused it, no pod failed"
     assert manager.job(run) is None
 
 
+@pytest.mark.long
 def test_a_cancelled_run_leaves_no_job(manager: Manager) -> None:
-    """With the rights that the overlay gives."""
+    """With the rights that the overlay gives; test_rights.py asks for each of them."""
     page = manager.page()
-    run = page.launch(manager.plan, config={})
+    run = page.launch(manager.namespace, cluster="main", assets=("plan",))
     stored = f"SELECT status FROM runs WHERE run_id = '{run}'"
     manager.until(lambda: manager.memory.ask(stored) == ["STARTED"], "the run to start")
     page.cancel(run)

@@ -1,4 +1,7 @@
-"""The runtime of a namespace: published, started, seen, removed, taken down, purged."""
+"""The runtime of a namespace: published, started, seen, removed, taken down, purged.
+
+What docs/kubernetes-slots.md shows is run here.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -141,8 +141,12 @@ def test_a_killed_worker_is_replaced_within_its_lease(fleet: PodFleet, counted: 
     assert fleet.probe(slot.holder, "/readyz").startswith("ok: no slot")
 
 
+@pytest.mark.long
 def test_a_pod_deleted_by_force_is_replaced(fleet: PodFleet, counted: None):
-    """`kubectl delete pod --force`: no drain, no release; a lease later a standby has the slot."""
+    """`kubectl delete pod --force`: no drain, no release; a lease later a standby has the slot.
+
+    To the slot it is the kill -9 of the test before.
+    """
     slot = fleet.slots()[1]
     assert slot.holder is not None
     fleet.kubectl("delete", "pod", slot.holder, "--force", "--grace-period=0")

@@ -21,7 +21,7 @@ from py_compile import PycInvalidationMode
 from tests.mutants.mutant import LONGEST_TEST, Mutant
 
 PARTS = ("fleet", "assets", "k8s", "tests")
-FILES = ("pyproject.toml", "requirements.lock", "Makefile", "README.md", "fleet.yaml")
+FILES = ("pyproject.toml", "requirements.lock", "Makefile", "README.md", "fleet.example.yaml")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*_cache", ".hypothesis")
 _WHOLE_RUN = 600.0
 """Seconds after which a run of one fault's tests is given up."""

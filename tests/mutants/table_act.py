@@ -79,7 +79,7 @@ MUTANTS = faults(
         },
         ("fleet/act/steps/canary.py", _ROLLING): {
             "roll-canary-error-ignored": """[-    if slot.revision == revision and slot.error:
-        raise FleetError(slot.error)
+        _fail(work, revision, slot.error)
 -]""",
             "roll-canary-one-batch-short": "if any(slot.batches >= [-rollout.canary_batches-]{+1+} for slot in slots):",
             "roll-dead-canary-waited-for": "if slot.revision == revision and {+not +}slot.holder and work.is_dead(slot):",

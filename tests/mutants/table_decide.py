@@ -23,8 +23,10 @@ MUTANTS = faults(
             "plans-assignor-changed-in-place": 'if held and differing - {"topics"{+, "assignor"+}} and self.wanted > 0:',
             "plans-wave-takes-numbers-of-those-that-stay": "fresh = self._free_numbers(len(old), taken=[-held-]{+old+})",
             "plans-repair-forgotten": "return bool(blocked) and [-not -]set(unheld) <= {n for s in blocked for n in s.slots}",
-            "plans-id-without-the-snapshot": '{wanted}\\0{world.revision}[-\\0{world.snapshot_at!r}-]"',
             "plans-drain-of-closed-slots": "leaving = tuple([-n for n in held if n in set(slots-]{+sorted(set(slots)+}))",
+        },
+        ("fleet/decide/plan_ids.py", _PLANS): {
+            "plans-id-without-what-it-saw": "repr((group, wanted, [-seen, -]does))",
         },
         ("fleet/decide/prices.py", _PLANS): {
             "prices-cooperative-gate-costs-one": """            rebalances_max=1[- if self._range else 2-],

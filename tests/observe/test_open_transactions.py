@@ -8,7 +8,7 @@ import random
 import time
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.log.readers.group_log import partition_for
@@ -16,35 +16,10 @@ from fleet.log.readers.held_commits import HeldCommits, HeldRecord
 from tests.observe.test_tail import config, members, tailing, topic
 from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS
+from tests.support.transactions import Transactions, beside
 from tests.support.waiting import until
 
 __all__ = ["config", "topic"]
-
-
-def beside(group: str) -> str:
-    """Another group of the same partition of the offsets topic."""
-    wanted = partition_for(group, OFFSETS_PARTITIONS)
-    names = (f"{group}-{number}" for number in range(1000))
-    return next(name for name in names if partition_for(name, OFFSETS_PARTITIONS) == wanted)
-
-
-class Transactions:
-    """A producer that commits a group's offsets in transactions."""
-
-    def __init__(self, config: dict[str, str], name: str) -> None:
-        self.producer = Producer({**config, "transactional.id": name})
-        self.producer.init_transactions(20)
-        self.consumer = Consumer({**config, "group.id": name})
-
-    def begin(self, offsets: list[KafkaPartition]) -> None:
-        """Offsets in a transaction that stays open."""
-        self.producer.begin_transaction()
-        metadata = self.consumer.consumer_group_metadata()
-        self.producer.send_offsets_to_transaction(offsets, metadata, 20)
-
-    def end(self, *, committed: bool) -> None:
-        """Either way."""
-        (self.producer.commit_transaction if committed else self.producer.abort_transaction)(20)
 
 
 @pytest.mark.broker

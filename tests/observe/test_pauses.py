@@ -181,6 +181,7 @@ def test_one_silent_broker_of_three_hides_its_own_groups_only(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_an_exporter_outlives_half_an_hour_of_pauses_and_restarts(tmp_path):
     """1,000 groups of 48 partitions; paused for 1-8 s at random, killed and started again.
 

@@ -12,12 +12,14 @@ import yaml
 from dagster import DagsterInstance, DefaultScheduleStatus, Definitions
 from dagster._core.instance import InstanceRef
 
-from assets.definitions import build
-from fleet.config.spec import ClassicWorker, FleetSpec, GroupSpec
+from fleet.config.spec import ClassicWorker, DagsterSpec, FleetSpec, GroupSpec
+from fleet.dagster import build_definitions
+from fleet.dagster.asset_keys import CHANGE_JOB, name_of
 from fleet.errors import ConfigError
 from tests.orchestration.made import FLEET_YAML, spec
 
 ROOT = Path(__file__).parents[2]
+WORKER = ClassicWorker(entrypoint="fleet.demo.orders:process")
 GOLDEN = Path(__file__).with_name("asset_graph.txt")
 
 
@@ -38,12 +40,12 @@ def drawn(definitions: Definitions) -> str:
 
 def test_loadable():
     """All assets, checks, the job, the schedule and the sensor resolve."""
-    Definitions.validate_loadable(build(spec()))
+    Definitions.validate_loadable(build_definitions(spec()))
 
 
 def test_graph_is_the_golden_one():
-    """Topic, group, plan, rollout in a row; groups whose ids differ in one dot stay two."""
-    assert drawn(build(spec())) == GOLDEN.read_text()
+    """A topic before its groups, a plan before its rollout; ids that differ in one dot stay two."""
+    assert drawn(build_definitions(spec())) == GOLDEN.read_text()
 
 
 def test_graph_is_the_same_on_kubernetes():
@@ -51,37 +53,59 @@ def test_graph_is_the_same_on_kubernetes():
     raw = spec().model_dump(mode="json")
     for fleet in raw["fleets"]:
         fleet["runtime"] = {"kind": "kubernetes", "namespace": "nowhere", "image": "fleet:1"}
-    elsewhere = build(FleetSpec.model_validate(raw))
+    elsewhere = build_definitions(FleetSpec.model_validate(raw))
     Definitions.validate_loadable(elsewhere)
     assert drawn(elsewhere) == GOLDEN.read_text()
 
 
 def test_raw_ids_are_metadata():
     """Keys are slugs; what Kafka calls the group stands beside."""
-    graph = build(spec()).resolve_asset_graph()
+    graph = build_definitions(spec()).resolve_asset_graph()
     raw = {graph.get(k).metadata.get("group") for k in graph.get_all_asset_keys()}
     assert {"orders-enrichment", "billing.v1", "billing-v1"} <= raw
 
 
+@pytest.mark.parametrize("asked", [(), ("reconcile",), ("reconcile", "record_history")])
+def test_schedules_run_by_themselves_only_where_the_file_says_so(asked):
+    """Also where every group is in mode act: loading the page changes nothing."""
+    fleets = [f.model_copy(update={"mode": "act"}) for f in spec().fleets]
+    told = DagsterSpec(schedules=asked)
+    made = spec().model_copy(update={"fleets": tuple(fleets), "dagster": told})
+    schedules = build_definitions(made).schedules or ()
+    running = {s.name for s in schedules if s.default_status is DefaultScheduleStatus.RUNNING}
+    assert running == set(asked)
+    assert {s.name for s in schedules} == {"reconcile", "record_history"}
+
+
+def test_one_job_of_two_ops_changes_all_groups():
+    """Its partitions are the groups that have workers; others may not be asked for."""
+    job = build_definitions(spec()).resolve_job_def(CHANGE_JOB)
+    assert {node.name for node in job.nodes} == {"main__plan", "main__rollout"}
+    assert job.partitions_def.get_partition_keys() == ["orders-enrichment", "billing.v1"]
+
+
 @pytest.mark.parametrize(
-    ("mode", "status"),
+    ("group", "name"),
     [
-        pytest.param("plan", DefaultScheduleStatus.STOPPED, id="no group acts: stopped"),
-        pytest.param("act", DefaultScheduleStatus.RUNNING, id="some group acts: running"),
+        pytest.param("orders-enrichment", "orders-enrichment", id="as in Kafka"),
+        pytest.param("billing.v1", "billing.v1", id="a dot"),
+        pytest.param("a/b:c", "a_b_c_", id="not allowed in a key"),
+        pytest.param("a...b", "a_b_", id="a range to Dagster"),
+        pytest.param("*", "", id="nothing readable"),
+        pytest.param("g" * 249, "g" * 40 + "_", id="long"),
     ],
 )
-def test_schedule_runs_by_itself_only_where_a_group_acts(mode, status):
-    """Nothing acts unless fleet.yaml says so."""
-    fleets = [f.model_copy(update={"mode": mode}) for f in spec().fleets]
-    made = build(spec().model_copy(update={"fleets": tuple(fleets)})).schedules or ()
-    reconcile, recording = made
-    assert reconcile.default_status is status
-    assert recording.default_status is DefaultScheduleStatus.STOPPED
+def test_names_have_a_hash_only_where_the_id_cannot_stand(group, name):
+    """Every one of them loads, as a key and as a partition."""
+    made = name_of(group)
+    assert made == name if group == name else made.startswith(name) and len(made) == len(name) + 8
+    fleets = (GroupSpec(group=each, topics=("t",), worker=WORKER) for each in (group, "a-b"))
+    Definitions.validate_loadable(build_definitions(FleetSpec(fleets=tuple(fleets))))
 
 
 def test_no_fleets_load():
     """An empty file shows the sensor and the history, and no job that acts."""
-    definitions = build(FleetSpec())
+    definitions = build_definitions(FleetSpec())
     Definitions.validate_loadable(definitions)
     assert [job.name for job in definitions.jobs or ()] == ["record_history"]
     assert [schedule.name for schedule in definitions.schedules or ()] == ["record_history"]
@@ -149,7 +173,7 @@ def test_bad_file_is_one_error_that_says_what_to_do(tmp_path, monkeypatch, text,
     if text is not None:
         path.write_text(text)
     monkeypatch.setenv("FLEET_CONFIG", str(path))
-    monkeypatch.delitem(sys.modules, "assets.definitions")
+    monkeypatch.delitem(sys.modules, "assets.definitions", raising=False)
     with pytest.raises(ConfigError) as error:
         importlib.import_module("assets.definitions")
     assert said in str(error.value)
@@ -158,13 +182,13 @@ def test_bad_file_is_one_error_that_says_what_to_do(tmp_path, monkeypatch, text,
 
 def test_three_hundred_groups_load_quickly():
     """The figure behind one job and one sensor for all groups [37]."""
-    worker = ClassicWorker(entrypoint="fleet.demo.orders:process")
     fleets = tuple(
-        GroupSpec(group=f"group.{n}", topics=(f"topic-{n % 20}",), worker=worker)
+        GroupSpec(group=f"group.{n}", topics=(f"topic-{n % 20}",), worker=WORKER)
         for n in range(300)
     )
     began = time.process_time()  # of this process: others may use the machine
-    definitions = build(FleetSpec(fleets=fleets))
+    definitions = build_definitions(FleetSpec(fleets=fleets))
     Definitions.validate_loadable(definitions)
-    assert len(definitions.resolve_asset_graph().get_all_asset_keys()) == 300 * 3 + 20 + 1 + 5
+    assert len(definitions.resolve_asset_graph().get_all_asset_keys()) == 300 + 20 + 1 + 2 + 5
     assert time.process_time() - began < 20
+    assert sum(len(job.nodes) for job in definitions.resolve_all_job_defs()) < 20, "no op per group"

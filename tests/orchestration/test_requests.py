@@ -3,8 +3,7 @@
 import pytest
 from dagster import validate_run_config
 
-from assets.definitions import build
-from fleet.dagster import asset_keys
+from fleet.dagster import asset_keys, build_definitions
 from fleet.dagster.reconcile_schedule import (
     Said,
     aim_of,
@@ -13,34 +12,28 @@ from fleet.dagster.reconcile_schedule import (
     summary,
     wait_after,
 )
-from fleet.dagster.watch.dead_runs import IDLE, combined, mark_of, seen_again, why_dead
+from fleet.dagster.watch.dead_runs import IDLE, mark_of, seen_again, why_dead
 from fleet.dagster.watch.sensor_cursor import StartedRun
 from fleet.model import StepKind
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, spec, step
 
 
-def test_request_selects_plan_and_rollout_of_one_group():
+def test_requests_partition_is_the_group():
     """Its key is the plan's id [35], its runtime comes from the plan [36]."""
     asked = request_for(plan(step()), group())
     assert asked.run_key == "plan-1"
-    assert asked.asset_selection == [
-        asset_keys.plan_key("main", "orders-enrichment"),
-        asset_keys.rollout_key("main", "orders-enrichment"),
-    ]
+    assert asked.partition_key == "orders-enrichment"
     assert int(asked.tags[asset_keys.MAX_RUNTIME_TAG]) >= 120
-    assert asked.tags[asset_keys.GROUP_TAG] == "main_orders_enrichment_e7b3c880"
 
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_request_fits_the_job(resume):
     """The op's name and its config are those that Dagster knows."""
     asked = request_for(plan(step()), group(), resume=resume)
-    job = build(spec()).resolve_job_def("change_group")
-    subset = job.get_subset(asset_selection=set(asked.asset_selection or ()))
-    assert validate_run_config(subset, asked.run_config)
-    checks = subset.asset_layer.asset_graph.asset_check_keys
-    assert {key.name for key in checks} == {asset_keys.RECEIPT}
+    job = build_definitions(spec()).resolve_job_def(asset_keys.CHANGE_JOB)
+    assert validate_run_config(job, asked.run_config)
+    assert asked.partition_key in job.partitions_def.get_partition_keys()
 
 
 def test_runtime_grows_with_the_steps():
@@ -125,9 +118,3 @@ def test_a_renewal_starts_the_count_again():
     run = seen_again(run, "1.3", now=15.0)
     assert (run.ticks, run.since) == (2, 0)
     assert seen_again(run, "1.4", now=30.0) == StartedRun(mark="1.4", since=30, ticks=1)
-
-
-def test_run_of_several_groups_lives_by_any():
-    """Groups are changed one after another, so one moving lease is life enough."""
-    assert combined([IDLE, "1.3"]) == "1.3"
-    assert combined([IDLE, IDLE]) == IDLE

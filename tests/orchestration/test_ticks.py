@@ -17,8 +17,7 @@ from dagster import (
     materialize,
 )
 
-from assets.definitions import build
-from fleet.dagster import asset_keys
+from fleet.dagster import asset_keys, build_definitions
 from fleet.dagster.group_assets import group_assets
 from fleet.dagster.reconcile_schedule import tick
 from fleet.dagster.watch.cluster_tick import look
@@ -26,7 +25,6 @@ from fleet.dagster.watch.group_checks import group_checks
 from fleet.dagster.watch.sensor_cursor import SensorMemory, StartedRun
 from fleet.dagster.watch.storm_sensor import watch_storms
 from fleet.dagster.watch.watch_sensor import end_dead_runs, watch
-from fleet.decide.slugs import slug
 
 pytestmark = pytest.mark.broker
 
@@ -130,10 +128,9 @@ def test_a_storm_is_told_once_and_holds_the_schedule(scene, instance):
 
 def test_checks_can_be_run_by_hand(scene, instance):
     """The page's Execute button reads the same cluster."""
-    (plain,) = [f for f in scene.spec.fleets if f.group == scene.plain]
     with scene.member(scene.plain):
         result = materialize(
-            [*group_assets(scene.spec), group_checks(scene.spec, plain)],
+            [*group_assets(scene.spec), *group_checks(scene.spec)],
             selection=AssetSelection.checks_for_assets(asset_keys.group_key("main", scene.plain)),
             resources={"fleet": scene.resource},
             instance=instance,
@@ -149,13 +146,9 @@ def test_schedule_asks_only_for_groups_that_act_and_need_it(scene, instance):
     (asked,) = planned(scene, instance)
     assert isinstance(asked, RunRequest)
     assert asked.run_key == asked.tags[asset_keys.PLAN_TAG]
-    assert asked.tags[asset_keys.GROUP_TAG] == slug("main", scene.managed)
-    assert asked.asset_selection == [
-        asset_keys.plan_key("main", scene.managed),
-        asset_keys.rollout_key("main", scene.managed),
-    ]
+    assert asked.partition_key == scene.managed
 
-    run = started(scene, instance, asked.tags)
+    run = started(scene, instance, {**asked.tags, asset_keys.PARTITION_TAG: scene.managed})
     skipped = planned(scene, instance)
     assert isinstance(skipped, SkipReason)
     assert "a run of it is not over" in str(skipped.skip_message)
@@ -184,7 +177,7 @@ def test_cluster_away_is_a_skipped_tick_with_the_sentence(scene, instance):
 
 def started(scene, instance, tags):
     """A run of the managed group that Dagster believes to be running."""
-    job = build(scene.spec).resolve_job_def("change_group")
+    job = build_definitions(scene.spec).resolve_job_def(asset_keys.CHANGE_JOB)
     run = instance.create_run_for_job(job, tags=tags, status=DagsterRunStatus.STARTED)
     assert run.status is DagsterRunStatus.STARTED
     return run
@@ -192,7 +185,7 @@ def started(scene, instance, tags):
 
 def test_dead_run_is_ended_and_a_young_one_left(scene, instance):
     """A STARTED run without a change for two minutes is failed, and says why [36]."""
-    run = started(scene, instance, {asset_keys.GROUP_TAG: slug("main", scene.managed)})
+    run = started(scene, instance, {asset_keys.PARTITION_TAG: scene.managed})
     with scene.resource.open() as fleet:
         looked = look(fleet, SensorMemory())
     kept, said = end_dead_runs(instance, looked, SensorMemory())

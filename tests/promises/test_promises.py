@@ -33,9 +33,14 @@ def shops(tmp_path_factory) -> Iterator[list[Workshop]]:
         yield made
 
 
-@pytest.mark.parametrize("kind", MOST)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.long if k == "range" else ()) for k in MOST]
+)
 def test_up_roll_down(kind, broker, unique, shops, tmp_path_factory):
-    """Growing is one episode, a roll costs nothing, shrinking is one; nothing lost or twice."""
+    """Growing is one episode, a roll costs nothing, shrinking is one; nothing lost or twice.
+
+    In the short form range is shown by tests/kubernetes/test_runtime_promises.py, as pods.
+    """
     home = shops[0].home if shops else tmp_path_factory.mktemp("home")
     shop = Workshop(home, broker.bootstrap_servers, f"promise-{unique}", **terms(kind))
     shops.append(shop)

@@ -13,9 +13,9 @@ from fleet.worker.batch.partition_ends import PartitionEnds
 from fleet.worker.batch.ranges import PartitionBounds
 from tests.conftest import RunningBroker
 from tests.support.waiting import until
-from tests.worker.conftest import group, spark_home
+from tests.worker.conftest import group
 
-__all__ = ["group", "spark_home"]
+__all__ = ["group"]
 
 
 @dataclass

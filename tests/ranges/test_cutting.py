@@ -207,7 +207,7 @@ def test_a_task_needs_no_fleet():
     """The source is sent with all that it uses, twice, to where there is no Fleet."""
     told = of_a_task()
     assert "FLEET_RANGE_UNREAD" in told
-    assert "nobody listens there" in told
+    assert "nobody listens at" in told
 
 
 @pytest.mark.parametrize(
@@ -240,5 +240,5 @@ def test_credentials_travel_as_references(tmp_path):
     with pytest.raises(ValueError, match="KAFKA_USER is not set for this Spark task"):
         resolved(travels, {})
     secret.unlink()
-    with pytest.raises(ValueError, match="cannot be read by this Spark task"):
+    with pytest.raises(ValueError, match="does not exist for this Spark task"):
         resolved(travels, {"KAFKA_USER": "alice"})

@@ -7,6 +7,7 @@ mixed up, damage read as records, damage that ends the process or never ends.
 import os
 import random
 import struct
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from kafka.errors import KafkaError
 from kafka.record import MemoryRecords
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
+from fleet.kafka_source import codecs
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, cut
 from fleet.kafka_source.record_fields import _marks, _numbers, fields
 from tests.support.written_log import NOW, Record, batch, marker, of, signed
@@ -74,25 +76,40 @@ def test_as_kafka_python_reads_them(seed: int):
     assert (found.next, found.damaged) == (base, None)
 
 
-@pytest.mark.parametrize("framed", [True, False], ids=["Java's frames", "a block"])
-@pytest.mark.parametrize("codec", ["snappy", "lz4"])
-def test_codecs_that_kafka_python_has_no_library_for(codec: str, framed: bool):
-    """Packed by Arrow, the way that producers do."""
-    plain = batch(3, of(b"x" * 5000, b"y"))
-    if codec == "lz4":
-        with pa.BufferOutputStream() as out, pa.CompressedOutputStream(out, "lz4") as packing:
+@pytest.mark.parametrize("library", ["cramjam", "Arrow"])
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "snappy in Java's frames", "lz4", "zstd"])
+def test_every_codec_by_either_library(codec: str, library: str, monkeypatch):
+    """Packed by Arrow, the way that producers do; many records, so that no first buffer does."""
+    if library == "Arrow":
+        monkeypatch.setitem(sys.modules, "cramjam", None)
+    plain = batch(3, of(b"x" * 500_000, b"y"))
+    data = packed_by_arrow(plain, codec)
+    assert rows(cut(data)) == rows_of_others(plain)
+    monkeypatch.setattr(codecs, "MOST", 1 << 18)
+    assert "cannot be unpacked" in str(cut(data).damaged)
+    cut_short = cut(of_length(data[:-9]))
+    assert "cannot be unpacked" in str(cut_short.damaged)
+
+
+def packed_by_arrow(plain: bytes, codec: str) -> bytes:
+    """The batch with its payload packed."""
+    if codec.startswith("snappy"):
+        packed = pa.Codec("snappy").compress(plain[61:], asbytes=True)
+        if codec != "snappy":
+            packed = b"\x82SNAPPY\x00" + bytes(8) + struct.pack(">i", len(packed)) + packed
+    else:
+        with pa.BufferOutputStream() as out, pa.CompressedOutputStream(out, codec) as packing:
             packing.write(plain[61:])
             packing.close()
             packed = out.getvalue().to_pybytes()
-    else:
-        packed = pa.Codec("snappy").compress(plain[61:], asbytes=True)
-        if framed:
-            packed = b"\x82SNAPPY\x00" + bytes(8) + struct.pack(">i", len(packed)) + packed
-    number = {"snappy": 2, "lz4": 3}[codec]
     told = bytearray(plain[:61] + packed)
-    told[8:12] = struct.pack(">i", len(told) - 12)
-    told[22] |= number
-    assert rows(cut(signed(bytes(told)))) == rows_of_others(plain)
+    told[22] |= {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[codec.partition(" ")[0]]
+    return of_length(bytes(told))
+
+
+def of_length(data: bytes) -> bytes:
+    """One batch whose header tells the length that it has, and its checksum."""
+    return signed(data[:8] + struct.pack(">i", len(data) - 12) + data[12:])
 
 
 @pytest.mark.parametrize("magic", [0, 1])

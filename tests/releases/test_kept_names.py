@@ -26,8 +26,13 @@ USERS = {
     "assets.definitions": ("defs",),
     "fleet.act.spark_server": ("main",),
     "fleet.demo.orders": ("process",),
+    "fleet.formats": ("SchemaRegistry", "decoded"),
     "fleet.history.source": ("register",),
     "fleet.history.tables": ("Tables",),
+    "fleet.sinks": (
+        *("compact_parquet", "parquet_files", "read_parquet", "write_delta", "write_iceberg"),
+        "write_parquet",
+    ),
     "fleet.worker.context": ("BatchContext",),
     "fleet.worker.sinks": ("write_parquet",),
 }

@@ -60,18 +60,18 @@ def test_the_second_uses_what_the_first_wrote(java: Path, jars: Path, tmp_path: 
 
 
 def test_one_for_each_java_set_of_jars_and_kind(java: Path, jars: Path, tmp_path: Path) -> None:
-    """A new Java, jars installed anew, another server: each has its own; the last four stay."""
+    """A new Java, jars installed anew, another server: each has its own; the last eight stay."""
     seen = set()
-    for n in range(6):
+    for n in range(10):
         for kind in ("x", "y"):
             written(class_sharing.options(kind, java, jars, cache=tmp_path)).write_bytes(WHOLE)
             seen.add(used(class_sharing.options(kind, java, jars, cache=tmp_path)))
         os.utime(java if n % 2 else jars, (n, n))
-    assert len(seen) == 12
+    assert len(seen) == 20
     class_sharing.options("x", java, jars, cache=tmp_path)
     kept = sorted(each.name[0] for each in (tmp_path / "classes").iterdir())
-    assert kept.count("x") == 4
-    assert 4 <= kept.count("y") <= 5
+    assert kept.count("x") == 8
+    assert 8 <= kept.count("y") <= 9
 
 
 def test_what_cannot_be_is_done_without(java: Path, jars: Path, tmp_path: Path) -> None:

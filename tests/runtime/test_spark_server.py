@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,12 @@ from fleet.act import spark_server
 from fleet.act.local.local_runtime import find_orphans
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
+from fleet.system.home import write_state
 from fleet.system.home_processes import home_processes
-from fleet.system.processes import ProcessId, alive
+from fleet.system.processes import ProcessId, alive, spawn
 from fleet.worker.batch.spark_link import SparkLink
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 CLIENT = """
 import sys
@@ -100,21 +101,10 @@ def _everything_of(process: ProcessId) -> str:
     return Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().replace("\0", " ")
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Path]:
-    """A home with a running server."""
-    spark_server.start(tmp_path, environ={**os.environ, "FLEET_SPARK_MEMORY": "700m"})
-    try:
-        spark_server.wait_ready(tmp_path, timeout=300.0, clock=SystemClock())
-        yield tmp_path
-    finally:
-        spark_server.stop(tmp_path)
-
-
 @pytest.mark.spark
-def test_a_client_without_the_token_is_refused(served: Path):
+def test_a_client_without_the_token_is_refused(spark_home: Path):
     """PySpark's own and ours; the token is in a file of its owner's alone, and nowhere else."""
-    url, token = spark_server.connect_url(served), spark_server.token(served)
+    url, token = spark_server.connect_url(spark_home), spark_server.token(spark_home)
     assert url is not None
     assert token is not None
     assert len(token) >= 40
@@ -133,13 +123,13 @@ def test_a_client_without_the_token_is_refused(served: Path):
     assert other.cure(str(link.session_id)) is None, "a successor may end its session"
     other.close()
 
-    file = served / "spark" / "token"
+    file = spark_home / "spark" / "token"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    server = spark_server.process(served)
+    server = spark_server.process(spark_home)
     assert server is not None
     assert token not in _everything_of(server)
-    assert token not in spark_server.log_file(served).read_text()
-    assert token not in (served / "spark" / "connect.json").read_text()
+    assert token not in spark_server.log_file(spark_home).read_text()
+    assert token not in (spark_home / "spark" / "connect.json").read_text()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +156,20 @@ def test_a_foreground_server_wants_an_address_and_a_token(
     )
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr
     assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_server_that_writes_its_archive_is_waited_for(tmp_path: Path, writes: bool):
+    """At its end, beyond the grace; killed meanwhile, no server would ever have one."""
+    written = tmp_path / "archive"
+    ending = f"trap 'sleep 0.3; touch {written}; exit' TERM; touch up; while :; do sleep 0.02; done"
+    server = spawn(["sh", "-c", ending], log=tmp_path / "log", env=dict(os.environ), cwd=tmp_path)
+    until((tmp_path / "up").exists, "the process to be up")
+    state = {"port": 15002, "process": server.as_json(), "writes_archive": writes}
+    write_state(tmp_path / "spark" / "connect.json", state, schema=spark_server.SCHEMA)
+    spark_server.stop(tmp_path, grace=0.0)
+    assert not alive(server)
+    assert written.exists() is writes
 
 
 @pytest.mark.spark

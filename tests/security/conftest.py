@@ -24,11 +24,13 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from fleet.broker import Broker
+from fleet.broker import Broker, Logins
 from fleet.config.acls import Grant
-from fleet.config.spec import ClusterSpec, Sasl, Security
+from fleet.config.spec import ClusterSpec, Oidc, Sasl, Security, TokenProvider
 from fleet.security import client_config
+from tests.support.authority import Authority
 from tests.support.brokers import running_broker
+from tests.support.oidc_server import Issuer, oidc_server
 from tests.support.waiting import until
 
 _OPERATIONS = {
@@ -36,6 +38,7 @@ _OPERATIONS = {
     "Write": AclOperation.WRITE,
     "Describe": AclOperation.DESCRIBE,
     "Create": AclOperation.CREATE,
+    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
     "AlterConfigs": AclOperation.ALTER_CONFIGS,
 }
 _RESOURCES = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP}
@@ -44,8 +47,10 @@ _RESOURCES = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP}
 class Guarded:
     """The secure broker, as its super user sees it."""
 
-    def __init__(self, broker: Broker, folder: Path) -> None:
-        self.broker = broker
+    def __init__(
+        self, broker: Broker, folder: Path, *, issuer: Issuer, authority: Authority
+    ) -> None:
+        self.broker, self.issuer, self.authority = broker, issuer, authority
         self.bootstrap = broker.status().bootstrap_servers
         self.folder = folder
         self.secrets: list[str] = []
@@ -70,6 +75,60 @@ class Guarded:
         made[name].result(20)
         self.allow(name, grants)
         return self.login(name)
+
+    def login_by_token(self, name: str, *, lifetime: float = 3600.0) -> Security:
+        """As that name, by client credentials; what it may do is `allow`'s."""
+        secret = f"cs-{secrets.token_urlsafe(12)}"
+        self.secrets.append(secret)
+        self.issuer.clients[name], self.issuer.lifetimes[name] = secret, lifetime
+        file = self.folder / f"{name}-client-secret"
+        file.write_text(secret)
+        oidc = Oidc(endpoint=self.issuer.endpoint, client_id=name, client_secret_file=str(file))
+        return Security(
+            protocol="SASL_SSL",
+            sasl=Sasl(mechanism="OAUTHBEARER", oidc=oidc),
+            tls=self.broker.security().tls,
+        )
+
+    def login_by_short_tokens(self, name: str) -> Security:
+        """The same; each token holds for six seconds."""
+        return self.login_by_token(name, lifetime=6.0)
+
+    def login_by_function(self, name: str) -> Security:
+        """As that name, by a function that gives tokens as Amazon MSK's signer does."""
+        self.login_by_token(name)
+        named = {"client": name, "secret_file": str(self.folder / f"{name}-client-secret")}
+        provider = TokenProvider(
+            function="tests.support.token_signer:generate_auth_token",
+            arguments={"endpoint": self.issuer.endpoint, **named},
+        )
+        return Security(
+            protocol="SASL_SSL",
+            sasl=Sasl(mechanism="OAUTHBEARER", provider=provider),
+            tls=self.broker.security().tls,
+        )
+
+    def login_by_certificate(self, name: str) -> Security:
+        """As that name, by a certificate whose key has a password; see `address`."""
+        password = f"kp-{secrets.token_urlsafe(12)}"
+        self.secrets.append(password)
+        certificate, key = self.authority.sign(name, password=password)
+        file = self.folder / f"{name}-key-password"
+        file.write_text(password)
+        tls = self.broker.security().tls.model_copy(
+            update={
+                "cert_file": str(certificate),
+                "key_file": str(key),
+                "key_password_file": str(file),
+            }
+        )
+        return Security(protocol="SSL", tls=tls)
+
+    def address(self, security: Security) -> str:
+        """Where one logs in so."""
+        if security.protocol == "SSL":
+            return self.broker.status().certificate_servers
+        return self.bootstrap
 
     def login(self, name: str) -> Security:
         """How a user that was made here logs in."""
@@ -166,8 +225,17 @@ def _binding(user: str, grant: Grant) -> AclBinding:
 @pytest.fixture(scope="package")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """The secure broker of this folder's tests."""
-    with running_broker(tmp_path_factory.mktemp("secure"), secure=True) as made:
-        yield Guarded(made.broker, tmp_path_factory.mktemp("users"))
+    folder = tmp_path_factory.mktemp("users")
+    authority = Authority(folder, "clients")
+    with (
+        oidc_server() as issuer,
+        running_broker(
+            tmp_path_factory.mktemp("secure"),
+            secure=True,
+            logins=Logins(jwks=issuer.jwks, client_ca=authority.ca),
+        ) as made,
+    ):
+        yield Guarded(made.broker, folder, issuer=issuer, authority=authority)
 
 
 @pytest.fixture
@@ -196,6 +264,10 @@ class Desk:
         (folder / "desk_job.py").write_text("def process(df, context):\n    df.count()\n")
 
     def declare(self, mode: str, security: Security, **keys: Any) -> None:
+        (self.folder / "fleet.yaml").write_text(self.file(mode, security, **keys))
+
+    def file(self, mode: str, security: Security, **keys: Any) -> str:
+        """The text of that fleet.yaml."""
         worker = {"entrypoint": "desk_job:process", "python_path": [str(self.folder)]}
         group = {
             "group": self.group,
@@ -210,12 +282,12 @@ class Desk:
         spec = {
             "cluster": {
                 "name": "desk",
-                "bootstrap_servers": self.guarded.bootstrap,
+                "bootstrap_servers": self.guarded.address(security),
                 "security": security.model_dump(mode="json", exclude_none=True),
             },
             "fleets": [group],
         }
-        (self.folder / "fleet.yaml").write_text(yaml.safe_dump(spec))
+        return yaml.safe_dump(spec)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The secure broker: what it prints, who gets in, what lies where, and that it stays what it is."""
+"""The secure broker: what it prints, who gets in, what lies where, and that it stays what it is.
+
+What docs/security.md shows is run here.
+"""
 
 import json
 import stat

@@ -16,7 +16,8 @@ from dagster import DagsterInstance, materialize
 
 from fleet import cli
 from fleet.config.acls import grants
-from fleet.dagster.group_assets import plan_asset
+from fleet.dagster.asset_keys import name_of
+from fleet.dagster.change_assets import plan_asset
 from fleet.dagster.resources import FleetResource, declared
 from fleet.model import Verdict
 from tests.security.conftest import Guarded, secrets_of
@@ -235,7 +236,10 @@ def _dagster(vault: Vault) -> dict[str, bytes]:
     resource = FleetResource(config=str(vault.config), home=str(vault.home))
     with DagsterInstance.local_temp(str(folder)) as instance:
         made = materialize(
-            [plan_asset(spec, spec.fleets[0])], instance=instance, resources={"fleet": resource}
+            [plan_asset(spec)],
+            partition_key=name_of(spec.fleets[0].group),
+            instance=instance,
+            resources={"fleet": resource},
         )
         assert made.success
         kept = {f"event {e.event_type_value}": str(e).encode() for e in made.all_events}

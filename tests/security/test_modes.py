@@ -4,13 +4,16 @@ import json
 import subprocess
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from fleet import cli
 from fleet.act.kafka import GroupAdmin, LeavingMember
+from fleet.clock import SystemClock
 from fleet.config.acls import OFFSETS, grants
 from fleet.config.spec import ClusterSpec, Security
 from fleet.errors import FleetError
-from fleet.security import kafka_python_config
+from fleet.kafka_source.group_sessions import AskedSessions
+from fleet.security import client_config, kafka_python_config
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker
@@ -175,6 +178,23 @@ def test_admin_writes_are_refused_in_words(desk, guarded, unique):
         assert admin.leave(desk.group, nobody, reason="test").gone == ("i",)
         until(lambda: admin.group_setting(desk.group, setting) == "5000", "it to be read")
         admin.set_group_setting(desk.group, setting, None)
+
+
+def test_sessions_are_told_to_who_may_ask(guarded, unique):
+    """Without DescribeConfigs on the group nothing is known: a departure, not a leave."""
+    group, clock, user = f"sessions-{unique}", SystemClock(), f"asks-{unique}"
+    asked = grants("history", groups=[group], topics=[])
+    security = guarded.user(user, [g for g in asked if g.operation != "DescribeConfigs"])
+    config = client_config(ClusterSpec(security=security), guarded.bootstrap, {})
+    until(lambda: AdminClient({**config, "log_level": 0}).list_topics(timeout=5), "the login")
+
+    def told() -> object:
+        with AskedSessions(config, clock=clock) as sessions:
+            return sessions.of(group, "consumer", clock.now())
+
+    assert told() is None
+    guarded.allow(user, asked)
+    until(told, "the session")
 
 
 def _allowed(admin: GroupAdmin, group: str, setting: str) -> bool:

@@ -1,4 +1,7 @@
-"""A standalone cluster with a Connect server, and the session's Spark of one machine beside it."""
+"""A standalone cluster with a Connect server, and the session's Spark of one machine beside it.
+
+What docs/spark-cluster.md shows is run here.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,9 +11,9 @@ import pytest
 
 from fleet.act.spark_server import TOKEN_ENV
 from tests.support.spark_cluster import Standalone, connect_server, standalone
-from tests.worker.conftest import group, spark_home
+from tests.worker.conftest import group
 
-__all__ = ["group", "spark_home"]
+__all__ = ["group"]
 
 TOKEN = "of-this-test-alone"
 

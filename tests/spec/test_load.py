@@ -40,8 +40,8 @@ WORKER = 'worker: {entrypoint: "app.job:process"'
 
 
 def test_the_example_of_this_repository_loads() -> None:
-    """fleet.yaml at the top is valid, embedded and acting."""
-    spec = load(Path(__file__).parents[2] / "fleet.yaml", {})
+    """fleet.example.yaml at the top is valid, embedded and acting."""
+    spec = load(Path(__file__).parents[2] / "fleet.example.yaml", {})
     group = spec.fleets[0]
     assert (spec.mode_of(group), spec.cluster.bootstrap_servers) == ("act", "embedded")
     assert isinstance(group.worker, ClassicWorker)
@@ -66,7 +66,7 @@ GOLDEN = [
     pytest.param(
         "clustre: {}\n" + FLEET,
         "fleet.yaml:1: clustre: unknown key; nearest: cluster "
-        "(allowed: cluster, mode, storm, history, exporter, alerts, defaults, fleets)",
+        "(allowed: cluster, mode, storm, history, exporter, ui, alerts, dagster, defaults, fleets)",
         id="unknown-top-key",
     ),
     pytest.param(
@@ -89,8 +89,8 @@ GOLDEN = [
         "fleet.yaml:4: fleets[0].worker.session_timeout: 'session_timeout' does not exist under "
         "protocol consumer, only under protocol classic (allowed: entrypoint, python_path, env, "
         "membership, batch, reading, max_poll_interval, batch_timeout, entrypoint_patience, "
-        "isolation, on_truncated, metadata_refresh, dead_letter_topic, start_from, spark, http, "
-        "protocol)",
+        "isolation, on_truncated, metadata_refresh, dead_letter_topic, start_from, spark, "
+        "log_level, spark_ui, http, protocol)",
         id="classic-key-under-848",
     ),
     pytest.param(
@@ -187,8 +187,8 @@ GOLDEN = [
     ),
     pytest.param(
         "- fleets\n",
-        "fleet.yaml:1: is no mapping of cluster, mode, storm, history, exporter, alerts, defaults, "
-        "fleets",
+        "fleet.yaml:1: is no mapping of cluster, mode, storm, history, exporter, ui, alerts, "
+        "dagster, defaults, fleets",
         id="no-mapping",
     ),
     pytest.param(
@@ -307,8 +307,8 @@ def test_another_tag_replaces_the_whole_mapping() -> None:
 )
 def test_references_expand(written: str, environ: dict[str, str], value: str) -> None:
     """${NAME} and ${NAME:-default} expand once; $${ is the characters themselves."""
-    spec = read(f"cluster: {{bootstrap_servers: '{written}'}}\n", **environ)
-    assert spec.cluster.bootstrap_servers == value
+    spec = read(fleet(f"owner: '{written}'"), **environ)
+    assert spec.fleets[0].owner == value
 
 
 def test_references_give_numbers_where_numbers_are_wanted() -> None:

@@ -139,8 +139,10 @@ def test_the_clients_know_these_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "environ", "said"),
     [
-        pytest.param({}, {"USER_NAME": "hunter2"}, "variable PASS, which is not set", id="not-set"),
-        pytest.param({}, {"USER_NAME": "hunter2", "PASS": ""}, "which is empty", id="empty"),
+        pytest.param({}, {"USER_NAME": "hunter2"}, "variable PASS is not set", id="not-set"),
+        pytest.param(
+            {}, {"USER_NAME": "hunter2", "PASS": ""}, "variable PASS is empty", id="empty"
+        ),
         pytest.param(
             {"password_env": None, "password_file": "/nowhere/pass"},
             {"USER_NAME": "hunter2"},

@@ -32,7 +32,13 @@ def _spark() -> str | None:
         find_java()
     except FleetError as error:
         return str(error)
-    return None if importlib.util.find_spec("pyspark") else "no pyspark: run `make .venv`"
+    if not importlib.util.find_spec("pyspark"):
+        return "no pyspark: run `make .venv`"
+    from tests.support import spark_classes
+
+    # Half of what a Spark server costs a test, made here once.
+    spark_classes.prepare()
+    return None
 
 
 def _browser() -> str | None:

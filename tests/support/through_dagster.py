@@ -2,27 +2,23 @@
 
 from dagster import DagsterInstance, ExecuteInProcessResult
 
-from assets.definitions import build
-from fleet.dagster import asset_keys
+from fleet.dagster import build_definitions
+from fleet.dagster.asset_keys import CHANGE_JOB, name_of
 from fleet.dagster.resources import declared
 from tests.support.workshop import Workshop
 
 
 def ran(shop: Workshop) -> ExecuteInProcessResult:
-    """The acting job, of exactly the assets that a laptop's fleet has."""
+    """The acting job, with the group as its partition."""
     spec = declared({"FLEET_CONFIG": str(shop.config)})
-    cluster, group = spec.cluster.name, shop.group
     resource = {"config": {"config": str(shop.config), "home": str(shop.home)}}
     with DagsterInstance.ephemeral() as instance:
         return (
-            build(spec)
-            .resolve_job_def("change_group")
+            build_definitions(spec)
+            .resolve_job_def(CHANGE_JOB)
             .execute_in_process(
                 instance=instance,
-                asset_selection=[
-                    asset_keys.plan_key(cluster, group),
-                    asset_keys.rollout_key(cluster, group),
-                ],
+                partition_key=name_of(shop.group),
                 run_config={"resources": {"fleet": resource}},
                 raise_on_error=False,
             )

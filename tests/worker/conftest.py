@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import pytest
 from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
@@ -318,19 +316,6 @@ def mock_broker() -> Iterator[str]:
     (broker,) = client.list_topics(timeout=10).brokers.values()
     yield f"{broker.host}:{broker.port}"
     del client
-
-
-@pytest.fixture(scope="session")
-def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home with a shared Spark server."""
-    home = tmp_path_factory.mktemp("home")
-    spark_server.start(home)
-    try:
-        spark_server.wait_ready(home, timeout=300.0, clock=SystemClock())
-        yield home
-    finally:
-        spark_server.stop(home)
-        shutil.rmtree(home / "spark", ignore_errors=True)
 
 
 @pytest.fixture

@@ -97,6 +97,11 @@ class Process:
         for partition in broker.ends:
             self.flow.start_partition(self._start(partition), reads=True)
 
+    @property
+    def condemned(self) -> dict[int, tuple[int, str]]:
+        """Partition → offset and error that stopped it; the error without where it was raised."""
+        return {each: (at, error.partition(" (")[0]) for each, (at, error) in self.marks.items()}
+
     def _start(self, partition: int) -> Start:
         offset, metadata = self.broker.committed.get(partition, (0, ""))
         return Start(

@@ -7,13 +7,20 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from fleet.config.spec import ClusterSpec
 from fleet.errors import FleetError
+from fleet.kafka_source.login import references
 from fleet.model import TopicPartition
 from fleet.worker.asking import Question
 from tests.conftest import RunningBroker
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.broker
+
+
+def at(bootstrap: str) -> dict[str, dict[str, str]]:
+    """A login as a worker has it."""
+    return references(ClusterSpec(), bootstrap)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -45,7 +52,7 @@ def test_members_and_what_they_own(broker: RunningBroker, unique: str, protocol:
             return len(member.assignment()) == 3
 
         until(owning, "all partitions", every=0)
-        question = Question(config, group=unique, topics=[unique])
+        question = Question(at(broker.bootstrap_servers), group=unique, topics=[unique])
         while not question.done():
             member.poll(0.1)
         answer = question.answer()
@@ -60,12 +67,12 @@ def test_members_and_what_they_own(broker: RunningBroker, unique: str, protocol:
 def test_no_broker_is_said_in_a_sentence():
     """And not by a traceback."""
     with pytest.raises(FleetError, match="who is a member of g cannot be read: "):
-        Question({"bootstrap.servers": "127.0.0.1:1"}, group="g").answer()
+        Question(at("127.0.0.1:1"), group="g").answer()
 
 
 def test_an_asker_that_is_killed_ends_only_itself():
     """As librdkafka ends it (#4605)."""
-    question = Question({"bootstrap.servers": "127.0.0.1:1"}, group="g")
+    question = Question(at("127.0.0.1:1"), group="g")
     os.kill(question._asker.pid, signal.SIGABRT)
     with pytest.raises(FleetError, match="asking the coordinator of g ended with -6"):
         question.answer()

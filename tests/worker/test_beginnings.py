@@ -31,7 +31,7 @@ def process(df, context):
     "worker",
     [
         pytest.param({"assignor": "range"}, id="range"),
-        pytest.param({"assignor": "cooperative-sticky"}, id="cooperative"),
+        pytest.param({"assignor": "cooperative-sticky"}, id="cooperative", marks=pytest.mark.long),
         pytest.param({"protocol": "consumer"}, id="consumer"),
     ],
 )

@@ -71,7 +71,7 @@ def test_a_later_record_is_the_witness(worker: Process, broker: Broker, sink: Si
     broker.ends[0] = 3
     worker.clock.sleep(1.0)
     worker.run()
-    assert worker.marks == {0: (0, "OSError: poison")}
+    assert worker.condemned == {0: (0, "OSError: poison")}
 
 
 def test_another_partition_is_the_witness():
@@ -83,7 +83,7 @@ def test_another_partition_is_the_witness():
     worker.clock.sleep(1.0)
     worker.run()
     worker.end()
-    assert worker.marks == {0: (0, "OSError: poison")}
+    assert worker.condemned == {0: (0, "OSError: poison")}
     assert broker.committed[1][0] == 2
     assert broker.committed[0][0] == 0
 
@@ -95,7 +95,7 @@ def test_what_went_well_before_the_bad_record_is_committed(
     broker.ends[0] = 20
     sink.bad = {(0, 13)}
     worker.run()
-    assert worker.marks == {0: (13, "OSError: poison")}
+    assert worker.condemned == {0: (13, "OSError: poison")}
     assert broker.committed[0][0] == 13
     assert sink.rows == [(0, at) for at in range(13)]
     assert worker.state.records == 13

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.model import TopicPartition
+from fleet.sinks import parquet_files
 from fleet.slots import Phase
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
@@ -62,11 +63,16 @@ def test_killed_holder_is_replaced_and_its_batch_repeated(
     first, *rest = [line["ranges"] for line in group.journal()]
     assert rest[0] == first, "the successor's first batch is its predecessor's last"
     assert _rows(table) == {(p, at) for p, n in group.produced.items() for at in range(n)}
-    assert len(_files(table)) == len({r[4] for line in group.journal() for r in line["ranges"]})
+    batches = {tuple(r[4] for r in line["ranges"]) for line in group.journal()}
+    assert len(list(table.glob("batch-*"))) == len(batches), "a folder per batch"
 
 
+@pytest.mark.long
 def test_two_leave_together(group: Group, broker: RunningBroker):
-    """Two slots drain and close together; the workers complete the leave: 1 generation [21]."""
+    """Two slots drain and close together; the workers complete the leave: 1 generation [21].
+
+    In the short form one leaves so in test_consumer_life.py, two by a manager in tests/promises.
+    """
     group.standbys("w1", "w2", "w3")
     group.open(0, 1, 2)
     group.produce(120)
@@ -92,6 +98,7 @@ def test_two_leave_together(group: Group, broker: RunningBroker):
     assert group.store.slots(group.name)[1:3] == left, "nobody takes a closed slot again"
 
 
+@pytest.mark.long
 def test_a_worker_that_comes_back_under_its_name_is_another_process(
     group: Group, broker: RunningBroker
 ):
@@ -141,18 +148,12 @@ def _committed(group: Group, partition: int) -> int:
     return latest.get(f"{group.topic}-{partition}", 0)
 
 
-def _files(table: Path) -> list[Path]:
-    return sorted(table.glob("topic=*/partition=*/range=*"))
-
-
 def _rows(table: Path) -> set[tuple[int, int]]:
     import pyarrow.parquet as pq
 
     found: list[tuple[int, int]] = []
-    for folder in _files(table):
-        partition = int(folder.parent.name.removeprefix("partition="))
-        for file in folder.glob("*.parquet"):
-            offsets = pq.ParquetFile(file).read(columns=["offset"])["offset"].to_pylist()
-            found += [(partition, at) for at in offsets]
+    for file in parquet_files(table):
+        read = pq.ParquetFile(file).read(columns=["partition", "offset"])
+        found += zip(read["partition"].to_pylist(), read["offset"].to_pylist(), strict=True)
     assert len(found) == len(set(found)), "a row was written twice"
     return set(found)

@@ -1,25 +1,19 @@
-"""The Parquet sink: every record once, however its batch is cut and repeated."""
+"""Sinks whose files Spark's tasks write: every record once, however its batch is cut."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.errors import FleetError
+from fleet.sinks import read_parquet, write_delta
 from fleet.worker.batch.spark_link import SparkLink
-from fleet.worker.context import BatchRange
-from fleet.worker.sinks import write_parquet
-from tests.support.batch_parts import context_of
+from tests.sinks.cases import SINKS, Case, batch, range_of, sums
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
-
-TOPIC_ID = "a-topic_id-00"
-Write = Callable[[int, int], int]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
@@ -31,69 +25,67 @@ def spark(spark_home: Path) -> Iterator[Any]:
         app="test",
         token=lambda: spark_server.token(spark_home),
     )
-    yield link.connect(timeout=60.0, given_up=lambda: False)
+    yield link.connect(timeout=180.0, given_up=lambda: False)
     link.close()
 
 
-def rows(folder: Path) -> list[int]:
-    """Offsets in the table, as an outside reader finds them."""
-    files = [f for f in folder.rglob("*.parquet") if "_fleet-" not in str(f)]
-    return sorted(at for file in files for at in pq.ParquetFile(file).read()["n"].to_pylist())
+@pytest.fixture(params=["delta", "parquet"])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    """A sink at a place of its own."""
+    return SINKS[request.param]({"path": str(tmp_path / "table")})
 
 
-@pytest.fixture(params=[True, False], ids=["with offsets", "without"])
-def columns(request: pytest.FixtureRequest) -> list[str]:
-    return ["topic", "partition", "n", *(["offset"] if request.param else [])]
+def counted(records: Any) -> Any:
+    """As the Arrow function of that name."""
+    return records.groupBy((records.n % 2).cast("long").alias("odd")).agg({"*": "count"}).toDF(
+        "odd", "records"
+    )  # fmt: skip
 
 
-@pytest.fixture
-def write(spark: Any, tmp_path: Path, columns: list[str]) -> Write:
-    """Write offsets [start, end) of partition 3 as one batch."""
-
-    def call(start: int, end: int) -> int:
-        each = BatchRange(topic="t", topic_id=TOPIC_ID, partition=3, start=start, end=end)
-        offsets = list(range(start, end))
-        table = pa.table(
-            {
-                "topic": ["t"] * len(offsets),
-                "partition": pa.array([3] * len(offsets), pa.int32()),
-                "offset": offsets,
-                "n": offsets,
-            }
-        )
-        return write_parquet(
-            spark.createDataFrame(table.select(columns)), tmp_path, context_of([each])
-        )
-
-    return call
+def test_written_by_tasks(case: Case, spark: Any):
+    """What is there is left out, wherever a batch was cut."""
+    for start, end, new in [(0, 100, 1), (50, 100, 0), (50, 150, 1)]:
+        rows, context = batch(range_of(start, end))
+        assert case.write(spark.createDataFrame(rows), context) == new
+    assert case.offsets() == list(range(150))
 
 
-def test_halves_of_a_range_that_is_there(write: Write, tmp_path: Path):
-    """Narrowed after it was written: no row twice."""
-    assert write(0, 100) == 1
-    assert [write(0, 50), write(50, 75), write(75, 100), write(0, 100)] == [0, 0, 0, 0]
-    assert rows(tmp_path) == list(range(100))
+def test_rows_of_several_records_made_by_tasks(case: Case, spark: Any):
+    """Overlaps are left out before rows are made; rows that are made already are refused."""
+    for start, end in [(0, 10), (0, 10), (5, 20)]:
+        rows, context = batch(range_of(start, end))
+        case.write(spark.createDataFrame(rows), context, transform=counted)
+    assert sums(case.rows()) == {0: 10, 1: 10}
+    with pytest.raises(FleetError, match="are written already"):
+        case.write(counted(spark.createDataFrame(rows)), batch(range_of(5, 30))[1])
 
 
-def test_a_whole_after_its_halves(write: Write, tmp_path: Path):
-    """Killed while it was narrowed: its successor runs the range as it was planned."""
-    assert [write(0, 50), write(50, 75)] == [1, 1]
-    assert write(0, 100) == 1
-    assert rows(tmp_path) == list(range(100))
-    assert write(50, 75) == 0
-    assert write(100, 110) == 1, "another range"
-    assert rows(tmp_path) == list(range(110))
+def test_a_delta_table_with_partitions(tmp_path: Path, spark: Any):
+    """Made by the first write; values with signs and no value; columns that do not fit."""
+    from deltalake import DeltaTable
+
+    rows, context = batch(range_of(0, 4))
+    names = ["a b", "50%/x=y", None, "ü"]
+    frame = spark.createDataFrame(rows.append_column("who", [names]))
+    assert write_delta(frame, str(tmp_path / "t"), context, partition_by=["who"]) == 1
+    found = DeltaTable(str(tmp_path / "t"))
+    assert found.metadata().partition_columns == ["who"]
+    read = found.to_pyarrow_table().to_pydict()
+    assert sorted(zip(read["offset"], read["who"], strict=True)) == list(enumerate(names))
+    later = batch(range_of(4, 5))[1]
+    with pytest.raises(FleetError, match="has no column who of "):
+        write_delta(frame.withColumn("who", frame.n), str(tmp_path / "t"), later)
 
 
-def test_ranges_that_overlap(write: Write, tmp_path: Path, columns: list[str]):
-    """Cut anew behind a part that was committed: rows are left out by their offsets, or none is
-    written.
-    """
-    write(0, 100)
-    if "offset" in columns:
-        assert write(50, 150) == 1
-        assert rows(tmp_path) == list(range(150))
-    else:
-        with pytest.raises(FleetError, match="offsets 50 to 149 of t-3 overlap 0 to 99"):
-            write(50, 150)
-        assert rows(tmp_path) == list(range(100))
+def test_parquet_is_read_together_with_what_the_last_release_wrote(tmp_path: Path, spark: Any):
+    """Its folders have two of the columns in their names."""
+    case = SINKS["parquet"]({"path": str(tmp_path)})
+    rows, context = batch(range_of(0, 5))
+    old = spark.createDataFrame(rows).selectExpr("*", "'x-3-100-105' AS range")
+    old.write.partitionBy("topic", "partition", "range").parquet(str(tmp_path / "topics"))
+    (tmp_path / "topics" / "topic=t").rename(tmp_path / "topic=t")
+    case.write(spark.createDataFrame(rows), context)
+    read = read_parquet(spark, tmp_path)
+    assert sorted(read.columns) == ["n", "offset", "partition", "topic"]
+    assert read.count() == 10
+    assert read.where("topic = 't' AND partition = 3 AND offset = n").count() == 10

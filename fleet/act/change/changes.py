@@ -9,7 +9,7 @@ closed for a leave can only go on to leave, which any live worker completes [21]
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fleet.act.liveness import sign, works_on
+from fleet.act.liveness import sign
 from fleet.clock import Clock
 from fleet.errors import Refused
 from fleet.model import Plan
@@ -54,13 +54,6 @@ class GroupChanges:
             if watch.expired(self.group, mark, now):
                 return False
             self.clock.sleep(LOOK)
-
-    def works_on(self) -> bool | None:
-        """Whether an unfinished change's actor lives, without waiting; None: not known yet."""
-        left = self.running()
-        if left is None:
-            return False
-        return works_on(self.store, left, lease=self.lease, clock=self.clock)
 
     def begin(self, plan: Plan, *, actor: str, progress: Progress) -> Change:
         """Start the plan and carry it out; Refused where it may not or another change runs."""

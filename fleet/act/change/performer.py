@@ -17,10 +17,10 @@ from fleet.act.runtime import Runtime
 from fleet.act.standby_pool import StandbyPool
 from fleet.act.steps import cost, kinds
 from fleet.act.steps.adopting import Adopting
-from fleet.act.steps.work import Leave, Ledger, StepWork
+from fleet.act.steps.work import Leave, Ledger, StepWork, traceback_of
 from fleet.clock import Clock
 from fleet.config.spec import ConsumerWorker, GroupSpec
-from fleet.errors import FleetError, LostLease, RolledBack
+from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import Receipt, Step, Verdict
 from fleet.slots import Change, ChangeState, Gate, SlotStore
 from fleet.text import plural
@@ -99,6 +99,14 @@ class Performer:
         except RolledBack as error:
             receipt = cost.receipt(work, step, (str(error),))
             lease.update(receipts=(*lease.change.receipts, receipt))
+            raise
+        except LostLease:
+            raise
+        except FleetError:
+            if lease.change.traceback is None and self.adopting is None:
+                with contextlib.suppress(Unreachable):  # a worker that was never warm reports it
+                    reports = self.store.reports(self.spec.group)
+                    lease.update(traceback=traceback_of(reports, step.revision))
             raise
         return cost.receipt(work, step, notes)
 

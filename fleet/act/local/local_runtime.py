@@ -22,7 +22,7 @@ from typing import Final
 
 from fleet.act import spark_server
 from fleet.act.local.process_table import Launch, ProcessRow, ProcessTable
-from fleet.act.local.supervisor import supervise
+from fleet.act.local.supervisor import SPARK_UI, log_of, supervise
 from fleet.act.runtime import ManifestOptions, Manifests
 from fleet.clock import Clock, SystemClock
 from fleet.config.references import plain_environment
@@ -31,6 +31,7 @@ from fleet.config.spec import FleetSpec, GroupSpec, RuntimeSpec
 from fleet.decide.adopted import Adopted
 from fleet.decide.vetoes import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, FleetError, Refused
+from fleet.extras import need
 from fleet.model import Plan
 from fleet.model.findings import Finding, ok, warn
 from fleet.slots import WorkerProcess
@@ -39,7 +40,7 @@ from fleet.slots.sqlite import SqliteStore
 from fleet.system.code import snapshot_code
 from fleet.system.home import write_whole
 from fleet.system.home_processes import environment, home_processes
-from fleet.system.log_files import last_line, set_aside
+from fleet.system.log_files import LogPart, last_line, read_log, set_aside
 from fleet.system.processes import ProcessId, alive, end, spawn, wait_gone
 
 _KEPT_REVISIONS: Final = 10
@@ -89,8 +90,10 @@ class LocalRuntime:
     def ensure(self) -> None:
         """Make sure that the supervisor runs and stays; it starts the Spark server when needed.
 
-        Raises FleetError where it does not start within 15 s, with its last line.
+        Raises FleetError where it does not start within 15 s, with its last line, and ConfigError
+        where workers could not run here.
         """
+        need("pyspark", "pyarrow")
         log = self.home / "supervisor" / "log"
         deadline = self._clock.monotonic() + _START_SECONDS
         started: ProcessId | None = None
@@ -136,6 +139,7 @@ class LocalRuntime:
 
     def publish(self, group: str, revision: str, settings: str) -> None:
         """Keep a revision's settings, written whole; the oldest that nobody uses are let go."""
+        need("pyspark", "pyarrow")  # before a change begins that nobody could end here
         write_whole(self._settings_file(group, revision), settings)
         used = {row.revision for row in self._table.rows() if row.group == group}
         used |= {slot.revision for slot in self._store.slots(group) if slot.revision}
@@ -179,6 +183,8 @@ class LocalRuntime:
         plain = plain_environment(worker.env)
         paths += [path for path in (plain.get("PYTHONPATH"),) if path]
         env = {**plain, "PYTHONPATH": os.pathsep.join(paths)}
+        if worker.spark_ui and worker.spark == "shared":
+            env[SPARK_UI] = "1"
         settings = self._settings_file(group, revision)
         readable = _readable(group)
         rows = []
@@ -200,6 +206,10 @@ class LocalRuntime:
     def remove(self, names: Sequence[str], *, grace: float) -> None:
         """Ask for removal: SIGTERM, `grace` seconds, SIGKILL; not restarted. Returns at once."""
         self._table.unwant(frozenset(names), grace=grace)
+
+    def read_log(self, worker: str, place: str | None = None) -> LogPart:
+        """Of the file in `workers`, and of the one that was set aside before it."""
+        return read_log(log_of(self.home, worker), place)
 
     def restart(self, name: str) -> None:
         """SIGTERM the worker's process; the supervisor starts it again once it has ended."""

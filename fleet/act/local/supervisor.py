@@ -40,6 +40,8 @@ from fleet.system.processes import (
     wait_gone,
 )
 
+SPARK_UI: Final = "FLEET_SPARK_UI"
+"""In the environment of workers whose shared Spark server shall have its web UI."""
 LOOK_SECONDS: Final = 0.2
 FIRST_DELAY: Final = 0.5
 LONGEST_DELAY: Final = 30.0
@@ -292,9 +294,10 @@ class Supervisor:
         if spark.process is not None and not alive(spark.process):
             spark.process = None
             self._spark_failed(last_line(spark_server.log_file(self.home)) or "no last line")
-        wanted = any(row.wanted and row.shared_spark for row in self._rows)
+        users = [row for row in self._rows if row.wanted and row.shared_spark]
+        wanted, ui = bool(users), any(SPARK_UI in row.launch.env for row in users)
         if wanted and spark.process is None and now >= spark.backoff.not_before:
-            spark.process = spark_server.start(self.home)
+            spark.process = spark_server.start(self.home, ui=ui)
             spark.started_at = now
             _log.info("the Spark server starts as pid %d", spark.process.pid)
 

@@ -1,6 +1,7 @@
 """The proof of new code: the first that run it have to commit before any other does [22]."""
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from fleet.act.steps.work import StepWork
 from fleet.errors import FleetError
@@ -40,12 +41,17 @@ def raise_on_trial(work: StepWork, slots: Sequence[Slot], revision: str) -> None
         raise_on_error(work, slot, revision)
     for report in work.store.reports(work.spec.group):
         if report.revision == revision and report.phase == "failed" and report.error:
-            raise FleetError(report.error)
+            _fail(work, revision, report.error)
 
 
 def raise_on_error(work: StepWork, slot: Slot, revision: str) -> None:
     """FleetError where a slot on trial tells an error, or its holder died."""
     if slot.revision == revision and slot.error:
-        raise FleetError(slot.error)
+        _fail(work, revision, slot.error)
     if slot.revision == revision and slot.holder and work.is_dead(slot):
         raise FleetError(f"worker {slot.holder} died while it was the canary")
+
+
+def _fail(work: StepWork, revision: str, sentence: str) -> NoReturn:
+    work.keep_traceback(revision)
+    raise FleetError(sentence)

@@ -188,6 +188,8 @@ class _Roll:
     def _roll_back(self, number: int, error: FleetError) -> NoReturn:
         """The slot goes back to a standby of what it ran, which was kept for that."""
         work, old = self._work, self._memory().old_revision or ""
+        if work.lease.change.traceback is None:
+            work.keep_traceback(self._new)
         work.progress(f"  the canary failed ({error}); slot {number} goes back to {old}")
         back = way_back(work.slots()[number], old)
         work.write_gate(lambda gate: asking(gate, back, instead_of=(number,)))

@@ -11,12 +11,17 @@ from fleet.clock import Clock
 from fleet.config.spec import GroupSpec
 from fleet.model import GroupState
 from fleet.model.counted import Counted
-from fleet.slots import Gate, Handover, Slot, SlotStore
+from fleet.slots import Gate, Handover, Slot, SlotStore, WorkerReport
 from fleet.slots.evidence import LeaseWatch
 
 Leave = Callable[..., str | None]
 """leave(group, [(instance id or None, member id), …], reason=…) in one request: None = all are
 gone, else why not (`fleet.act.kafka.GroupAdmin.leave_all`)."""
+
+
+_LOOKS_FOR_TRACEBACK = 5
+_PAUSE = 0.1
+"""Seconds."""
 
 
 class Ledger(Protocol):
@@ -84,6 +89,18 @@ class StepWork:
 
         self.store.change_gate(self.spec.group, signed, by=ours)
 
+    def keep_traceback(self, revision: str) -> None:
+        """Keep the traceback of a job that fails: its worker's report goes with the worker.
+
+        A slot tells an error a moment before the report does.
+        """
+        for _ in range(_LOOKS_FOR_TRACEBACK):
+            found = traceback_of(self.store.reports(self.spec.group), revision)
+            if found is not None:
+                self.lease.update(traceback=found)
+                return
+            self.clock.sleep(_PAUSE)
+
     def unpin(self, numbers: Sequence[int]) -> None:
         """Let anybody take these again."""
         self.write_gate(lambda gate: asking(gate, {}, instead_of=numbers))
@@ -107,6 +124,12 @@ class StepWork:
         """As many of the revision as are wanted and there is room for, and none of another."""
         wanted, grace = self.spec.replicas.standby, self.spec.rollout.drain_timeout
         self.pool.settle_standbys(revision, wanted, grace=grace, least=0)
+
+
+def traceback_of(reports: Iterable[WorkerReport], revision: str) -> str | None:
+    """The first traceback that a worker of the revision tells."""
+    told = (r.traceback for r in reports if r.revision == revision and r.traceback is not None)
+    return next(told, None)
 
 
 def asking(gate: Gate, asks: dict[int, Handover], *, instead_of: Sequence[int] = ()) -> Gate:

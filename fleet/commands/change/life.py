@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from fleet.commands.invocation import Invocation, actor, common
+from fleet.commands.targets import Pair, acting, chosen, groups_argument, one_way, select_option
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 
 if TYPE_CHECKING:
@@ -40,6 +41,25 @@ _GRACE_SECONDS: Final = 5.0
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.option(
+    "--job", "group", metavar="GROUP", help="Write a first job for this group, its test too."
+)
+@click.option(
+    "--topic", metavar="TOPIC", help="Topic that the group of --job reads (default: its name)."
+)
+@click.option(
+    "--security",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="How to log in: YAML of a `security:` block, or a client.properties.",
+)
+@click.option(
+    "--secret-env",
+    "secrets",
+    metavar="KEY=NAME",
+    multiple=True,
+    help="Environment variable that will hold a secret of --security FILE; repeatable.",
+)
+@click.option(
     "--kubernetes",
     "namespace",
     metavar="NAMESPACE",
@@ -56,26 +76,43 @@ def init(
     name: str,
     out: Path | None,
     force: bool,
+    group: str | None,
+    topic: str | None,
+    security: Path | None,
+    secrets: tuple[str, ...],
     namespace: str | None,
     context: str | None,
 ) -> None:
-    """Write a fleet.yaml from the groups of a cluster.
+    """Write a fleet.yaml from the groups of a cluster, and a first job.
 
     All groups are written with mode: observe, so nothing is acted upon until you say so. With
     --force and without --bootstrap, the `cluster:` part of the file that is there is kept, its
     security settings with it. Without either, the cluster is the embedded one.
 
+    With --security, a file that your clients log in with today is read: `security:` as YAML, or a
+    client.properties of Kafka's Java clients or librdkafka. No secret is copied out of it; name the
+    variable that will hold it by --secret-env, such as sasl.password=KAFKA_PASSWORD.
+
     With --kubernetes, a group whose members run in pods of a Deployment of that namespace (by
     their address, or by the pod's name in their ids) is written with `runtime.deployment`.
+
+    With --job, the group is declared with a job of its own in jobs/, a test in tests/, and the
+    files that `dagster dev` reads; what is there already stays. Where fleet.yaml is there, it gets
+    that fleet and is else left as it is.
     """
+    if topic is not None and group is None:
+        raise click.UsageError("--topic says what --job GROUP reads: name that, too")
     if context is not None and namespace is None:
         raise click.UsageError("--context says where --kubernetes NAMESPACE is: name that, too")
     path = out or invocation.path()
+    if group is not None and path.exists() and not force and bootstrap is None:
+        _first_job(path, group, topic or group)
+        return
     if path.exists() and not force:
         raise ConfigError(
             f"{path} is there already: overwrite it with --force, or name another with --out FILE"
         )
-    cluster = _cluster(path, bootstrap=bootstrap, name=name)
+    cluster = _cluster(path, bootstrap=bootstrap, name=name, security=security, secrets=secrets)
     from fleet.config.draft import draft
     from fleet.decide.adopted import deployed
     from fleet.system.home import write_whole
@@ -94,6 +131,9 @@ def init(
             f"  {len(found)} Deployment{'' if len(found) == 1 else 's'} in namespace {namespace}, "
             f"members of {len(homes)} group{'' if len(homes) == 1 else 's'} in their pods"
         )
+    if group is not None:
+        _first_job(path, group, topic or group)
+        return
     click.echo("Next:")
     click.echo("  fleet status                what every group does now")
     click.echo(f"  edit {path}: give a group a `worker:`, then `mode: plan`")
@@ -101,22 +141,86 @@ def init(
     click.echo("  `mode: act`, then fleet up  workers start; `fleet doctor` if something is wrong")
 
 
-def _cluster(path: Path, *, bootstrap: str | None, name: str) -> "ClusterSpec":
+def _first_job(path: Path, group: str, topic: str) -> None:
+    """Declare the group in the fleet.yaml that is there, and write what it needs beside it."""
+    from fleet.config import first_job as texts
+    from fleet.config.load import load
+    from fleet.system.home import write_whole
+
+    before = load(path, os.environ)
+    if any(each.group == group for each in before.fleets):
+        raise ConfigError(
+            f"{path} declares group {group} already: give it a `worker:`, or name another group"
+        )
+    text = texts.declared(path.read_text(encoding="utf-8"), group, topic)
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        write_whole(beside, text)
+        load(beside, os.environ)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    click.echo(f"{path}: group {group} with a worker, mode: act")
+    for name, content in texts.files(group, path.parent.absolute()).items():
+        target = path.parent / name
+        if target.exists():
+            click.echo(f"{target}: is there already, left as it is")
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, content)
+        click.echo(f"{target}: written")
+    click.echo("Next:")
+    click.echo("  pytest                      the job's own test")
+    click.echo(f"  fleet test {group:<16} the job once, on records of its topic")
+    click.echo("  fleet up                    workers start")
+    click.echo(f"  fleet logs {group:<16} what they write")
+
+
+def _cluster(
+    path: Path,
+    *,
+    bootstrap: str | None,
+    name: str,
+    security: Path | None,
+    secrets: tuple[str, ...],
+) -> "ClusterSpec":
     """The cluster to look at: the option's, the old file's, or the embedded one."""
     from pydantic import ValidationError
 
-    from fleet.config.spec import ClusterSpec
+    from fleet.config.load import LoginFile, load, load_security
+    from fleet.config.spec import ClusterSpec, Security
 
-    if bootstrap is None and path.exists():
-        from fleet.config.load import load
-
+    if bootstrap is None and security is None and path.exists():
         return load(path, os.environ).cluster
+    variables = dict(_secret(text) for text in secrets)
+    if security is None:
+        if variables:
+            raise click.UsageError("--secret-env names a secret of --security FILE: name that, too")
+        login = LoginFile(Security(), None, ())
+    else:
+        login = load_security(security, os.environ, variables)
+    for key in login.left_out:
+        click.echo(f"fleet: {security}: {key} has nothing to do with the login: left out", err=True)
+    address = bootstrap or login.bootstrap
+    if address is None and security is not None:
+        raise click.UsageError("--security says how to log in: name the --bootstrap HOST:PORT, too")
+    address = address or "embedded"
     try:
-        return ClusterSpec(name=name, bootstrap_servers=bootstrap or "embedded")
+        return ClusterSpec(name=name, bootstrap_servers=address, security=login.security)
     except ValidationError as error:
+        if any(each["loc"] == ("bootstrap_servers",) for each in error.errors()):
+            told = str(error.errors()[0]["ctx"]["error"])
+            raise ConfigError(f"--bootstrap {address} {told}") from error
         raise ConfigError(
             f"--cluster {name} is no cluster name: up to 64 letters, digits and . _ - in it"
         ) from error
+
+
+def _secret(text: str) -> tuple[str, str]:
+    key, _, variable = text.partition("=")
+    if not variable.isidentifier():
+        raise click.BadParameter(f"{text!r} is not KEY=NAME", param_hint="--secret-env")
+    return key, variable
 
 
 def _namespace(namespace: str, context: str | None) -> "KubernetesRuntimeSpec":
@@ -155,22 +259,30 @@ def _look(cluster: "ClusterSpec") -> "Snapshot":
             return fleet.snapshot()
 
 
-@click.command(epilog="Example:  fleet up && fleet status")
+@click.command(
+    epilog="Examples:  fleet up && fleet status  |  fleet up orders  |  fleet up --select team=pay"
+)
+@groups_argument
+@select_option
 @common
-def up(invocation: Invocation) -> None:
+def up(invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pair, ...]) -> None:
     """Start what fleet.yaml declares.
 
     The embedded broker, topics with `create:`, the supervisor and Spark where they do not run
-    yet; then the plan of every group with mode: act. Runs again without harm.
+    yet; then the plans of the groups named, or of every group with mode: act. Runs again without
+    harm.
     """
+    one_way(groups, select)
     from fleet.commands.answers import good, print_change, stdout
     from fleet.commands.progress import Progress
 
     with Progress("starting") as progress:
         _start_embedded(invocation.existing_path(), progress)
         with invocation.open() as fleet:
-            invocation.changing = "--all"
-            changes = fleet.up(actor=actor(), progress=progress)
+            named = groups or select
+            names = chosen(fleet, groups, select, among=acting(fleet)) if named else None
+            invocation.changing = " ".join(names) if names else "--all"
+            changes = fleet.up(names, actor=actor(), progress=progress)
             invocation.changing = None
     console = stdout()
     for change in changes:

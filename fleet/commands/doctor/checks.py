@@ -5,7 +5,6 @@ cause; `guarded` turns a FleetError into a FAIL that carries its sentence. The m
 what needs fleet.yaml and a cluster is in checks_fleet.
 """
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet.errors import FleetError
+from fleet.extras import EXTRAS, installed, pip_line
 from fleet.model.findings import Finding, fail, ok, warn
 
 _LEAST_PYTHON: Final = (3, 11)
@@ -43,11 +43,16 @@ def python() -> Iterator[Finding]:
         yield fail("python", f"Python {version}", "Fleet needs Python 3.11 or newer")
 
 
-def java(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Spark and the embedded broker need Java 17 or newer."""
+def java(*, needed: bool, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Spark and the embedded broker need Java 17 or newer; who only looks does not."""
     from fleet.broker.jars import find_java
 
-    yield ok("java", f"Java at {find_java(environ)}")
+    try:
+        yield ok("java", f"Java at {find_java(environ)}")
+    except FleetError as error:
+        if needed:
+            raise
+        yield warn("java", str(error), "only workers and an embedded broker here need it")
 
 
 def jars(*, embedded: bool, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -99,17 +104,25 @@ def disk(home: Path) -> Iterator[Finding]:
         yield ok("disk", found)
 
 
-def packages() -> Iterator[Finding]:
+def home() -> Iterator[Finding]:
+    """State can be written; a home that is not there yet is the next command's to make."""
+    from fleet.system.home import fleet_home, make_home
+
+    folder = fleet_home()
+    if folder.exists():
+        yield ok("home", f"{make_home(folder)} can be written")
+    elif not os.access(next(each for each in folder.parents if each.exists()), os.W_OK):
+        yield fail("home", f"{folder} cannot be made", "set FLEET_HOME to a folder of yours")
+
+
+def packages(*, needed: bool) -> Iterator[Finding]:
     """PySpark runs the workers; Dagster is wanted, but nothing in `fleet` needs it."""
-    if importlib.util.find_spec("pyspark") is None:
-        yield fail("pyspark", "not installed", "pip install 'pyspark[connect]'")
-    else:
-        yield ok("pyspark", "installed")
-    if importlib.util.find_spec("dagster") is None:
-        yield warn(
-            "dagster",
-            "not installed: no schedules, checks or history of runs",
-            "pip install dagster dagster-webserver",
-        )
-    else:
-        yield ok("dagster", "installed")
+    lacks = fail if needed else warn
+    for module, without, tell in (
+        ("pyspark", "no workers, and no embedded broker", lacks),
+        ("dagster", "no schedules, checks or history of runs", warn),
+    ):
+        if installed(module):
+            yield ok(module, "installed")
+        else:
+            yield tell(module, f"not installed: {without}", pip_line(EXTRAS[module]))

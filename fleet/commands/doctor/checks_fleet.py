@@ -7,6 +7,7 @@ lease at most.
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleet.commands.doctor.checks import guarded, jars
@@ -49,14 +50,23 @@ def examine_fleet(invocation: Invocation) -> list[Finding]:
 
 def entrypoints(spec: "FleetSpec") -> Iterator[Finding]:
     """The code that each declared worker runs can be found."""
-    from fleet.system.code import code_digest
+    from fleet.system.code import code_digest, examine_entrypoint, lies_beside
 
     declared = [group for group in spec.fleets if group.worker is not None]
     for group in declared:
         try:
             code_digest(group)
+            examine_entrypoint(group)
         except FleetError as error:
             yield fail("entrypoint", str(error))
+        else:
+            beside = lies_beside(group, Path.cwd())
+            if beside is not None and group.runtime.kind == "kubernetes":
+                yield warn(
+                    "entrypoint",
+                    f"{group.group}: {beside} lies here and is not taken along to the pods",
+                    "unless the image holds it too, write python_path: [.] under worker",
+                )
     if declared:
         yield ok("entrypoints", f"{plural(len(declared), 'group')} with a worker")
 
@@ -97,8 +107,10 @@ def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
     for spec in (each for each in fleet.spec.fleets if each.worker is not None):
         there = subscribed(snapshot.topics, spec)
         missing = missing_topics(snapshot.topics, spec)
+        if missing and fleet.hidden([spec], snapshot):
+            continue  # not missing: the check of groups names the ACL
         if missing and spec.create is None:
-            yield warn(
+            yield fail(
                 "topics",
                 f"{', '.join(missing)} of {spec.group} does not exist",
                 "create it, or write create: {partitions: 12} under the fleet",

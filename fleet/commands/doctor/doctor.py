@@ -1,11 +1,13 @@
 """`fleet doctor`: everything that has to be right, one line each, with what to do."""
 
 import json
+import os
+from pathlib import Path
 from typing import Final
 
 import click
 
-from fleet.commands.doctor.checks import disk, guarded, jars, java, packages, python
+from fleet.commands.doctor.checks import disk, guarded, home, jars, java, packages, python
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.errors import ConfigError
 from fleet.model.findings import Finding, Severity
@@ -37,9 +39,11 @@ def examine(invocation: Invocation) -> list[Finding]:
     """All findings, machine first; the cluster only where the file loads."""
     from fleet.system.home import fleet_home
 
-    found = guarded("python", python) + guarded("java", java)
-    found += guarded("disk", lambda: disk(fleet_home())) + guarded("packages", packages)
     path = invocation.path()
+    needed = _runs_here(path)
+    found = guarded("python", python) + guarded("java", lambda: java(needed=needed))
+    found += guarded("home", home) + guarded("disk", lambda: disk(fleet_home()))
+    found += guarded("packages", lambda: packages(needed=needed))
     if not path.is_file():
         found += guarded("jars", lambda: jars(embedded=True))
         remedy = "write one with `fleet init`, or name yours with --config"
@@ -50,6 +54,19 @@ def examine(invocation: Invocation) -> list[Finding]:
         return found + examine_fleet(invocation)
     except ConfigError as error:
         return [*found, Finding("config", Severity.FAIL, str(error), f"mend {path}")]
+
+
+def _runs_here(path: Path) -> bool:
+    """Whether a broker or workers are to run on this machine, as far as the file can be read."""
+    from fleet.config.load import load
+
+    try:
+        spec = load(path, os.environ)
+    except ConfigError:
+        return False
+    workers = [each for each in spec.fleets if each.worker is not None]
+    embedded = spec.cluster.bootstrap_servers == "embedded"
+    return embedded or any(each.runtime.kind == "local" for each in workers)
 
 
 def as_json(findings: list[Finding]) -> dict[str, object]:

@@ -6,12 +6,15 @@ members, partitions and slots too; the log of the coordinator is read for those 
 that costs a read per group.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fleet.commands.invocation import SCHEMA_VERSION
-from fleet.decide.storms.assessment import Storm
+from fleet.decide.holds import Hold
+from fleet.decide.storms.assessment import Storm, reach
+from fleet.decide.storms.storm_watch import budget_of
 from fleet.decide.verdicts import GroupVerdict
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import judged
@@ -23,8 +26,15 @@ from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerR
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
 
-UNDECLARED_WINDOW = 600.0
-"""Seconds over which a group without a storm budget of its own is counted."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One way in which the job's code fails, and in which workers."""
+
+    error: str
+    traceback: str
+    revision: str
+    workers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +49,8 @@ class Managed:
     workers: tuple[WorkerProcess, ...]
     reports: tuple[WorkerReport, ...]
     change: Change | None
+    hold: Hold | None = None
+    """A number of slots that a person holds against the policy."""
 
     @property
     def held(self) -> int:
@@ -54,6 +66,31 @@ class Managed:
     def standby(self) -> int:
         """Warm workers without a slot."""
         return sum(report.phase == "standby" for report in self.without_slot)
+
+    @property
+    def failures(self) -> "tuple[Failure, ...]":
+        """What fails in the job now, once per traceback, whichever workers it is."""
+        known = {worker.name for worker in self.workers}
+        found: dict[tuple[str, str], list[WorkerReport]] = {}
+        for report in self.reports:
+            if report.traceback is not None and report.worker in known:
+                found.setdefault((report.revision, report.traceback), []).append(report)
+        return tuple(
+            Failure(
+                error=reports[0].error or "",
+                traceback=traceback,
+                revision=revision,
+                workers=tuple(report.worker for report in reports),
+            )
+            for (revision, traceback), reports in found.items()
+        )
+
+    @property
+    def spark_uis(self) -> tuple[str, ...]:
+        """Addresses of Spark's own web UI, as workers that run tell them."""
+        running = {worker.name for worker in self.workers if worker.running}
+        told = {r.spark_ui for r in self.reports if r.spark_ui and r.worker in running}
+        return tuple(sorted(told))
 
     @property
     def without_slot(self) -> tuple[WorkerReport, ...]:
@@ -92,29 +129,52 @@ def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupSt
     """All groups of the cluster and all declared ones, or those named, in order of name."""
     snapshot = fleet.snapshot(names or None)
     recent = recently(fleet)
+    if not names:
+        storm = partial(_storm_now, fleet, recent)
+        return snapshot, statuses(fleet, snapshot, recent, storm=storm), recent
+    found = []
+    for status in statuses(fleet, snapshot, recent, names, storm=fleet.storm):
+        window = budget_of(fleet.spec, status.group).window
+        counted = fleet.rebalances(status.group, window=window)
+        found.append(replace(status, rebalances=counted, window=window))
+    return snapshot, found, recent
+
+
+def _storm_now(fleet: "Fleet", recent: Recent, group: str) -> Storm | None:
+    """As the log tells it where it was just read; else as somebody saw it within its window."""
+    known = recent.rebalances.get(group, ())
+    if recent.kind != "log" or not known:
+        return fleet.last_storm(group)
+    since = fleet.clock.now() - reach(budget_of(fleet.spec, group))
+    return fleet.storm(group, [each for each in known if each.ended_at >= since])
+
+
+def statuses(
+    fleet: "Fleet",
+    snapshot: Snapshot,
+    recent: Recent,
+    names: Sequence[str] = (),
+    *,
+    storm: Callable[[str], Storm | None],
+) -> list[GroupStatus]:
+    """The same from what was already seen; `storm` tells a group's."""
     verdicts = judged(fleet, snapshot, recent, names)
     pauses = fleet.pauses()
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
-    found = []
-    for name in wanted:
-        spec = fleet.spec.fleet(name)
-        window = (spec.storm.window if spec else UNDECLARED_WINDOW) if names else None
-        found.append(
-            GroupStatus(
-                group=name,
-                seen=snapshot.groups.get(name),
-                managed=_managed(fleet, name) if name in declared else None,
-                pauses=tuple(p for p in pauses if p.group in (None, name)),
-                rebalances=fleet.rebalances(name, window=window) if window else None,
-                window=window,
-                per_hour=recent.per_hour(name),
-                last_rebalance=recent.last.get(name),
-                storm=fleet.storm(name) if names else fleet.last_storm(name),
-                verdict=verdicts.get(name),
-            )
+    return [
+        GroupStatus(
+            group=name,
+            seen=snapshot.groups.get(name),
+            managed=_managed(fleet, name) if name in declared else None,
+            pauses=tuple(p for p in pauses if p.group in (None, name)),
+            per_hour=recent.per_hour(name),
+            last_rebalance=recent.last.get(name),
+            storm=storm(name),
+            verdict=verdicts.get(name),
         )
-    return snapshot, found, recent
+        for name in wanted
+    ]
 
 
 def _managed(fleet: "Fleet", name: str) -> Managed:
@@ -129,6 +189,7 @@ def _managed(fleet: "Fleet", name: str) -> Managed:
         workers=fleet.workers(name),
         reports=fleet.reports(name),
         change=changes[0] if changes else None,
+        hold=fleet.hold(name),
     )
 
 
@@ -179,6 +240,10 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
             "member_list": [_member(m) for m in seen.members] if seen else [],
             "partitions": [_partition(p) for p in seen.partitions] if seen else [],
             "slots": _slots(status.managed) if status.managed else [],
+            "failures": [asdict(each) for each in status.managed.failures]
+            if status.managed
+            else [],
+            "spark_uis": list(status.managed.spark_uis) if status.managed else [],
         }
     return answer
 
@@ -212,6 +277,7 @@ def _managed_answer(managed: Managed) -> dict[str, Any]:
             "standby": managed.standby,
             "restarts": sum(w.restarts for w in managed.workers),
         },
+        "hold": managed.hold and managed.hold.as_json(),
         "last_change": change
         and {
             "plan_id": change.plan.id,
@@ -222,6 +288,7 @@ def _managed_answer(managed: Managed) -> dict[str, Any]:
             "steps": len(change.plan.steps),
             "started_at": change.started_at,
             "ended_at": change.ended_at,
+            "traceback": change.traceback,
         },
     }
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
+from fleet.commands.targets import Pair, chosen, groups_argument, one_way, select_option
 from fleet.errors import FleetError
 from fleet.text import plural
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 @click.command(
     epilog="Examples:  fleet status  |  fleet status orders-enrichment  |  fleet status -o json"
 )
-@click.argument("groups", nargs=-1, metavar="[GROUP]...")
+@groups_argument
+@select_option
 @output_option
 @click.option(
     "--watch",
@@ -27,7 +29,12 @@ if TYPE_CHECKING:
 )
 @common
 def status(
-    invocation: Invocation, groups: tuple[str, ...], *, output: str, watch: float | None
+    invocation: Invocation,
+    groups: tuple[str, ...],
+    *,
+    select: tuple[Pair, ...],
+    output: str,
+    watch: float | None,
 ) -> None:
     """Groups: members, lag, slots, last change.
 
@@ -38,14 +45,16 @@ def status(
     """
     if watch and output == "json":
         raise click.UsageError("--watch is for people: leave it out with -o json")
+    one_way(groups, select)
     with invocation.open() as fleet:
+        names = chosen(fleet, (), select) if select else groups
         if watch:
-            _watch(fleet, groups, every=watch)
+            _watch(fleet, names, every=watch, detail=bool(groups))
         else:
-            _show_once(fleet, groups, output=output)
+            _show_once(fleet, names, output=output, detail=bool(groups))
 
 
-def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str) -> None:
+def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str, detail: bool) -> None:
     from fleet.commands.answers import print_json, stdout
     from fleet.commands.groups.group_status import gather, status_answer
     from fleet.commands.groups.status_table import print_status
@@ -53,18 +62,16 @@ def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str) -> None:
     snapshot, found, recent = gather(fleet, groups)
     _known(fleet, [status.group for status in found if not status.exists and not status.managed])
     if output == "json":
-        print_json(
-            status_answer(snapshot, found, fleet.pauses(), recent=recent, detail=bool(groups))
-        )
+        print_json(status_answer(snapshot, found, fleet.pauses(), recent=recent, detail=detail))
         return
     now = fleet.clock.now()
-    print_status(stdout(), snapshot, found, now=now, detail=bool(groups), recent=recent)
+    print_status(stdout(), snapshot, found, now=now, detail=detail, recent=recent)
 
 
-def _watch(fleet: "Fleet", groups: tuple[str, ...], *, every: float) -> None:
+def _watch(fleet: "Fleet", groups: tuple[str, ...], *, every: float, detail: bool) -> None:
     while True:
         click.clear()
-        _show_once(fleet, groups, output="table")
+        _show_once(fleet, groups, output="table", detail=detail)
         time.sleep(every)
 
 
@@ -78,22 +85,40 @@ def _known(fleet: "Fleet", strangers: list[str]) -> None:
 
 
 @click.command(epilog="Example:  fleet plan orders-enrichment -o json")
-@click.argument("groups", nargs=-1, metavar="[GROUP]...")
+@groups_argument
+@select_option
 @output_option
 @common
-def plan(invocation: Invocation, groups: tuple[str, ...], *, output: str) -> None:
+def plan(
+    invocation: Invocation, groups: tuple[str, ...], *, select: tuple[Pair, ...], output: str
+) -> None:
     """What would be done, and what it costs.
 
     For the groups named, or all that declare a worker. The price is counted in rebalances
     (completed generations, or new assignments under KIP-848) and partitions that change
     owner; `fleet apply` carries it out and compares.
     """
-    from fleet.commands.answers import plan_answer, print_json, print_plan, stdout
+    from fleet.commands.answers import (
+        failed_answer,
+        failed_before,
+        plan_answer,
+        print_failed,
+        print_json,
+        print_plan,
+        stdout,
+    )
 
+    one_way(groups, select)
     with invocation.open() as fleet:
-        plans = _plans(fleet, groups)
+        plans = _plans(fleet, chosen(fleet, groups, select, among=lambda f: f.is_changeable))
+        before = {
+            p.group: failed_before(next(iter(fleet.changes(p.group, 1)), None), p) for p in plans
+        }
         if output == "json":
-            answers = [plan_answer(made) for made in plans]
+            answers = [
+                {**plan_answer(made), "failed_before": failed_answer(before[made.group])}
+                for made in plans
+            ]
             print_json(
                 {
                     "schema_version": SCHEMA_VERSION,
@@ -101,19 +126,26 @@ def plan(invocation: Invocation, groups: tuple[str, ...], *, output: str) -> Non
                     "plans": answers,
                 }
             )
+            _possible(plans)
             return
         console = stdout()
         for made in plans:
             print_plan(console, made)
+            print_failed(console, before[made.group])
         observed = len(fleet.spec.fleets) - len(plans)
-        if not groups and observed:
+        if not (groups or select) and observed:
             console.print(f"{plural(observed, 'declared group')} without a worker: observed only")
+        _possible(plans)
 
 
-def _plans(fleet: "Fleet", groups: tuple[str, ...]) -> "list[Plan]":
-    names = groups or tuple(f.group for f in fleet.spec.fleets if f.is_changeable)
-    for name in names:
-        fleet.group(name)
+def _possible(plans: "list[Plan]") -> None:
+    """FleetError where there is not even a plan that could be held: a topic that is missing."""
+    told = [sentence for plan in plans if plan.empty for sentence in plan.refusals]
+    if told:
+        raise FleetError("\nfleet: ".join(told))
+
+
+def _plans(fleet: "Fleet", names: tuple[str, ...]) -> "list[Plan]":
     if not names:
         return []
     snapshot = fleet.snapshot(names)

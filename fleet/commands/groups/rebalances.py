@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from fleet.commands.completing import group_names
 from fleet.commands.invocation import Invocation, common, output_option
+from fleet.commands.targets import groups_argument
 from fleet.config.spec import seconds
 from fleet.errors import FleetError
 from fleet.model.rebalances import Cause, Rebalance
@@ -50,7 +52,8 @@ class Moment(click.ParamType[datetime | float]):
         return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _wall(moment: datetime | float | None, now: float) -> float | None:
+def wall(moment: datetime | float | None, now: float) -> float | None:
+    """Wall time of a Moment."""
     if moment is None:
         return None
     return moment.timestamp() if isinstance(moment, datetime) else now - moment
@@ -59,8 +62,9 @@ def _wall(moment: datetime | float | None, now: float) -> float | None:
 @click.command(
     epilog="Examples:  fleet rebalances  |  fleet rebalances orders --since 2h --html orders.html"
 )
-@click.argument("group", required=False)
-@click.option("--group", "-g", "named", metavar="GROUP", help="Group, like the argument.")
+@groups_argument
+@click.option("--group", "-g", "named", metavar="GROUP", shell_complete=group_names,
+              help="Group, like the argument.")  # fmt: skip
 @click.option(
     "--since",
     type=Moment(),
@@ -86,7 +90,7 @@ def _wall(moment: datetime | float | None, now: float) -> float | None:
 @common
 def rebalances(
     invocation: Invocation,
-    group: str | None,
+    groups: tuple[str, ...],
     *,
     named: str | None,
     since: datetime | float | None,
@@ -100,29 +104,31 @@ def rebalances(
 ) -> None:
     """What rebalanced when, why, and for how long.
 
-    Of one GROUP or of all groups of the cluster, managed or not. From the history's tables
+    Of the groups named, or of all groups of the cluster, managed or not. From the history's tables
     where they are kept (`fleet history`), else from what is retained of the offsets topic;
     the last line says which, and how far back it reaches. A table shows the newest 50.
     """
-    if group and named and group != named:
-        raise click.UsageError(f"one group, please: {group} and --group {named} are two")
-    group = group or named
+    groups = tuple(dict.fromkeys((*groups, named) if named else groups))
+    group = groups[0] if len(groups) == 1 else None
     if (png or html) and not group:
         raise click.UsageError("a picture shows one group: name it, e.g. `fleet rebalances orders`")
     with invocation.open() as fleet:
         now = fleet.clock.now()
-        begin, end = _wall(since, now), _wall(until, now)
+        begin, end = wall(since, now), wall(until, now)
         if begin is not None and begin >= (end or now):
             raise click.UsageError("--since is not before --until: nothing lies between them")
         past = _read(fleet, group, live=live)
         wanted = None if cause is None else Cause(cause)
         found = past.rows.rebalances(group=group, since=begin, until=end, cause=wanted)
+        seen = {each.group for each in found}
+        for name in groups:
+            if name not in seen:
+                _known(fleet, past, name)
+        found = [each for each in found if not groups or each.group in groups]
         counted_from = begin
         if last and len(found) > last:
             found = found[-last:]
             counted_from = found[0].ended_at
-        if group and not found:
-            _known(fleet, past, group)
         for path, make in ((png, _as_png), (html, _as_html)):
             if path is not None:
                 _write(path, make(fleet, past, found, since=begin, until=end))

@@ -6,7 +6,7 @@ from typing import Final
 from rich.console import Console
 from rich.markup import escape
 
-from fleet.commands.answers import table
+from fleet.commands.answers import print_traceback, table
 from fleet.commands.groups.group_status import GroupStatus, Managed
 from fleet.decide.verdicts import Level
 from fleet.lag.snapshot import Snapshot
@@ -15,8 +15,10 @@ from fleet.model import LagCase, PartitionState
 from fleet.model.rebalances import Rebalance
 from fleet.report.wording import in_table
 from fleet.slots import Change, ChangeState, WorkerReport
-from fleet.text import duration
+from fleet.text import duration, few
 
+_MOST_FAILURES: Final = 3
+_FAILURE_LINES: Final = 25
 _STATE_COLOURS: Final = {"Stable": "green", "Empty": "dim", "Dead": "red"}
 
 
@@ -47,6 +49,10 @@ def print_status(
             console.print(
                 f"[yellow]paused[/yellow] {escape(whose)}: {escape(pause.reason)} ({pause.by})"
             )
+    for status in groups:
+        if status.managed is not None and status.managed.hold is not None:
+            said = f"{status.group}: {status.managed.hold.sentence(now)}"
+            console.print(f"[yellow]held[/yellow] {escape(said)}")
     if groups and recent is not None and not recent.known:
         console.print(f"[yellow]not read[/yellow]: {escape(recent.sentence)}")
     _alarms(console, groups)
@@ -119,6 +125,24 @@ def _detail(console: Console, status: GroupStatus, now: float) -> None:
     if managed and managed.change:
         said = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
         console.print(f"last change {last_change(managed.change, now)}{said}")
+    for address in managed.spark_uis if managed else ():
+        console.print(f"Spark's UI: {address}")
+    if managed:
+        _failures(console, managed)
+
+
+def _failures(console: Console, managed: Managed) -> None:
+    """What fails now; of a change that was rolled back, where nothing fails any more."""
+    failures = managed.failures
+    for failure in failures[:_MOST_FAILURES]:
+        who = few(failure.workers)
+        console.print(f"[red]fails[/red] in {escape(who)}, revision {failure.revision}:")
+        print_traceback(console, failure.traceback, lines=_FAILURE_LINES)
+    if len(failures) > _MOST_FAILURES:
+        console.print(f"and {len(failures) - _MOST_FAILURES} more: `fleet logs`")
+    change = managed.change
+    if not failures and change is not None and change.traceback is not None:
+        print_traceback(console, change.traceback, lines=_FAILURE_LINES)
 
 
 def storm_of(status: GroupStatus) -> str:

@@ -23,10 +23,10 @@ class StormLooks:
         *,
         now: float,
         changes: Mapping[str, Sequence[Change]],
-    ) -> dict[str, str]:
-        """Groups in a storm, with who makes it, in words; our `changes` are not held against."""
+    ) -> Mapping[str, Storm]:
+        """Groups in a storm; our `changes` are not held against."""
         self._state = self._state.look(self._spec, rebalances, now=now, changes=changes)
-        return {group: storm.words for group, storm in self._state.storms.items()}
+        return self._state.storms
 
 
 def storm_spans(

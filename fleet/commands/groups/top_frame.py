@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from fleet.commands.groups.looks import Look
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.commands.keys import BACKSPACE, ENTER, ESCAPE
 from fleet.lag.snapshot import Snapshot, rates
@@ -88,6 +89,23 @@ def rows_of(
         _row(group, recent, speeds.get(name), generations.get(name), storms.get(name))
         for name, group in snapshot.groups.items()
         if group.exists
+    )
+
+
+def seen_in(frame: Frame, look: Look) -> Frame:
+    """The same view with what a look saw."""
+    return replace(
+        frame,
+        at=look.snapshot.at,
+        rows=rows_of(
+            look.snapshot,
+            look.recent,
+            before=look.before,
+            generations=look.generations,
+            storms={group: storm.words for group, storm in look.storms.items()},
+        ),
+        notices=look.notices,
+        source=look.recent.sentence,
     )
 
 

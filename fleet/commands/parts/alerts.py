@@ -49,10 +49,28 @@ def rules(invocation: Invocation, *, output: Path | None) -> None:
 )
 @click.option("--page", metavar="URL", help="URL of the webhook for alerts of severity page.")
 @click.option("--ticket", metavar="URL", help="URL of the webhook for alerts of severity ticket.")
+@click.option(
+    "--pagerduty-key-file",
+    metavar="FILE",
+    help="File on Alertmanager's machine with PagerDuty's integration key.",
+)
+@click.option(
+    "--slack-url-file",
+    metavar="FILE",
+    help="File on Alertmanager's machine with the URL of Slack's incoming webhook.",
+)
+@click.option("--slack-channel", metavar="NAME", help="Slack channel, where not the webhook's own.")
 @_to_file
 @common
 def alertmanager(
-    invocation: Invocation, *, page: str | None, ticket: str | None, output: Path | None
+    invocation: Invocation,
+    *,
+    page: str | None,
+    ticket: str | None,
+    pagerduty_key_file: str | None,
+    slack_url_file: str | None,
+    slack_channel: str | None,
+    output: Path | None,
 ) -> None:
     """Route and inhibitions for Alertmanager.
 
@@ -60,8 +78,18 @@ def alertmanager(
     """
     from fleet.report.alertmanager import alertmanager_yaml
 
+    if slack_channel and not slack_url_file:
+        raise click.UsageError("--slack-channel wants --slack-url-file: where the channel's URL is")
     every = _spec(invocation).exporter.every
-    text = alertmanager_yaml(page=page, ticket=ticket, wait=max(2.0, every), interval=4 * every)
+    text = alertmanager_yaml(
+        page=page,
+        ticket=ticket,
+        pagerduty_key_file=pagerduty_key_file,
+        slack_url_file=slack_url_file,
+        slack_channel=slack_channel,
+        wait=max(2.0, every),
+        interval=4 * every,
+    )
     _put(text, output)
 
 

@@ -59,6 +59,18 @@ def broker() -> None:
     "an existing one keeps what it is.",
 )
 @click.option(
+    "--oidc-jwks",
+    metavar="URL",
+    help="With --secure: log in by OAUTHBEARER, too, with tokens signed by the keys at this URL "
+    "(their aud is kafka, their sub the user).",
+)
+@click.option(
+    "--client-ca",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="With --secure: log in by a certificate of this authority (PEM), too, at another port.",
+)
+@click.option(
     "--listen",
     metavar="ADDRESS",
     help="An IPv4 address of this machine at which clients reach the broker (default: 127.0.0.1, "
@@ -70,6 +82,8 @@ def start(
     settings: tuple[str, ...],
     wait: float,
     secure: bool | None,
+    oidc_jwks: str | None,
+    client_ca: Path | None,
     listen: str | None,
 ) -> None:
     """Start the nodes that do not run, and print their address.
@@ -81,18 +95,28 @@ def start(
     ACL allows. The secrets of its super user are files that only you can read; printed are the
     lines of fleet.yaml that refer to them.
     """
-    from fleet.broker import Broker
+    from fleet.broker import Broker, Logins
     from fleet.commands.progress import Progress
 
+    if (oidc_jwks or client_ca) and not secure:
+        raise click.UsageError("--oidc-jwks and --client-ca are logins of a --secure broker")
+    logins = Logins(jwks=oidc_jwks, client_ca=client_ca and client_ca.absolute())
     overrides = dict(_setting(text) for text in settings)
     with Progress("starting the broker") as say:
         embedded = Broker(
-            fleet_home(), brokers=int(brokers), overrides=overrides, secure=secure, host=listen
+            fleet_home(),
+            brokers=int(brokers),
+            overrides=overrides,
+            secure=secure,
+            logins=logins,
+            host=listen,
         )
         status = embedded.start(wait=wait, say=say)
     click.echo(status.bootstrap_servers)
     if status.secure:
         click.echo(_how_to_log_in(embedded))
+    if status.certificate_servers:
+        click.echo(f"By certificate: {status.certificate_servers}, protocol SSL")
 
 
 def _how_to_log_in(embedded: "Broker") -> str:
@@ -161,6 +185,8 @@ def status(output: str) -> None:
     console.print(table, width=None if console.is_terminal else 1000)
     if now.secure:
         console.print("secure: SASL_SSL, SCRAM-SHA-512, denied is what no ACL allows")
+    if now.certificate_servers:
+        console.print(f"by certificate: {now.certificate_servers}")
 
 
 @broker.command()
@@ -171,7 +197,13 @@ def status(output: str) -> None:
     "--coordinator", is_flag=True, help="Show the group coordinator's log, with rebalances."
 )
 @click.option(
-    "-n", "--lines", type=click.IntRange(0, 100_000), default=50, show_default=True, metavar="LINES"
+    "-n",
+    "--lines",
+    type=click.IntRange(0, 100_000),
+    default=50,
+    show_default=True,
+    metavar="LINES",
+    help="Print the last lines, this many at most.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 def logs(*, node: int, coordinator: bool, lines: int, follow: bool) -> None:

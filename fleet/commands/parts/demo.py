@@ -3,6 +3,7 @@
 import click
 
 from fleet.commands.invocation import verbose_option
+from fleet.extras import need
 
 
 @click.command(epilog="Example:  fleet demo --exit --no-dagster")
@@ -32,6 +33,7 @@ def demo(*, exit_after: bool, dagster: bool, port: int | None, assignor: str | N
     for each what the coordinator recorded. About four minutes and 4 GB; the first start fetches
     Kafka (45 MB). State goes to $FLEET_HOME (.fleet). Exit code 1 if a promise was broken.
     """
+    need("pyspark", "pyarrow", *(["dagster", "dagster_webserver"] if dagster else []))
     from fleet.demo.scenario import run_demo
     from fleet.system.home import fleet_home
 

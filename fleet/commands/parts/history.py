@@ -12,6 +12,7 @@ import click
 
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.commands.parts.history_sql import sql
+from fleet.extras import need
 from fleet.text import duration
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def run(invocation: Invocation, *, spark: str | None, polled: bool, output: str)
     Goes on where the last run or tail stopped, whatever ended it: nothing is lost or twice in
     the tables. Where the offsets topic may not be read, groups are looked at instead.
     """
+    need("pyarrow", extra="history")
     from fleet.commands.progress import Progress
     from fleet.demo.interrupts import interruptible
     from fleet.manager.history_session import recording
@@ -189,6 +191,7 @@ def compact(invocation: Invocation) -> None:
 
     `run` and `tail` do it by themselves where files become many.
     """
+    need("pyarrow", extra="history")
     from fleet.history.compaction import compacted
     from fleet.history.job_memory import JobMemory
     from fleet.history.tables.writing import Writer
@@ -253,6 +256,7 @@ def _answer(fleet: "Fleet", done: "Done") -> dict[str, Any]:
 
 def _state(fleet: "Fleet") -> dict[str, Any]:
     """The contract of `fleet history status -o json`."""
+    need("pyarrow", extra="history")
     from fleet.history.tables.table_columns import TABLES
     from fleet.history.tables.table_manifests import latest
     from fleet.manager.history_session import place_of

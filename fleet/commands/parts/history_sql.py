@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common
+from fleet.extras import need
 
 if TYPE_CHECKING:
     from fleet.history.query import QueryAnswer
@@ -44,6 +45,7 @@ def sql(invocation: Invocation, query: str, *, output: str, limit: int) -> None:
     of one moment; docs/history.md has the columns. Nothing but these tables can be read, and
     nothing changed.
     """
+    need("pyarrow", "duckdb", extra="history")
     from fleet.history.query import answered
     from fleet.history.tables import Tables
 

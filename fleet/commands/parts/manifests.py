@@ -11,6 +11,7 @@ import click
 
 from fleet.clock import SystemClock
 from fleet.commands.invocation import Invocation, common
+from fleet.commands.targets import groups_argument
 from fleet.system.runtimes import PARTS, runtime_kind
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _ALL: Final = "all"
 
 
 @click.command(epilog="Example:  fleet manifests orders-enrichment | kubectl apply -f -")
-@click.argument("groups", nargs=-1, metavar="[GROUP]...")
+@groups_argument
 @click.option(
     "--part",
     "parts",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fleet.commands.completing import group_names
 from fleet.commands.invocation import Invocation, common
 from fleet.errors import ConfigError
 
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example:  fleet worker --group orders-enrichment")
-@click.option("--group", metavar="GROUP", help="Group to work for, declared with a worker.")
+@click.option(
+    "--group",
+    metavar="GROUP",
+    shell_complete=group_names,
+    help="Group to work for, declared with a worker.",
+)
 @click.option(
     "--settings",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),

@@ -225,6 +225,5 @@ def events_of(cluster: str, seen: GroupTick) -> Iterable[Event]:
         yield seen.lag.evaluation(asset_keys.LAG, key)
     if seen.budget is not None:
         yield seen.budget.evaluation(asset_keys.STORM, key)
-    if seen.change is not None and seen.change.ended_at is not None and seen.change.receipts:
-        rollout = asset_keys.rollout_key(cluster, seen.group)
-        yield receipt_judgement(seen.change).evaluation(asset_keys.RECEIPT, rollout)
+    if seen.change is not None and seen.change.ended_at is not None:
+        yield receipt_judgement(seen.change).evaluation(asset_keys.RECEIPT, key)

@@ -8,8 +8,6 @@ is over. Times are counted in ticks as well as in seconds, so that a machine tha
 not wake to a mass ending. Cost: a dead run is seen after a minute or two, not at once.
 """
 
-from collections.abc import Sequence
-
 from fleet.dagster.asset_keys import actor
 from fleet.dagster.watch.sensor_cursor import StartedRun
 from fleet.slots import Change, ChangeState
@@ -29,12 +27,6 @@ def mark_of(run_id: str, change: Change | None) -> str:
     if change is None or change.actor != actor(run_id) or change.state is not ChangeState.RUNNING:
         return IDLE
     return f"{change.token}.{change.counter}"
-
-
-def combined(marks: Sequence[str]) -> str:
-    """The mark of a run that changes several groups, one after another: idle if all are."""
-    moving = [mark for mark in marks if mark != IDLE]
-    return " ".join(moving) or IDLE
 
 
 def seen_again(known: StartedRun | None, mark: str, *, now: float) -> StartedRun:

@@ -1,10 +1,14 @@
-"""Checks a person may run from the web page: lag and storms of a declared group.
+"""Checks of declared groups that a person may run from the web page: lag, storms, last receipt.
 
-The sensor stores the same judgements on change, so these need not be run to be current. The
-third check, `receipt`, is part of the rollout: only a change makes receipts.
+The sensor stores the same judgements on change, so these need not be run to be current. One op
+serves the checks of all groups, and a run of some of them looks at their groups only. Dagster
+names an op's outputs in [A-Za-z0-9_], and drops one of two that it calls the same without a word:
+of `orders.v1` and `orders-v1` the second is in another op.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dagster import (
     AssetCheckExecutionContext,
@@ -16,50 +20,83 @@ from dagster import (
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.judgements import lag_judgement
+from fleet.dagster.judgements import lag_judgement, receipt_judgement
 from fleet.dagster.resources import FleetResource, told
-from fleet.dagster.watch.cluster_tick import budget_of
+from fleet.dagster.watch.cluster_tick import budget_of, missing
 from fleet.dagster.watch.recent_rebalances import from_tables
-from fleet.decide.slugs import slug
 from fleet.decide.storms.storm_watch import watch_reach
 from fleet.manager.keeping_up import judged
 from fleet.manager.recent import minutes_of
 
+if TYPE_CHECKING:
+    from fleet.manager.cycle import Fleet
 
-def group_checks(spec: FleetSpec, fleet: GroupSpec) -> AssetChecksDefinition:
-    """The two checks of one group; they share a look at it."""
-    cluster, group = spec.cluster.name, fleet.group
-    key = asset_keys.group_key(cluster, group)
+
+def check_specs(spec: FleetSpec, fleet: GroupSpec) -> list[AssetCheckSpec]:
+    """What is checked of one group; the receipt where there are workers of ours."""
+    key = asset_keys.group_key(spec.cluster.name, fleet.group)
     minutes = f"{fleet.storm.window / 60:g} min"
+    said = {
+        asset_keys.LAG: "The group keeps up.",
+        asset_keys.STORM: f"At most {fleet.storm.rebalances} rebalances in {minutes}, "
+        "without what changes of ours were to cost.",
+    }
+    if fleet.worker is not None:
+        said[asset_keys.RECEIPT] = (
+            "The last change ended well, and every step of it cost what its plan said."
+        )
+    return [AssetCheckSpec(name, asset=key, description=text) for name, text in said.items()]
+
+
+def group_checks(spec: FleetSpec) -> list[AssetChecksDefinition]:
+    """The checks of all declared groups."""
+    ops: list[list[GroupSpec]] = []
+    seen: Counter[str] = Counter()
+    for fleet in spec.fleets:
+        called = asset_keys.group_key(spec.cluster.name, fleet.group).to_python_identifier()
+        if seen[called] == len(ops):
+            ops.append([])
+        ops[seen[called]].append(fleet)
+        seen[called] += 1
+    return [_check_op(spec, fleets, number) for number, fleets in enumerate(ops, start=1)]
+
+
+def _check_op(spec: FleetSpec, fleets: list[GroupSpec], number: int) -> AssetChecksDefinition:
+    cluster = spec.cluster.name
 
     @multi_asset_check(
-        name=f"check_{slug(cluster, group)}".replace("-", "_"),
+        name="check_groups" if number == 1 else f"check_groups_{number}",
         can_subset=True,
-        specs=[
-            AssetCheckSpec(asset_keys.LAG, asset=key, description="The group keeps up."),
-            AssetCheckSpec(
-                asset_keys.STORM,
-                asset=key,
-                description=f"At most {fleet.storm.rebalances} rebalances in {minutes}, "
-                "without what changes of ours were to cost.",
-            ),
-        ],
+        specs=[each for fleet in fleets for each in check_specs(spec, fleet)],
     )
     def check(
         context: AssetCheckExecutionContext, fleet: FleetResource
     ) -> Iterator[AssetCheckResult]:
-        wanted = {key.name for key in context.selected_asset_check_keys}
+        chosen = context.selected_asset_check_keys
         with told(), fleet.open() as cycle:
-            declared = cycle.group(group)
-            if asset_keys.LAG in wanted:
-                snapshot = cycle.snapshot([group])
-                seen = snapshot.groups[group]
-                keeps_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group]).get(group)
-                yield lag_judgement(declared, seen, keeps_up).result(asset_keys.LAG, key)
-            if asset_keys.STORM in wanted:
-                now = cycle.clock.now()
-                history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)
-                known = None if history is None else history.of(group)
-                yield budget_of(cycle, declared, known, now=now).result(asset_keys.STORM, key)
+            for each in fleets:
+                key = asset_keys.group_key(cluster, each.group)
+                wanted = {check.name for check in chosen if check.asset_key == key}
+                yield from results(cycle, each.group, wanted)
 
     return check
+
+
+def results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[AssetCheckResult]:
+    """These checks of one group, looked at now."""
+    if not wanted:
+        return
+    fleet, key = cycle.group(group), asset_keys.group_key(cycle.spec.cluster.name, group)
+    if asset_keys.LAG in wanted:
+        snapshot = cycle.snapshot([group])
+        seen = snapshot.groups.get(group) or missing(group)
+        keeps_up = judged(cycle, snapshot, minutes_of(cycle, [group]), [group]).get(group)
+        yield lag_judgement(fleet, seen, keeps_up).result(asset_keys.LAG, key)
+    if asset_keys.STORM in wanted:
+        now = cycle.clock.now()
+        history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)
+        known = None if history is None else history.of(group)
+        yield budget_of(cycle, fleet, known, now=now).result(asset_keys.STORM, key)
+    if asset_keys.RECEIPT in wanted:
+        last = receipt_judgement(cycle.store.change(group))
+        yield last.result(asset_keys.RECEIPT, key)

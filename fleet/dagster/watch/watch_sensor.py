@@ -30,9 +30,8 @@ from fleet.dagster import asset_keys
 from fleet.dagster.group_assets import discovered_partitions
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.watch.cluster_tick import Looked, events_of, look
-from fleet.dagster.watch.dead_runs import combined, mark_of, seen_again, why_dead
+from fleet.dagster.watch.dead_runs import mark_of, seen_again, why_dead
 from fleet.dagster.watch.sensor_cursor import SensorMemory, StartedRun, due
-from fleet.decide.slugs import slug
 from fleet.errors import FleetError, Unreachable
 
 INTERVAL = 15
@@ -71,19 +70,18 @@ def end_dead_runs(
     instance: DagsterInstance, looked: Looked, memory: SensorMemory
 ) -> tuple[dict[str, StartedRun], list[str]]:
     """End STARTED runs whose lease is over [36]; what to remember of the others, and sentences."""
-    by_slug = {slug(looked.spec.cluster.name, s.group): s for s in looked.groups if s.fleet}
+    by_name = {asset_keys.name_of(seen.group): seen for seen in looked.groups if seen.fleet}
     kept: dict[str, StartedRun] = {}
     said: list[str] = []
     filters = RunsFilter(statuses=[DagsterRunStatus.STARTED])
     for record in instance.get_run_records(filters, limit=200):
         run = record.dagster_run
-        mine = [by_slug[s] for s in sorted(asset_keys.groups_of_run(run)) if s in by_slug]
-        if not mine:
+        mine = by_name.get(asset_keys.group_of_run(run) or "")
+        if mine is None or mine.fleet is None:
             continue
-        marks = [mark_of(run.run_id, seen.change) for seen in mine]
-        known = seen_again(memory.runs.get(run.run_id), combined(marks), now=looked.at)
-        lease = max(seen.fleet.runtime.lease for seen in mine if seen.fleet)
-        why = why_dead(known, lease=lease, now=looked.at)
+        mark = mark_of(run.run_id, mine.change)
+        known = seen_again(memory.runs.get(run.run_id), mark, now=looked.at)
+        why = why_dead(known, lease=mine.fleet.runtime.lease, now=looked.at)
         if why is None:
             kept[run.run_id] = known
             continue

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 from fleet.errors import FleetError, SchemaTooNew
 from fleet.history.tables.table_folder import TableFolder
 
-SCHEMA: Final = 2
-"""1: columns `group`, `at` and others, files below OLD; 2: as they are now."""
+SCHEMA: Final = 3
+"""1: columns `group`, `at` and others, files below OLD; 2: as they are now; 3: with `stable`."""
 OLD: Final = "data/"
 FOLDER: Final = "manifests"
 
@@ -90,6 +90,9 @@ class Manifest:
     began: float = 0.0
     since: Mapping[int, int] = field(default_factory=dict)
     """Where each partition ended when recording it began: what is missing behind that, was lost."""
+    stable: Mapping[int, int] = field(default_factory=dict)
+    """Up to where commits in transactions are taken, of partitions where that is before their
+    position: an open transaction begins there."""
     behind: int = 0
     """Offsets that were there to be read when this was written, and were not."""
 
@@ -113,6 +116,7 @@ class Manifest:
             "behind": self.behind,
             "positions": {str(p): offset for p, offset in sorted(self.positions.items())},
             "since": {str(p): offset for p, offset in sorted(self.since.items())},
+            "stable": {str(p): offset for p, offset in sorted(self.stable.items())},
             "lost": [list(each) for each in self.lost],
             "led": {str(p): list(each) for p, each in sorted(self.led.items())},
             "topics": dict(sorted(self.topics.items())),
@@ -142,6 +146,7 @@ class Manifest:
             behind=int(state.get("behind", 0)),
             positions={int(p): int(offset) for p, offset in state["positions"].items()},
             since={int(p): int(offset) for p, offset in state.get("since", {}).items()},
+            stable={int(p): int(offset) for p, offset in state.get("stable", {}).items()},
             lost=tuple((int(p), int(a), int(b)) for p, a, b in state["lost"]),
             led={int(p): Led(*map(int, each)) for p, each in state.get("led", {}).items()},
             topics={str(k): str(v) for k, v in state["topics"].items()},

@@ -30,6 +30,7 @@ from fleet.kubernetes.client.object_names import (
     ObjectNames,
     pauses,
 )
+from fleet.kubernetes.client.pod_log import read_log
 from fleet.kubernetes.deployment.adoption import Adoption
 from fleet.kubernetes.deployment.conflicts import autoscalers_of, named
 from fleet.kubernetes.deployment.examining import examine
@@ -46,6 +47,7 @@ from fleet.model import Plan
 from fleet.model.findings import Finding
 from fleet.slots import SlotStore, WorkerProcess
 from fleet.system.code import packed_code
+from fleet.system.log_files import LogPart
 
 _KEPT_REVISIONS: Final = 12
 """More than the Deployment keeps ReplicaSets: `kubectl rollout undo` finds its settings."""
@@ -247,6 +249,10 @@ class KubernetesRuntime:
             templates = rolling.templates.known({hash_of(pod) for pod in pods})
             found += [worker_of(p, group=each.group, templates=templates, now=now) for p in pods]
         return tuple(found)
+
+    def read_log(self, worker: str, place: str | None = None) -> LogPart:
+        """Of the pod's container, and at first of the one that ended before it."""
+        return read_log(self.api, worker, place)
 
     def finish_removals(self, group: str, *, failed: bool = False, given_up: bool = False) -> None:
         """Wait for asked-for removals, then let the Deployment keep itself again."""

@@ -148,7 +148,7 @@ def _code(spec: FleetSpec, image: str) -> Object:
         "--port",
         str(CODE_PORT),
         "--module-name",
-        "assets.definitions",
+        "fleet.dagster.project",
     )
     asks = ["dagster", "api", "grpc-health-check", "--host", "127.0.0.1", "--port", str(CODE_PORT)]
     made |= {

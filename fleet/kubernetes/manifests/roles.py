@@ -32,6 +32,7 @@ def manager_rules() -> list[Rule]:
         _rule("apps", ["deployments"], _ALL),
         _rule("apps", ["replicasets"], ["get", "list", "watch", "patch"]),
         _rule("", ["pods"], ["get", "list", "watch", "patch", "delete"]),
+        _rule("", ["pods/log"], ["get"]),
         _rule("", ["services", "serviceaccounts"], _ALL),
         _rule("policy", ["poddisruptionbudgets"], _ALL),
         _rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], _ALL),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from fleet.clock import Clock
-from fleet.kafka_source.connections import Connections, NoAnswer
+from fleet.kafka_source.connections import NoAnswer
 from fleet.kafka_source.group_sessions import AskedSessions
 from fleet.kafka_source.unsettled import every_group, unsettled
 from fleet.model.sessions import SessionThen
@@ -23,7 +23,7 @@ _SESSIONS: Final = 5
 """Sessions are asked for at one look in so many."""
 _BROKERS: Final = 30
 """And brokers and all groups at one in so many."""
-_TIMEOUT: Final = 3.0
+_TIMEOUT: Final = 2.0
 
 
 class LiveGroups(Protocol):
@@ -49,7 +49,6 @@ class Beside(Closing):
 
     def __init__(self, config: Mapping[str, Any], *, clock: Clock, view: LiveGroups) -> None:
         self._view, self._clock = view, clock
-        self._connections = Connections(config, client_id="fleet-states")
         self._sessions = AskedSessions(config, clock=clock)
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -78,17 +77,17 @@ class Beside(Closing):
                 self._look(anew=looks % _BROKERS == 0)
                 looks += 1
             except NoAnswer:
-                self._connections.close()
                 looks = 0  # brokers may be others now
             if looks % _SESSIONS == 0:
                 self._sessions.ask(self._view.configured())
-        self._connections.close()
 
     def _look(self, *, anew: bool) -> None:
         if anew:
-            told = every_group(self._connections, _TIMEOUT)
+            with self._sessions.connected() as connections:
+                told = every_group(connections, _TIMEOUT)
             self._view.listed(told.groups)
-        asked = self._clock.now()
-        found = unsettled(self._connections, _TIMEOUT)
-        answered = self._clock.now()
+        with self._sessions.connected() as connections:
+            asked = self._clock.now()
+            found = unsettled(connections, _TIMEOUT)
+            answered = self._clock.now()
         self._view.unsettled(found.groups, asked=asked, answered=answered, whole=found.whole)

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.kafka_source.batch_fetcher import OUT_OF_RANGE, BatchFetcher, Fetched
-from fleet.kafka_source.failures import ABSENT, DENIED, code_named
+from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
 from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
 from fleet.log.readers.beside import Beside
@@ -31,11 +31,13 @@ from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
 from fleet.system.closing import Closing
 
 _POLL: Final = 0.1
+_SOON: Final = 0.02
+"""Seconds until the next fetch where the log's end is known to be further, and nothing came."""
 _BEAT: Final = 1.0
 _BULK: Final = 1 << 17
 """Bytes of an answer behind which there is more to come: the next is asked for at once."""
-_MOST_AT_ONCE: Final = 1 << 22
-"""Bytes of an answer: some 40,000 commits."""
+_MOST_AT_ONCE: Final = 1 << 20
+"""Bytes of an answer: some 10,000 commits, and ten times as much in memory meanwhile."""
 _AGAIN: Final = 5.0
 """Seconds before a topic that is absent or denied is tried again."""
 _PRUNE_EVERY: Final = 60.0
@@ -150,7 +152,7 @@ class Tail(LogView, Closing):
     def _run(self) -> None:
         while not self._ending.is_set():
             with BatchFetcher(
-                self._config, client_id="fleet-tail", committed=False, most=_MOST_AT_ONCE
+                self._config, client_id="fleet-tail", committed=False, wait=0.0, most=_MOST_AT_ONCE
             ) as fetcher:
                 try:
                     numbers = self._partitions(fetcher)
@@ -199,7 +201,8 @@ class Tail(LogView, Closing):
         found = fetcher.listed(wanted, _ASKING)
         failed = next((each.error for each in found.values() if each.error), 0)
         if failed or len(found) < len(wanted):
-            why = code_named(failed) if failed > 0 else fetcher.problem
+            told = failed not in {0, NO_ANSWER}
+            why = code_named(failed) if told else fetcher.problem
             self._failed(failed, why or "its leaders do not answer")
             return None
         return {number: each.offset for (_, number), each in found.items()}
@@ -208,21 +211,29 @@ class Tail(LogView, Closing):
         beat = pruned = self._clock.monotonic()
         beat -= _BEAT
         while not self._ending.is_set() and not self._refused:
-            positions = {(TOPIC, number): self._next[number] for number in numbers}
-            answers = fetcher.fetch(positions, _POLL)
-            for each in answers:
-                self._take(fetcher, each)
             now = self._clock.monotonic()
             if self._wake.is_set() or (self._goal is None and now - beat >= _BEAT):
                 self._wake.clear()
                 beat = now
                 self._look(fetcher, numbers)
+                self._arrive()  # nothing was written since: who waits, waits for no fetch
+            size = self._fetch(fetcher, numbers)
             self._arrive()
             if now - pruned >= _PRUNE_EVERY:
                 pruned = now
                 self._prune()
-            if self._goal is None and sum(len(each.data) for each in answers) < _BULK:
+            if self._goal is not None:
+                if not size:
+                    self._wake.wait(_SOON)
+            elif size < _BULK:
                 self._wake.wait(_BEAT - min(_BEAT, now - beat))
+
+    def _fetch(self, fetcher: BatchFetcher, numbers: Sequence[int]) -> int:
+        """Take what is there; how many bytes came."""
+        answers = fetcher.fetch({(TOPIC, number): self._next[number] for number in numbers}, _POLL)
+        for each in answers:
+            self._take(fetcher, each)
+        return sum(len(each.data) for each in answers)
 
     def _look(self, fetcher: BatchFetcher, numbers: Sequence[int]) -> None:
         """Where the log ends now: what the reading has to reach to be current."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from fleet.model import TopicPartition
-from fleet.worker.context import BatchRange
+from fleet.model.batch_context import BatchRange
 
 
 class Prepared(Protocol):

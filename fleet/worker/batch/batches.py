@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 
 from fleet.kafka_source.columns import SCHEMA, Tell, batch_of, to_stderr
 from fleet.model import TopicPartition
-from fleet.worker.context import BatchRange
+from fleet.model.batch_context import BatchRange
 
 MAX_BYTES: Final = 64 << 20
 """Bytes of values that close a batch."""

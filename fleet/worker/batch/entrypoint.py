@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet.errors import ConfigError
-from fleet.worker.context import BatchContext
+from fleet.model.batch_context import BatchContext
 
 BATCH_ID_NAMES: Final = frozenset({"batch_id", "epoch_id", "batchId", "epochId"})
 
@@ -50,12 +50,22 @@ class Entrypoint:
 
     def __call__(self, frame: Any, context: BatchContext) -> None:
         """Process one batch; whatever the user's code raises comes as an Exception."""
-        call(self.function, frame, context.batch_id if self.takes_batch_id else context)
+        self.returned(frame, context)
+
+    def returned(self, frame: Any, context: BatchContext) -> object:
+        """The same, and what the function gave back, which no worker looks at."""
+        return call(self.function, frame, context.batch_id if self.takes_batch_id else context)
 
 
-def load(name: str, python_path: Sequence[str] = ()) -> Entrypoint:
+def load(
+    name: str,
+    python_path: Sequence[str] = (),
+    *,
+    told: Callable[[BaseException], str] = lambda error: f"{type(error).__name__}: {error}",
+) -> Entrypoint:
     """Import `module:function` with `python_path` in front of the module path.
 
+    told: makes a line of what the module raises while it is imported.
     Raises ConfigError where it cannot be imported, is missing, or takes other than two arguments.
     """
     for folder in reversed(python_path):
@@ -67,7 +77,7 @@ def load(name: str, python_path: Sequence[str] = ()) -> Entrypoint:
     except Exception as error:
         raise ConfigError(
             f"worker.entrypoint {name}: module {module_name} cannot be imported "
-            f"({type(error).__name__}: {error}); look at worker.python_path {list(python_path)}"
+            f"({told(error)}); look at worker.python_path {list(python_path)}"
         ) from error
     function = getattr(module, function_name, None)
     if not callable(function):

@@ -19,14 +19,15 @@ from typing import Any, Final
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.kafka_source.failures import TRUNCATED, told_by
+from fleet.model.batch_context import BatchContext
 from fleet.text import duration
 from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.batch_run import BatchDone, Identity, Running, Void, Why
 from fleet.worker.batch.dead_letters import DeadLetters, condemned, put_aside
 from fleet.worker.batch.entrypoint import Entrypoint, call
+from fleet.worker.batch.job_errors import JobErrors
 from fleet.worker.batch.poison_search import PoisonFound, PoisonSearch
 from fleet.worker.batch.spark_link import SparkLink, first_line, frame_of, is_spark_failure
-from fleet.worker.context import BatchContext
 from fleet.worker.events import Events
 
 RETRY_PAUSES: Final = (0.5, 1.0)
@@ -56,7 +57,9 @@ class BatchRunner:
         events: Events,
         letters: DeadLetters | None = None,
         pauses: tuple[float, ...] = RETRY_PAUSES,
+        errors: JobErrors | None = None,
     ) -> None:
+        self._errors = errors or JobErrors(say=events.log)
         self._letters = letters
         self._pauses = pauses
         self._link = link
@@ -190,7 +193,7 @@ class BatchRunner:
                 call(self._entrypoint.setup, spark)
             except Exception as error:
                 raise FleetError(
-                    f"setup(spark) of {self._entrypoint.name} failed: {_told(error)}"
+                    f"setup(spark) of {self._entrypoint.name} failed: {self._errors.told(error)}"
                 ) from error
         if warm:
             self._warm(spark)
@@ -211,7 +214,7 @@ class BatchRunner:
         except Exception as error:
             raise FleetError(
                 f"the entrypoint {self._entrypoint.name} failed on the dummy batch without records "
-                f"that warms it: {_told(error)}"
+                f"that warms it: {self._errors.told(error)}"
             ) from error
 
     def _batch(self, batch: Prepared, job: Running) -> BatchDone:
@@ -315,9 +318,10 @@ class BatchRunner:
                     spark_failures += 1
                     self._recover(error, spark_failures, running)
                 elif not pauses_left:
-                    return _told(error)
+                    return self._errors.told(error)
                 else:
-                    self._events.log(f"attempt {count[0]} of the batch failed: {_told(error)}")
+                    told = self._errors.told(error)
+                    self._events.log(f"attempt {count[0]} of the batch failed: {told}")
                     self._rest(running, pauses_left.pop(0))
 
     def _call(self, batch: Prepared, context: BatchContext, running: Running) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
-from fleet.worker.context import BatchRange
+from fleet.model.batch_context import BatchRange
 
 
 class PartitionBounds(NamedTuple):

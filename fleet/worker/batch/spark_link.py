@@ -42,6 +42,7 @@ LINGER: Final = 2.5
 """Seconds until an interrupted task has ended, for Spark's own killTimeout of 2 s."""
 LINGER_SHARED: Final = 0.5
 """The same for the shared server, which is started with 0.2 s."""
+_LOOPBACK: Final = "127.0.0.1"
 _ANSWER: Final = "SELECT * FROM VALUES (1)"
 """What a server answers by itself: `SELECT 1` is a task, for which one without executors waits."""
 _USER: Final = "fleet"
@@ -78,7 +79,9 @@ class SparkLink:
         linger: float = LINGER,
         token: Callable[[], str | None] = lambda: None,
         elsewhere: bool = False,
+        ui: bool = False,
     ) -> None:
+        self._ui = ui
         self.elsewhere = elsewhere
         """Whether Spark is others' business: nothing of this home keeps it alive."""
         self._token = token
@@ -91,6 +94,8 @@ class SparkLink:
         self._url: str | None = None
         self.session_id: str | None = None
         """Spark Connect's session id; None for local[n]."""
+        self.ui_url: str | None = None
+        """Of local[n], where it has its web UI."""
 
     @property
     def session(self) -> Any:
@@ -257,11 +262,16 @@ class SparkLink:
         # Spark would take the first python3 of PATH, which need not be this environment's.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(master).appName(self._app)
-        builder = builder.config("spark.ui.enabled", "false")
+        builder = builder.config("spark.ui.enabled", "true" if self._ui else "false")
+        if self._ui:
+            os.environ["SPARK_LOCAL_IP"] = _LOOPBACK  # without it the UI listens to everybody
+            builder = builder.config("spark.ui.port", "0").config("spark.driver.host", _LOOPBACK)
         builder = builder.config("spark.ui.showConsoleProgress", "false")
         builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
         self.session_id = None
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+        self.ui_url = session.sparkContext.uiWebUrl
+        return session
 
     def _drop(self) -> None:
         session, self._session = self._session, None

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet.model import TopicPartition
+from fleet.model.batch_context import BatchRange
 from fleet.worker.batch.batch_reader import Prepared
-from fleet.worker.context import BatchRange
 from fleet.worker.offsets.commit_metadata import Begun
 
 TOGETHER: Final = 3

@@ -104,10 +104,10 @@ def orphans_of(
     settings: WorkerSettings, *, rejoin: Callable[[], None], clock: Clock, events: Events
 ) -> Orphans:
     """A holder's watch over partitions without an owner."""
-    config = client_config(settings.cluster, settings.bootstrap_servers, os.environ)
+    login = references(settings.cluster, settings.bootstrap_servers)
     group = settings.group.group
     return Orphans(
-        lambda topics: Question(config, group=group, topics=topics),
+        lambda topics: Question(login, group=group, topics=topics),
         topics=settings.group.topics,
         rejoin=rejoin,
         clock=clock,

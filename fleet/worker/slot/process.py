@@ -20,19 +20,23 @@ from fleet.config.references import worker_environment
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.kafka_source.login import references
 from fleet.security import client_config
 from fleet.slots import SlotStore, Unmanaged
 from fleet.system.runtimes import runtime_kind
 from fleet.worker.batch.batch_run import Identity
 from fleet.worker.batch.dead_letters import DeadLetters
 from fleet.worker.batch.executor import BatchRunner
+from fleet.worker.batch.job_errors import JobErrors
 from fleet.worker.batch.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
 from fleet.worker.events import Events
+from fleet.worker.job_log import catch_job_logs
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
 from fleet.worker.reach import Reach, reach_of
 from fleet.worker.revision_trial import RevisionDoubts, RevisionTrial, is_proven, untried
 from fleet.worker.slot.gate_opener import GateOpener
+from fleet.worker.slot.known_secrets import known_secrets
 from fleet.worker.slot.leave_completion import LeaveCompleter
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import HolderTools, SlotHolder
@@ -113,6 +117,11 @@ class _Worker:
         self._clock = clock
         self._events = events
         self._lease = group.runtime.lease
+        secrets = known_secrets(settings, os.environ)
+        self._errors = JobErrors(say=events.log, secrets=secrets)
+        catch_job_logs(
+            group.worker.log_level, say=lambda line: events.log(self._errors.clean(line))
+        )
         # Out of the environment: PySpark would send it to any server that the user's code names.
         ours = group.worker.spark == "shared" or in_clear(group.worker.spark)
         self._spark_token = os.environ.pop(SPARK_TOKEN, None) if ours else None
@@ -120,6 +129,7 @@ class _Worker:
         pod = isinstance(group.runtime, KubernetesRuntimeSpec)
         self._trial = RevisionTrial(home if pod else None)
         self._reporter.trial_error = lambda: self._trial.error
+        self._reporter.traceback = self._errors.traceback_in
         self._runner: BatchRunner | None = None
         self._holder: SlotHolder | None = None
         self._doubts: RevisionDoubts | None = None
@@ -190,19 +200,22 @@ class _Worker:
         if folder is not None:
             put_first(folder, os.environ)
         paths = (*([] if folder is None else [str(folder)]), *worker.python_path)
-        entrypoint = load(worker.entrypoint, paths)
+        entrypoint = load(worker.entrypoint, paths, told=self._errors.told)
         if not worker.spark.startswith("local["):  # whose tasks are this process' children
             pickle_by_value(worker.entrypoint)
         drain = self._settings.group.rollout.drain_timeout
+        link = SparkLink(
+            where=self._where_spark_is,
+            clock=self._clock,
+            app=self._name,
+            linger=LINGER_SHARED if worker.spark == "shared" else LINGER,
+            token=self._token_of_spark,
+            elsewhere=worker.spark.startswith("sc://"),
+            ui=worker.spark_ui,
+        )
+        self._reporter.spark_ui = lambda: link.ui_url or self._shared_ui()
         self._runner = BatchRunner(
-            link=SparkLink(
-                where=self._where_spark_is,
-                clock=self._clock,
-                app=self._name,
-                linger=LINGER_SHARED if worker.spark == "shared" else LINGER,
-                token=self._token_of_spark,
-                elsewhere=worker.spark.startswith("sc://"),
-            ),
+            link=link,
             entrypoint=entrypoint,
             identity=Identity(
                 cluster=self._settings.cluster.name,
@@ -216,6 +229,7 @@ class _Worker:
             clock=self._clock,
             events=self._events,
             letters=self._letters(),
+            errors=self._errors,
         )
         self._reporter.overdue = lambda: None if self._runner is None else self._runner.overdue
         self._wait(self._runner.prepare(), watcher)
@@ -282,6 +296,16 @@ class _Worker:
 
         return connect_url(self._home)
 
+    def _shared_ui(self) -> str | None:
+        worker = self._settings.group.worker
+        runtime = self._settings.group.runtime
+        assert worker is not None
+        if worker.spark != "shared" or isinstance(runtime, KubernetesRuntimeSpec):
+            return None
+        from fleet.act.spark_server import ui_url  # noqa: PLC0415 - only for the shared server
+
+        return ui_url(self._home)
+
     def _token_of_spark(self) -> str | None:
         """Of the shared server: the pod's environment has it, or the home.
 
@@ -328,11 +352,11 @@ class _Worker:
 
     def _takeover(self) -> Takeover:
         settings = self._settings
-        config = client_config(settings.cluster, settings.bootstrap_servers, os.environ)
+        login = references(settings.cluster, settings.bootstrap_servers)
         return Takeover(
             group=settings.group.group,
             leave=self._send_leave,
-            holder_of=holder_of(config, settings.group.group),
+            holder_of=holder_of(login, settings.group.group),
             events=self._events,
         )
 

@@ -86,6 +86,9 @@ class Reporter:
         """Why a standby could not serve now: which brokers do not answer."""
         self.overdue: Callable[[], str | None] = lambda: None
         """Says why the batch in hand makes the worker not live [5]."""
+        self.traceback: Callable[[str | None], str | None] = lambda _: None
+        """Of the job, where an error is the job's."""
+        self.spark_ui: Callable[[], str | None] = lambda: None
         self._http = StatusServer(settings.group.worker.http, self.status)
 
     @property
@@ -164,6 +167,8 @@ class Reporter:
                     joined_at=state.joined_at,
                     last_commit_at=facts["last_commit_timestamp_seconds"],
                     error=facts["error"],
+                    traceback=self.traceback(facts["error"]),
+                    spark_ui=self.spark_ui(),
                     unclean=state.unclean,
                     since=self._since,
                 )

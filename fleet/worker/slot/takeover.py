@@ -9,10 +9,11 @@ client id names a worker that the slot's lease has shown dead, or an earlier lif
 it is somebody else's and is left alone. Cost: two requests, once per unclean end (0.3 s).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fleet.errors import FleetError
+from fleet.kafka_source.login import References
 from fleet.model import Member
 from fleet.worker.asking import Question
 from fleet.worker.events import Events
@@ -83,11 +84,11 @@ class Takeover:
         self._events.emit("freed", instance=instance_id, member=member_id)
 
 
-def holder_of(config: Mapping[str, str], group: str) -> HolderOf:
+def holder_of(login: References, group: str) -> HolderOf:
     """Asks the coordinator who has an instance id; FleetError where it does not answer."""
 
     def ask(instance_id: str) -> Member | None:
-        members = Question(config, group=group).answer().members
+        members = Question(login, group=group).answer().members
         return next((each for each in members if each.instance_id == instance_id), None)
 
     return ask

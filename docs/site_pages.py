@@ -1,0 +1,32 @@
+"""What the site shows otherwise than the repository does.
+
+Its first page is the README, written once. Links to code become words: the site holds pages only.
+"""
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """README.md as index.md; what it names in docs/ lies beside that."""
+    text = (Path(config.config_file_path).parent / "README.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "index.md", content=text.replace("](docs/", "](")))
+    return files
+
+
+def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Without the links that leave docs/ for a file that is there."""
+    folder = Path(config.docs_dir, page.file.src_uri).parent
+
+    def inside(match: re.Match[str]) -> str:
+        target = (folder / match[2]).resolve()
+        left = target.exists() and not target.is_relative_to(config.docs_dir)
+        return match[1] if left else match[0]
+
+    return _LINK.sub(inside, text)

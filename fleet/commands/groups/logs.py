@@ -1,0 +1,204 @@
+"""`fleet logs`: what the workers of a group write, here or in their pods.
+
+Problem: whose log to read changes while one reads: workers come, go and pass their slots on.
+Choice: the runtime is asked at every look which workers there are, and for what each has written
+since the last (`fleet.act.runtime`); no cluster is asked, so that the log of a fleet whose broker
+is away can be read. Cost: who follows sees a line up to a second late.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from fleet.commands.completing import slot_numbers
+from fleet.commands.groups.rebalances import Moment, wall
+from fleet.commands.invocation import Invocation, common
+from fleet.commands.targets import group_argument
+from fleet.errors import ConfigError, Refused
+
+if TYPE_CHECKING:
+    from fleet.act.runtime import Runtime, RuntimeKind
+    from fleet.config.spec import FleetSpec
+    from fleet.system.log_files import LogLine
+
+_LOOK_SECONDS: Final = 0.5
+
+
+@click.command(epilog="Examples:  fleet logs orders --follow  |  fleet logs orders --slot 2 -n 20")
+@group_argument
+@click.option(
+    "--slot",
+    type=click.IntRange(min=0),
+    metavar="N",
+    shell_complete=slot_numbers,
+    help="Log of this slot's holder only.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
+@click.option(
+    "--since",
+    type=Moment(),
+    metavar="TIME",
+    help="Start of the time to look at: 10m (ago) or 2026-11-21T14:30 (UTC).",
+)
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    metavar="LINES",
+    help="Print the last lines of each worker, this many at most.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format; JSON is an object per line, described in docs/json.md.",
+)
+@common
+def logs(
+    invocation: Invocation,
+    group: str,
+    *,
+    slot: int | None,
+    follow: bool,
+    since: datetime | float | None,
+    lines: int,
+    output: str,
+) -> None:
+    """What the workers of a group write.
+
+    Each line begins with its worker. Workers that come while you follow are read from their
+    first line on. Lines of the job's own `logging` have the level and the logger's name.
+    """
+    from fleet.clock import SystemClock
+
+    after = wall(since, SystemClock().now())
+    spec, runtime = _open(invocation)
+    with contextlib.closing(runtime):
+        found = spec.fleet(group)
+        if found is None or found.worker is None:
+            known = ", ".join(f.group for f in spec.fleets if f.worker is not None) or "none"
+            raise ConfigError(
+                f"{invocation.path()} declares no worker of a group {group!r}; those with one: "
+                f"{known}"
+            )
+        reading = _Reading(runtime=runtime, group=group, slot=slot, after=after, most=lines)
+        with _until_interrupted():
+            for line in reading.first():
+                _say(line, output)
+            if not reading.workers and not follow:
+                raise Refused(
+                    f"group {group} has no worker"
+                    + ("" if slot is None else f" in slot {slot}")
+                    + f": see `fleet status {group}`"
+                )
+            while follow:
+                time.sleep(_LOOK_SECONDS)
+                for line in reading.more():
+                    _say(line, output)
+
+
+def _open(invocation: Invocation) -> "tuple[FleetSpec, Runtime]":
+    """The file and its runtime, without the cluster."""
+    from fleet.clock import SystemClock
+    from fleet.config.load import load
+    from fleet.system.home import fleet_home, make_home
+    from fleet.system.runtimes import runtime_kind
+
+    spec = load(invocation.existing_path(), os.environ)
+    kind: RuntimeKind = runtime_kind(spec.runtime.kind)
+    home = make_home(fleet_home())
+    return spec, kind.open(spec, home=home, environ=os.environ, clock=SystemClock())
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLine:
+    """A line with whose it is."""
+
+    worker: str
+    slot: int | None
+    line: "LogLine"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """The logs of a group's workers, each read on from where it was."""
+
+    runtime: "Runtime"
+    group: str
+    slot: int | None
+    after: float | None
+    most: int
+    workers: dict[str, str] = field(default_factory=dict)
+    """Worker → the place to which its log was read."""
+
+    def first(self) -> list[LoggedLine]:
+        """The last lines of each, in order of time."""
+        told: list[LoggedLine] = []
+        for worker, slot in self._wanted():
+            lines = [each for each in self._read(worker) if self._is_wanted(each)]
+            told += [LoggedLine(worker, slot, each) for each in lines[len(lines) - self.most :]]
+        return sorted(told, key=lambda each: each.line.at or 0.0)
+
+    def more(self) -> Iterator[LoggedLine]:
+        """What came since the last look; of a new worker all, of one that is gone the rest."""
+        now = dict(self._wanted())
+        for worker in [*now, *(each for each in self.workers if each not in now)]:
+            for each in self._read(worker):
+                if self._is_wanted(each):
+                    yield LoggedLine(worker, now.get(worker), each)
+            if worker not in now:
+                del self.workers[worker]
+
+    def _wanted(self) -> list[tuple[str, int | None]]:
+        slots = {s.holder: s.number for s in self.runtime.store.slots(self.group) if s.holder}
+        names = [worker.name for worker in self.runtime.workers(self.group)]
+        return [(n, slots.get(n)) for n in names if self.slot is None or slots.get(n) == self.slot]
+
+    def _read(self, worker: str) -> "tuple[LogLine, ...]":
+        try:
+            part = self.runtime.read_log(worker, self.workers.get(worker))
+        except Refused:  # gone since the look
+            return ()
+        self.workers[worker] = part.place
+        return part.lines
+
+    def _is_wanted(self, line: "LogLine") -> bool:
+        return self.after is None or (line.at is not None and line.at >= self.after)
+
+
+def _say(told: LoggedLine, output: str) -> None:
+    if output == "json":
+        fields = {
+            "worker": told.worker,
+            "slot": told.slot,
+            "at": told.line.at,
+            "line": told.line.text,
+        }
+        click.echo(json.dumps(fields))
+        return
+    text = told.line.text.replace(f" {told.worker}: ", " ", 1)
+    click.echo(f"{click.style(told.worker, fg='cyan')} {text}")
+
+
+@contextlib.contextmanager
+def _until_interrupted() -> Iterator[None]:
+    """Ctrl-C is how one stops to follow; so is a reader of the pipe that is gone."""
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

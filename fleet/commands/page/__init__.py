@@ -1,0 +1,1 @@
+"""`fleet ui`: one look at the cluster, as a page."""

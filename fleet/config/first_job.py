@@ -1,0 +1,132 @@
+"""The files of a first job: a function, its test, and what Dagster reads beside fleet.yaml.
+
+Problem: between a fleet.yaml that only looks and a worker that runs lie five files that nobody
+knows by heart. Choice: texts that run as they stand, written by `fleet init --job`; a file that
+is there is never touched, but for fleet.yaml, which gets the fleet under its `fleets:` as text, so
+that its comments stay. Cost: a `fleets:` that is written in one line has to be opened by hand.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from textwrap import indent
+
+from fleet.errors import ConfigError
+
+_JOB = '''\
+"""What group {group} does with each batch of records. docs/jobs.md has more."""
+
+import logging
+
+from pyspark.sql import functions as F
+
+from fleet.sinks import write_parquet
+
+log = logging.getLogger(__name__)
+OUT = {out}  # seen by all workers, and by Spark's executors
+
+
+def rows(df):
+    """What is written of a batch; df has key, value, topic, partition, offset, timestamp."""
+    return df.select("partition", "offset", F.col("value").cast("string").alias("value"))
+
+
+def process(df, context):
+    """Called once per batch; when it returns, exactly that batch's offsets are committed."""
+    write_parquet(rows(df), OUT, context)
+    log.info("wrote %s", ", ".join(each.id for each in context.ranges) or "nothing: no records yet")
+'''
+
+_TEST = '''\
+"""The job of group {group} on a batch made by hand, in a Spark of the test's own."""
+
+from {module} import rows
+
+pytest_plugins = ["fleet.testing.plugin"]
+
+
+def test_rows(fleet_batch):
+    df, _context = fleet_batch([{{"value": "a"}}, {{"value": "b"}}])
+    assert [row.value for row in rows(df).collect()] == ["a", "b"]
+'''
+
+_PROJECT = """\
+[tool.pytest.ini_options]
+pythonpath = ["jobs"]
+testpaths = ["tests"]
+"""
+
+_WORKSPACE = """\
+# Read by `dagster dev` in this folder.
+load_from:
+  - python_module: {module_name: fleet.dagster.project, location_name: fleet}
+"""
+
+_DAGSTER = """\
+# Dagster's own state, beside Fleet's. Read where DAGSTER_HOME is this folder:
+#   DAGSTER_HOME=$PWD dagster dev
+storage:
+  sqlite: {base_dir: .fleet/dagster}
+local_artifact_storage:
+  module: dagster._core.storage.root
+  class: LocalArtifactStorage
+  config: {base_dir: .fleet/dagster}
+compute_logs:
+  module: dagster.core.storage.local_compute_log_manager
+  class: LocalComputeLogManager
+  config: {base_dir: .fleet/dagster/compute_logs}
+run_monitoring: {enabled: true, start_timeout_seconds: 180, max_runtime_seconds: 21600}
+run_retries: {enabled: false}  # a change is resumed under its lease, never repeated blindly
+telemetry: {enabled: false}
+"""
+
+_FLEET = """\
+- group: {group}
+  mode: act
+  topics: [{topic}]
+  worker: {{entrypoint: "{module}:process", python_path: [jobs], protocol: classic}}
+  replicas: {{min: 1, max: 4, standby: 1}}
+"""
+
+_FLEETS = re.compile(r"^fleets:[ \t]*(?:\[\])?[ \t]*(?:#.*)?(?:\n|\Z)", re.MULTILINE)
+_FIRST = re.compile(r"(?:[ \t]*(?:#.*)?\n)*( *)- ")
+
+
+def module_of(group: str) -> str:
+    """The job's module: the group's letters and digits."""
+    name = re.sub(r"\W+", "_", group, flags=re.ASCII).strip("_").lower()
+    return name if name and not name[0].isdigit() else f"job_{name}".rstrip("_")
+
+
+def files(group: str, folder: PurePath) -> Mapping[str, str]:
+    """Path → text, relative to fleet.yaml's folder; fleet.yaml itself is not among them."""
+    module = module_of(group)
+    out = json.dumps(str(folder / "out" / module))
+    words = {"group": group.replace('"', "'"), "module": module, "out": out}
+    return {
+        f"jobs/{module}.py": _JOB.format(**words),
+        f"tests/test_{module}.py": _TEST.format(**words),
+        "pyproject.toml": _PROJECT,
+        "dagster.yaml": _DAGSTER,
+        "workspace.yaml": _WORKSPACE,
+    }
+
+
+def declared(text: str, group: str, topic: str) -> str:
+    """fleet.yaml with that fleet as its first. ConfigError: it has no line `fleets:`."""
+    fleet = _FLEET.format(group=_quoted(group), topic=_quoted(topic), module=module_of(group))
+    found = _FLEETS.search(text)
+    if found is None:
+        raise ConfigError(
+            "fleet.yaml has no line `fleets:` with its fleets below it; write these lines under it:"
+            f"\n{fleet}"
+        )
+    rest = text[found.end() :]
+    first = _FIRST.match(rest)
+    fleet = indent(fleet, first[1] if first else "  ")
+    return f"{text[: found.start()]}fleets:\n{fleet}{rest}"
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=True).replace("${", "$${")

@@ -1,0 +1,47 @@
+"""Everything that a fleet.yaml is in Dagster: one file, one cluster, one code location.
+
+Loading reads the file and nothing else: no Kafka, no Spark, no API server. A missing or wrong file
+is a ConfigError, whose sentence (file, line, key, what is allowed) the web page shows for the
+location: with no fleets to show, an empty graph would only hide it. Correct the file, then reload
+the location; groups that are new in the file need the same.
+"""
+
+from dagster import Definitions, in_process_executor
+
+from fleet.config.spec import FleetSpec
+from fleet.dagster.change_assets import change_assets, change_jobs
+from fleet.dagster.group_assets import group_assets
+from fleet.dagster.history_assets import (
+    history_assets,
+    history_job,
+    history_schedule,
+    pipes_client,
+)
+from fleet.dagster.reconcile_schedule import reconcile_schedule
+from fleet.dagster.resources import FleetResource, declared
+from fleet.dagster.watch.group_checks import group_checks
+from fleet.dagster.watch.storm_sensor import storm_sensor
+from fleet.dagster.watch.watch_sensor import watch_sensor
+
+
+def build_definitions(spec: FleetSpec | None = None) -> Definitions:
+    """The definitions of one cluster's fleets; `spec` None: of `$FLEET_CONFIG` or ./fleet.yaml.
+
+    A team's own assets go beside them:
+    `Definitions.merge(build_definitions(), Definitions(assets=[...]))`.
+    Raises ConfigError where the file is missing or wrong.
+    """
+    spec = declared() if spec is None else spec
+    changing, recording = change_jobs(spec), history_job(spec)
+    return Definitions(
+        assets=[*group_assets(spec), *change_assets(spec), history_assets(spec)],
+        asset_checks=group_checks(spec),
+        jobs=[*changing, recording],
+        schedules=[
+            *(reconcile_schedule(spec, job) for job in changing),
+            history_schedule(spec, recording),
+        ],
+        sensors=[watch_sensor(spec), storm_sensor(spec)],
+        resources={"fleet": FleetResource(), "pipes": pipes_client()},
+        executor=in_process_executor,
+    )

@@ -1,0 +1,19 @@
+"""What job authors write a batch to, once, however often the batch is repeated.
+
+Each sink is a function of the batch's rows, a place and the batch's context; each keeps the
+offsets that it holds beside the rows, in the same transaction (docs/sinks.md).
+"""
+
+from fleet.sinks.delta import write_delta
+from fleet.sinks.iceberg import write_iceberg
+from fleet.sinks.parquet import write_parquet
+from fleet.sinks.parquet_folders import compact_parquet, parquet_files, read_parquet
+
+__all__ = [
+    "compact_parquet",
+    "parquet_files",
+    "read_parquet",
+    "write_delta",
+    "write_iceberg",
+    "write_parquet",
+]

@@ -1,0 +1,218 @@
+"""A Delta Lake sink: rows and the offsets that they stand for are one commit.
+
+Problem: after a kill between writing and committing to Kafka the same offsets come again [4].
+Choice: Delta's own application transactions (`txn` actions): for each partition of a topic an
+application id `fleet/<group>/<topic id>/<partition>`, whose version is the end offset of what the
+table holds of it. A batch first asks for these versions, leaves out what is there, and commits
+the files together with the new versions; delta-rs refuses a commit over a transaction of the same
+application that it has not read, so that a former owner who wakes up is refused, too. Offsets with
+gaps (a search for poison) need more numbers: their bounds are versions of `<id>/more/<n>`.
+
+From a `pyarrow.Table` delta-rs writes the files (statistics, constraints); from a DataFrame Spark's
+tasks do, and this worker commits them in one transaction. Cost: about 3 ms for each partition's
+version and 20 to 40 ms a commit; a table's log keeps the ids for good.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+from fleet.errors import FleetError
+from fleet.model.batch_context import BatchContext, BatchRange
+from fleet.sinks.batch_rows import Transform, arrow_schema, is_arrow, key, new_ranges, new_rows
+from fleet.sinks.data_files import (
+    FileWriter,
+    ObjectStore,
+    WrittenFile,
+    delete_files,
+    needed,
+    written_files,
+)
+from fleet.sinks.written import Spans, added
+
+_TRIES: Final = 5
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+def write_delta(
+    rows: Any,
+    table: str,
+    context: BatchContext,
+    *,
+    transform: Transform | None = None,
+    partition_by: Sequence[str] = (),
+    store: Mapping[str, str] | None = None,
+    name: str = "",
+) -> int:
+    """Append a batch's rows once, however often it is repeated; how many of its ranges were new.
+
+    rows: the batch's DataFrame, or a `pyarrow.Table` of it. table: a folder or s3://…, made at
+    the first write, partitioned by `partition_by`. transform: makes rows of the records that are
+    not written yet (aggregates need it). store: option of the object store → name of an
+    environment variable (see ObjectStore). name: tells apart two writes of one batch to one table.
+    Raises FleetError where rows cannot be left out, the table cannot take them, or others commit
+    the same offsets again and again.
+    """
+    delta = needed("deltalake", "history", _load)
+    if context.warm or context.trial:
+        return 0
+    sink = _Sink(delta, table.rstrip("/"), ObjectStore(store or {}), tuple(partition_by), name)
+    for _ in range(_TRIES):
+        written = sink.written(context)
+        new = new_ranges(written)
+        if not new:
+            return 0
+        left = new_rows(rows, written, transform, sink="write_delta")
+        if sink.commit(left, context, written, new):
+            return len(new)
+    raise FleetError(
+        f"write_delta: {table} was changed by others {_TRIES} times while this batch was written: "
+        "look for another worker that writes the same partitions"
+    )
+
+
+def _load() -> Any:
+    import deltalake  # noqa: PLC0415 - 80 MB of memory, only for who writes
+    import deltalake.transaction  # noqa: PLC0415
+
+    return deltalake
+
+
+class _Sink:
+    def __init__(
+        self, delta: Any, place: str, store: ObjectStore, partition_by: tuple[str, ...], name: str
+    ) -> None:
+        self._delta = delta
+        self._place = place
+        self._store = store
+        self._options = store.for_delta() if "://" in place else None
+        self._by = partition_by
+        self._name = name
+        self._table: Any = None
+
+    def written(self, context: BatchContext) -> dict[BatchRange, Spans]:
+        """What the table holds of each range's partition, by its log as of now."""
+        self._table = None
+        if self._delta.DeltaTable.is_deltatable(self._place, self._options):
+            self._table = self._delta.DeltaTable(self._place, storage_options=self._options)
+        return {each: self._spans(self._id(context, each)) for each in context.ranges}
+
+    def _id(self, context: BatchContext, each: BatchRange) -> str:
+        return f"fleet/{key(context, each, self._name)}"
+
+    def _spans(self, app: str) -> Spans:
+        """See `_versions`."""
+        end = None if self._table is None else self._table.transaction_version(app)
+        if end is None:
+            return ()
+        more = self._table.transaction_version(f"{app}/more") or 0
+        bounds = [self._table.transaction_version(f"{app}/more/{n}") for n in range(more)]
+        bounds = [*(bounds or [0]), end]
+        return tuple(zip(bounds[::2], bounds[1::2], strict=True))
+
+    def commit(
+        self,
+        rows: Any,
+        context: BatchContext,
+        written: Mapping[BatchRange, Spans],
+        new: Sequence[BatchRange],
+    ) -> bool:
+        """Files and offsets in one; False where others wrote these offsets meanwhile."""
+        at_ms = time.time_ns() // 1_000_000
+        versions: dict[str, int] = {}
+        for each in new:
+            app, before = self._id(context, each), written[each]
+            after = _versions(app, added(before, each.start, each.end))
+            was = _versions(app, before) if before else {}
+            # The end always: it is what others' commits collide with.
+            versions |= {a: v for a, v in after.items() if a == app or was.get(a) != v}
+        properties = self._delta.CommitProperties(
+            app_transactions=[
+                self._delta.Transaction(app, version, at_ms) for app, version in versions.items()
+            ],
+            max_commit_retries=100,
+        )
+        if self._table is None:
+            self._create(rows)
+            return False  # read anew: somebody else may have made it, and written
+        self._refuse_odd(rows)
+        refused = self._delta.exceptions.CommitFailedError
+        if is_arrow(rows):
+            try:
+                self._delta.write_deltalake(
+                    self._table, rows, mode="append", commit_properties=properties
+                )
+            except refused as error:
+                return self._others_wrote(error)
+            return True
+        writer = FileWriter(self._place, self._store, self._by)
+        files = written_files(rows, writer, offsets=sum(r.end - r.start for r in new))
+        try:
+            self._table.create_write_transaction(
+                [self._action(each, at_ms) for each in files],
+                mode="append",
+                schema=self._table.schema(),
+                partition_by=list(self._by),
+                commit_properties=properties,
+            )
+        except refused as error:
+            delete_files(files, writer)
+            return self._others_wrote(error)
+        return True
+
+    def _others_wrote(self, error: Exception) -> bool:
+        if "transaction" not in str(error).lower():
+            raise FleetError(f"write_delta: {self._place} refuses the commit: {error}") from error
+        return False
+
+    def _create(self, rows: Any) -> None:
+        self._delta.DeltaTable.create(
+            self._place,
+            schema=self._delta.Schema.from_arrow(arrow_schema(rows)),
+            mode="ignore",
+            partition_by=list(self._by),
+            storage_options=self._options,
+        )
+
+    def _refuse_odd(self, rows: Any) -> None:
+        """FleetError where rows do not fit into the table."""
+        self._by = tuple(self._table.metadata().partition_columns)
+        if is_arrow(rows):  # delta-rs casts, or says what is wrong
+            return
+        has = {each.name: each.type for each in self._table.schema().fields}
+        fields = self._delta.Schema.from_arrow(arrow_schema(rows)).fields
+        for each in fields:
+            if has.get(each.name) != each.type:
+                raise FleetError(
+                    f"write_delta: {self._place} has no column {each.name} of {each.type} "
+                    f"(it has {', '.join(f'{n}: {t}' for n, t in has.items())})"
+                )
+
+    def _action(self, each: WrittenFile, at_ms: int) -> Any:
+        _, root = self._store.file_system(self._place)
+        path = each.path[len(root) + 1 :]
+        values = {}
+        for folder in path.split("/")[:-1]:
+            column, _, value = folder.partition("=")
+            values[unquote(column)] = None if value == _NULL else unquote(value)
+        return self._delta.transaction.AddAction(
+            path,  # delta-rs encodes it
+            each.bytes,
+            values,
+            at_ms,
+            True,  # rows changed
+            json.dumps({"numRecords": each.rows}),
+        )
+
+
+def _versions(app: str, spans: Spans) -> dict[str, int]:
+    """Application id → version: the last end, and where there is more than [0, end), the bounds."""
+    bounds = [bound for span in spans for bound in span]
+    more = bounds[:-1] if bounds[:-1] != [0] else []
+    return {
+        app: bounds[-1],
+        f"{app}/more": len(more),
+        **{f"{app}/more/{n}": bound for n, bound in enumerate(more)},
+    }

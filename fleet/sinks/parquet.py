@@ -1,0 +1,212 @@
+"""A Parquet sink: one folder per batch, renamed into place with the offsets that it stands for.
+
+Problem: after a kill the same offsets come again, and an append would hold their rows twice [4];
+a folder per range and batch, as the last release wrote them, is hundreds a minute. Choice: tasks
+write below a temporary name; the worker adds `_written.json` (spans of offsets per partition) and
+renames the folder to `batch-<hash of its ranges>`: it is there whole or not at all. What is there
+is known from these files, read once each, and from the names of the last release's folders
+(`topic=…/partition=…/range=…`). A lock of the file system (`flock`) makes looking and renaming
+one step, for a former owner of a partition who wakes up. Names with `_` are left out by readers.
+
+Limits: `path` is a folder that Spark's tasks and the workers share (this machine, or a mount with
+locks), not an object store, which has no rename: use Delta Lake or Iceberg there. A batch is a
+folder of one file (more from 50,000 offsets on); `compact_parquet` merges them.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from fleet.clock import SystemClock
+from fleet.errors import FleetError
+from fleet.model.batch_context import BatchContext, BatchRange
+from fleet.sinks.batch_rows import Transform, key, new_ranges, new_rows
+from fleet.sinks.data_files import FileWriter, ObjectStore, WrittenFile, written_files
+from fleet.sinks.written import Span, Spans, added, missing, of_text, to_text
+
+TEMPORARY: Final = "_fleet-"
+WRITTEN: Final = "_written.json"
+_STALE_SECONDS: Final = 3600.0
+_TRIES: Final = 5
+_FOLDERS: Final = ("batch-", "merged-", "_merged-")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFolder:
+    """A folder of the table: its name, whose offsets it stands for, what it takes the place of."""
+
+    name: str
+    written: Mapping[str, Spans]
+    replaces: frozenset[str] = frozenset()
+
+
+_known: dict[Path, dict[str, BatchFolder]] = {}
+"""Folders never change: each is read once in a process."""
+
+
+def write_parquet(
+    rows: Any,
+    path: str | Path,
+    context: BatchContext,
+    *,
+    transform: Transform | None = None,
+    name: str = "",
+) -> int:
+    """Write a batch's rows once, however often it is repeated; how many of its ranges were new.
+
+    rows: the batch's DataFrame, or a `pyarrow.Table` of it. transform: makes rows of the records
+    that are not written yet (aggregates need it). name: tells apart two writes of one batch to one
+    folder. In the dummy batch that warms a worker it writes nothing and removes what crashed
+    workers left under temporary names for more than an hour. Raises FleetError where `path` is no
+    local folder, rows cannot be left out, or some that Spark wrote are not seen here.
+    """
+    root = local_folder(path, "write_parquet")
+    if context.warm:
+        _sweep(root)
+    if context.warm or context.trial:
+        return 0
+    for _ in range(_TRIES):
+        written = _written(root, context, name)
+        new = new_ranges(written)
+        if not new:
+            return 0
+        left = new_rows(rows, written, transform, sink="write_parquet")
+        spans = {each: missing(each.start, each.end, written[each]) for each in new}
+        if _write(root, left, context, spans, name):
+            return len(new)
+    raise FleetError(
+        f"write_parquet: others wrote offsets of this batch into {root} {_TRIES} times meanwhile: "
+        "look for another worker that writes the same partitions"
+    )
+
+
+def _write(
+    root: Path, rows: Any, context: BatchContext, spans: Mapping[BatchRange, Spans], name: str
+) -> bool:
+    """One folder more; False where others wrote some of it meanwhile."""
+    temporary = root / f"{TEMPORARY}{uuid.uuid4().hex}"
+    temporary.mkdir(parents=True)
+    try:
+        offsets = sum(end - start for each in spans.values() for start, end in each)
+        files = written_files(rows, FileWriter(str(temporary), ObjectStore()), offsets=offsets)
+        if not files:  # no row was left
+            return True
+        _only(temporary, files)
+        mine = {key(context, each, name): each_spans for each, each_spans in spans.items()}
+        put_written(temporary, mine)
+        with locked(root / f"{TEMPORARY}lock"):
+            now = _written(root, context, name)
+            if any(missing(a, b, now[each]) != ((a, b),) for each in spans for a, b in spans[each]):
+                return False
+            temporary.rename(root / _name("batch", mine))
+        return True
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _written(root: Path, context: BatchContext, name: str) -> dict[BatchRange, Spans]:
+    """What is there of each range's partition."""
+    keys = {key(context, each, name): each for each in context.ranges}
+    found: dict[str, list[Span]] = {each: [] for each in keys}
+    for held in folders(root).values():
+        for mine in held.written.keys() & keys.keys():
+            found[mine] += held.written[mine]
+    merged = {}
+    for mine, each in keys.items():
+        spans: Spans = ()
+        for start, end in sorted(found[mine] + _older(root, each)):
+            spans = added(spans[-1:], start, end) if not spans else (
+                *spans[:-1], *added(spans[-1:], start, end)
+            )  # fmt: skip
+        merged[each] = spans
+    return merged
+
+
+def folders(root: Path) -> dict[str, BatchFolder]:
+    """The table's folders by name, as of now."""
+    for _ in range(_TRIES):
+        known = _known.get(root, {})
+        names: set[str] = set()
+        with contextlib.suppress(FileNotFoundError), os.scandir(root) as entries:
+            names = {e.name for e in entries if e.name.startswith(_FOLDERS)}
+        with contextlib.suppress(FileNotFoundError):  # merged away since we looked: look again
+            _known[root] = {name: known.get(name) or _held(root, name) for name in names}
+            return _known[root]
+    raise FleetError(f"folders of {root} lack their {WRITTEN}: were they copied in part?")
+
+
+def _held(root: Path, name: str) -> BatchFolder:
+    told = json.loads((root / name / WRITTEN).read_text())
+    spans = {each: of_text(text) for each, text in told["written"].items()}
+    return BatchFolder(name, spans, frozenset(told["replaces"]))
+
+
+def put_written(folder: Path, written: Mapping[str, Spans], replaces: Iterable[str] = ()) -> None:
+    """What a folder stands for."""
+    told = {
+        "v": 1,
+        "written": {each: to_text(spans) for each, spans in sorted(written.items())},
+        "replaces": sorted(replaces),
+    }
+    (folder / WRITTEN).write_text(json.dumps(told))
+
+
+def local_folder(path: str | Path, sink: str) -> Path:
+    """A path as it may be; FleetError for an object store, or a path that depends on who asks."""
+    text = str(path).removeprefix("file://").removeprefix("file:")
+    if "://" in text or not text.startswith("/"):
+        raise FleetError(
+            f"{sink} writes to an absolute local path, not to {path}: object stores have no "
+            "rename; use write_delta or write_iceberg there"
+        )
+    return Path(text)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Only one of all processes at a time; the kernel gives it back when a process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _name(kind: str, written: Mapping[str, Spans]) -> str:
+    told = "|".join(f"{each}:{to_text(spans)}" for each, spans in sorted(written.items()))
+    return f"{kind}-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+
+
+def _only(folder: Path, files: Iterable[WrittenFile]) -> None:
+    """Without what attempts of tasks left that failed."""
+    told = {Path(each.path).name for each in files}
+    for each in folder.iterdir():
+        if each.name not in told:
+            each.unlink()
+
+
+def _older(root: Path, each: BatchRange) -> list[Span]:
+    """Offsets of this topic's partition that the last release wrote, by the names of folders."""
+    prefix = f"range={each.topic_id}-{each.partition}-"
+    folder = root / f"topic={each.topic}" / f"partition={each.partition}"
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            start, dash, end = entry.name.removeprefix(prefix).partition("-")
+            if entry.name.startswith(prefix) and dash and start.isdigit() and end.isdigit():
+                found.append((int(start), int(end)))
+    return found
+
+
+def _sweep(root: Path) -> None:
+    old = SystemClock().now() - _STALE_SECONDS  # against the file system's own times
+    for each in root.glob(f"{TEMPORARY}*"):
+        if each.is_dir() and each.stat().st_mtime < old:
+            shutil.rmtree(each, ignore_errors=True)

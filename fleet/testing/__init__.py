@@ -1,0 +1,10 @@
+"""What a job's own tests need: a batch made by hand, and a Spark of their own.
+
+`pytest_plugins = ["fleet.testing.plugin"]` in a test module gives the fixtures `fleet_spark` and
+`fleet_batch`; without pytest, `make_batch` and `local_spark` are the same. docs/jobs.md has both.
+"""
+
+from fleet.testing.made_batch import MadeBatch, make_batch
+from fleet.testing.own_spark import local_spark
+
+__all__ = ["MadeBatch", "local_spark", "make_batch"]

@@ -1,0 +1,161 @@
+"""Records written by hand as the batch that an entrypoint would get of them.
+
+Problem: an entrypoint takes a DataFrame with the columns of Spark's Kafka source and a
+BatchContext whose ranges agree with it, which nobody wants to write down for a test. Choice: a
+record is a mapping, of which only what the test is about has to be said; the rest is counted up
+or has a fixed value, so that a test gives the same batch every time. Cost: values are bytes in
+Kafka, so what is no text and no bytes is written as JSON.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from fleet.errors import ConfigError
+from fleet.kafka_source.columns import SCHEMA
+from fleet.model.batch_context import BatchContext, BatchRange
+
+FIRST_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""Timestamp of the first record that names none; each later one is a second after."""
+_KEYS: Final = frozenset(
+    {"key", "value", "key_base64", "value_base64", "headers", "topic", "partition", "offset"}
+    | {"timestamp"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeBatch:
+    """Records as an Arrow table with the columns of Spark's Kafka source, and their context."""
+
+    table: pa.Table
+    context: BatchContext
+
+    def frame(self, spark: Any) -> Any:
+        """The records as a DataFrame of that session."""
+        from fleet.worker.batch.spark_link import frame_of  # noqa: PLC0415 - loads PySpark's types
+
+        return frame_of(spark, self.table)
+
+
+def make_batch(
+    records: Iterable[Mapping[str, Any]],
+    *,
+    topic: str = "test",
+    cluster: str = "test",
+    group: str = "test",
+    slot: int | None = 0,
+    worker: str = "test-1",
+    revision: str = "test",
+    attempt: int = 1,
+    batch_id: int = 1,
+    warm: bool = False,
+    trial: bool = False,
+) -> MadeBatch:
+    """A batch of these records.
+
+    A record's keys, none of which has to be there: `key`, `value` (text, bytes, None; anything
+    else is written as JSON), `key_base64`, `value_base64`, `headers` (a mapping), `topic`,
+    `partition` (0), `offset` (the one after the last of its partition, from 0), `timestamp` (a
+    datetime, or milliseconds since the epoch). Offsets may have gaps, and do not go back.
+
+    Raises ConfigError, which is also what `fleet test --from` says of a line.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    ends: dict[tuple[str, int], tuple[int, int]] = {}
+    """(topic, partition) → the first offset and the one after the last."""
+    for number, record in enumerate(records):
+        unknown = sorted(set(record) - _KEYS)
+        if unknown:
+            raise ConfigError(
+                f"record {number + 1} has {', '.join(unknown)}; it may have "
+                f"{', '.join(sorted(_KEYS))}"
+            )
+        place = (str(record.get("topic", topic)), _whole(record, "partition", 0, number))
+        first, after = ends.get(place, (None, 0))
+        offset = _whole(record, "offset", after, number)
+        if offset < after:
+            raise ConfigError(
+                f"record {number + 1} has offset {offset}, and partition {place[1]} of {place[0]} "
+                f"is at {after} by then: offsets only grow"
+            )
+        ends[place] = (offset if first is None else first, offset + 1)
+        row = {
+            "key": _content(record, "key", number),
+            "value": _content(record, "value", number),
+            "topic": place[0],
+            "partition": place[1],
+            "offset": offset,
+            "timestamp": _time(record, number),
+            "timestampType": 0,
+            "headers": _headers(record, number),
+        }
+        for name, value in row.items():
+            columns[name].append(value)
+    ranges = [
+        BatchRange(topic=each, topic_id=each, partition=partition, start=start, end=end)
+        for (each, partition), (start, end) in sorted(ends.items())
+    ]
+    context = BatchContext(
+        cluster=cluster,
+        group=group,
+        slot=slot,
+        worker=worker,
+        revision=revision,
+        attempt=attempt,
+        warm=warm,
+        batch_id=batch_id,
+        ranges=tuple(ranges),
+        trial=trial,
+    )
+    return MadeBatch(table=pa.table(columns, schema=SCHEMA), context=context)
+
+
+def _whole(record: Mapping[str, Any], name: str, default: int, number: int) -> int:
+    value = record.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(f"{name} {value!r} of record {number + 1} is no number from 0 on")
+    return value
+
+
+def _content(record: Mapping[str, Any], name: str, number: int) -> bytes | None:
+    coded = record.get(f"{name}_base64")
+    if coded is not None:
+        try:
+            return base64.b64decode(str(coded), validate=True)
+        except binascii.Error as error:
+            raise ConfigError(f"{name}_base64 of record {number + 1}: {error}") from error
+    return _as_bytes(record.get(name))
+
+
+def _as_bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _time(record: Mapping[str, Any], number: int) -> datetime:
+    given = record.get("timestamp")
+    if given is None:
+        return FIRST_TIME + timedelta(seconds=number)
+    if isinstance(given, datetime):
+        return given
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise ConfigError(
+            f"timestamp {given!r} of record {number + 1}: write milliseconds since the epoch"
+        )
+    return datetime.fromtimestamp(given / 1000, UTC)
+
+
+def _headers(record: Mapping[str, Any], number: int) -> list[dict[str, Any]] | None:
+    given = record.get("headers")
+    if not given:
+        return None
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"headers of record {number + 1} are no mapping of names to values")
+    return [{"key": key, "value": _as_bytes(value)} for key, value in given.items()]

@@ -1,0 +1,1 @@
+"""The page: one look at the cluster, shown to whoever watches."""

@@ -1,0 +1,47 @@
+"""What a worker's settings know as secret: to be blotted out of what a job or a library says."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel
+
+from fleet.config.references import refers
+from fleet.config.settings import WorkerSettings
+
+_SECRET: Final = re.compile(r"(password|secret|token)\w*_(env|file)$")
+_IN_URL: Final = re.compile(r"://[^:/@\s]*:([^@\s]+)@")
+
+
+def known_secrets(settings: WorkerSettings, environ: Mapping[str, str]) -> frozenset[str]:
+    """Of the login, of `worker.env` what is looked up in the environment, and Spark's token.
+
+    environ: the worker's, with `worker.env` in it.
+    """
+    return frozenset(_found(settings, environ))
+
+
+def _found(settings: WorkerSettings, environ: Mapping[str, str]) -> Iterator[str]:
+    yield from _of_login(settings.cluster.security, environ)
+    worker = settings.group.worker
+    for key, text in worker.env.items() if worker is not None else ():
+        if refers(text) and key in environ:
+            yield environ[key]
+            yield from _IN_URL.findall(environ[key])
+    yield environ.get("SPARK_CONNECT_AUTHENTICATE_TOKEN", "")
+
+
+def _of_login(section: BaseModel, environ: Mapping[str, str]) -> Iterator[str]:
+    """What keys such as password_env and client_secret_file refer to."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _of_login(value, environ)
+        elif isinstance(value, str) and (match := _SECRET.search(name)) is not None:
+            if match[2] == "env":
+                yield environ.get(value, "")
+            else:
+                with contextlib.suppress(OSError, UnicodeDecodeError):  # whoever connects says so
+                    yield Path(value).expanduser().read_text(encoding="utf-8").strip()

@@ -1,0 +1,1 @@
+"""README and docs: every block is run, or checked for what it is."""

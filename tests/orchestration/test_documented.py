@@ -1,0 +1,72 @@
+"""What docs/dagster.md shows, done in a folder as a person would."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from dagster import validate_run_config
+
+from fleet import cli
+from fleet.config.load import load
+from fleet.dagster import asset_keys, build_definitions
+from tests.support.needs import repository
+
+PAGE = (repository() / "docs" / "dagster.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
+(RUN_CONFIG,) = re.findall(r"```yaml\n# run config\n(.*?)```", PAGE, re.DOTALL)
+SHELL = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+         for line in block.splitlines()]  # fmt: skip
+
+
+@pytest.fixture
+def project(tmp_path):
+    """The files of the page."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_the_project_loads_without_a_warning_of_ours(project):
+    """By the `[tool.dg]` block alone; a deprecation that our code causes would be an error."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error:::fleet", "-m", "dagster", "definitions", "validate"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "Validation successful for code location fleet." in said
+    assert "WARNING" not in said
+    assert "fleet/dagster" not in said, "a warning names its file"
+
+
+def test_run_config_and_schedules_are_those_of_the_page(project):
+    """The op's name, its config, and a schedule that runs by itself."""
+    spec = load(project / "fleet.yaml", {})
+    definitions = build_definitions(spec)
+    job = definitions.resolve_job_def(asset_keys.CHANGE_JOB)
+    assert validate_run_config(job, yaml.safe_load(RUN_CONFIG))
+    assert spec.dagster.schedules == ("reconcile",)
+
+
+@pytest.mark.broker
+def test_commands_of_the_page(scene, capsys):
+    """Each `fleet` line for a declared group, changing ones as dry runs; ID is the plan's."""
+    known = ""
+    told = []
+    for line in (line for line in SHELL if line.startswith("fleet ")):
+        words = line.replace("orders-enrichment", scene.managed).replace("ID", known).split()[1:]
+        dry = [] if words[0] == "plan" else ["--dry-run"]
+        where = ["--config", str(scene.config), "-o", "json"]
+        assert cli.run([*words, *dry, *where]) == 0, capsys.readouterr()
+        told.append(capsys.readouterr().out)
+        known = known or re.findall(r'"id": "([^"]+)"', told[0])[0]
+    assert len(told) == 4
+    assert "will undo this" in told[2]
+    assert "held for 2 h" in told[3]

@@ -1,0 +1,1 @@
+"""`fleet ui`: what a person sees, and what the server refuses."""

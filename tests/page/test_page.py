@@ -1,0 +1,182 @@
+"""What a person sees on the page of `fleet ui`, in a browser, at 1,000 groups.
+
+With FLEET_SCREENSHOTS naming a folder pictures are kept there.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from fleet.commands.groups.looks import Latest
+from tests.page.worlds import LATE, MARKUP, ODD, ROLLING, STORMY, without_groups
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.browser]
+
+NAMES = "return [...document.querySelectorAll('#overview tbody a')].map(e => e.textContent)"
+WIDER = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture
+def page(page_browser, shown):
+    """All groups, as the page comes."""
+    page_browser.resize(1280, 900)
+    page_browser.open("about:blank")
+    page_browser.open(f"{shown.url}/")
+    page_browser.wait_for(STORMY, "1,000 groups, 1 in a storm")
+    return page_browser
+
+
+def kept(browser, name, tmp_path):
+    """A picture for who looks."""
+    browser.screenshot(Path(os.environ.get("FLEET_SCREENSHOTS") or tmp_path) / f"{name}.png")
+
+
+def rows(browser, many):
+    until(lambda: len(browser.script(NAMES)) == many, f"{many} rows", every=0.05)
+    return browser.script(NAMES)
+
+
+def press(browser, label):
+    """A column's head."""
+    browser.script(
+        "[...document.querySelectorAll('th button')]"
+        ".find(e => e.textContent === arguments[0]).click()", label,
+    )  # fmt: skip
+
+
+def test_groups_stand_worst_first_and_in_any_order(page, tmp_path):
+    """A storm, what has something to tell, what waits; then by a column; filtered."""
+    assert rows(page, 1000)[:3] == [STORMY, ROLLING, LATE]
+    assert f"storm: {STORMY}-3 joins and leaves every 40 s" in page.text()
+    assert "3 workers too many: busy for 12 % of the last 60 s" in page.text()
+    kept(page, "groups", tmp_path)
+    press(page, "Lag")
+    assert page.script(NAMES)[0] == LATE
+    press(page, "Group")
+    first = page.script(NAMES)
+    assert first == sorted(first)
+    press(page, "Group")
+    assert page.script(NAMES) == first[::-1]
+    page.script(
+        "const f = document.getElementById('filter'); f.value = 'SERVICE-004';"
+        "f.dispatchEvent(new Event('input'))"
+    )
+    assert len(rows(page, 10)) == 10
+    assert "10 shown" in page.text()
+
+
+def test_names_are_text(page, shown):
+    """Markup in a group id is shown and not run, in the list and on its own page."""
+    rows(page, 1000)
+    page.show(f"{shown.url}/#/groups/{quote(MARKUP, safe='')}", "Members")
+    assert MARKUP in page.text()
+    assert page.script("return document.querySelectorAll('img').length") == 0
+    assert page.script("return document.title") == f"{MARKUP}: Fleet"
+
+
+@pytest.mark.parametrize("name", ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize("encoded", [quote, quote_plus], ids=["uri", "alert"])
+def test_a_link_leads_to_a_group_of_any_name(page_browser, shown, name, encoded):
+    """As the page writes links, and as Prometheus' `urlquery` does."""
+    page_browser.open("about:blank")
+    page_browser.open(f"{shown.url}/#/groups/{encoded(name, safe='')}")
+    page_browser.wait_for("← all groups", "classic group, Stable")
+    assert page_browser.script("return document.querySelector('h1').textContent") == name
+
+
+def test_a_roll_shows_how_far_it_is(page, shown, tmp_path):
+    """Slots on the new code of all, the step in hand, who does it; a click leads there."""
+    page.click(ROLLING)
+    text = page.wait_for("step 1 of 1, 2 of 4 slots on revision newcode123", "in hand", "draining")
+    assert "plan main-orders-17 by deploy@ci:4711" in text
+    assert page.script("return document.querySelector('progress').position") == 0.5
+    kept(page, "group", tmp_path)
+
+
+def test_the_timeline_has_a_mark_for_each_rebalance(page, shown, tmp_path):
+    """With its cause on hovering; as many rows in the table; none in ten minutes without one."""
+    page.show(f"{shown.url}/#/groups/{STORMY}", "Rebalances", "join 6", "leave 5")
+    titles = page.script(
+        "return [...document.querySelectorAll('svg.timeline rect title')].map(e => e.textContent)"
+    )
+    assert len({each for each in titles if each.startswith("generation ")}) == 11
+    assert page.script("return document.querySelectorAll('details tbody tr').length") == 11
+    kept(page, "timeline", tmp_path)
+    page.show(f"{shown.url}/#/groups/{LATE}", "no rebalance in this time")
+
+
+def test_figures_of_a_cluster_that_is_away_are_old(page, shown):
+    """Since when, why, and of when the figures are; and well again."""
+    shown.fails("the brokers at kafka:9092 do not answer")
+    text = page.wait_for("the brokers at kafka:9092 do not answer", "the figures are of")
+    assert "the cluster is not read since" in text
+    assert page.script("return document.body.classList.contains('old')")
+    assert STORMY in text
+    shown.latest = Latest(value=shown.picture)
+    until(lambda: not page.script("return document.body.classList.contains('old')"), "well again")
+    assert "the cluster is not read" not in page.text()
+
+
+def test_a_server_that_ended_is_told(page, shown):
+    """The page stays with its figures."""
+    shown.server.close()
+    page.wait_for("fleet ui does not answer since", STORMY)
+
+
+def test_before_the_first_look_and_without_groups(page_browser, shown):
+    """Neither is an error, nor an empty table; an unknown name is told."""
+    shown.latest = Latest()
+    page_browser.open("about:blank")
+    page_browser.open(f"{shown.url}/")
+    page_browser.wait_for("looking at the cluster for the first time")
+    shown.latest = Latest(value=without_groups(shown.picture))
+    page_browser.wait_for("cluster main has no consumer groups")
+    page_browser.open(f"{shown.url}/#/groups/nobody")
+    page_browser.wait_for("has no group of this name")
+
+
+def test_what_is_not_known_is_no_zero(page_browser, shown):
+    """Rates after one look, rebalances that may not be read."""
+    blind = replace(shown.picture, past=None)
+    shown.latest = replace(shown.latest, value=blind)
+    page_browser.open("about:blank")
+    page_browser.open(f"{shown.url}/#/groups/{LATE}")
+    page_browser.wait_for("rebalances are not known")
+    figures = page_browser.script(
+        "return Object.fromEntries([...document.querySelectorAll('dl div')]"
+        ".map(e => [e.children[0].textContent, e.children[1].textContent]))"
+    )
+    assert (figures["in/s"], figures["out/s"], figures["lag"]) == ("-", "-", "3,600")
+
+
+@pytest.mark.parametrize("width", [500, 1280])
+def test_nothing_is_wider_than_the_window(page_browser, shown, width):
+    """A phone, as narrow as Chromium's window goes, and a laptop: list and group."""
+    page_browser.resize(width, 860)
+    page_browser.open("about:blank")
+    page_browser.show(f"{shown.url}/", STORMY)
+    assert page_browser.script(WIDER) <= 0
+    page_browser.show(f"{shown.url}/#/groups/{STORMY}", "join 6")
+    assert page_browser.script(WIDER) <= 0
+
+
+def test_a_reader_without_a_mouse_gets_everywhere(page):
+    """`/` to the filter, Escape out of it and back from a group; a row that has the focus stays."""
+    key = (
+        "document.activeElement.dispatchEvent("
+        "new KeyboardEvent('keydown', {key: arguments[0], bubbles: true, cancelable: true}))"
+    )
+    page.script(key, "/")
+    assert page.script("return document.activeElement.id") == "filter"
+    page.script("document.querySelectorAll('#overview tbody a')[1].focus()")
+    before = page.script("return document.activeElement.textContent")
+    press(page, "Lag")
+    assert page.script("return document.activeElement.textContent") == before
+    page.script("document.activeElement.click()")
+    page.wait_for("← all groups")
+    page.script(key, "Escape")
+    page.wait_for("1,000 groups")

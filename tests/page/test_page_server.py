@@ -1,0 +1,145 @@
+"""What the page's server answers, and to whom."""
+
+import gzip
+import json
+import re
+from importlib.resources import files
+from urllib.parse import quote
+
+import pytest
+
+from fleet import cli
+from fleet.ui.page_server import is_served
+from tests.page.worlds import LATE, ODD, ROLLING, STORMY
+from tests.support.json_contract import documented, shape
+
+
+@pytest.mark.parametrize(
+    ("host", "answered"),
+    [
+        ("127.0.0.1:9309", True),
+        ("localhost:9309", True),
+        ("LOCALHOST", True),
+        ("[::1]:9309", True),
+        ("10.1.2.3", True),
+        ("fleet.example.com", True),
+        ("fleet.example.com:443", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example:9309", False),
+        ("fleet.example.com.evil.example", False),
+        ("user@evil.example", False),
+        ("[::1", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_name_that_leads_here_is_not_enough(host, answered):
+    """DNS rebinding needs a name of its own; addresses and given names are answered."""
+    assert is_served(host, {"localhost", "fleet.example.com"}) is answered
+
+
+def test_every_path_is_refused_to_a_foreign_name(shown, get):
+    """Page and answers alike."""
+    for path in ("/", "/page.js", "/api/groups", "/api/group?name=orders", "/groups/x", "/nothing"):
+        found = get(f"{shown.url}{path}", Host="evil.example")
+        assert found.status == 421, path
+        assert b"orders" not in found.body
+
+
+def test_it_only_reads(shown, get):
+    """No method changes anything, since there is none that does."""
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert get(f"{shown.url}/api/groups", method=method).status == 501
+
+
+def test_nothing_else_may_read_frame_or_run(shown, get):
+    """The headers of every answer; no answer lets another origin in."""
+    for path in ("/", "/page.js", "/page.css", "/paints.css", "/api/groups", "/nothing"):
+        headers = get(f"{shown.url}{path}").headers
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert "Access-Control-Allow-Origin" not in headers
+    assert get(f"{shown.url}/page.js").headers["Content-Type"].startswith("text/javascript")
+
+
+def test_the_page_brings_all_that_it_needs(shown, get):
+    """Every address in it is its own, and markup is made nowhere from text."""
+    page = files("fleet.ui").joinpath("page")
+    for each in page.iterdir():
+        text = each.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in text, each.name
+        assert "https:" not in text, each.name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", text)
+        assert get(f"{shown.url}/{each.name}").status == (404 if "index" in each.name else 200)
+    for address in re.findall(r'(?:href|src)="(/[^"]*)"', page.joinpath("index.html").read_text()):
+        assert get(shown.url + address).status == 200, address
+
+
+def test_a_group_of_any_name_is_found(shown, get):
+    """By its name in the query, and by a path that leads to the page's own address."""
+    for name in ODD:
+        found = get(f"{shown.url}/api/group?name={quote(name, safe='')}")
+        assert json.loads(found.body)["status"]["groups"][0]["group"] == name
+        led = get(f"{shown.url}/groups/{quote(name, safe='')}")
+        assert (led.status, led.headers["Location"]) == (302, f"/#/groups/{quote(name, safe='')}")
+    assert get(f"{shown.url}/api/group?name=nobody").status == 404
+
+
+def test_answers_are_packed_where_that_is_asked(shown, get):
+    """1,000 groups are half a megabyte."""
+    plain = get(f"{shown.url}/api/groups").body
+    packed = get(f"{shown.url}/api/groups", **{"Accept-Encoding": "gzip"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert len(packed.body) < len(plain) / 10
+    told, also = json.loads(gzip.decompress(packed.body)), json.loads(plain)
+    assert len(told["status"]["groups"]) == 1000
+    assert told["status"] == also["status"]
+
+
+@pytest.mark.parametrize("query", ["seconds=0", "seconds=1e9", "width=x", "width=nan"])
+def test_a_wrong_question_is_told(shown, get, query):
+    """With what is allowed."""
+    found = get(f"{shown.url}/api/timeline?name=orders&{query}")
+    assert found.status == 400
+    assert b"write a number above 0" in found.body
+
+
+def test_answers_have_the_documented_shape(shown, get):
+    """What is the commands' own has its own test; here is what the page adds."""
+    groups = json.loads(get(f"{shown.url}/api/groups").body)
+    known = documented("fleet ui: /api/groups")
+    assert set(groups) == set(known)
+    assert shape(groups["load"][ROLLING]) == shape(known["load"]["orders"])
+    group = json.loads(get(f"{shown.url}/api/group?name={ROLLING}").body)
+    assert set(group) == set(documented("fleet ui: /api/group"))
+    line = json.loads(get(f"{shown.url}/api/timeline?name={STORMY}&seconds=3600").body)
+    assert set(line) == set(documented("fleet ui: /api/timeline"))
+    assert len(line["rebalances"]["rebalances"]) == 11
+    assert {each["kind"] for each in line["sketch"]["shapes"]} == {"box", "stroke", "words"}
+
+
+def test_what_is_not_known_is_null(shown, get):
+    """No rebalances may be read: no count, no picture; no rates after one look."""
+    from dataclasses import replace
+
+    shown.latest = replace(shown.latest, value=replace(shown.picture, past=None))
+    line = json.loads(get(f"{shown.url}/api/timeline?name={STORMY}").body)
+    assert (line["rebalances"], line["sketch"]) == (None, None)
+    group = json.loads(get(f"{shown.url}/api/group?name={LATE}").body)
+    assert group["status"]["groups"][0]["rebalances"] is None
+    assert group["top"]["groups"][0]["in_per_second"] is None
+
+
+def test_an_address_that_is_taken_is_told(shown, tmp_path, capsys, monkeypatch):
+    """Before anything is looked at: exit 2."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text("cluster: {bootstrap_servers: '127.0.0.1:1'}\n")
+    address = shown.url.removeprefix("http://")
+    assert cli.run(["ui", "--listen", address]) == 2
+    assert f"cannot bind ui.listen {address}" in capsys.readouterr().err
+    assert cli.run(["ui", "--listen", "nowhere"]) == 2

@@ -1,0 +1,73 @@
+"""`fleet init --job`: what it adds to a fleet.yaml, and what it leaves alone."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fleet.config.first_job import declared, files, module_of
+from fleet.config.load import load
+from fleet.errors import ConfigError
+from tests.support.command import said
+
+HEAD = 'cluster: {name: main, bootstrap_servers: "kafka:9092"}\n'
+FORMS = {
+    "none": "fleets: []\n",
+    "none, with a remark": "fleets: []  # none yet\n",
+    "nothing behind it": "fleets:",
+    "indented": "fleets:\n  # the first\n  - {group: a, topics: [t], mode: observe}\n",
+    "not indented": "fleets:\n- {group: a, topics: [t], mode: observe}\nmode: plan\n",
+    "far": "fleets:\n      - group: a\n        topics: [t]\n        mode: observe\n",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_fleet_is_added_to_what_is_there(form, tmp_path):
+    """Whatever the list looks like; remarks and other fleets stay."""
+    path = tmp_path / "fleet.yaml"
+    path.write_text(declared(HEAD + FORMS[form], "to ${HOME}", "orders.v1"))
+    spec = load(path, os.environ)
+    assert spec.fleets[0].group == "to ${HOME}"
+    assert spec.fleets[0].topics == ("orders.v1",)
+    assert spec.fleets[0].worker.entrypoint == "to_home:process"
+    assert [each.group for each in spec.fleets[1:]] == (["a"] if "- " in FORMS[form] else [])
+    assert ("the first" in path.read_text()) is ("the first" in FORMS[form])
+
+
+def test_a_list_in_one_line_is_left_to_its_author():
+    """The lines to write are in the sentence."""
+    with pytest.raises(ConfigError, match=r"(?s)write these lines under it.*group: .x."):
+        declared(HEAD + "fleets: [{group: a, topics: [t]}]\n", "x", "t")
+
+
+def test_modules_are_names_of_python():
+    """Whatever Kafka allows in a group's name."""
+    assert [module_of(each) for each in ("orders", "a-b.c", "9lives", "\u00e9", "")] == [
+        "orders",
+        "a_b_c",
+        "job_9lives",
+        "job",
+        "job",
+    ]
+    for name, text in files('a"b', Path("/srv/x")).items():
+        if name.endswith(".py"):
+            compile(text, name, "exec")
+
+
+def test_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
+    """A second job beside the first; a group that is declared is refused."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text(HEAD + FORMS["none"])
+    (tmp_path / "pyproject.toml").write_text("# mine\n")
+    out, _ = said(capsys, "init", "--job", "totals", "--topic", "orders")
+    assert "pyproject.toml: is there already, left as it is" in out
+    assert (tmp_path / "pyproject.toml").read_text() == "# mine\n"
+    said(capsys, "init", "--job", "sums")
+    spec = load(tmp_path / "fleet.yaml", os.environ)
+    assert [each.group for each in spec.fleets] == ["sums", "totals"]
+    assert [each.topics for each in spec.fleets] == [("sums",), ("orders",)]
+    _, err = said(capsys, "init", "--job", "sums", code=2)
+    assert "declares group sums already" in err
+    _, err = said(capsys, "init", "--topic", "orders", code=2)
+    assert "--job GROUP" in err
+    assert not list(tmp_path.glob(".fleet.yaml*"))

@@ -1,0 +1,143 @@
+"""`fleet init --security`: files that people log in with become `security:`, without secrets."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fleet.config.load import load, load_security
+from fleet.config.spec import Security
+from fleet.errors import ConfigError
+from tests.support.needs import repository
+
+SECRET = "hunter2-of-the-test"
+PEM = "tls.pem"
+
+
+def read(folder: Path, text: str, name: str = "client.properties", **variables: str) -> Security:
+    """The security of such a file; a `__` in a variable's key is a dot."""
+    (folder / PEM).write_text("")
+    file = folder / name
+    file.write_text(text)
+    named = {key.replace("__", "."): value for key, value in variables.items()}
+    return load_security(file, {}, named).security
+
+
+JAVA = f"""\
+# a comment
+bootstrap.servers=broker-1:9093,broker-2:9093
+security.protocol=SASL_SSL
+sasl.mechanism = SCRAM-SHA-512
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
+    username="ann" password="{SECRET}";
+ssl.truststore.type=PEM
+ssl.truststore.location={PEM}
+acks=all
+"""
+RDKAFKA = f"""\
+security.protocol=sasl_ssl
+sasl.mechanisms=OAUTHBEARER
+sasl.oauthbearer.method=oidc
+sasl.oauthbearer.token.endpoint.url=https://idp/token
+sasl.oauthbearer.client.id=fleet
+sasl.oauthbearer.client.secret={SECRET}
+sasl.oauthbearer.scope=kafka
+sasl.oauthbearer.extensions=logicalCluster=lkc-1,identityPoolId=pool-1
+https.ca.location={PEM}
+"""
+CERTIFICATE = f"""\
+security.protocol=SSL
+ssl.ca.location={PEM}
+ssl.certificate.location={PEM}
+ssl.key.location={PEM}
+ssl.key.password={SECRET}
+"""
+
+
+def test_java(tmp_path):
+    """The name is kept, the password is a variable's, PEM stores are files."""
+    held = load_security(_file(tmp_path, JAVA), {}, {"sasl.password": "KAFKA_PASSWORD"})
+    sasl = held.security.sasl
+    assert sasl is not None
+    assert (sasl.mechanism, sasl.username, sasl.password_env) == (
+        "SCRAM-SHA-512",
+        "ann",
+        "KAFKA_PASSWORD",
+    )
+    assert held.security.tls.ca_file == str(tmp_path / PEM)
+    assert held.bootstrap == "broker-1:9093,broker-2:9093"
+    assert held.left_out == ("acks",)
+    assert SECRET not in str(held)
+
+
+def _file(folder: Path, text: str) -> Path:
+    file = folder / "client.properties"
+    file.write_text(text)
+    return file
+
+
+def test_librdkafka(tmp_path):
+    """Client credentials with everything, and a certificate."""
+    found = read(tmp_path, RDKAFKA, sasl__oidc__client_secret="OIDC_SECRET")
+    assert found.sasl is not None
+    assert found.sasl.oidc is not None
+    assert found.sasl.oidc.model_dump(exclude_none=True) == {
+        "endpoint": "https://idp/token",
+        "client_id": "fleet",
+        "client_secret_env": "OIDC_SECRET",
+        "scope": "kafka",
+        "extensions": {"logicalCluster": "lkc-1", "identityPoolId": "pool-1"},
+        "ca_file": str(tmp_path / PEM),
+    }
+    by_certificate = read(tmp_path, CERTIFICATE, tls__key_password="KEY_PASSWORD")
+    assert by_certificate.tls.key_password_env == "KEY_PASSWORD"
+
+
+@pytest.mark.parametrize("key", ["security:\n  ", ""])
+def test_yaml(tmp_path, key):
+    """The block, with its key or without; a mistake is told with the line of that file."""
+    block = "protocol: SASL_SSL\nsasl: {mechanism: PLAIN, username: ann, password: '${P}'}\n"
+    if key:
+        block = key + block.replace("\n", "\n  ").rstrip() + "\n"
+    found = read(tmp_path, block, name="login.yaml")
+    assert found.sasl is not None
+    assert found.sasl.password_env == "P"
+    with pytest.raises(ConfigError, match=rf"login\.yaml:{2 + bool(key)}: .*'PLAN' is not allowed"):
+        read(tmp_path, block.replace("PLAIN", "PLAN"), name="login.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param(JAVA, "--secret-env sasl.password=KAFKA_PASSWORD", id="password"),
+        pytest.param(RDKAFKA, "--secret-env sasl.oidc.client_secret=KAFKA_CLIENT_SEC", id="oidc"),
+        pytest.param(CERTIFICATE, "--secret-env tls.key_password=KAFKA_KEY_PASS", id="key"),
+        pytest.param("ssl.truststore.location=t.jks\n", "which only Java reads: export", id="jks"),
+        pytest.param("sasl.mechanism=AWS_MSK_IAM\n", "Amazon's signer", id="msk"),
+        pytest.param("sasl.mechanism=GSSAPI\n", "Kerberos", id="kerberos"),
+        pytest.param("security.protocol=SSLX\n", "'SSLX' is not allowed", id="protocol"),
+    ],
+)
+def test_what_is_asked_for_or_refused(tmp_path, text, told):
+    """In one sentence, which holds no secret."""
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, text)
+    assert told in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_a_variable_for_nothing_is_refused(tmp_path):
+    """A typing mistake would leave a secret unnamed."""
+    with pytest.raises(ConfigError, match=r"no such secret.*it has: sasl\.password"):
+        read(tmp_path, JAVA, sasl__pasword="P")
+
+
+def test_the_manuals_blocks_are_logins(tmp_path):
+    """Each block of docs/security.md is read as it stands."""
+    text = (repository() / "docs/security.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(cluster:.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 5
+    for block in blocks:
+        file = tmp_path / "fleet.yaml"
+        file.write_text(block)
+        assert load(file, {}).cluster.security != Security()

@@ -1,0 +1,41 @@
+"""The job and the test of docs/jobs.md, as a person would have them in a folder."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.needs import repository
+
+PAGE = repository() / "docs" / "jobs.md"
+TEST_SECONDS = 240
+
+
+def files_of(page: Path) -> dict[str, str]:
+    """The Python blocks of a page by the file name in their first line."""
+    blocks = re.findall(r"```python\n# (\S+)\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(blocks) == page.read_text().count("```python"), "a block names no file"
+    return dict(blocks)
+
+
+@pytest.mark.spark
+def test_the_page_runs(tmp_path: Path) -> None:
+    """A batch made by hand passes through the job, on a Spark Connect session."""
+    files = files_of(PAGE)
+    del files["conftest.py"]  # for a job with a JVM of its own: a second start of Spark
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_totals.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(repository())},
+        capture_output=True,
+        text=True,
+        timeout=TEST_SECONDS,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
+    assert "1 passed" in run.stdout

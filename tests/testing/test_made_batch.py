@@ -1,0 +1,47 @@
+"""Records written by hand are the batch that a worker would make of them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from fleet.errors import ConfigError
+from fleet.kafka_source.columns import SCHEMA
+from fleet.testing import make_batch
+
+
+def test_what_is_not_said_is_counted_up() -> None:
+    """Offsets run per partition, the ranges hold them; columns as of Spark's Kafka source."""
+    made = make_batch(
+        [
+            {"key": "a", "value": {"n": 1}, "headers": {"trace": "t1"}},
+            {"value": b"\xff", "partition": 3, "offset": 7, "timestamp": 5_000},
+            {"value": None, "partition": 3, "offset": 9},
+            {"value_base64": "/w=="},
+        ],
+        topic="orders",
+    )
+    assert made.table.schema == SCHEMA
+    rows = made.table.to_pylist()
+    assert [row["value"] for row in rows] == [b'{"n": 1}', b"\xff", None, b"\xff"]
+    assert [(row["partition"], row["offset"]) for row in rows] == [(0, 0), (3, 7), (3, 9), (0, 1)]
+    assert rows[0]["headers"] == [{"key": "trace", "value": b"t1"}]
+    assert rows[1]["timestamp"] == datetime.fromtimestamp(5, UTC)
+    assert [each.id for each in made.context.ranges] == ["orders-0-0-2", "orders-3-7-10"]
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        pytest.param({"vlaue": 1}, "record 2 has vlaue; it may have", id="unknown-key"),
+        pytest.param({"offset": 0}, "record 2 has offset 0, and partition 0", id="going-back"),
+        pytest.param({"partition": "x"}, "partition 'x' of record 2 is no number", id="no-number"),
+        pytest.param({"value_base64": "?"}, "value_base64 of record 2", id="no-base64"),
+        pytest.param({"headers": "h"}, "headers of record 2", id="no-headers"),
+        pytest.param({"timestamp": "now"}, "timestamp 'now' of record 2", id="no-time"),
+    ],
+)
+def test_a_wrong_record_is_named(record: dict[str, Any], told: str) -> None:
+    """By its number, as it stands in the file or the list."""
+    with pytest.raises(ConfigError, match=told):
+        make_batch([{}, record])

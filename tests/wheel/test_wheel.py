@@ -1,0 +1,40 @@
+"""The built wheel works outside the checkout: what a flat layout cannot show by itself."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from k8s.images.wheels import closure
+from tests.support.environments import environment, must, runner
+from tests.support.needs import repository
+
+
+@pytest.mark.slow
+def test_wheel_holds_packages_and_data(wheel: Path) -> None:
+    """Every package with all its files; no tests."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    root = repository()
+    tracked = {
+        str(path.relative_to(root))
+        for path in (root / "fleet").rglob("*")
+        if path.is_file() and path.suffix not in {".pyc", ".pyo"}
+    }
+    assert tracked <= names, sorted(tracked - names)
+    assert {"fleet/py.typed", "fleet/broker/SHA256SUMS"} <= names
+    others = {name.partition("/")[0] for name in names} - {"fleet"}
+    assert all(name.endswith(".dist-info") for name in others), others
+
+
+@pytest.mark.slow
+def test_installed_command_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    """`fleet` starts from the wheel's own files and finds its parts."""
+    installed = environment(tmp_path / "env", wheel, closure(frozenset({"worker"})))
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    fleet = runner(installed, folder)
+    origin = must([str(installed / "python"), "-c", "import fleet; print(fleet.__file__)"], folder)
+    assert Path(origin.strip()).is_relative_to(installed.parent)
+    assert "broker" in fleet("--help").stdout
+    assert "fleet broker start" in fleet("broker", "status").stdout
+    assert not any(folder.iterdir()), "reading commands write nothing"
