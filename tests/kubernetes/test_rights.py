@@ -287,7 +287,8 @@ def test_a_run_changes_fleets_and_starts_no_runs(launching: Ground) -> None:
     assert launching.may(RUN, "patch", "apps:deployments")
     assert launching.may(RUN, "update", LEASES)
     assert not any(launching.may(RUN, verb, "batch:jobs") for verb in ALL)
-    assert not launching.may(RUN, "get", "pods/log")
+    assert not launching.may(RUN, "get", "batch:jobs/status")
+    assert not launching.may(RUN, "list", "events")
 
 
 def test_a_launchers_token_makes_a_job_and_a_runs_does_not(launching: Ground) -> None:

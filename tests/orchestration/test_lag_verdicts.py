@@ -93,10 +93,8 @@ def checked(scene, instance):
         if isinstance(event, AssetCheckEvaluation)
         and (event.asset_key, event.check_name) == (key, asset_keys.LAG)
     ]
-    declared = scene.spec.fleet(scene.plain)
-    assert declared is not None
     run = materialize(
-        [*group_assets(scene.spec), group_checks(scene.spec, declared)],
+        [*group_assets(scene.spec), *group_checks(scene.spec)],
         selection=AssetSelection.checks_for_assets(key),
         resources={"fleet": scene.resource},
         instance=instance,

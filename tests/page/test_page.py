@@ -72,7 +72,7 @@ def test_groups_stand_worst_first_and_in_any_order(page, tmp_path):
 def test_names_are_text(page, shown):
     """Markup in a group id is shown and not run, in the list and on its own page."""
     rows(page, 1000)
-    page.show(f"{shown.url}/#/groups/{quote(MARKUP, safe='')}", "Members")
+    page.show(f"{shown.url}/#/groups/{quote(MARKUP, safe='')}", "← all groups", "Stable")
     assert MARKUP in page.text()
     assert page.script("return document.querySelectorAll('img').length") == 0
     assert page.script("return document.title") == f"{MARKUP}: Fleet"
