@@ -200,7 +200,6 @@ def rows(table: Path) -> list[tuple[int, int]]:
     """(partition, offset) of every row written, repetitions included."""
     found = []
     for file in table.rglob("*.parquet"):
-        partition = int(file.parent.parent.name.removeprefix("partition="))
-        offsets = pq.ParquetFile(file).read(columns=["offset"])["offset"].to_pylist()
-        found += [(partition, at) for at in offsets]
+        read = pq.ParquetFile(file).read(columns=["partition", "offset"])
+        found += zip(*(read[each].to_pylist() for each in read.column_names), strict=True)
     return sorted(found)
