@@ -79,7 +79,7 @@ def test_rollout_run_shows_its_receipt(stage, room, browser, pictures):
     assert browser.screenshot(pictures / "dagster-rollout.png") > SMALLEST_PICTURE
 
     browser.resize(1400, 900)
-    page = f"{room.url}/assets/main/groups/{GROUP}?view=checks"
+    page = f"{room.url}/assets/main/groups/{GROUP}?view=checks&checkDetail=receipt"
     browser.show(page, "receipt", "Passed", "The last change ended well")
     assert browser.screenshot(pictures / "dagster-checks.png") > SMALLEST_PICTURE
 
@@ -101,7 +101,7 @@ def test_rolled_back_is_red_with_the_workers_error(stage, room, browser, picture
     browser.resize(1500, 1000)
     browser.show(f"{room.url}/runs/{run}", "rolled back", "no such column: amount")
     assert browser.screenshot(pictures / "dagster-rolled-back.png") > SMALLEST_PICTURE
-    page = f"{room.url}/assets/main/groups/{GROUP}?view=checks"
+    page = f"{room.url}/assets/main/groups/{GROUP}?view=checks&checkDetail=receipt"
     browser.show(page, "receipt", "Failed", "no such column: amount")
     assert browser.screenshot(pictures / "dagster-failed-check.png") > SMALLEST_PICTURE
     browser.show(f"{room.url}/assets/main/rollout?view=partitions&partition={GROUP}", "Failed")
