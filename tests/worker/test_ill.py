@@ -111,7 +111,8 @@ def test_patience_has_an_end(worker: Process, sink: Sink):
             worker.run()
             worker.clock.sleep(1.0)
 
-    with pytest.raises(FleetError, match=r"is down .*; so for 1\d min \(worker.entrypoint_patience"):
+    told = r"is down .*; so for 1\d min \(worker.entrypoint_patience"
+    with pytest.raises(FleetError, match=told):
         wait()
     assert 600 <= worker.clock.monotonic() - began < 640
     assert not worker.marks
