@@ -86,7 +86,9 @@ class Sasl(Strict):
 
     @model_validator(mode="after")
     def _one_source(self) -> "Sasl":
-        written = self.model_fields_set - {"mechanism"}
+        # Settings that a manager wrote for its workers name every key (fleet.act.revisions).
+        written = {name for name in self.model_fields_set if getattr(self, name) is not None}
+        written -= {"mechanism"}
         if self.mechanism == "OAUTHBEARER":
             _one_of(self, "tokens", "oidc", "provider")
             if named := sorted(written - {"oidc", "provider"}):

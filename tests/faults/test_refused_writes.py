@@ -63,8 +63,8 @@ class LeaseGroup(Group):
         return {
             "FLEET_HOME": str(self.folder / f"{name}-home"),
             "KUBECONFIG": str(self.server.kubeconfig(USER)),
-            SPARK: spark_server.connect_url(self._home) or "",
-            SPARK_TOKEN: spark_server.token(self._home) or "",
+            SPARK: spark_server.connect_url(self.home) or "",
+            SPARK_TOKEN: spark_server.token(self.home) or "",
         }
 
     def refuse(self) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
+from fleet.config.spec import ClusterSpec
 from fleet.model import TopicPartition
 from fleet.slots import Gate, Handover, Phase, Slot, SlotStore
 from fleet.slots.sqlite import SqliteStore
@@ -61,23 +62,35 @@ def process(df, context):
 
 
 class Group:
-    """One group with its topic, its store, and worker processes that a test starts and ends."""
+    """One group with its topic, its store, and worker processes that a test starts and ends.
 
-    def __init__(self, home: Path, bootstrap: str, name: str, folder: Path) -> None:
+    `cluster`: as fleet.yaml declares it to the workers; `client`: how the test itself gets in.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        bootstrap: str,
+        name: str,
+        folder: Path,
+        *,
+        cluster: ClusterSpec | None = None,
+        client: Mapping[str, Any] | None = None,
+    ) -> None:
         self.name = name
         self.topic = f"{name}-topic"
         self.partitions = 4
         self.folder = folder
         self.store: SlotStore = SqliteStore(home / "fleet.db", cluster="main", clock=SystemClock())
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.cluster = cluster or ClusterSpec(bootstrap_servers=bootstrap)
+        self.client = dict(client or {"bootstrap.servers": bootstrap})
+        self.admin = AdminClient(self.client)
         self.produced: Counter[int] = Counter()
         self._numbers = itertools.count()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._home = home
+        self.home = home
         self.bootstrap = bootstrap
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True}
-        )
+        self._producer = Producer({**self.client, "linger.ms": 5, "enable.idempotence": True})
         made = self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])
         made[self.topic].result(20)
         (folder / "worker_job.py").write_text(JOB)
@@ -113,7 +126,9 @@ class Group:
             rollout={"drain_timeout": "9s"},
             **self.place(lease),
         )
-        settings = settings_of(spec, revision=revision, bootstrap=self.bootstrap)
+        settings = settings_of(
+            spec, revision=revision, bootstrap=self.bootstrap, cluster=self.cluster
+        )
         path = self.folder / f"{name}.json"
         path.write_text(settings.model_dump_json())
         with (self.folder / f"{name}.log").open("wb") as log:
@@ -131,7 +146,7 @@ class Group:
     def environment(self, name: str) -> dict[str, str]:
         """What a worker's environment has beside ours."""
         del name
-        return {"FLEET_HOME": str(self._home)}
+        return {"FLEET_HOME": str(self.home)}
 
     def standbys(self, *names: str, **how: Any) -> None:
         """Start these, all alike, and wait until they are warm."""
@@ -191,8 +206,7 @@ class Group:
 
     def held(self) -> dict[int, tuple[TopicPartition, int]]:
         """Number → place of each record that the topic holds."""
-        client = {"bootstrap.servers": self.bootstrap}
-        return read_topics(client, [self.topic], number=_in_key).by_number()
+        return read_topics(self.client, [self.topic], number=_in_key).by_number()
 
     def all_committed(self) -> bool:
         """Whether every record produced is committed."""
