@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -42,6 +42,7 @@ _LONG_FILES = {
     "tests/faults/test_schedules.py": 60,
     "tests/faults/test_store_away.py": 30,
     "tests/worker/test_no_witness.py": 30,
+    "tests/worker/test_sinks_killed.py": 20,
     "tests/broker/test_broker.py": 80,
     "tests/orchestration/test_definitions.py": 1,  # the longest of the unit tests
     "tests/worker/test_positions.py": 1,
@@ -74,6 +75,21 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     finally:
         spark_server.stop(home)
         shutil.rmtree(home / "spark", ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def spark(spark_home: Path) -> Iterator[Any]:
+    """A session of the shared server, as a worker opens its own."""
+    from fleet.worker.batch.spark_link import SparkLink
+
+    link = SparkLink(
+        where=lambda: spark_server.connect_url(spark_home),
+        token=lambda: spark_server.token(spark_home),
+        clock=SystemClock(),
+        app="test",
+    )
+    yield link.connect(timeout=300.0, given_up=lambda: False)
+    link.close()
 
 
 @pytest.fixture(scope="session")

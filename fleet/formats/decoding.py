@@ -17,6 +17,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from fleet.errors import FleetError
+from fleet.extras import pip_line
 from fleet.formats import value_decoder
 from fleet.formats.schema_registry import (
     AVRO,
@@ -68,6 +69,7 @@ def decoded(
         reader=reader.body if reader.kind == AVRO else None,
         arrow=to_arrow_type(kind, timezone="UTC"),
         with_errors=on_error == "null",
+        install=pip_line("formats"),
     )
     # For good: Spark Connect pickles a plan at each action, not where it is made.
     cloudpickle.register_pickle_by_value(  # type: ignore[no-untyped-call]

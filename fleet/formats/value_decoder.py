@@ -34,6 +34,8 @@ class ValueDecoder:
     reader: Any
     arrow: Any
     with_errors: bool
+    install: str
+    """What installs fastavro."""
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Raises ValueError with the record's place where errors have no column."""
@@ -81,13 +83,27 @@ class ValueDecoder:
             if self.reader is None:
                 read = json.loads(raw[_HEAD:])
             else:
-                read = _avro(raw, self.writers[schema_id], self.reader)
+                read = self._avro(raw, self.writers[schema_id])
         except Exception as error:  # a damaged value fails in many ways inside fastavro
             if isinstance(error, ImportError):
                 raise
             said = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
             raise ValueError(f"{self.column} does not fit schema {schema_id} ({said})") from error
         return _fitted(read, self.arrow, self.into)
+
+    def _avro(self, raw: bytes, writer: Any) -> Any:
+        try:
+            from fastavro import schemaless_reader  # noqa: PLC0415 - only Avro needs it
+        except ImportError as error:
+            raise ImportError(
+                f"Spark's tasks need fastavro, here and on executors: {self.install}"
+            ) from error
+        stream = io.BytesIO(raw)
+        stream.seek(_HEAD)
+        found = schemaless_reader(stream, writer, self.reader)
+        if left := len(raw) - stream.tell():
+            raise ValueError(f"{left} bytes are left over")
+        return found
 
     def _one_by_one(self, batch: Any, found: list[Any], errors: list[str | None]) -> Any:
         for row, value in enumerate(found):
@@ -99,22 +115,6 @@ class ValueDecoder:
                     raise ValueError(f"{_place(batch, row)}: {said}") from problem
                 found[row], errors[row] = None, said
         return pa.array(found, self.arrow)
-
-
-def _avro(raw: bytes, writer: Any, reader: Any) -> Any:
-    try:
-        from fastavro import schemaless_reader  # noqa: PLC0415 - only Avro needs it
-    except ImportError as error:
-        raise ImportError(
-            "Spark's tasks need fastavro, here and on executors: "
-            "pip install 'fleet-for-kafka[formats]'"
-        ) from error
-    stream = io.BytesIO(raw)
-    stream.seek(_HEAD)
-    found = schemaless_reader(stream, writer, reader)
-    if left := len(raw) - stream.tell():
-        raise ValueError(f"{left} bytes are left over")
-    return found
 
 
 def _fitted(value: Any, kind: Any, at: str) -> Any:

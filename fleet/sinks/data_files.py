@@ -11,11 +11,12 @@ failed or were killed stay where they are, named by nobody (Delta's VACUUM, Iceb
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from fleet.errors import FleetError
+from fleet.sinks.batch_rows import is_arrow
 
 SMALL: Final = 50_000
 """Offsets of a batch up to which one task writes it: one file, not one per core."""
@@ -135,7 +136,7 @@ def written_files(rows: Any, writer: FileWriter, *, offsets: int) -> list[Writte
 
     offsets: of the batch. Raises FleetError where files that tasks wrote are not seen here.
     """
-    if type(rows).__module__.startswith("pyarrow"):
+    if is_arrow(rows):
         told = [row for batch in writer(iter(rows.to_batches())) for row in batch.to_pylist()]
     else:
         from fleet.kafka_source.source import by_value  # noqa: PLC0415 - loads PySpark
@@ -175,13 +176,3 @@ def _refuse_missing(files: list[WrittenFile], writer: FileWriter) -> None:
             f"not see {len(lost)} of them ({lost[0].path}): driver, executors and this worker "
             "have to share the folder, or an object store"
         )
-
-
-def needed(package: str, extra: str, load: Callable[[], Any]) -> Any:
-    """What `load` imports; FleetError with the line that installs it."""
-    try:
-        return load()
-    except ImportError as error:
-        raise FleetError(
-            f"this sink needs {package}: pip install 'fleet-for-kafka[{extra}]' ({error})"
-        ) from error

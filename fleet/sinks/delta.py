@@ -20,6 +20,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from fleet.errors import FleetError
+from fleet.extras import need
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.batch_rows import Transform, arrow_schema, is_arrow, key, new_ranges, new_rows
 from fleet.sinks.data_files import (
@@ -27,7 +28,6 @@ from fleet.sinks.data_files import (
     ObjectStore,
     WrittenFile,
     delete_files,
-    needed,
     written_files,
 )
 from fleet.sinks.written import Spans, added
@@ -55,7 +55,7 @@ def write_delta(
     Raises FleetError where rows cannot be left out, the table cannot take them, or others commit
     the same offsets again and again.
     """
-    delta = needed("deltalake", "history", _load)
+    delta = _load()
     if context.warm or context.trial:
         return 0
     sink = _Sink(delta, table.rstrip("/"), ObjectStore(store or {}), tuple(partition_by), name)
@@ -74,6 +74,7 @@ def write_delta(
 
 
 def _load() -> Any:
+    need("deltalake")
     import deltalake  # noqa: PLC0415 - 80 MB of memory, only for who writes
     import deltalake.transaction  # noqa: PLC0415
 

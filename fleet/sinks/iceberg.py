@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fleet.errors import FleetError
+from fleet.extras import need
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.batch_rows import Transform, arrow_schema, is_arrow, key, new_ranges, new_rows
 from fleet.sinks.data_files import (
@@ -26,7 +27,6 @@ from fleet.sinks.data_files import (
     ObjectStore,
     WrittenFile,
     delete_files,
-    needed,
     written_files,
 )
 from fleet.sinks.written import Spans, added, of_text, to_text
@@ -58,7 +58,7 @@ def write_iceberg(
     variable (see ObjectStore). name: tells apart two writes of one batch to one table. Raises
     FleetError where rows cannot be left out, or others commit again and again.
     """
-    needed("pyiceberg", "iceberg", _load)
+    need("pyiceberg")
     loaded = _catalog(catalog)
     if context.warm or context.trial:
         return 0
@@ -90,10 +90,6 @@ def write_iceberg(
         f"write_iceberg: others changed {table} {_TRIES} times while this batch was committed: "
         "make batches larger, or look for another worker that writes the same partitions"
     )
-
-
-def _load() -> None:
-    import pyiceberg.catalog  # noqa: F401, PLC0415 - only for who writes
 
 
 def _catalog(catalog: Any) -> Any:

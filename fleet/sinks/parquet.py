@@ -30,7 +30,7 @@ from fleet.errors import FleetError
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.batch_rows import Transform, key, new_ranges, new_rows
 from fleet.sinks.data_files import FileWriter, ObjectStore, WrittenFile, written_files
-from fleet.sinks.written import Span, Spans, added, missing, of_text, to_text
+from fleet.sinks.written import Span, Spans, joined, missing, of_text, to_text
 
 TEMPORARY: Final = "_fleet-"
 WRITTEN: Final = "_written.json"
@@ -119,15 +119,7 @@ def _written(root: Path, context: BatchContext, name: str) -> dict[BatchRange, S
     for held in folders(root).values():
         for mine in held.written.keys() & keys.keys():
             found[mine] += held.written[mine]
-    merged = {}
-    for mine, each in keys.items():
-        spans: Spans = ()
-        for start, end in sorted(found[mine] + _older(root, each)):
-            spans = added(spans[-1:], start, end) if not spans else (
-                *spans[:-1], *added(spans[-1:], start, end)
-            )  # fmt: skip
-        merged[each] = spans
-    return merged
+    return {each: joined(found[mine] + _older(root, each)) for mine, each in keys.items()}
 
 
 def folders(root: Path) -> dict[str, BatchFolder]:

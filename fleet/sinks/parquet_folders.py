@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from fleet.clock import SystemClock
 from fleet.sinks.parquet import TEMPORARY, BatchFolder, folders, local_folder, locked, put_written
-from fleet.sinks.written import Spans, added
+from fleet.sinks.written import Span, joined
 
 KEEP_SECONDS: Final = 600.0
 MERGED_BYTES: Final = 128 << 20
@@ -103,11 +103,11 @@ def _merge(root: Path, part: Sequence[BatchFolder]) -> int:
             for file in files:
                 for batch in pq.ParquetFile(file).iter_batches():
                     writer.write_batch(batch)
-        written: dict[str, Spans] = {}
+        spans: dict[str, list[Span]] = {}
         for held in part:
-            for key, spans in held.written.items():
-                for start, end in spans:
-                    written[key] = added(written.get(key, ()), start, end)
+            for key, each in held.written.items():
+                spans.setdefault(key, []).extend(each)
+        written = {key: joined(each) for key, each in spans.items()}
         # Those too that they took the place of and that are there still: in one step, all go.
         before = {name for held in part for name in held.replaces if _is_there(root, name)}
         put_written(temporary, written, before.union(names))

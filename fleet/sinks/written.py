@@ -33,14 +33,20 @@ def missing(start: int, end: int, written: Iterable[Span]) -> Spans:
     return tuple(found)
 
 
-def added(written: Iterable[Span], start: int, end: int) -> Spans:
-    """The spans with [start, end); those that touch become one."""
+def joined(spans: Iterable[Span]) -> Spans:
+    """The same offsets in order; spans that touch become one."""
     merged: list[Span] = []
-    for first, after in sorted([*written, (start, end)]):
+    for first, after in sorted(spans):
         if merged and first <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], after))
         else:
             merged.append((first, after))
+    return tuple(merged)
+
+
+def added(written: Iterable[Span], start: int, end: int) -> Spans:
+    """The spans with [start, end), as a sink keeps them: at most MOST_SPANS."""
+    merged = list(joined([*written, (start, end)]))
     while len(merged) > MOST_SPANS:
         merged[:2] = [(merged[0][0], merged[1][1])]
     return tuple(merged)

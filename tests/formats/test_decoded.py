@@ -18,13 +18,10 @@ from fastavro import schemaless_writer
 from pyspark import cloudpickle
 from pyspark.sql import types as t
 
-from fleet.act import spark_server
-from fleet.clock import SystemClock
 from fleet.errors import FleetError, Unreachable
 from fleet.formats import SchemaRegistry, decoded
 from fleet.formats.decoding import reader_of
 from fleet.testing import make_batch
-from fleet.worker.batch.spark_link import SparkLink
 from tests.support.needs import repository
 from tests.support.schema_registry import RegistryServer, registry_server
 
@@ -33,19 +30,6 @@ AT = {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-
 NEW = {**OLD, "fields": [*OLD["fields"], {**AT, "default": None}]}
 MOMENT = datetime(2024, 2, 29, 1, 2, 3, 456000, tzinfo=UTC)
 VALUE = SerializationContext("orders", MessageField.VALUE)
-
-
-@pytest.fixture(scope="module")
-def spark(spark_home: Path) -> Iterator[Any]:
-    """A session of the shared server."""
-    link = SparkLink(
-        where=lambda: spark_server.connect_url(spark_home),
-        clock=SystemClock(),
-        app="test",
-        token=lambda: spark_server.token(spark_home),
-    )
-    yield link.connect(timeout=180.0, given_up=lambda: False)
-    link.close()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from fleet.errors import FleetError
+from fleet.extras import pip_line
 from fleet.formats.decoding import reader_of
 from fleet.formats.spark_types import from_json, of_avro, of_json
 from fleet.formats.value_decoder import ValueDecoder
@@ -167,6 +168,7 @@ def decoder(schema: Any, *, with_errors: bool = True) -> ValueDecoder:
             of_avro(reader.body) if is_avro else of_json(reader.body), timezone="UTC"
         ),
         with_errors=with_errors,
+        install=pip_line("formats"),
     )
 
 

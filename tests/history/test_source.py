@@ -12,8 +12,6 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.act import spark_server
-from fleet.clock import SystemClock
 from fleet.history import source
 from fleet.history.read_options import read_options
 from fleet.history.source import OffsetsReader, OffsetsStream, register
@@ -28,7 +26,6 @@ from fleet.log.records import (
     Tombstone,
     decode,
 )
-from fleet.worker.batch.spark_link import SparkLink
 from tests.conftest import RunningBroker
 from tests.history import making
 from tests.support.waiting import until
@@ -303,19 +300,6 @@ def test_no_broker_is_one_sentence():
     """Bounded, with what was asked."""
     with pytest.raises(RangeUnread, match="__consumer_offsets: its offsets cannot be asked"):
         read("127.0.0.1:1", readTimeout="0.5")
-
-
-@pytest.fixture(scope="module")
-def spark(spark_home: Path) -> Iterator[Any]:
-    """A session on the shared server."""
-    link = SparkLink(
-        where=lambda: spark_server.connect_url(spark_home),
-        token=lambda: spark_server.token(spark_home),
-        clock=SystemClock(),
-        app="test",
-    )
-    yield link.connect(timeout=300.0, given_up=lambda: False)
-    link.close()
 
 
 @pytest.mark.spark

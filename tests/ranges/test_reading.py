@@ -1,19 +1,15 @@
 """Named ranges read by Spark's tasks from a real broker: gaps, truncation, and real workers."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from fleet.act import spark_server
-from fleet.clock import SystemClock
 from fleet.kafka_source.failures import TRUNCATED, UNREAD, told_by
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.source import frame_of_ranges
 from fleet.model import TopicPartition
-from fleet.worker.batch.spark_link import SparkLink
 from tests.ranges.conftest import Topic
 from tests.worker.conftest import Group
 
@@ -21,19 +17,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 SMALL = {"inline": 100, "ranges": 2000, "max_wait": "100ms"}
 """Ranges from 300 waiting records on."""
-
-
-@pytest.fixture(scope="module")
-def spark(spark_home: Path) -> Iterator[Any]:
-    """A session on the shared server."""
-    link = SparkLink(
-        where=lambda: spark_server.connect_url(spark_home),
-        token=lambda: spark_server.token(spark_home),
-        clock=SystemClock(),
-        app="test",
-    )
-    yield link.connect(timeout=300.0, given_up=lambda: False)
-    link.close()
 
 
 def read(spark: Any, topic: Topic, *ranges: OffsetRange, **options: Any) -> list[tuple[int, bytes]]:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.sinks.written import MOST_SPANS, added, missing, of_text, to_text
+from fleet.sinks.written import MOST_SPANS, added, joined, missing, of_text, to_text
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=20)
 
@@ -24,6 +24,7 @@ def test_spans_are_sets_of_offsets(parts, start, length):
         range(start, start + length)
     ) - held
     assert of_text(to_text(written)) == written
+    assert joined((first, first + count) for first, count in parts) == written
 
 
 def test_the_lowest_gap_is_closed_where_there_are_too_many():

@@ -4,21 +4,19 @@ Real tokens (RFC 7519) that Kafka's own validator checks against the keys (RFC 7
 """
 
 import base64
-import json
-import ssl
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote_plus
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
+
+from tests.support.json_server import JsonHandler, serving
 
 
 @dataclass
@@ -74,45 +72,23 @@ def oidc_server(tls: tuple[Path, Path] | None = None) -> Iterator[Issuer]:
     """One that listens on this machine; `tls`: its certificate and key."""
     issuer = Issuer()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(JsonHandler):
+        def get(self) -> None:
             known = {"keys": [issuer.key.as_dict(private=False)]}
-            self._say(*((200, known) if self.path == "/jwks" else (404, {"error": "no page"})))
+            self.say(*((200, known) if self.path == "/jwks" else (404, {"error": "no page"})))
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        def post(self) -> None:
+            body = self.body().decode()
             if self.path != "/token":
-                self._say(404, {})
+                self.say(404, {})
                 return
             given = self.headers["Authorization"].removeprefix("Basic ")
             client, _, secret = base64.b64decode(given).decode().partition(":")
             form = {name: values[0] for name, values in parse_qs(body).items()}
             form |= {"client": unquote_plus(client), "secret": unquote_plus(secret)}
             issuer.asked.append(form)
-            self._say(*issuer.answer(form))
+            self.say(*issuer.answer(form))
 
-        def _say(self, code: int, told: dict[str, Any]) -> None:
-            text = json.dumps(told).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if tls is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*tls)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    issuer.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
-    serving = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    serving.start()
-    try:
+    with serving(Handler, tls) as url:
+        issuer.url = url
         yield issuer
-    finally:
-        server.shutdown()
-        server.server_close()
-        serving.join()

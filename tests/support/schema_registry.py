@@ -2,13 +2,13 @@
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.support.json_server import JsonHandler, serving
 
 Answer = tuple[int, dict[str, Any]]
 
@@ -63,34 +63,22 @@ def registry_server() -> Iterator[RegistryServer]:
     """One that listens on this machine."""
     registry = RegistryServer()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._say(lambda: registry.answer(urlsplit(self.path).path))
+    class Handler(JsonHandler):
+        def get(self) -> None:
+            if self.let_in():
+                self.say(*registry.answer(urlsplit(self.path).path))
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            subject = unquote(urlsplit(self.path).path.split("/")[2])
-            self._say(lambda: registry.register(subject, body))
+        def post(self) -> None:
+            body = json.loads(self.body())
+            if self.let_in():
+                self.say(*registry.register(unquote(urlsplit(self.path).path.split("/")[2]), body))
 
-        def _say(self, answer: Any) -> None:
-            if registry.login not in {None, self.headers.get("Authorization")}:
-                status, said = 401, {"error_code": 401, "message": "Unauthorized"}
-            else:
-                status, said = answer()
-            text = json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
+        def let_in(self) -> bool:
+            known = registry.login in {None, self.headers.get("Authorization")}
+            if not known:
+                self.say(401, {"error_code": 401, "message": "Unauthorized"})
+            return known
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        registry.url = f"http://127.0.0.1:{server.server_port}"
+    with serving(Handler) as url:
+        registry.url = url
         yield registry
-        server.shutdown()
-        thread.join()

@@ -1,32 +1,15 @@
 """Sinks whose files Spark's tasks write: every record once, however its batch is cut."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.act import spark_server
-from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.sinks import read_parquet, write_delta
-from fleet.worker.batch.spark_link import SparkLink
 from tests.sinks.cases import SINKS, Case, batch, range_of, sums
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(spark_home: Path) -> Iterator[Any]:
-    """A session of the shared server."""
-    link = SparkLink(
-        where=lambda: spark_server.connect_url(spark_home),
-        clock=SystemClock(),
-        app="test",
-        token=lambda: spark_server.token(spark_home),
-    )
-    yield link.connect(timeout=180.0, given_up=lambda: False)
-    link.close()
 
 
 @pytest.fixture(params=["delta", "parquet"])
