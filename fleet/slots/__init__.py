@@ -9,7 +9,8 @@ Who may take over is the lease's business, commits are Kafka's.
 
 Expiry needs no clocks that agree: an observer calls a lease dead when (holder, token,
 counter) has not changed for the lease duration on the observer's own monotonic clock, while it
-looked and its own writes went through (`fleet.slots.evidence`). Values and the store's contract are
+looked and its own writes went through (`fleet.slots.evidence`). Who has seen the holder's process
+end says so (`end_holder`), and nobody waits. Values and the store's contract are
 here, for every room; the store's rules are in `fleet.slots.store`, the places that keep it beside
 them.
 """
@@ -68,6 +69,8 @@ class Slot:
     """Batches committed by this holder since it took the slot."""
     error: str | None = None
     """The holder's last error in a sentence, None when its last batch went well."""
+    holder_ended: bool = False
+    """Its holder's process is known to have ended: nobody waits for its lease."""
 
     def instance_id(self) -> str:
         """The member's `group.instance.id`."""
@@ -320,6 +323,14 @@ class SlotStore(Protocol):
         """Give the slot up if (holder, token) still match.
 
         Holder None, phase free (or closed where the slot's phase is CLOSED), member_id kept.
+        """
+        ...
+
+    def end_holder(self, seen: Slot) -> bool:
+        """Say that the process of this very holder has ended, if (holder, token) still match.
+
+        For who has seen it end: its supervisor, or the next container of the same pod. The slot
+        keeps holder, member and session for its taker, and a renewal of that holder is refused.
         """
         ...
 

@@ -61,6 +61,8 @@ CREATE TABLE IF NOT EXISTS workers (
     failures INTEGER NOT NULL, next_start_at REAL NOT NULL, started_at REAL,
     exit_reason TEXT) WITHOUT ROWID;
 """
+_LATER_COLUMNS: Final = {"holder_ended": "INTEGER NOT NULL DEFAULT 0"}
+"""Of slots: added where they are missing, with defaults, so that the release before works on."""
 
 
 class _Connection(sqlite3.Connection):
@@ -175,11 +177,21 @@ class Database:
                 for statement in _TABLES.split(";"):
                     connection.execute(statement)
                 connection.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
+            self._add_columns(connection)
             connection.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise
+
+    def _add_columns(self, connection: _Connection) -> None:
+        """What came since the schema's first release, which goes on with the same file: it
+        writes its own columns, and the others have their defaults then.
+        """
+        there = {row[1] for row in connection.execute("PRAGMA table_info(slots)")}
+        for column, kind in _LATER_COLUMNS.items():
+            if column not in there:
+                connection.execute(f"ALTER TABLE slots ADD COLUMN {column} {kind}")
 
     def _into_wal(self, connection: _Connection) -> None:
         """Change the journal mode, which does not wait for a lock by itself."""

@@ -35,7 +35,7 @@ from fleet.slots.store import Store
 
 _COLUMNS: Final = (
     "holder", "token", "counter", "phase", "clean",
-    "member_id", "spark_session", "revision", "batches", "error",
+    "member_id", "spark_session", "revision", "batches", "error", "holder_ended",
 )  # fmt: skip
 _SLOT: Final = ", ".join(_COLUMNS)
 _MARKS_: Final = ", ".join("?" * len(_COLUMNS))
@@ -253,7 +253,12 @@ def _slot(group: str, number: int, row: tuple[Any, ...]) -> Slot:
     return Slot(
         group=group,
         number=number,
-        **{**told, "phase": Phase(told["phase"]), "clean": bool(told["clean"])},
+        **{
+            **told,
+            "phase": Phase(told["phase"]),
+            "clean": bool(told["clean"]),
+            "holder_ended": bool(told["holder_ended"]),
+        },
     )
 
 

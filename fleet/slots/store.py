@@ -142,6 +142,13 @@ class Store:
         )
         return edited is not None
 
+    def end_holder(self, seen: Slot) -> bool:
+        """Say that this holder's process has ended; False where it has the slot no more."""
+        edited = self._objects.change_slot(
+            seen, lambda stored: transitions.holder_ended(stored, seen)
+        )
+        return edited is not None
+
     def clear(self, slot: Slot) -> bool:
         """After a leave: forget member, revision and a dead holder, if the token is as seen."""
         edited = self._objects.change_slot(slot, lambda stored: transitions.cleared(stored, slot))

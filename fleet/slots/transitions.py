@@ -109,6 +109,7 @@ def taken(stored: Slot, *, worker: str, revision: str, spark_session: str | None
         clean=False,
         batches=0,
         error=None,
+        holder_ended=False,
         revision=revision,
         # A taker may die before it has ended the session of an unclean predecessor: until its
         # first renewal the slot names that one still.
@@ -119,7 +120,7 @@ def taken(stored: Slot, *, worker: str, revision: str, spark_session: str | None
 def given_back(stored: Slot, before: Slot) -> Slot:
     """A take undone: as it was `before`, without a holder; the token has grown."""
     phase = Phase.CLOSED if before.phase is Phase.CLOSED else Phase.FREE
-    return replace(before, holder=None, token=stored.token, phase=phase)
+    return replace(before, holder=None, token=stored.token, phase=phase, holder_ended=False)
 
 
 def told_by(holder: Slot) -> Event:
@@ -134,8 +135,10 @@ def told_by(holder: Slot) -> Event:
 
 
 def renewed(stored: Slot, told: Slot) -> Slot | None:
-    """With what its holder tells, counter + 1; None where somebody else has it."""
-    if not is_held_by(stored, told):
+    """With what its holder tells, counter + 1; None where somebody else has it, or may: whoever
+    was said to have ended stops.
+    """
+    if not is_held_by(stored, told) or stored.holder_ended:
         return None
     return replace(
         stored,
@@ -148,11 +151,19 @@ def renewed(stored: Slot, told: Slot) -> Slot | None:
     )
 
 
+def holder_ended(stored: Slot, seen: Slot) -> Slot | None:
+    """For the taking, with all that a taker cures; None where that holder has it no more."""
+    if not is_held_by(stored, seen) or stored.holder_ended:
+        return None
+    return replace(stored, holder_ended=True)
+
+
 def released(stored: Slot, held: Slot, *, clean: bool) -> Slot | None:
     """Given up by its holder; None where it is somebody else's. Its member is named still."""
     if not is_held_by(stored, held):
         return None
-    return replace(stored, holder=None, phase=moved(stored, Event.RELEASE), clean=clean)
+    phase = moved(stored, Event.RELEASE)
+    return replace(stored, holder=None, phase=phase, clean=clean, holder_ended=False)
 
 
 def cleared(stored: Slot, seen: Slot) -> Slot | None:
@@ -163,7 +174,9 @@ def cleared(stored: Slot, seen: Slot) -> Slot | None:
     if stored.token != seen.token:
         return None
     phase = moved(stored, Event.CLEAR)
-    return replace(stored, member_id=None, holder=None, revision=None, phase=phase)
+    return replace(
+        stored, member_id=None, holder=None, revision=None, phase=phase, holder_ended=False
+    )
 
 
 # --- changes --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.support.command import process
 from tests.support.kafka_tools import generations
 
 
-@pytest.mark.parametrize("name", ["roll", "gate"])
+@pytest.mark.parametrize("name", ["roll", "gate", "failover"])
 def test_help_states_the_goals(name, capsys):
     """What exit code 1 means can be read before anything is run."""
     assert cli.run(["bench", name, "--help"]) == 0

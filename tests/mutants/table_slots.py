@@ -45,9 +45,12 @@ MUTANTS = faults(
             "store-renewal-by-name-alone": "return stored.holder is not None and [-(stored.holder, stored.token) == mine-]{+stored.holder == mine[0]+}",
             "store-renewal-does-not-count": """        counter=stored.counter[- + 1-],
         phase=""",
-            "store-release-forgets-the-member": """return replace([-stored, holder=None, phase=moved(stored, Event.RELEASE), clean=clean-]{+
-        stored, holder=None, member_id=None, phase=moved(stored, Event.RELEASE), clean=clean
-    +})""",
+            "store-release-forgets-the-member": "return replace(stored, holder=None, phase=phase, clean=clean, holder_ended=False{+, member_id=None+})",
+            "store-ended-whoever-has-it": "if [-not is_held_by(stored, seen) or -]stored.holder_ended:",
+            "store-ended-and-renewed": "if not is_held_by(stored, told)[- or stored.holder_ended-]:",
+            "store-ended-for-ever": """        error=None,
+        [-holder_ended=False,
+        -]revision=revision,""",
             "store-clear-whoever-has-it": """    if stored.token [-!=-]{+<+} seen.token:
         return None""",
             "store-two-changes-at-once": """if last is not None and last.state is ChangeState.RUNNING{+ and last.step == 0+}:

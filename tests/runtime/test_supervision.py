@@ -12,6 +12,9 @@ from fleet.act.local.local_runtime import find_orphans
 from fleet.act.local.process_table import ProcessTable
 from fleet.clock import SystemClock
 from fleet.errors import Refused
+from fleet.slots import Gate
+from fleet.slots.database import DATABASE
+from fleet.slots.sqlite import SqliteStore
 from fleet.system.home_processes import environment, home_processes
 from fleet.system.processes import alive, identify, spawn
 from tests.runtime.conftest import GROUP, REVISION
@@ -112,6 +115,23 @@ def test_a_killed_worker_comes_back_and_its_end_is_named(bench):
     bench.until(lambda: bench.worker(name).running and bench.worker(name).pid != pid)
     assert bench.worker(name).restarts == 1
     assert "SIGKILL" in bench.worker(name).exit_reason
+
+
+def test_what_a_killed_worker_held_waits_for_no_lease(bench):
+    """Its slot says that its holder has ended before its next life starts; others' do not."""
+    bench.runtime.ensure()
+    killed, other = bench.start(2)
+    bench.until(lambda: bench.all_run(2))
+    store = SqliteStore(bench.home / DATABASE, cluster="main", clock=SystemClock())
+    store.write_gate(Gate(group=GROUP, open=frozenset({0, 1})))
+    for slot, worker in zip(store.slots(GROUP), (killed, other), strict=True):
+        assert store.take(slot, worker=worker, revision=REVISION, spark_session=None)
+    pid = bench.worker(killed).pid
+    os.kill(pid, signal.SIGKILL)
+    bench.until(lambda: bench.worker(killed).running and bench.worker(killed).pid != pid)
+    told = {slot.holder: slot.holder_ended for slot in store.slots(GROUP)}
+    store.close()
+    assert told == {killed: True, other: False}
 
 
 def test_a_worker_that_fails_is_started_less_and_less_often(bench):

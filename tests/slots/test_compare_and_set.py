@@ -369,3 +369,39 @@ def test_an_unclean_predecessors_session_stays_named(store):
     assert second.spark_session == "session-a"
     renewed = store.renew(replace(second, spark_session="session-b"))
     assert renewed.spark_session == "session-b"
+
+
+def test_a_holder_whose_process_ended_is_told_once_and_renews_no_more(store):
+    """Only of the take that was seen; the slot goes on naming it, its member and its session."""
+    open_slots(store, 0)
+    free = store.slots(GROUP)[0]
+    assert store.end_holder(free) is False, "nobody has it"
+    held = take(store, free)
+    assert held is not None
+    held = store.renew(replace(held, phase=Phase.ACTIVE, member_id="m-1"))
+    assert held is not None
+    for stale in ({"token": held.token - 1}, {"holder": "w9"}):
+        assert store.end_holder(replace(held, **stale)) is False
+    assert store.end_holder(held) is True
+    assert store.end_holder(held) is False
+    assert store.slots(GROUP) == (replace(held, holder_ended=True),)
+    assert store.renew(held) is None, "whoever is said to have ended stops"
+    (seen,) = store.slots(GROUP)
+    assert (seen.holder, seen.member_id, seen.clean) == ("w1", "m-1", False)
+    taken = take(store, seen, worker="w2")
+    assert taken is not None
+    assert (taken.holder_ended, taken.spark_session) == (False, "session-w1")
+    assert store.end_holder(held) is False, "it is w2's"
+    assert store.renew(taken) is not None
+
+
+@pytest.mark.parametrize("how", ["released", "cleared"])
+def test_a_slot_without_a_holder_has_none_that_ended(store, how):
+    """By its own late release, or the leave of its member."""
+    open_slots(store, 0)
+    held = take(store, store.slots(GROUP)[0])
+    assert held is not None
+    assert store.end_holder(held)
+    assert store.release(held, clean=False) if how == "released" else store.clear(held)
+    (slot,) = store.slots(GROUP)
+    assert (slot.holder, slot.holder_ended, slot.clean) == (None, False, False)

@@ -17,6 +17,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.slots import Gate, Phase, Slot
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import VARIABLE, Events
+from fleet.worker.slot.former_life import end_former_life
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.support.waiting import until
 
@@ -190,6 +191,30 @@ def test_the_dead_are_not_dead_while_nothing_is_known(scene: Scene, monkeypatch)
     assert watcher.dead() == {0}
     monkeypatch.setattr(scene.store, "known_since", lambda: None, raising=False)
     assert watcher.dead() == frozenset()
+
+
+def test_a_holder_that_is_said_to_have_ended_is_dead_at_once(scene: Scene):
+    """Whoever saw its process end needs no lease; it stops itself where it lives after all."""
+    watcher = SlotWatcher(scene.store, group="g", lease=LEASE, clock=scene.clock)
+    assert watcher.look()
+    assert watcher.dead() == frozenset()
+    assert scene.store.end_holder(scene.slot())
+    assert watcher.look()
+    assert watcher.dead() == {0}
+    (seen,) = watcher.takeable(worker="x", revision="r", since=0.0)
+    assert (seen.number, seen.holder) == (0, "w")
+    assert not scene.holding.renew()
+    assert scene.holding.lost
+
+
+def test_a_container_ends_what_its_pods_last_one_held(scene: Scene, capsys):
+    """What stands under its pod's name, and nothing else."""
+    events = Events(worker="w", clock=scene.clock, environ={})
+    end_former_life(scene.store, group="g", name="other", events=events)
+    assert not scene.slot().holder_ended
+    end_former_life(scene.store, group="g", name="w", events=events)
+    assert scene.slot().holder_ended
+    assert "slot 0 was this pod's last container's" in capsys.readouterr().err
 
 
 # --- by the lease's own thread --------------------------------------------------------------

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet.act import spark_server
+from fleet.act.local.ended_holders import EndedHolders
 from fleet.act.local.process_table import ProcessRow, ProcessTable
 from fleet.clock import Clock, SystemClock
 from fleet.errors import FleetError
@@ -151,6 +152,7 @@ class Supervisor:
         """Processes that were sent SIGTERM, and when (monotonic)."""
         self._backoffs: dict[str, _Backoff] = {}
         self._spark = _Spark(process=spark_server.process(home))
+        self._holders = EndedHolders(home, clock=clock)
 
     def adopt(self) -> None:
         """Find workers whose start was not written down; end those that nobody wants."""
@@ -196,6 +198,11 @@ class Supervisor:
         for found in list(home_processes(self.home)):
             if found.leads:
                 self._end_now(found.process)
+
+    def close(self) -> None:
+        """Close the home's file."""
+        self.table.close()
+        self._holders.close()
 
     # --- workers ------------------------------------------------------------------------------
 
@@ -253,6 +260,10 @@ class Supervisor:
     def _ended(self, row: ProcessRow, process: ProcessId) -> None:
         signal_group(process, signal.SIGKILL)  # what it left behind
         self._told.pop(process, None)
+        try:
+            self._holders.tell(row, process)
+        except FleetError as error:
+            _log.warning("%s: %s", row.name, error)
         row = next((r for r in self.table.rows() if r.name == row.name), row)
         code = exit_code(process)
         reason = _reason(code, last_line(log_of(self.home, row.name)))
@@ -359,7 +370,7 @@ def supervise(home: Path, *, clock: Clock, leave: threading.Event) -> None:
         _log.info("ending; the workers go on")
     finally:
         pidfile.unlink(missing_ok=True)
-        supervisor.table.close()
+        supervisor.close()
         lock.free()
 
 

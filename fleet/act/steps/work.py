@@ -106,9 +106,11 @@ class StepWork:
         self.write_gate(lambda gate: asking(gate, {}, instead_of=numbers))
 
     def is_dead(self, slot: Slot) -> bool:
-        """Its holder's lease has expired [13]; looks on from one call to the next."""
+        """Its holder has ended, or its lease [13]; looks on from one call to the next."""
+        if slot.holder is None:
+            return False
         mark, now = (slot.holder, slot.token, slot.counter), self.clock.monotonic()
-        return slot.holder is not None and self._watch.expired(str(slot.number), mark, now)
+        return self._watch.expired(str(slot.number), mark, now) or slot.holder_ended
 
     def remove(self, names: Sequence[str]) -> None:
         """Ask for the end of these workers, in the time that a drain may take."""

@@ -167,6 +167,7 @@ def slot_from(found: Object, group: str, number: int) -> Slot:
             revision=rest.get("revision"),
             batches=rest.get("batches", 0),
             error=rest.get("error"),
+            holder_ended=rest.get("holder_ended", False),
         )
 
 
@@ -191,6 +192,7 @@ def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
         "revision": slot.revision,
         "batches": slot.batches,
         "error": None if slot.error is None else shortened(slot.error),
+        **({"holder_ended": True} if slot.holder_ended else {}),
     }
     return annotate({**found, "spec": spec}, {SLOT: text(rest)})
 

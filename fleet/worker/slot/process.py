@@ -35,6 +35,7 @@ from fleet.worker.member.protocols import protocol_of
 from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
 from fleet.worker.reach import Reach, reach_of
 from fleet.worker.revision_trial import RevisionDoubts, RevisionTrial, is_proven, untried
+from fleet.worker.slot.former_life import end_former_life
 from fleet.worker.slot.gate_opener import GateOpener
 from fleet.worker.slot.known_secrets import known_secrets
 from fleet.worker.slot.leave_completion import LeaveCompleter
@@ -140,6 +141,8 @@ class _Worker:
         group = self._settings.group.group
         try:
             store = self._open_store()
+            if isinstance(self._settings.group.runtime, KubernetesRuntimeSpec):
+                end_former_life(store, group=group, name=self._name, events=self._events)
             watcher = SlotWatcher(store, group=group, lease=self._lease, clock=self._clock)
             if isinstance(store, Unmanaged):
                 self._doubts = RevisionDoubts(

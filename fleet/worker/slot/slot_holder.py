@@ -132,7 +132,8 @@ class SlotHolder:
         if slot is None:
             return None
         tools.trial.start()
-        whose = "" if seen.holder is None else f" from {seen.holder}, whose lease expired"
+        how = "has ended" if seen.holder_ended else "let its lease expire"
+        whose = "" if seen.holder is None else f" from {seen.holder}, which {how}"
         tools.events.log(f"took slot {slot.number}{whose}")
         tools.events.emit("slot", slot=slot.number, token=slot.token, former=seen.holder)
         holder = cls(tools, slot, former=seen)

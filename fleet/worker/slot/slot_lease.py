@@ -68,11 +68,14 @@ class SlotWatcher:
             slot.number
             for slot in self.slots
             if slot.holder is not None
-            and self._watch.expired(str(slot.number), (slot.holder, slot.token, slot.counter), now)
+            and (
+                self._watch.expired(str(slot.number), (slot.holder, slot.token, slot.counter), now)
+                or slot.holder_ended
+            )
         )
 
     def dead(self) -> frozenset[int]:
-        """Slots whose holder's lease has expired on our own clock [13], as of the last look.
+        """Slots whose holder has ended, or its lease on our own clock [13], as of the last look.
 
         None where that was too long ago, or what it saw is not known to be true any more.
         """
