@@ -32,6 +32,7 @@ ALLOWED = {
     "fleet/worker/member/membership.py": "`open_at`, once; the wait itself is monotonic",
     "fleet/sinks/parquet.py": STAMPS,
     "fleet/sinks/parquet_folders.py": STAMPS,
+    "fleet/worker/slot/seen_changes.py": "`open_at`, once, as the members that wait for it",
     "fleet/worker/slot/slot_holder.py": "bounds `open_at`",
 }
 

@@ -68,11 +68,11 @@ def test_an_opening_ends_when_all_are_active(scene):
 
 
 def test_the_join_window_is_for_several_of_kip_848(scene):
-    """Raised before the gate, put back after; one alone needs none."""
+    """Raised before the gate, put back when all have joined and after; one alone needs none."""
     here = scene(worker={"protocol": "consumer"})
     two = Price(rebalances_min=0, rebalances_max=2)
     assert here.perform(step_of(OPEN, (0, 1), price=two)).state is ChangeState.DONE
-    assert here.window.said == ["widen", "restore"]
+    assert here.window.said == ["widen", "restore", "restore"]
     here.window.said.clear()
     assert here.perform(step_of(OPEN, (2,), price=two)).state is ChangeState.DONE
     assert here.window.said == ["restore"], "one that a dead manager left raised"

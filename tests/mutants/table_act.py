@@ -18,6 +18,8 @@ MUTANTS = faults(
                     gate, frozenset({one}), pins, at=work.clock.now() + OPEN_AHEAD
                 )
             +})""",
+            "open-assignment-held-back-until-all-are-active": """            raised = False
+            [-work.window.restore()-]{+pass+}""",
             "open-without-warm-standbys": "work.pool.await_warm(revision, [-count-]{+0+}, timeout",
             "open-at-once-instead-of-ahead": "at=work.clock.now()[- + OPEN_AHEAD-]",
             "open-done-when-taken": "return all(n in slots and slots[n].[-phase is Phase.ACTIVE-]{+holder+} for n in numbers)",

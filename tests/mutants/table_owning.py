@@ -7,6 +7,7 @@ _POSITIONS = ("tests/worker/test_positions.py",)
 _EDGES = ("tests/ranges/test_edges.py",)
 _LETTERS = ("tests/worker/test_letters_written.py",)
 _FAILURES = ("tests/worker/test_failures.py",)
+_NUDGES = ("tests/worker/test_nudging.py",)
 
 MUTANTS = faults(
     {
@@ -54,6 +55,43 @@ MUTANTS = faults(
         },
         ("fleet/worker/member/membership.py", _POSITIONS): {
             "position-drain-does-not-wait-for-its-commit": "if self._pipeline.unsettled and self._clock.monotonic() < [-self._drain_by-]{+0+}:",
+        },
+        ("fleet/worker/member/nudging.py", _NUDGES): {
+            "nudge-without-an-end": """        if hurry.count >= MOST or now - hurry.begins >= LONGEST:
+            return [-"limit"-]{+None+}""",
+            "nudge-while-nothing-moves": "if hurry.still >= STILL{+ * MOST+} and not self._joining()",
+            "nudge-after-the-slot-is-lost": "if[- not-] self._ours[-()-]{+ is None+}:",
+            "nudge-before-the-change-begins": "_Hurry(why=why, begins=at, next=[-at-]{+0+})",
+            "nudge-ends-before-others-have-joined": "hurry.still >= STILL[- and not self._joining()-]",
+        },
+        ("fleet/worker/member/membership.py", _NUDGES): {
+            "nudge-by-another-thread": """self._nudging) is not None:
+            {+nudging.begin(why, at)
+            self._subscription.nudge(self.state, self._pipeline.generation)
+            +}self._commands.put(""",
+            "nudge-while-it-drains": """        if self._drain is None:
+            [-self._subscription.nudge(self.state, self._pipeline.generation)
+            -]self._pipeline.step()
+            self._note_active()
+        else:
+            {+self._subscription.nudge(self.state, self._pipeline.generation)
+            +}self._go_on_draining()""",
+        },
+        ("fleet/worker/member/subscription.py", _NUDGES): {
+            "nudge-with-other-topics": """            self._subscribe([-)-]{+self._topics[1:])+}
+
+    def _subscribe(self[-)-]{+, topics=None)+} -> None:
+        assigned, revoked, lost = self._callbacks
+        self._consumer.subscribe(
+            list([-self._topics-]{+self._topics if topics is None else topics+}),""",
+        },
+        ("fleet/worker/member/protocols.py", _NUDGES): {
+            "nudge-in-the-classic-protocol": "heartbeats_on_subscribe = [-False-]{+True+}",
+        },
+        ("fleet/worker/slot/seen_changes.py", _NUDGES): {
+            "nudge-at-a-handover": "if [-not handed and (-]last.holder is not None or last.member_id is None[-)-]:",
+            "nudge-before-the-taker-has-joined": "elif now - since >= [-TAKER_JOINS-]{+0+}:",
+            "nudge-not-after-a-leave": "if before.open - gate.[-open-]{+leaving - before.open+}:",
         },
         ("fleet/kafka_source/tasks.py", _EDGES): {
             "range-read-over-its-end": "(records.offset, (part.wanted.start, part.wanted.end{+ + 1+}))",

@@ -106,6 +106,8 @@ class MemoryKafka:
     member: str = "m1"
     under_way: bool = False
     """Whether a pause is too late for what the next poll brings."""
+    subscribed: list[tuple[tuple[str, ...], str]] = field(default_factory=list)
+    """(topics, thread) of each subscribe."""
     asked: int = 0
     """Questions about offsets, commits included."""
     todo: deque[Callable[["MemoryConsumer"], None]] = field(default_factory=deque)
@@ -256,6 +258,7 @@ class MemoryConsumer(_Client):
     def subscribe(self, topics: Sequence[str], *, on_assign, on_revoke, on_lost) -> None:
         self.on_assign, self.on_revoke, self.on_lost = on_assign, on_revoke, on_lost
         self.joined = True
+        self.kafka.subscribed.append((tuple(topics), threading.current_thread().name))
 
     def unsubscribe(self) -> None:
         self.kafka.revoke(*self.at)

@@ -21,6 +21,7 @@ from fleet.slots.sqlite import SqliteStore
 from fleet.worker.context import BatchContext
 from fleet.worker.member import membership
 from fleet.worker.member.member_state import Drain
+from fleet.worker.member.nudging import Nudging
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.quarantine import QuarantinedPartitions
 from fleet.worker.slot import membership_setup
@@ -71,6 +72,10 @@ class Driven:
         """(partition, offset, value) of every row that the job got."""
         self.contexts: list[BatchContext] = []
         self.error: Exception | None = None
+        self.ours = True
+        """Whether its slot is its own yet."""
+        self.joining = False
+        """Whether others of its group join."""
         self.may_end = threading.Event()
         self.may_end.set()
         patch.setattr(membership, "Consumer", kafka.consumer)
@@ -95,6 +100,9 @@ class Driven:
                 store, group="g", revision="r1", clock=CLOCK, events=events
             ),
             may_wait=lambda: True,
+            nudging=Nudging(
+                ours=lambda: self.ours, joining=lambda: self.joining, clock=CLOCK, events=events
+            ),
             clock=CLOCK,
             events=events,
         )

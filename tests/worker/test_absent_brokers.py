@@ -96,6 +96,7 @@ class Place:
             marks=frozenset,
             poisoned=lambda *_: None,
             backing_off=BackingOff(patience=600.0, may_wait=lambda: True, clock=self.clock),
+            nudging=None,
             clock=self.clock,
             events=self.events,
         )

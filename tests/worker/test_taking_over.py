@@ -14,6 +14,7 @@ from fleet.slots import Handover, Slot
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.member.member_state import End, Ended
 from fleet.worker.member.membership import Membership
+from fleet.worker.member.nudging import Nudging
 from fleet.worker.slot.membership_setup import membership_of
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
@@ -194,6 +195,12 @@ def unstarted(scene: Scene, holder: SlotHolder) -> Membership:
         runner=scene.runner,
         marks=holder._quarantine,
         may_wait=lambda: True,
+        nudging=Nudging(
+            ours=lambda: holder._lease.lost is None,
+            joining=lambda: False,
+            clock=scene.clock,
+            events=scene.events,
+        ),
         clock=scene.clock,
         events=scene.events,
     )

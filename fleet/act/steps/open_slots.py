@@ -35,16 +35,24 @@ def open_together(
     """
     missing = frozenset(numbers) - work.gate().open
     apart: str | None = None
+    raised = False
     if missing:
         _warm(work, revision, len(missing))
         pins = pins_of(work.slots(), missing, revision) if pinned else {}
         if work.window is not None and len(missing) > 1:
             apart = work.window.widen()
+            raised = apart is None
         work.write_gate(lambda gate: opened(gate, missing, pins, at=work.clock.now() + OPEN_AHEAD))
         work.progress(f"  opened {slots_of(numbers)} together")
 
+    opens = work.gate().open_at
+
     def active() -> bool:
+        nonlocal raised
         ready = all_active(work, numbers)
+        if raised and work.window is not None and _all_joined(work, missing, opens):
+            raised = False
+            work.window.restore()
         if on_trial:
             raise_on_trial(work, [s for n, s in work.slots().items() if n in numbers], revision)
         return ready
@@ -62,6 +70,13 @@ def _warm(work: StepWork, revision: str, slots: int) -> None:
     count = work.pool.ensure(revision, slots + work.spec.replicas.standby, least=slots)
     work.progress(f"  warming {plural(count, 'standby')} of revision {revision}")
     work.pool.await_warm(revision, count, timeout=work.spec.rollout.warm_timeout, wait=work.wait)
+
+
+def _all_joined(work: StepWork, numbers: Collection[int], opens: float) -> bool:
+    """Whether all have subscribed, so that their assignment need not be held back any more."""
+    reports = work.store.reports(work.spec.group)
+    joined = {r.slot for r in reports if r.joined_at is not None and r.joined_at >= opens}
+    return joined.issuperset(numbers)
 
 
 def all_active(work: StepWork, numbers: Sequence[int]) -> bool:

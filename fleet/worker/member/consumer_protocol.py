@@ -18,6 +18,7 @@ class ConsumerGroup:
     """A member by ConsumerGroupHeartbeat, static or dynamic."""
 
     exclusive = True
+    heartbeats_on_subscribe = True
     idle_after = 15.0
     """The longest assignment interval that we set, and two heartbeats to hear of it."""
 

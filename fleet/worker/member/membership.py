@@ -23,12 +23,15 @@ from fleet.worker.batch.batch_reader import BatchReader
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events, names
 from fleet.worker.member.backing_off import BackingOff
+from fleet.worker.member.client_errors import ClientErrors
 from fleet.worker.member.command_queue import Commands
 from fleet.worker.member.fetching import Fetching
 from fleet.worker.member.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses
 from fleet.worker.member.member_state import Drain, End, Ended, MembershipOptions, MemberState
+from fleet.worker.member.nudging import Nudging
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol, end_of, verdict
+from fleet.worker.member.subscription import Subscription
 from fleet.worker.offsets.assigning import Assigner, look_around
 from fleet.worker.offsets.topics import TopicWatch
 
@@ -57,6 +60,7 @@ class Membership:
         marks: Callable[[], frozenset[TopicPartition]],
         poisoned: Callable[[TopicPartition, int, str, int], None],
         backing_off: BackingOff,
+        nudging: Nudging | None,
         clock: Clock,
         events: Events,
     ) -> None:
@@ -70,6 +74,7 @@ class Membership:
         self._quarantine = marks
         self._poisoned = poisoned
         self._backing_off = backing_off
+        self._nudging = nudging
         self._clock = clock
         self._events = events
         self._commands = Commands()
@@ -77,7 +82,7 @@ class Membership:
         self._drain_by = 0.0
         self._lifts: set[TopicPartition] = set()
         self._fetching = Fetching()
-        self._fatal: FleetError | None = None
+        self._errors = ClientErrors(events)
         self._done = False
         self._joined: float | None = None
         self._consumer: Any = None
@@ -106,6 +111,11 @@ class Membership:
     def lift(self, tps: frozenset[TopicPartition]) -> None:
         """Read quarantined partitions again."""
         self._commands.put(lambda: self._lifts.update(tps))
+
+    def hear(self, why: str, at: float) -> None:
+        """The group changes from this monotonic time on: hear of it at once, where that goes."""
+        if (nudging := self._nudging) is not None:
+            self._commands.put(lambda: nudging.begin(why, at))
 
     def abort(self) -> None:
         """Stop at once: commit nothing, the batch in hand is void."""
@@ -142,13 +152,15 @@ class Membership:
             clean = self._close(how)
             # Clients whose callbacks refer to us would stay, with threads and pipes, until gc.
             self._consumer = self._flow = None
-            for name in ("_losses", "_topics", "_assigner", "_reading"):
+            for name in ("_losses", "_topics", "_assigner", "_reading", "_subscription", "_errors"):
                 self.__dict__.pop(name, None)
         self.ended = Ended(how=how, sentence=sentence, clean=clean)
 
     def _connect(self) -> None:
         """Everything that can be done before a join: connections, coordinator, metadata [19]."""
-        self._consumer = Consumer({**self._terms.options, "error_cb": self._on_error})
+        self._consumer = Consumer({**self._terms.options, "error_cb": self._errors.tell})
+        hear = (self._on_assign, self._on_revoke, self._on_lost)
+        self._subscription = Subscription(self._consumer, self._terms.topics, self._nudging, hear)
         self._flow = Pipeline(
             consumer=self._consumer,
             reading=self._reading,
@@ -181,14 +193,14 @@ class Membership:
                 self._assigner.cluster = look_around(self._consumer, terms.topics, self._events)
                 return
             except KafkaException as error:
-                self._on_error(error.args[0])  # what waiting does not mend ends it below
+                self._errors.tell(error.args[0])  # what waiting does not mend ends it below
                 if self._clock.monotonic() >= deadline:
                     raise Unreachable(
                         f"no broker answers at {terms.options['bootstrap.servers']} "
                         f"({error.args[0].str()})"
                     ) from error
             self._commands.serve(0.2)
-            self._check()
+            self._errors.check()
 
     def _await_gate(self) -> None:
         # Wall time only once: it may be set while we wait.
@@ -202,15 +214,10 @@ class Membership:
             else:
                 self._clock.sleep(left)
             self.state.moved_at = self._clock.monotonic()
-            self._check()
+            self._errors.check()
 
     def _subscribe(self) -> None:
-        self._consumer.subscribe(
-            list(self._terms.topics),
-            on_assign=self._on_assign,
-            on_revoke=self._on_revoke,
-            on_lost=self._on_lost,
-        )
+        self._subscription.join(self._clock.monotonic())
         self.state.joined_at = self._clock.now()
         self._joined = self._clock.monotonic()
         self._events.emit("subscribed")
@@ -225,7 +232,7 @@ class Membership:
         self.state.moved_at = self._clock.monotonic()
         self.state.quarantined = frozenset(self._pipeline.quarantined)
         self._commands.serve(0.0)
-        self._check()
+        self._errors.check()
         if self._drain is Drain.STILL and not self._pipeline.busy:
             self.state.phase = Phase.CLOSED
             self._commands.serve(_STILL)
@@ -243,18 +250,15 @@ class Membership:
         self._commands.serve(0.0)  # a batch that was done meanwhile
         if still and (self._pipeline.busy or self._drain in {None, Drain.HOLD}):
             self._commands.serve(_STILL)
-        self._check()
+        self._errors.check()
         if self._done:
             return
         if self._drain is None:
+            self._subscription.nudge(self.state, self._pipeline.generation)
             self._pipeline.step()
             self._note_active()
         else:
             self._go_on_draining()
-
-    def _check(self) -> None:
-        if self._fatal:
-            raise self._fatal
 
     def _pause_and_resume(self, anew: frozenset[TopicPartition] = frozenset()) -> bool:
         """Fetch what may be read; True where nothing may. anew: whose pause is not known."""
@@ -434,12 +438,6 @@ class Membership:
         self._events.log(f"lost {names(sorted(tps))}: nothing of them is committed any more")
         self._events.emit("lost", partitions=[str(tp) for tp in sorted(tps)])
 
-    def _on_error(self, error: Any) -> None:
-        """A fatal error ends the worker, weather is told once in a while."""
-        self._fatal = self._fatal or verdict(error)
-        if self._fatal is None:
-            self._events.log_rarely(f"kafka: {error.str()}", key=f"kafka {error.code()}")
-
     def _on_message_error(self, error: Any, tp: TopicPartition | None) -> None:
         if error.code() in PERHAPS_GONE:
             self._topics.soon()
@@ -447,4 +445,4 @@ class Membership:
             with self.state.waits(self._clock):
                 self._losses.out_of_range(tp)
         elif error.code() not in QUIET:
-            self._on_error(error)
+            self._errors.tell(error)

@@ -61,6 +61,11 @@ class MemberProtocol(Protocol):
         """Seconds after which a member without partitions has none; None: it is told so."""
         ...
 
+    @property
+    def heartbeats_on_subscribe(self) -> bool:
+        """Whether subscribing to the same topics again is a heartbeat, and no new join [41]."""
+        ...
+
     def options(self, instance_id: str | None) -> dict[str, Any]:
         """Librdkafka's options for membership."""
         ...
@@ -83,6 +88,7 @@ class ClassicProtocol:
 
     exclusive = False
     idle_after = None
+    heartbeats_on_subscribe = False
 
     def __init__(self, worker: ClassicWorker) -> None:
         self._worker = worker

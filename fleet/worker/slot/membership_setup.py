@@ -27,6 +27,7 @@ from fleet.worker.events import Events
 from fleet.worker.member.backing_off import BackingOff
 from fleet.worker.member.member_state import MembershipOptions
 from fleet.worker.member.membership import Membership
+from fleet.worker.member.nudging import Nudging, wanted
 from fleet.worker.member.protocols import MemberProtocol
 from fleet.worker.offsets.assigning import Assigner
 from fleet.worker.quarantine import QuarantinedPartitions
@@ -51,6 +52,7 @@ def membership_of(
     runner: BatchRunner,
     marks: QuarantinedPartitions,
     may_wait: Callable[[], bool],
+    nudging: Nudging,
     clock: Clock,
     events: Events,
 ) -> Membership:
@@ -95,6 +97,7 @@ def membership_of(
         marks=marks.on_assign,
         poisoned=marks.poisoned,
         backing_off=BackingOff(patience=worker.entrypoint_patience, may_wait=may_wait, clock=clock),
+        nudging=nudging if wanted(os.environ) and protocol.heartbeats_on_subscribe else None,
         clock=clock,
         events=events,
     )

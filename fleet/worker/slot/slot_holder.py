@@ -20,6 +20,7 @@ from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events
 from fleet.worker.member.member_state import Drain, End, Ended
 from fleet.worker.member.membership import Membership
+from fleet.worker.member.nudging import Nudging
 from fleet.worker.member.protocols import MemberProtocol
 from fleet.worker.quarantine import QuarantinedPartitions
 from fleet.worker.revision_trial import RevisionTrial, alone
@@ -27,6 +28,7 @@ from fleet.worker.slot.gate_of_holder import GateOfHolder
 from fleet.worker.slot.leave_completion import Leave, LeaveCompleter, all_drained
 from fleet.worker.slot.membership_setup import membership_of, orphans_of, session_timeout
 from fleet.worker.slot.reporting import Reporter
+from fleet.worker.slot.seen_changes import SeenChanges
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from fleet.worker.slot.spark_cleanup import SparkCleanup
 from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
@@ -105,6 +107,7 @@ class SlotHolder:
         self._orphans = orphans_of(
             tools.settings, rejoin=self._ask_for_rebalance, clock=tools.clock, events=tools.events
         )
+        self._changes = SeenChanges(tools.clock)
         self._told: tuple[Any, ...] = ()
         self._told_batches = 0
         self._joined_before: float | None = None
@@ -229,6 +232,12 @@ class SlotHolder:
             runner=tools.runner,
             marks=self._quarantine,
             may_wait=self._may_wait,
+            nudging=Nudging(
+                ours=lambda: self._lease.lost is None,
+                joining=lambda: self._changes.joining,
+                clock=tools.clock,
+                events=tools.events,
+            ),
             clock=tools.clock,
             events=tools.events,
         )
@@ -259,7 +268,7 @@ class SlotHolder:
         well = state.error is None or state.batches > 0
         if tools.trial.running and state.phase is Phase.ACTIVE and well:
             tools.trial.prove()
-        told = (state.told, state.member_id, state.error, state.batches > 0)
+        told = (state.told, state.joined_at, state.member_id, state.error, state.batches > 0)
         if told != self._told or (state.batches < 10 and state.batches != self._told_batches):
             self._told, self._told_batches = told, state.batches
             self._lease.changed()
@@ -268,6 +277,10 @@ class SlotHolder:
             lifted = self._quarantine.lifted(membership.state.quarantined)
             if lifted:
                 membership.lift(lifted)
+            watcher = tools.watcher
+            changed = self._changes.look(watcher.gate, watcher.slots, watcher.dead())
+            if changed is not None:
+                membership.hear(*changed)
         self._answer(membership)
 
     def _answer(self, membership: Membership) -> None:
