@@ -6,6 +6,7 @@ by a name that was left out.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,7 +15,7 @@ from fleet.commands.completing import group_names
 from fleet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fleet.config.spec import GroupSpec
+    from fleet.config.spec import FleetSpec, GroupSpec
     from fleet.manager.cycle import Fleet
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
@@ -91,6 +92,17 @@ def chosen(
         keys = ", ".join(sorted({"owner", *(key for f in fleet.spec.fleets for key in f.labels)}))
         raise ConfigError(f"{fleet.config} declares no group with {wanted}; keys there are: {keys}")
     return tuple(spec.group for spec in labelled if among(spec))
+
+
+def with_worker(spec: "FleetSpec", group: str, config: Path) -> "GroupSpec":
+    """What is declared of a group; ConfigError where it has no worker."""
+    found = spec.fleet(group)
+    if found is None or found.worker is None:
+        known = ", ".join(f.group for f in spec.fleets if f.worker is not None) or "none"
+        raise ConfigError(
+            f"{config} declares no worker of a group {group!r}; those with one: {known}"
+        )
+    return found
 
 
 def acting(fleet: "Fleet") -> "Callable[[GroupSpec], bool]":

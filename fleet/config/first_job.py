@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from textwrap import indent
 
+from fleet.config.dagster_instance import dagster_yaml
 from fleet.errors import ConfigError
 
 _JOB = '''\
@@ -63,24 +64,6 @@ load_from:
   - python_module: {module_name: fleet.dagster.project, location_name: fleet}
 """
 
-_DAGSTER = """\
-# Dagster's own state, beside Fleet's. Read where DAGSTER_HOME is this folder:
-#   DAGSTER_HOME=$PWD dagster dev
-storage:
-  sqlite: {base_dir: .fleet/dagster}
-local_artifact_storage:
-  module: dagster._core.storage.root
-  class: LocalArtifactStorage
-  config: {base_dir: .fleet/dagster}
-compute_logs:
-  module: dagster.core.storage.local_compute_log_manager
-  class: LocalComputeLogManager
-  config: {base_dir: .fleet/dagster/compute_logs}
-run_monitoring: {enabled: true, start_timeout_seconds: 180, max_runtime_seconds: 21600}
-run_retries: {enabled: false}  # a change is resumed under its lease, never repeated blindly
-telemetry: {enabled: false}
-"""
-
 _FLEET = """\
 - group: {group}
   mode: act
@@ -108,7 +91,7 @@ def files(group: str, folder: PurePath) -> Mapping[str, str]:
         f"jobs/{module}.py": _JOB.format(**words),
         f"tests/test_{module}.py": _TEST.format(**words),
         "pyproject.toml": _PROJECT,
-        "dagster.yaml": _DAGSTER,
+        "dagster.yaml": dagster_yaml(".fleet/dagster"),
         "workspace.yaml": _WORKSPACE,
     }
 

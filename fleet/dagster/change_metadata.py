@@ -24,6 +24,11 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([line(head), line(["---"] * len(head)), *(line(row) for row in rows)])
 
 
+def seconds(value: float, digits: int) -> str:
+    """With a unit that narrow columns do not part from its number."""
+    return f"{value:.{digits}f}\u00a0s"
+
+
 def span(low: int | None, high: int | None) -> str:
     """`3`, `1-2` or `?`."""
     if low is None or high is None:
@@ -46,7 +51,7 @@ def plan_table(plan: Plan) -> str:
             ", ".join(map(str, step.slots)) or "none",
             str(step.price),
             span(step.price.moved_min, step.price.moved_max),
-            "none" if step.price.pause_s is None else f"{step.price.pause_s:.1f} s",
+            "none" if step.price.pause_s is None else seconds(step.price.pause_s, 1),
             " ".join(filter(None, (step.sentence, step.price.note))),
         )
         for number, step in enumerate(plan.steps, start=1)
@@ -66,8 +71,8 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
             r.others,
             r.aborted,
             r.moved,
-            "none" if r.longest_pause_s is None else f"{r.longest_pause_s:.2f} s",
-            f"{r.seconds:.1f} s",
+            "none" if r.longest_pause_s is None else seconds(r.longest_pause_s, 2),
+            seconds(r.seconds, 1),
             r.verdict.value,
             " ".join(r.sentences),
         )
@@ -80,10 +85,18 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
     return markdown(head, rows)
 
 
-def sentences(*parts: str) -> str:
-    """Parts as sentences: a capital in front, one full stop behind, empty ones left out."""
+def sentences(*parts: str, group: str = "") -> str:
+    """Parts as sentences: a capital in front, one full stop behind, empty ones left out.
+
+    A part that begins with the group's name begins as that does.
+    """
     given = [part.strip().rstrip(".") for part in parts]
-    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in given if part)
+    named = (group + ":") if group else " "
+    return " ".join(
+        f"{part}." if part.startswith(named) else f"{part[:1].upper()}{part[1:]}."
+        for part in given
+        if part
+    )
 
 
 def plan_sentence(plan: Plan) -> str:
@@ -125,12 +138,12 @@ def verdict(change: Change) -> str:
 def change_sentence(change: Change) -> str:
     """The change's own sentence, and expected against recorded."""
     if not change.receipts:
-        return sentences(change.sentence) or plan_sentence(change.plan)
+        return sentences(change.sentence, group=change.group) or plan_sentence(change.plan)
     recorded = sum(r.ours for r in change.receipts)
     expected = total(r.price for r in change.receipts)
     noun = "rebalance" if expected == "1" else "rebalances"
     said = f"Expected {expected} {noun}, recorded {recorded}: {verdict(change)}"
-    return sentences(change.sentence, said)
+    return sentences(change.sentence, said, group=change.group)
 
 
 def change_metadata(change: Change) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def receipt_judgement(change: Change | None) -> Judgement:
     causes = [s for r in change.receipts for s in r.sentences]
     numbers["notes"] = MetadataValue.md("\n".join(f"- {cause}" for cause in causes) or "none")
     if change.state not in (ChangeState.DONE, ChangeState.RUNNING):
-        said = sentences(f"{change.group}: {change.state.value}", sentence)
+        said = sentences(f"{change.group}: {change.state.value}", sentence, group=change.group)
         numbers |= failure_metadata(change)
         severity = ERROR if change.state in _ENDED_BADLY else WARN  # a person aborts
         return Judgement(passed=False, severity=severity, sentence=said, metadata=numbers)

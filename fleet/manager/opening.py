@@ -156,7 +156,17 @@ class OpenFleet(Closing):
         return replace(seen, problems=(*seen.problems, *hidden))
 
     def hidden(self, fleets: Sequence[GroupSpec], snapshot: Snapshot) -> tuple[str, ...]:
-        """Declared groups and topics that are not seen because this login may not describe them.
+        """Declared groups and topics that are not seen because this login may not describe them."""
+        return tuple(
+            f"{kind} {name} may not be described by this login: allow Describe on {kind} {name} "
+            "(docs/security.md has the least ACLs of every mode)"
+            for kind, name in self.undescribed(fleets, snapshot)
+        )
+
+    def undescribed(
+        self, fleets: Sequence[GroupSpec], snapshot: Snapshot
+    ) -> tuple[tuple[str, str], ...]:
+        """The same as ("group" | "topic", name), by one question.
 
         Asked only about what is missing: to whom it is hidden, a broker says it does not exist.
         """
@@ -165,12 +175,8 @@ class OpenFleet(Closing):
         topics = {t for f in fleets for t in f.topics if not is_pattern(t)} - set(snapshot.topics)
         if not groups and not topics:
             return ()
-        return tuple(
-            f"{kind} {name} may not be described by this login: allow Describe on {kind} {name} "
-            "(docs/security.md has the least ACLs of every mode)"
-            for (kind, name), operations in sorted(self._observer.allowed(groups, topics).items())
-            if not operations
-        )
+        allowed = self._observer.allowed(groups, topics)
+        return tuple(sorted(what for what, operations in allowed.items() if not operations))
 
     def lacking(self, fleets: Sequence[GroupSpec]) -> tuple[Grant, ...]:
         """Of what these groups need in their modes, what this login may not do (KIP-430).

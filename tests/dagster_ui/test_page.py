@@ -100,9 +100,9 @@ def test_rolled_back_is_red_with_the_workers_error(stage, room, browser, picture
     code.write_text(good)
     browser.resize(1500, 1000)
     browser.show(f"{room.url}/runs/{run}", "rolled back", "no such column: amount")
-    assert browser.screenshot(pictures / "dagster-rolled-back.png") > SMALLEST_PICTURE
+    assert browser.screenshot(pictures / "dagster-failed-run.png") > SMALLEST_PICTURE
     page = f"{room.url}/assets/main/groups/{GROUP}?view=checks&checkDetail=receipt"
-    browser.show(page, "receipt", "Failed", "no such column: amount")
-    assert browser.screenshot(pictures / "dagster-failed-check.png") > SMALLEST_PICTURE
+    browser.show(page, "receipt", "Failed", f"{GROUP}: rolled back", "no such column: amount")
+    assert browser.screenshot(pictures / "dagster-rolled-back.png") > SMALLEST_PICTURE
     browser.show(f"{room.url}/assets/main/rollout?view=partitions&partition={GROUP}", "Failed")
     assert browser.screenshot(pictures / "dagster-partitions.png") > SMALLEST_PICTURE

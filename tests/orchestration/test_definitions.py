@@ -12,6 +12,7 @@ import yaml
 from dagster import DagsterInstance, DefaultScheduleStatus, Definitions
 from dagster._core.instance import InstanceRef
 
+from fleet.config.dagster_instance import dagster_instance, dagster_yaml
 from fleet.config.spec import ClassicWorker, DagsterSpec, FleetSpec, GroupSpec
 from fleet.dagster import build_definitions
 from fleet.dagster.asset_keys import CHANGE_JOB, name_of
@@ -128,8 +129,14 @@ def test_workspace_names_this_module():
 
 
 def test_dagster_yaml_keeps_everything_in_one_folder(tmp_path, monkeypatch):
-    """Storage, artifacts and logs are under .fleet/dagster, with or without DAGSTER_HOME."""
+    """Storage, artifacts and logs are under .fleet/dagster, with or without DAGSTER_HOME.
+
+    What `fleet init --job` and the manager's pod have is the same but for the folder.
+    """
     monkeypatch.chdir(tmp_path)
+    ours = yaml.safe_load((ROOT / "dagster.yaml").read_text())
+    assert ours == dagster_instance(".fleet/dagster")
+    assert ours == yaml.safe_load(dagster_yaml(".fleet/dagster"))
     with DagsterInstance.from_ref(
         InstanceRef.from_dir(str(tmp_path / "home"), config_dir=str(ROOT))
     ) as instance:

@@ -114,7 +114,8 @@ def test_metadata_of_a_receipt():
     assert shown["recorded rebalances"] == 1
     assert shown["partitions moved"] == 6
     assert shown["longest pause (s)"] == 0.25
-    assert "| 1 | open | 1-2 | 1 | 0 | 0 | 6 | 0.25 s | 3.0 s | equal |" in shown["receipt"].value
+    table = shown["receipt"].value.replace("\u00a0", " ")
+    assert "| 1 | open | 1-2 | 1 | 0 | 0 | 6 | 0.25 s | 3.0 s | equal |" in table
 
 
 def test_metadata_of_a_plan():

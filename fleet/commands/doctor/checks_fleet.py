@@ -104,10 +104,13 @@ def topics(fleet: "Fleet", snapshot: "Snapshot") -> Iterator[Finding]:
     """Every fleet with a worker has something to read."""
     from fleet.decide.capacity import missing_topics, subscribed, unmatched
 
-    for spec in (each for each in fleet.spec.fleets if each.worker is not None):
+    specs = [each for each in fleet.spec.fleets if each.worker is not None]
+    hidden = {name for kind, name in fleet.undescribed(specs, snapshot) if kind == "topic"}
+    for spec in specs:
         there = subscribed(snapshot.topics, spec)
-        missing = missing_topics(snapshot.topics, spec)
-        if missing and fleet.hidden([spec], snapshot):
+        absent = missing_topics(snapshot.topics, spec)
+        missing = [name for name in absent if name not in hidden]
+        if absent and not missing:
             continue  # not missing: the check of groups names the ACL
         if missing and spec.create is None:
             yield fail(

@@ -21,8 +21,8 @@ import click
 from fleet.commands.completing import slot_numbers
 from fleet.commands.groups.rebalances import Moment, wall
 from fleet.commands.invocation import Invocation, common
-from fleet.commands.targets import group_argument
-from fleet.errors import ConfigError, Refused
+from fleet.commands.targets import group_argument, with_worker
+from fleet.errors import Refused
 
 if TYPE_CHECKING:
     from fleet.act.runtime import Runtime, RuntimeKind
@@ -86,13 +86,7 @@ def logs(
     after = wall(since, SystemClock().now())
     spec, runtime = _open(invocation)
     with contextlib.closing(runtime):
-        found = spec.fleet(group)
-        if found is None or found.worker is None:
-            known = ", ".join(f.group for f in spec.fleets if f.worker is not None) or "none"
-            raise ConfigError(
-                f"{invocation.path()} declares no worker of a group {group!r}; those with one: "
-                f"{known}"
-            )
+        with_worker(spec, group, invocation.path())
         reading = _Reading(runtime=runtime, group=group, slot=slot, after=after, most=lines)
         with _until_interrupted():
             for line in reading.first():

@@ -11,8 +11,8 @@ import click
 
 from fleet.commands.completing import topic_ranges
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
-from fleet.commands.targets import group_argument
-from fleet.errors import ConfigError, FleetError, Refused
+from fleet.commands.targets import group_argument, with_worker
+from fleet.errors import FleetError, Refused
 
 if TYPE_CHECKING:
     from fleet.config.settings import WorkerSettings
@@ -95,12 +95,7 @@ def trial(
 
 
 def _declared(spec: "FleetSpec", group: str, config: Path) -> "GroupSpec":
-    found = spec.fleet(group)
-    if found is None or found.worker is None:
-        known = ", ".join(f.group for f in spec.fleets if f.worker is not None) or "none"
-        raise ConfigError(
-            f"{config} declares no worker of a group {group!r}; those with one: {known}"
-        )
+    found = with_worker(spec, group, config)
     from fleet.system.code import examine_entrypoint
 
     examine_entrypoint(found)

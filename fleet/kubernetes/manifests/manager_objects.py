@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from fleet.config.dagster_instance import dagster_instance
 from fleet.config.spec import FleetSpec
 from fleet.kubernetes.manifests.part_objects import (
     CONFIG,
@@ -34,39 +35,6 @@ VOLUME: Final = "10Gi"
 _SECONDS_TO_END: Final = 60
 
 
-def dagster_yaml() -> dict[str, Any]:
-    """Dagster's instance, as in the repository's dagster.yaml but for the folder."""
-    return {
-        "storage": {"sqlite": {"base_dir": STATE}},
-        "local_artifact_storage": {
-            "module": "dagster._core.storage.root",
-            "class": "LocalArtifactStorage",
-            "config": {"base_dir": STATE},
-        },
-        "compute_logs": {
-            "module": "dagster.core.storage.local_compute_log_manager",
-            "class": "LocalComputeLogManager",
-            "config": {"base_dir": f"{STATE}/compute_logs"},
-        },
-        "concurrency": {"runs": {"max_concurrent_runs": 6}},
-        "run_monitoring": {
-            "enabled": True,
-            "poll_interval_seconds": 30,
-            "start_timeout_seconds": 180,
-            "cancel_timeout_seconds": 120,
-            "max_runtime_seconds": 21600,
-        },
-        "run_retries": {"enabled": False},
-        "retention": {
-            "sensor": {"purge_after_days": {"skipped": 1, "success": 7, "failure": 30}},
-            "schedule": {"purge_after_days": {"skipped": 1, "success": 30, "failure": 30}},
-        },
-        "sensors": {"use_threads": True, "num_workers": 2},
-        "telemetry": {"enabled": False},
-        "nux": {"enabled": False},
-    }
-
-
 def workspace_yaml() -> dict[str, Any]:
     """The one code location, on the pod's loopback."""
     server = {"host": "127.0.0.1", "port": CODE_PORT, "location_name": "fleet"}
@@ -82,7 +50,7 @@ def manager(spec: FleetSpec, *, image: str) -> list[Object]:
             "kind": "ConfigMap",
             "metadata": meta(spec, DAGSTER_CONFIG, MANAGER_APP),
             "data": {
-                "dagster.yaml": yaml.safe_dump(dagster_yaml(), sort_keys=False),
+                "dagster.yaml": yaml.safe_dump(dagster_instance(STATE), sort_keys=False),
                 "workspace.yaml": yaml.safe_dump(workspace_yaml(), sort_keys=False),
             },
         },
