@@ -131,6 +131,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
         "fleet.formats",
         "fleet.log.readers",
         "fleet.kafka_source",
+        "fleet.sinks",
         "fleet.worker",
         "fleet.broker",
         "fleet.testbed",

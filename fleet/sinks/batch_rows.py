@@ -16,7 +16,7 @@ from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.written import Spans, missing
 
 Transform = Callable[[Any], Any]
-_PLACE: Final = ("topic", "partition", "offset")
+PLACE: Final = ("topic", "partition", "offset")
 
 
 def key(context: BatchContext, each: BatchRange, name: str) -> str:
@@ -45,8 +45,8 @@ def new_rows(
         for each, all_spans in written.items()
         if (spans := tuple(s for s in all_spans if s[0] < each.end and each.start < s[1]))
     }
-    names = _columns(rows)
-    lacking = [name for name in _PLACE if name not in names]
+    names = columns(rows)
+    lacking = [name for name in PLACE if name not in names]
     if transform is not None and lacking:
         raise FleetError(
             f"{sink} with a transform takes the batch's records; the rows lack "
@@ -83,7 +83,8 @@ def arrow_schema(rows: Any) -> Any:
     return to_arrow_schema(rows.schema, timezone="UTC")
 
 
-def _columns(rows: Any) -> Sequence[str]:
+def columns(rows: Any) -> Sequence[str]:
+    """Their names."""
     return list(rows.column_names if is_arrow(rows) else rows.columns)
 
 

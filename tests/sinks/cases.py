@@ -9,13 +9,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.sinks import (
     parquet_files,
     write_delta,
     write_iceberg,
+    write_kafka,
     write_parquet,
 )
+from fleet.testbed.held import read_topics
 from fleet.worker.context import BatchContext, BatchRange
 from tests.support.batch_parts import context_of
 
@@ -100,9 +104,51 @@ def iceberg(place: Place) -> Case:
     return Case(write, read)
 
 
+def kafka(place: Place) -> Case:
+    """A topic, read as those do who read what is committed; a row is JSON."""
+    client, topic = {"bootstrap.servers": place["bootstrap"]}, place["topic"]
+
+    def write(rows: Any, context: BatchContext, **more: Any) -> int:
+        if (made := more.pop("transform", None)) is not None:
+            return write_kafka(
+                rows, topic, context, client=client, transform=lambda r: as_values(made(r)), **more
+            )
+        return write_kafka(as_values(rows), topic, context, client=client, **more)
+
+    def read() -> list[dict[str, Any]]:
+        found: list[bytes] = []
+        read_topics(client, [topic], number=lambda message: found.append(message.value()))
+        return [json.loads(each) for each in found]
+
+    return Case(write, read)
+
+
+def made_topics(bootstrap: str, topic: str) -> Place:
+    """The place of a new topic; the records' own topic is there, too."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for made in admin.create_topics([NewTopic("t", 5, 1), NewTopic(topic, 3, 1)]).values():
+        try:
+            made.result(20)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+    return {"bootstrap": bootstrap, "topic": topic}
+
+
+def as_values(rows: Any) -> Any:
+    """Rows with all that they hold in `value`, beside where they come from."""
+    place = ("topic", "partition", "offset")
+    if not isinstance(rows, pa.Table):
+        names = [name for name in place if name in rows.columns]
+        return rows.selectExpr(*names, "to_json(struct(*)) AS value")
+    names = [name for name in place if name in rows.column_names]
+    return rows.select(names).append_column("value", [[json.dumps(r) for r in rows.to_pylist()]])
+
+
 SINKS: dict[str, Callable[[Place], Case]] = {
     "delta": delta,
     "iceberg": iceberg,
+    "kafka": kafka,
     "parquet": parquet,
 }
 

@@ -12,13 +12,14 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 
 from tests.sinks.cases import SINKS, batch, range_of
 
 PARTITIONS = (0, 1)
-SECOND_BATCH = {"delta": 250, "parquet": 800, "iceberg": 250}
+SECOND_BATCH = {"delta": 250, "parquet": 800, "iceberg": 250, "kafka": 800}
 """About how many steps two batches are."""
 
 
@@ -49,6 +50,7 @@ def main(sink: str, place: str, committed: Path, at: int) -> tuple[int, int]:
     case.write(*batch(range_of(0, 1)), name="warm")  # loads what a first write loads
     steps = Steps(at)
     done = False
+    threading.setprofile(steps)  # of threads that begin from here on
     sys.setprofile(steps)
     while at or not done:
         done = True

@@ -14,17 +14,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.sinks.cases import SINKS
+from tests.sinks.cases import SINKS, made_topics
 from tests.sinks.killed_writer import PARTITIONS, SECOND_BATCH
 from tests.support.needs import repository
 
 KILLS = 10 if os.environ.get("FLEET_LONG") else 2
 
 
-@pytest.mark.parametrize("sink", list(SECOND_BATCH))
-def test_killed_at_any_step_rows_are_offsets(sink: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    "sink",
+    [pytest.param(n, marks=pytest.mark.broker if n == "kafka" else ()) for n in SECOND_BATCH],
+)
+def test_killed_at_any_step_rows_are_offsets(
+    sink: str, tmp_path: Path, unique: str, request: pytest.FixtureRequest
+):
     """Each kill leaves a batch somewhere between nothing and committed; the next one repeats it."""
     place = {"path": str(tmp_path / "table")}
+    if sink == "kafka":
+        broker = request.getfixturevalue("broker")
+        place = dict(made_topics(broker.bootstrap_servers, f"to-{unique}"))
     dice = random.Random(f"{sink} {KILLS}")
     for _ in range(KILLS):
         done = run(sink, place, tmp_path / "committed", 1 + dice.randrange(SECOND_BATCH[sink]))

@@ -6,14 +6,19 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import FleetError
-from tests.sinks.cases import SINKS, Case, batch, counted, range_of, records, sums
+from tests.sinks.cases import SINKS, Case, batch, counted, made_topics, range_of, records, sums
 from tests.support.batch_parts import context_of
 
+KINDS = (*("delta", "parquet", "iceberg"), pytest.param("kafka", marks=pytest.mark.broker))
 
-@pytest.fixture(params=[pytest.param(name, id=name) for name in ("delta", "parquet", "iceberg")])
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+
+@pytest.fixture(params=KINDS)
+def case(request: pytest.FixtureRequest, tmp_path: Path, unique: str) -> Case:
     """A sink of each kind at a place of its own."""
-    return SINKS[request.param]({"path": str(tmp_path / "table")})
+    place = {"path": str(tmp_path / "table")}
+    if request.param == "kafka":
+        place = made_topics(request.getfixturevalue("broker").bootstrap_servers, f"to-{unique}")
+    return SINKS[request.param](place)
 
 
 def test_halves_of_a_range_that_is_there(case: Case):

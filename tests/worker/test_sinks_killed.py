@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.sinks.cases import SINKS
+from tests.sinks.cases import SINKS, made_topics
 from tests.support.needs import repository
 from tests.support.waiting import until
 from tests.worker.conftest import Group
@@ -90,6 +90,7 @@ class Moments:
 def test_killed_in_each_sinks_write(group: Group, tmp_path: Path):
     """Rows by (partition, offset) = what was produced, in each sink."""
     places = {sink: {"path": str(tmp_path / sink)} for sink in SINKS}
+    places["kafka"] = dict(made_topics(group.bootstrap, f"{group.name}-written"))
     moments = Moments(tmp_path / "moments")
     how: dict[str, Any] = {
         "entrypoint": "killed_job:process",

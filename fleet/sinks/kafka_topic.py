@@ -1,0 +1,236 @@
+"""A Kafka sink: rows go to a topic once, as readers see them who read what is committed.
+
+Problem: after a kill between producing and committing the same offsets come again [4], and a topic
+has no place for what it holds of them. The worker's own offsets are none: they say that a whole
+batch is done, and only the worker commits them [2]. Choice: one transaction for each partition that
+is read, with its rows and, as offsets of a side group `<group>/<topic>`, what is written of it;
+`span_producer` has how nobody comes between. So a batch is written partition by partition: a kill
+leaves some of them written, and the repetition adds the others. Rows that several records make are
+made of one partition's records each (`transform`).
+
+Limits: the topic is on the cluster that the records come from (Kafka refuses offsets of topics
+that it does not have). All rows pass through the worker's memory: a batch's up to 50,000 offsets,
+above that one partition's after the other. Cost: a producer per partition (four threads of it with
+one broker); about 0.1 s a batch for transactions, eight at a time, and 8 µs of CPU a row.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+from fleet.errors import FleetError
+from fleet.model import TopicPartition
+from fleet.model.batch_context import BatchContext, BatchRange
+from fleet.sinks.batch_rows import (
+    PLACE,
+    Transform,
+    as_arrow,
+    columns,
+    is_arrow,
+    new_ranges,
+    new_rows,
+)
+from fleet.sinks.data_files import SMALL
+from fleet.sinks.span_producer import LostTransactionalId, Row, SideGroup, SpanProducer
+from fleet.sinks.written import Spans
+
+MOST_OPEN: Final = 100
+"""Producers of one side group that stay open: a partition not written for longest gives way."""
+_AT_ONCE: Final = 8
+_TRIES: Final = 5
+_TAKEN: Final = ("key", "value", "headers")
+_LEFT_OUT: Final = (*PLACE, "timestamp", "timestampType")
+"""Columns of records that say where a row comes from; they are not produced."""
+
+
+def write_kafka(
+    rows: Any,
+    topic: str,
+    context: BatchContext,
+    *,
+    client: Mapping[str, Any],
+    transform: Transform | None = None,
+    name: str = "",
+) -> int:
+    """Produce a batch's rows once, however often it is repeated; how many of its ranges were new.
+
+    rows: the batch's DataFrame, or a `pyarrow.Table` of it: columns value, and if wanted key and
+    headers (as Spark's Kafka sink has them), beside topic, partition and offset of the record that
+    each row is of. topic: is there, on the cluster that the records come from. client: options of
+    librdkafka, with bootstrap.servers and the login. transform: makes rows (key, value, headers) of
+    one partition's records that are not written yet. name: tells apart two writes of one batch to
+    one topic. Raises FleetError where rows cannot be left out or the topic does not take them.
+    """
+    if context.warm or context.trial:
+        return 0
+    sink = _sink(f"{context.group}/{topic}/{name}".rstrip("/"), topic, client)
+    for _ in range(_TRIES):
+        try:
+            return sink.write(rows, context.ranges, transform)
+        except LostTransactionalId as lost:
+            why = lost
+    raise FleetError(
+        f"write_kafka: its transactional ids for {topic} were taken away {_TRIES} times while a "
+        f"batch was written ({why}): look for another worker that writes the same partitions"
+    )
+
+
+class _Sink:
+    """One topic's producers in this process."""
+
+    def __init__(self, group: str, topic: str, client: Mapping[str, Any]) -> None:
+        self._group = SideGroup(group, client)
+        self._topic = topic
+        self._client = client
+        self._open: OrderedDict[TopicPartition, SpanProducer] = OrderedDict()
+
+    def write(self, rows: Any, ranges: Sequence[BatchRange], transform: Transform | None) -> int:
+        """See write_kafka."""
+        with ThreadPoolExecutor(_AT_ONCE, "write-kafka") as pool:
+            written = self._written(ranges, pool)
+            new = new_ranges(written)
+            if not new:
+                return 0
+            small = sum(each.end - each.start for each in new) <= SMALL
+            done: list[Future[None]] = []
+            for each, table in _parts(rows, written, new, transform, at_once=small):
+                done.append(pool.submit(self._write, each, table))
+                if not small:
+                    done[-1].result()
+            failures = [failure for one in done if (failure := one.exception()) is not None]
+        # A lost id is tried again, and tells the other failures then.
+        failures.sort(key=lambda each: not isinstance(each, LostTransactionalId))
+        for failure in failures:
+            raise failure
+        while len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)
+        return len(new)
+
+    def _written(
+        self, ranges: Sequence[BatchRange], pool: ThreadPoolExecutor
+    ) -> dict[BatchRange, Spans]:
+        """What the topic holds of each range's partition; from now on only we add to it."""
+        missing = [
+            each
+            for each in ranges
+            if (known := self._open.get(each.tp)) is None or known.topic_id != each.topic_id
+        ]
+        try:
+            made = dict(zip(missing, pool.map(self._opened, missing), strict=True))
+            if made:
+                refusal = next(iter(made.values())).refusal(self._topic)
+                if refusal is not None:
+                    raise FleetError(
+                        f"write_kafka: topic {self._topic} cannot be written: {refusal}: create it "
+                        "first, on the cluster that the records come from"
+                    )
+                for each, spans in self._group.spans(missing).items():
+                    made[each].knows(each, spans)
+                    self._open[each.tp] = made[each]
+        except KafkaException as error:
+            raise FleetError(
+                f"write_kafka: no transaction for {self._topic} can be opened: "
+                f"{error.args[0].str()}"
+            ) from error
+        for each in ranges:
+            self._open.move_to_end(each.tp)
+        return {each: self._open[each.tp].spans for each in ranges}
+
+    def _opened(self, each: BatchRange) -> SpanProducer:
+        self._open.pop(each.tp, None)
+        return SpanProducer(f"{self._group.name}/{each.topic}/{each.partition}", self._client)
+
+    def _write(self, each: BatchRange, table: Any) -> None:
+        """Whatever fails, the producer is of no more use: its next one begins with a look."""
+        try:
+            self._open[each.tp].write(self._topic, _rows(table), each, self._group)
+        except BaseException:
+            self._open.pop(each.tp, None)
+            raise
+
+
+_sinks: dict[tuple[Any, ...], _Sink] = {}
+"""Opening one takes longer than a small batch."""
+
+
+def _sink(group: str, topic: str, client: Mapping[str, Any]) -> _Sink:
+    own = (group, topic, *sorted(client.items(), key=lambda option: option[0]))
+    if own not in _sinks:
+        _sinks[own] = _Sink(group, topic, client)
+    return _sinks[own]
+
+
+def _parts(
+    rows: Any,
+    written: Mapping[BatchRange, Spans],
+    new: Sequence[BatchRange],
+    transform: Transform | None,
+    *,
+    at_once: bool,
+) -> Iterator[tuple[BatchRange, Any]]:
+    """The rows of each range as Arrow tables: by one job of Spark, or by one for each."""
+    left = new_rows(rows, written, None, sink="write_kafka")
+    names = columns(rows)
+    if lacking := [name for name in PLACE if name not in names]:
+        if len(written) > 1 or transform is not None:
+            raise FleetError(
+                f"write_kafka: a batch of {len(written)} partitions is written partition by "
+                f"partition, and the rows lack {', '.join(lacking)}: keep these columns, or give "
+                "write_kafka the batch's records and the function that makes rows of them "
+                "(transform=)"
+            )
+        yield new[0], _checked(as_arrow(left))
+        return
+    if at_once and transform is None:
+        left = as_arrow(left)
+    for each in new:
+        part = _of(left, each)
+        yield each, _checked(as_arrow(part if transform is None else transform(part)))
+
+
+def _of(rows: Any, each: BatchRange) -> Any:
+    if not is_arrow(rows):
+        return rows.where(f"topic = '{each.topic}' AND partition = {each.partition}")
+    import pyarrow.compute as pc  # noqa: PLC0415 - loads pyarrow
+
+    here = (pc.field("topic") == each.topic) & (pc.field("partition") == each.partition)
+    return rows.filter(here)
+
+
+def _checked(table: Any) -> Any:
+    """FleetError for columns that cannot be produced, or would be left out unseen."""
+    import pyarrow.types as kinds  # noqa: PLC0415 - loads pyarrow
+
+    names = table.column_names
+    odd = [each for each in names if each not in (*_TAKEN, *_LEFT_OUT)]
+    if "value" not in names or odd:
+        raise FleetError(
+            f"write_kafka produces {', '.join(_TAKEN)}; the rows have {', '.join(names)}: make one "
+            "column `value` of what they hold, for example to_json(struct(*))"
+        )
+    fits: Sequence[Callable[[Any], bool]] = (
+        kinds.is_string, kinds.is_large_string, kinds.is_binary, kinds.is_large_binary,
+        kinds.is_null,
+    )  # fmt: skip
+    for name in ("key", "value"):
+        if name in names and not any(fit(table.schema.field(name).type) for fit in fits):
+            raise FleetError(
+                f"write_kafka: column {name} is {table.schema.field(name).type}; text and bytes "
+                "are produced"
+            )
+    return table
+
+
+def _rows(table: Any) -> list[Row]:
+    there = [name for name in _TAKEN if name in table.column_names]
+    return [
+        Row(
+            row.get("key"),
+            row["value"],
+            [(each["key"], each["value"]) for each in row.get("headers") or ()],
+        )
+        for row in table.select(there).to_pylist()
+    ]

@@ -1,0 +1,151 @@
+"""The Kafka sink on a real broker: what was begun is ended, who was frozen adds nothing."""
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from fleet.errors import FleetError
+from fleet.sinks import kafka_topic, write_kafka
+from fleet.sinks.kafka_topic import _Sink
+from tests.conftest import RunningBroker
+from tests.sinks.cases import GROUP, Case, Place, batch, kafka, made_topics, range_of, records
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def place(broker: RunningBroker, unique: str) -> Place:
+    """A topic of its own."""
+    return made_topics(broker.bootstrap_servers, f"to-{unique}")
+
+
+@pytest.fixture
+def case(place: Place) -> Case:
+    """The sink there."""
+    return kafka(place)
+
+
+def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written from now on is by other producers; the former ones live on."""
+    monkeypatch.setattr(kafka_topic, "_sinks", {})
+
+
+def test_a_transaction_that_a_killed_one_left_open_is_ended(case: Case, place: Place):
+    """Its rows are never read, and nobody waits for its timeout."""
+    rows, context = batch(range_of(0, 10))
+    left = Producer(
+        {
+            "bootstrap.servers": place["bootstrap"],
+            "transactional.id": f"{GROUP}/{place['topic']}/t/3",
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    left.init_transactions(20)
+    left.begin_transaction()
+    left.produce(place["topic"], b'{"partition": 3, "offset": 0}')
+    left.flush(20)
+    assert case.write(rows, context) == 1
+    assert case.offsets() == list(range(10))
+
+
+def test_who_was_frozen_finds_his_rows_written(
+    case: Case, place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """Before his look, and between it and his transaction: the topic has each row once."""
+    rows, context = batch(range_of(0, 10), range_of(0, 10, partition=4))
+    case.write(*batch(range_of(0, 4)))
+    frozen = dict(kafka_topic._sinks)
+    another_process(monkeypatch)
+    assert case.write(rows, context) == 2
+    monkeypatch.setattr(kafka_topic, "_sinks", frozen)
+    assert case.write(rows, context) == 0
+    assert case.offsets(3) == case.offsets(4) == list(range(10))
+
+    looked = _Sink._written
+
+    def overtaken(self, ranges, pool):
+        """Somebody else writes the batch right after the look."""
+        found = looked(self, ranges, pool)
+        monkeypatch.setattr(_Sink, "_written", looked)
+        monkeypatch.setattr(kafka_topic, "_sinks", {})
+        assert case.write(*later) == 1
+        return found
+
+    later = batch(range_of(10, 20))
+    monkeypatch.setattr(_Sink, "_written", overtaken)
+    assert case.write(*later) == 0
+    assert case.offsets() == list(range(20))
+
+
+def test_the_workers_own_offsets_are_not_touched(case: Case, place: Place):
+    """The side group has them, with what Kafka's tools show: the end."""
+    case.write(*batch(range_of(5, 9)))
+    ends = {}
+    for group in (GROUP, f"{GROUP}/{place['topic']}"):
+        reader = Consumer({"bootstrap.servers": place["bootstrap"], "group.id": group})
+        (found,) = reader.committed([KafkaPartition("t", 3)], 20)
+        ends[group] = (found.offset, found.metadata)
+        reader.close()
+    own, side = ends.values()
+    assert own[0] < 0
+    assert side == (9, "a-topic_id-00 5-9")
+
+
+def test_a_topic_made_anew_begins_anew(case: Case):
+    """Its offsets are others."""
+    rows, context = batch(range_of(0, 3))
+    assert case.write(rows, context) == 1
+    (each,) = context.ranges
+    again = type(each)(topic="t", topic_id="another", partition=each.partition, start=0, end=3)
+    _, context = batch(again)
+    assert case.write(rows, context) == 1
+    assert case.write(rows, context) == 0
+    assert case.offsets() == [0, 0, 1, 1, 2, 2]
+
+
+def test_keys_headers_and_nothing(place: Place):
+    """As Spark's Kafka sink has them; a null value is a tombstone."""
+    rows, context = batch(range_of(0, 2))
+    headers = pa.array([[("h", b"1"), ("h", None)], None], kafka_topic_headers())
+    rows = rows.drop_columns(["n"]).append_column("key", [["a", "b"]])
+    rows = rows.append_column("value", pa.array([b"x", None])).append_column("headers", headers)
+    client = {"bootstrap.servers": place["bootstrap"]}
+    write_kafka(rows, place["topic"], context, client=client)
+    reader = Consumer({**client, "group.id": "reader", "auto.offset.reset": "earliest"})
+    reader.assign([KafkaPartition(place["topic"], each, 0) for each in range(3)])
+    found = {}
+    while len(found) < 2:
+        for each in reader.consume(2, timeout=1):
+            found[each.key()] = (each.value(), each.headers())
+    reader.close()
+    assert found == {b"a": (b"x", [("h", b"1"), ("h", None)]), b"b": (None, None)}
+
+
+def kafka_topic_headers() -> pa.DataType:
+    """Of our own source's column."""
+    from fleet.kafka_source.columns import SCHEMA
+
+    return SCHEMA.field("headers").type
+
+
+def test_what_cannot_be_written_is_one_sentence(case: Case, place: Place):
+    """And leaves nothing behind that the next write would stumble over."""
+    client = {"bootstrap.servers": place["bootstrap"]}
+    rows, context = batch(range_of(0, 3))
+    odd = rows.rename_columns({"n": "value"})
+    large = rows.drop_columns(["n"]).append_column("value", [["x" * 2_000_000] * 3])
+    with pytest.raises(FleetError, match="make one column `value` of what they hold"):
+        write_kafka(rows, place["topic"], context, client=client)
+    with pytest.raises(FleetError, match="column value is int64; text and bytes"):
+        write_kafka(odd, place["topic"], context, client=client)
+    _, two = batch(range_of(0, 3), range_of(0, 3, partition=4))
+    with pytest.raises(FleetError, match="2 partitions is written partition by partition"):
+        write_kafka(pa.table({"value": ["x"]}), place["topic"], two, client=client)
+    with pytest.raises(FleetError, match=r"t-3 cannot be written to .*too large"):
+        write_kafka(large, place["topic"], context, client=client)
+    with pytest.raises(FleetError, match=r"topic a/b cannot be written: .*Invalid topic"):
+        write_kafka(records(), "a/b", context, client=client)
+    assert case.rows() == []
+    assert case.write(rows, context) == 1
+    assert case.offsets() == [0, 1, 2]
