@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from fleet.errors import FleetError
 from fleet.model.batch_context import BatchContext, BatchRange
+from fleet.sinks.moments import utc_schema
 from fleet.sinks.written import Spans, missing
 
 Transform = Callable[[Any], Any]
@@ -77,7 +78,7 @@ def as_arrow(rows: Any) -> Any:
 def arrow_schema(rows: Any) -> Any:
     """Columns as Spark's tasks hand them over, or as they are here."""
     if is_arrow(rows):
-        return rows.schema
+        return utc_schema(rows.schema)
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - loads PySpark
 
     return to_arrow_schema(rows.schema, timezone="UTC")

@@ -17,11 +17,12 @@ from typing import Any, Final, NamedTuple
 
 from fleet.errors import FleetError
 from fleet.sinks.batch_rows import is_arrow
+from fleet.sinks.moments import in_utc
 
 SMALL: Final = 50_000
 """Offsets of a batch up to which one task writes it: one file, not one per core."""
 _TOLD: Final = "path string, rows long, bytes long"
-_SENT: Final = (__name__,)
+_SENT: Final = (__name__, in_utc.__module__)
 _OPTIONS: Final = {
     # Ours → pyarrow's, delta-rs', pyiceberg's.
     "endpoint": ("endpoint_override", "AWS_ENDPOINT_URL", "s3.endpoint"),
@@ -106,7 +107,7 @@ class FileWriter:
         import pyarrow as pa  # noqa: PLC0415 - see file_system
         import pyarrow.dataset as ds  # noqa: PLC0415
 
-        some = (batch for batch in batches if batch.num_rows)
+        some = (in_utc(batch) for batch in batches if batch.num_rows)
         first = next(some, None)
         if first is None:
             return

@@ -30,6 +30,7 @@ from fleet.sinks.data_files import (
     delete_files,
     written_files,
 )
+from fleet.sinks.moments import in_utc
 from fleet.sinks.written import Spans, added
 
 _TRIES: Final = 5
@@ -143,7 +144,7 @@ class _Sink:
         if is_arrow(rows):
             try:
                 self._delta.write_deltalake(
-                    self._table, rows, mode="append", commit_properties=properties
+                    self._table, in_utc(rows), mode="append", commit_properties=properties
                 )
             except refused as error:
                 return self._others_wrote(error)

@@ -29,6 +29,7 @@ from fleet.sinks.data_files import (
     delete_files,
     written_files,
 )
+from fleet.sinks.moments import in_utc
 from fleet.sinks.written import Spans, added, of_text, to_text
 
 PROPERTY: Final = "fleet.written."
@@ -139,7 +140,7 @@ def _committed(
         with table.transaction() as transaction:
             transaction.set_properties(held)
             if is_arrow(rows):
-                transaction.append(rows, snapshot_properties=summary)
+                transaction.append(in_utc(rows), snapshot_properties=summary)
             else:
                 scheme, mark, _ = table.location().partition("://")
                 paths = [f"{scheme}{mark}{f.path}" if mark else f.path for f in rows]

@@ -1,5 +1,7 @@
 """Sinks whose files Spark's tasks write: every record once, however its batch is cut."""
 
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,34 @@ def test_a_delta_table_with_partitions(tmp_path: Path, spark: Any):
     later = batch(range_of(4, 5))[1]
     with pytest.raises(FleetError, match="has no column who of "):
         write_delta(frame.withColumn("who", frame.n), str(tmp_path / "t"), later)
+
+
+@pytest.fixture
+def new_york(spark: Any) -> Iterator[None]:
+    """The session shows times as they are there."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield
+    spark.conf.unset("spark.sql.session.timeZone")
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg", "parquet"])
+def test_moments_stay_where_a_session_has_another_time_zone(
+    sink: str, tmp_path: Path, spark: Any, new_york: None
+):
+    """In the hour that clocks there show twice, written by tasks and by the worker."""
+    first = datetime(2024, 11, 3, 5, 59, 59, 123456, UTC)
+    expected = [first + timedelta(hours=each) for each in range(4)]
+    for by_worker in ((False, True), (True, False)):  # the first makes the table
+        case = SINKS[sink]({"path": str(tmp_path / str(by_worker[0]))})
+        for start, here in zip((0, 2), by_worker, strict=True):
+            rows, context = batch(range_of(start, start + 2))
+            micros = [int(expected[start + n].timestamp()) * 1_000_000 + 123456 for n in range(2)]
+            frame = spark.createDataFrame(rows.append_column("micros", [micros])).selectExpr(
+                "topic", "partition", "offset", "timestamp_micros(micros) AS at"
+            )
+            case.write(frame.toArrow() if here else frame, context)
+        found = sorted(case.rows(), key=lambda row: row["offset"])
+        assert [row["at"].astimezone(UTC) for row in found] == expected
 
 
 def test_parquet_is_read_together_with_what_the_last_release_wrote(tmp_path: Path, spark: Any):
