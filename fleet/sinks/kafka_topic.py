@@ -66,10 +66,10 @@ def write_kafka(
     """
     if context.warm or context.trial:
         return 0
-    sink = _sink(f"{context.group}/{topic}/{name}".rstrip("/"), topic, client)
+    writer = _writer(f"{context.group}/{topic}/{name}".rstrip("/"), topic, client)
     for _ in range(_TRIES):
         try:
-            return sink.write(rows, context.ranges, transform)
+            return writer.write(rows, context.ranges, transform)
         except LostTransactionalId as lost:
             why = lost
     raise FleetError(
@@ -78,7 +78,7 @@ def write_kafka(
     )
 
 
-class _Sink:
+class _TopicWriter:
     """One topic's producers in this process."""
 
     def __init__(self, group: str, topic: str, client: Mapping[str, Any]) -> None:
@@ -152,15 +152,15 @@ class _Sink:
             raise
 
 
-_sinks: dict[tuple[Any, ...], _Sink] = {}
+_writers: dict[tuple[Any, ...], _TopicWriter] = {}
 """Opening one takes longer than a small batch."""
 
 
-def _sink(group: str, topic: str, client: Mapping[str, Any]) -> _Sink:
+def _writer(group: str, topic: str, client: Mapping[str, Any]) -> _TopicWriter:
     own = (group, topic, *sorted(client.items(), key=lambda option: option[0]))
-    if own not in _sinks:
-        _sinks[own] = _Sink(group, topic, client)
-    return _sinks[own]
+    if own not in _writers:
+        _writers[own] = _TopicWriter(group, topic, client)
+    return _writers[own]
 
 
 def _parts(

@@ -7,7 +7,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from fleet.errors import FleetError
 from fleet.sinks import kafka_topic, write_kafka
-from fleet.sinks.kafka_topic import _Sink
+from fleet.sinks.kafka_topic import _TopicWriter
 from tests.conftest import RunningBroker
 from tests.sinks.cases import GROUP, Case, Place, batch, kafka, made_topics, range_of, records
 
@@ -28,7 +28,7 @@ def case(place: Place) -> Case:
 
 def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written from now on is by other producers; the former ones live on."""
-    monkeypatch.setattr(kafka_topic, "_sinks", {})
+    monkeypatch.setattr(kafka_topic, "_writers", {})
 
 
 def test_a_transaction_that_a_killed_one_left_open_is_ended(case: Case, place: Place):
@@ -55,25 +55,25 @@ def test_who_was_frozen_finds_his_rows_written(
     """Before his look, and between it and his transaction: the topic has each row once."""
     rows, context = batch(range_of(0, 10), range_of(0, 10, partition=4))
     case.write(*batch(range_of(0, 4)))
-    frozen = dict(kafka_topic._sinks)
+    frozen = dict(kafka_topic._writers)
     another_process(monkeypatch)
     assert case.write(rows, context) == 2
-    monkeypatch.setattr(kafka_topic, "_sinks", frozen)
+    monkeypatch.setattr(kafka_topic, "_writers", frozen)
     assert case.write(rows, context) == 0
     assert case.offsets(3) == case.offsets(4) == list(range(10))
 
-    looked = _Sink._written
+    looked = _TopicWriter._written
 
     def overtaken(self, ranges, pool):
         """Somebody else writes the batch right after the look."""
         found = looked(self, ranges, pool)
-        monkeypatch.setattr(_Sink, "_written", looked)
-        monkeypatch.setattr(kafka_topic, "_sinks", {})
+        monkeypatch.setattr(_TopicWriter, "_written", looked)
+        monkeypatch.setattr(kafka_topic, "_writers", {})
         assert case.write(*later) == 1
         return found
 
     later = batch(range_of(10, 20))
-    monkeypatch.setattr(_Sink, "_written", overtaken)
+    monkeypatch.setattr(_TopicWriter, "_written", overtaken)
     assert case.write(*later) == 0
     assert case.offsets() == list(range(20))
 
