@@ -30,11 +30,12 @@ from tests.support.lane import SESSION_S, Lane
 
 CLOSE_S = 0.2
 DEPARTURES = frozenset({"leave", "batched leave", "expiry"})
-UNPLANNED = frozenset({"expiry", "join", "leader rejoin"})
+UNPLANNED = frozenset({"expiry", "join", "leader rejoin", "partition count"})
 """Of the coordinator's reasons, those that come about without the script: a member that gets no
 time is expired and joins again, members started together are late for the same round, and a
-client rejoins that has seen the new assignment late. Nobody leaves, subscribes, grows a topic,
-changes an assignor or migrates by himself."""
+client rejoins that has seen the new assignment late; a KIP-848 coordinator that hears of a new
+topic late counts its partitions then. Nobody leaves, subscribes, changes an assignor or migrates by
+himself."""
 SCRIPTS: dict[str, tuple[Callable[[Lane], None], dict[str, int], dict[str, object]]] = {
     "range": (lane_scripts.dynamic_range, {"t": 6, "o": 2}, lane_scripts.COMMITTING),
     "cooperative": (lane_scripts.dynamic_cooperative, {"t": 6}, lane_scripts.COOPERATIVE),
