@@ -103,8 +103,10 @@ class Ground:
         known = self.another().templates.known(["any"])
         return dict(Counter(known.get(hash_of(p), hash_of(p)) for p in self.living()))
 
-    def until(self, settled: Any, seconds: float = 20.0) -> None:
-        """Wait for it until nothing has moved for so long."""
+    def until(self, settled: Any, seconds: float = 60.0) -> None:
+        """Wait for it until nothing has moved for so long: a controller whose pods are refused
+        waits twice as long each time.
+        """
         waiting.until(
             settled, "the controllers", progress=self._seen, still=seconds, every=0.05,
             picture=lambda: str(self.rolling.look()[1]),
