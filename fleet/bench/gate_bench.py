@@ -4,234 +4,88 @@ Problem: k workers that join one after another rebalance a group up to k times (
 cooperative-sticky); the gate makes them one change, if all subscribe within one join round.
 Choice: k warm workers go through the gate of a live group and leave again by one batched leave,
 many times, reusing the same processes; rebalances come from the coordinator's records, the
-spread of the joins from the workers' own events. Then the ordinary way: dynamic workers beside
-the same base join each when it is ready, started at once as a Deployment does it and in turn
-as a StatefulSet does it, and are ended together. Cost: about 20 s a run.
+spread of the joins from the workers' own events. The same again with members that hear of a
+change by heartbeats as Kafka's clients send them: every 3 s in the classic protocol, every 5 s
+under KIP-848. Then the ordinary way: dynamic workers beside the same base join each when it is
+ready, started at once as a Deployment does it and in turn as a StatefulSet does it, and are ended
+together. A change is settled with the last record that it brings: of joins since the first
+subscribe, of a leave since the first member closed. Cost: about 20 s a run.
 
 Goals, each over all runs: joins through the gate cost 1 rebalance with range, at most 2 with
 cooperative-sticky and with consumer (assignments); their subscribes are at most 100 ms apart;
-a batched leave costs 1 (cooperative-sticky at most 2 [28]); nothing lost, nothing twice.
+a batched leave costs 1 (cooperative-sticky at most 2 [28]); nothing lost, nothing twice; both are
+settled within 1.5 s at p95, and pause no partition for longer than 0.8 s + the median batch.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
-from fleet.bench.figures import Goal, Judged, Spread, spread
+from fleet.bench.figures import spread
+from fleet.bench.gate_figures import BASE, GateOptions, GateResult, GateRun, Round, Took
 from fleet.bench.ground import Ground
+from fleet.bench.spent import Spent
 from fleet.model.counted import Counted
 from fleet.slots import Phase
 from fleet.testbed.settling import await_settled
 
-BASE: Final = 2
-"""Members of the group before the gate opens."""
-MOST_SPREAD: Final = 0.1
-MOST_JOINS: Final = {"range": 1, "cooperative-sticky": 2, "consumer": 2}
-MOST_LEAVES: Final = {"range": 1, "cooperative-sticky": 2, "consumer": 1}
+_NUDGES: Final = "FLEET_NUDGES"
+"""What `fleet.worker.member.nudging` asks its environment for."""
+_HEARTBEAT: Final = 5.0
+_GOLDEN: Final = 0.618
+"""Parts of 1 that follow one another by it are spread evenly, however many there are."""
 _WARM_SECONDS: Final = 300.0
 _JOIN_SECONDS: Final = 180.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateOptions:
-    """What is to be measured."""
-
-    joins: tuple[int, ...] = (2, 5, 10)
-    runs: int = 12
-    ordinary_runs: int = 1
-    max_rebalances: int | None = None
-    """The goal per gate; None: the protocol's."""
-    max_spread: float = MOST_SPREAD
-    fresh: bool = False
-    """New processes for every gate, instead of the same ones again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """One recorded rebalance."""
-
-    joined: int
-    moved: int
-    """Partitions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateRun:
-    """k joins, together or as they come, and the leave after them."""
-
-    k: int
-    joins: tuple[Round, ...]
-    """What was recorded for the joins."""
-    leaves: tuple[Round, ...]
-    spread: float | None
-    """Seconds between the first and the last subscribe; None where it is not known."""
-
-    @property
-    def joining(self) -> int:
-        """Rebalances of the joins."""
-        return len(self.joins)
-
-    @property
-    def leaving(self) -> int:
-        """Rebalances of the leave."""
-        return len(self.leaves)
-
-    def sentence(self) -> str:
-        """For people."""
-        apart = "" if self.spread is None else f", subscribes {self.spread * 1000:.0f} ms apart"
-        rounds = "; ".join(f"{r.joined} joined, {r.moved} moved" for r in self.joins)
-        return (
-            f"+{self.k}: {self.joining} rebalance(s) ({rounds}){apart}; "
-            f"-{self.k}: {self.leaving} rebalance(s)"
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """One run."""
-        return {
-            "rebalances": self.joining,
-            "rounds": [asdict(each) for each in self.joins],
-            "leave_rebalances": self.leaving,
-            "spread_seconds": None if self.spread is None else round(self.spread, 4),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult(Judged):
-    """Both ways on one protocol."""
-
-    protocol: str
-    wish: GateOptions
-    runs: tuple[GateRun, ...]
-    at_once: tuple[GateRun, ...]
-    """The ordinary way: k dynamic workers started together, each joins when it is ready."""
-    in_turn: tuple[GateRun, ...]
-    """The ordinary way: each started when the one before it has joined."""
-    lost: int
-    twice: int
-
-    def goals(self) -> tuple[Goal, ...]:
-        """What is held against the figures."""
-        most = self.wish.max_rebalances
-        joins = MOST_JOINS[self.protocol] if most is None else most
-        spreads = [run.spread for run in self.runs]
-        known = [each for each in spreads if each is not None]
-        widest = max(known) if known and len(known) == len(spreads) else None
-        least = min((run.joining for run in self.runs), default=None)
-        missing = len(self.wish.joins) * self.wish.runs - len(self.runs)
-        return (
-            Goal(what="rebalances per gate", limit=joins, measured=_most(self.runs, "joining")),
-            Goal(what="gates without any rebalance", limit=0, measured=float(least == 0)),
-            Goal(
-                what="rebalances per batched leave",
-                limit=MOST_LEAVES[self.protocol],
-                measured=_most(self.runs, "leaving"),
-            ),
-            Goal(what="spread of joins, seconds", limit=self.wish.max_spread, measured=widest),
-            Goal(what="records lost", limit=0, measured=self.lost),
-            Goal(what="records processed twice", limit=0, measured=self.twice),
-            Goal(what="runs missing", limit=0, measured=missing),
-        )
-
-    def figures(self) -> dict[str, Any]:
-        """See Judged; with the goals an element of `protocols`."""
-        return {
-            "protocol": self.protocol,
-            "base": BASE,
-            "fresh": self.wish.fresh,
-            "joins": [self._one(k) for k in self.wish.joins],
-            "lost": self.lost,
-            "twice": self.twice,
-        }
-
-    def _one(self, k: int) -> dict[str, Any]:
-        spreads = self.spreads(k)
-        return {
-            "k": k,
-            "gate": [run.as_json() for run in of(k, self.runs)],
-            "spread_seconds": None if spreads is None else spreads.as_json(),
-            "ordinary_at_once": [run.as_json() for run in of(k, self.at_once)],
-            "ordinary_in_turn": [run.as_json() for run in of(k, self.in_turn)],
-        }
-
-    def spreads(self, k: int) -> Spread | None:
-        """Of the gates of k."""
-        return spread(r.spread for r in self.runs if r.k == k and r.spread is not None)
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """For people: a heading and a line per k."""
-        head = ("joins", "gates", "rebalances", "spread p50", "max", "leave")
-        shown: list[tuple[str, ...]] = [(*head, "ordinary: at once", "in turn", "leave")]
-        for k in self.wish.joins:
-            mine, spreads = of(k, self.runs), self.spreads(k)
-            at_once, in_turn = of(k, self.at_once), of(k, self.in_turn)
-            shown.append(
-                (
-                    f"+{k}",
-                    str(len(mine)),
-                    told(run.joining for run in mine),
-                    *(("-", "-") if spreads is None else _milliseconds(spreads)),
-                    told(run.leaving for run in mine),
-                    told(run.joining for run in at_once),
-                    told(run.joining for run in in_turn),
-                    told(run.leaving for run in (*at_once, *in_turn)),
-                )
-            )
-        return shown
-
-    def remarks(self) -> list[str]:
-        """What the table has no column for."""
-        how = "2 (x3): 2 rebalances in each of 3 runs"
-        return [f"beside {BASE} members; {how}; lost {self.lost}, twice {self.twice}"]
-
-
-def of(k: int, runs: Sequence[GateRun]) -> list[GateRun]:
-    """The runs of k joins."""
-    return [run for run in runs if run.k == k]
-
-
-def _most(runs: Sequence[GateRun], what: str) -> int | None:
-    return max((getattr(run, what) for run in runs), default=None)
-
-
-def _milliseconds(spreads: Spread) -> tuple[str, str]:
-    return f"{spreads.p50 * 1000:.0f} ms", f"{spreads.max * 1000:.0f} ms"
-
-
-def told(counts: Any) -> str:
-    """`1 (x11), 2 (x1)`: each count and how often it was."""
-    found = sorted(Counter(counts).items())
-    return ", ".join(f"{count} (x{times})" for count, times in found) or "-"
-
-
-# --- the run --------------------------------------------------------------------------------
-
-
 def run(ground: Ground, protocol: str, wish: GateOptions) -> GateResult:
-    """Both ways on one protocol. Raises FleetError where a change does not end well."""
-    runs, (lost, twice) = _gates(ground, protocol, wish)
+    """All ways on one protocol. Raises FleetError where a change does not end well."""
+    ours = _gates(ground, protocol, wish, patient=False)
+    patient = _gates(ground, protocol, wish, patient=True)
     at_once, in_turn = _ordinary(ground, protocol, wish)
     return GateResult(
         protocol=protocol,
         wish=wish,
-        runs=runs,
+        runs=ours.runs,
+        patient=patient.runs,
+        cpu=ours.cpu,
+        patient_cpu=patient.cpu,
+        batch=ours.batch,
         at_once=at_once,
         in_turn=in_turn,
-        lost=lost,
-        twice=twice,
+        lost=ours.lost + patient.lost,
+        twice=ours.twice + patient.twice,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """All gates of one group."""
+
+    runs: tuple[GateRun, ...]
+    cpu: dict[str, float]
+    batch: float
+    lost: int
+    twice: int
 
 
 def _light(ground: Ground, group: str, **keys: Any) -> dict[str, Any]:
     """Workers whose batches need no job of Spark: a dozen of them fit on two cores."""
-    return {"env": {**ground.environment(group), "BENCH_SPARK": "0"}, **keys}
+    env = {**ground.environment(group), "BENCH_SPARK": "0", **keys.pop("env", {})}
+    return {"env": env, **keys}
 
 
-def _gates(
-    ground: Ground, protocol: str, wish: GateOptions
-) -> tuple[tuple[GateRun, ...], tuple[int, int]]:
-    group = f"gate-{protocol}"
-    ground.declare(group, protocol=protocol, slots=BASE, worker=_light(ground, group))
+def _waiting(protocol: str) -> dict[str, Any]:
+    """Members that hear of a change by heartbeats alone, as clients come."""
+    if protocol == "consumer":
+        return {"env": {_NUDGES: "0"}}
+    return {"heartbeat_interval": "3s"}
+
+
+def _gates(ground: Ground, protocol: str, wish: GateOptions, *, patient: bool) -> Gates:
+    group = f"gate-{protocol}" + ("-patient" if patient else "")
+    worker = _light(ground, group, **(_waiting(protocol) if patient else {}))
+    ground.declare(group, protocol=protocol, slots=BASE, worker=worker)
     ground.start_group(group)
     revision = ground.apply(group).plan.revision
     most = 0 if wish.fresh else max(wish.joins)
@@ -245,24 +99,40 @@ def _gates(
     ground.say(f"warming {most} workers")
     ground.wait(warm, _WARM_SECONDS, f"{most} warm workers")
     ground.steady(group)
-    runs = []
-    for number in range(wish.runs):
+    runs: list[GateRun] = []
+    times = wish.patient_runs if patient else wish.runs
+    spent = Spent({"broker": ground.broker_pids, "workers": lambda: ground.worker_pids(group)})
+    how = ", by heartbeats" if patient else ""
+    for number in range(times):
         for k in wish.joins:
-            runs.append(_one_gate(ground, group, k))
-            ground.say(f"{protocol}, run {number + 1} of {wish.runs}: {runs[-1].sentence()}")
+            runs.append(_one_gate(ground, group, k, len(runs)))
+            ground.say(f"{protocol}{how}, run {number + 1} of {times}: {runs[-1].sentence()}")
             ground.wait(warm, _JOIN_SECONDS, f"{most} warm workers")
+    cpu = {name: seconds / max(1, len(runs)) for name, seconds in spent.seconds().items()}
+    batches = spread(ground.batch_seconds(group))
     ground.apply(group, wanted=0)
     ground.dismiss(group)
-    return tuple(runs), ground.account(group)
+    lost, twice = ground.account(group)
+    batch = 0.0 if batches is None else batches.p50
+    return Gates(runs=tuple(runs), cpu=cpu, batch=batch, lost=lost, twice=twice)
 
 
-def _one_gate(ground: Ground, group: str, k: int) -> GateRun:
+def _one_gate(ground: Ground, group: str, k: int, number: int) -> GateRun:
+    _wait_a_part(ground, number)
     began = ground.clock.now()
     with ground.measured(group) as joining:
         ground.apply(group, wanted=BASE + k)
+    _wait_a_part(ground, number + 1)
     with ground.measured(group) as leaving:
         ground.apply(group, wanted=BASE)
     return _run_of(ground, group, k, began, (*joining, *leaving))
+
+
+def _wait_a_part(ground: Ground, number: int) -> None:
+    """Changes come at any moment of a heartbeat: one always as long after another as the settling
+    takes may find every heartbeat just due.
+    """
+    ground.clock.sleep(_HEARTBEAT * (number * _GOLDEN % 1.0))
 
 
 def _run_of(
@@ -270,12 +140,27 @@ def _run_of(
 ) -> GateRun:
     """One run: its joins, then its leave."""
     joining, leaving = found
-    at = [at for _, event, at in ground.events(group) if event == "subscribed" and at >= began]
+    told = [(event, at) for _, event, at in ground.events(group) if at >= began]
+    subscribed = [at for event, at in told if event == "subscribed"]
+    closed = [at for event, at in told if event == "closed"]
     return GateRun(
         k=k,
         joins=_rounds(joining),
         leaves=_rounds(leaving),
-        spread=max(at) - min(at) if len(at) == k else None,
+        spread=max(subscribed) - min(subscribed) if len(subscribed) == k else None,
+        join=_took(joining, subscribed),
+        leave=_took(leaving, closed),
+    )
+
+
+def _took(counted: Counted, began: Sequence[float]) -> Took:
+    """From the first of these to the last record of what they brought."""
+    ended = [each.ended_at for each in counted.generations]
+    known = max(ended) - min(began) if ended and began else None
+    pause = counted.longest_pause_s
+    return Took(
+        settled=None if known is None else round(max(0.0, known), 3),
+        pause=None if pause is None else round(pause, 3),
     )
 
 

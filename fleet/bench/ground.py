@@ -216,6 +216,14 @@ class Ground(Sandbox, Closing):
             EVENTS_VARIABLE: str(self._events(group)),
         }
 
+    def broker_pids(self) -> list[int]:
+        """Of its nodes that run."""
+        return [node.pid for node in self._broker.status().nodes if node.pid is not None]
+
+    def worker_pids(self, group: str) -> list[int]:
+        """Of the group's workers that run."""
+        return [each.pid for each in self.runtime.workers(group) if each.pid is not None]
+
     def start_group(self, group: str) -> None:
         """Let the group begin where the topic ends now; waits for a new broker's coordinator."""
 

@@ -138,8 +138,9 @@ class ClassicWorker(_WorkerBase):
     """partition.assignment.strategy."""
     session_timeout: Annotated[Duration, Field(ge=6.0, le=1800.0)] = 180.0
     """session.timeout.ms: after it a silent member is removed."""
-    heartbeat_interval: Annotated[Duration, Field(ge=0.5, le=60.0)] = 3.0
-    """heartbeat.interval.ms; at most a third of session_timeout."""
+    heartbeat_interval: Annotated[Duration, Field(ge=0.5, le=60.0)] = 0.5
+    """heartbeat.interval.ms: how soon a member hears of a rebalance; at most a third of
+    session_timeout."""
 
 
 class ConsumerWorker(_WorkerBase):

@@ -213,7 +213,7 @@ def test_a_receipt_that_differs_holds_what_follows(scene):
 
 def test_a_group_is_settled_before_it_is_counted(scene):
     """A second round that comes within a heartbeat and two seconds belongs to the step [25]."""
-    here = scene()
+    here = scene(worker={"heartbeat_interval": "3s"})
     here.running(1)
     late = []
 

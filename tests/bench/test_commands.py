@@ -68,7 +68,10 @@ def test_roll_for_real(tmp_path):
 @pytest.mark.spark
 def test_gate_for_real(tmp_path):
     """Two joins through the gate, two as they come."""
-    code, answer = bench(tmp_path, "gate", "--quick", "--protocol", "range")
+    code, answer = bench(
+        tmp_path,
+        *("gate", "--quick", "--protocol", "range", "--max-settled", "60", "--max-pause", "60"),
+    )
     assert not (tmp_path / "bench").exists(), "the home is gone"
     (found,) = answer["protocols"]
     assert code == (0 if answer["met"] else 1)

@@ -1,11 +1,11 @@
-"""What `fleet bench roll` and `gate_bench` make of what was recorded, on values made by hand."""
+"""What `fleet bench roll` and `gate_figures` make of what was recorded, on values made by hand."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from fleet.bench import gate_bench, roll_bench
+from fleet.bench import gate_figures, roll_bench
 from fleet.bench.figures import spread
 from fleet.commands.bench.bench import answer
 from fleet.model.counted import Counted
@@ -78,18 +78,30 @@ def test_the_goal_for_the_pause_may_be_given():
     assert missed(strict) == ["pause of a partition at p95, seconds"]
 
 
-def one(k, joins=1, leaves=1, apart=0.01):
+def one(k, joins=1, leaves=1, apart=0.01, **seconds):
     """A gate run with so many rebalances."""
-    rounds = gate_bench.Round(joined=k, moved=2 * k)
-    return gate_bench.GateRun(k=k, joins=(rounds,) * joins, leaves=(rounds,) * leaves, spread=apart)
+    rounds = gate_figures.Round(joined=k, moved=2 * k)
+    took = gate_figures.Took(**{"settled": 1.2, "pause": 0.4, **seconds})
+    return gate_figures.GateRun(
+        k=k,
+        joins=(rounds,) * joins,
+        leaves=(rounds,) * leaves,
+        spread=apart,
+        join=took,
+        leave=took,
+    )
 
 
 def gated(*runs, protocol="range", lost=0):
     """A result of these runs, two of each k asked for."""
-    return gate_bench.GateResult(
+    return gate_figures.GateResult(
         protocol=protocol,
-        wish=gate_bench.GateOptions(joins=(2, 5), runs=2),
+        wish=gate_figures.GateOptions(joins=(2, 5), runs=2),
         runs=runs,
+        patient=(one(2, settled=4.0), one(5, pause=3.0)),
+        cpu={"broker": 0.5, "workers": 1.5},
+        patient_cpu={"broker": 0.4, "workers": 1.4},
+        batch=0.1,
         at_once=(one(2, joins=2, apart=0.4), one(5, joins=3)),
         in_turn=(one(2, joins=2), one(5, joins=5)),
         lost=lost,
@@ -103,7 +115,8 @@ def test_a_good_gate_meets_every_goal():
     assert missed(result) == ["spread of joins, seconds"], "an unknown spread proves nothing"
     result = gated(one(2), one(5), one(2), one(5))
     assert result.met
-    assert result.rows()[2][:3] == ("+5", "2", "1 (x2)")
+    assert result.rows()[5][:5] == ("+5", "gate", "2", "1 (x2)", "1.20 s")
+    assert result.rows()[6][:3] == ("+5", "by heartbeats", "1")
     assert result.as_json()["joins"][1]["ordinary_in_turn"][0]["rebalances"] == 5
 
 
@@ -118,6 +131,9 @@ def test_a_good_gate_meets_every_goal():
         ("range", one(5, leaves=2), ["rebalances per batched leave"]),
         ("cooperative-sticky", one(5, leaves=2), []),
         ("range", one(5, apart=0.11), ["spread of joins, seconds"]),
+        ("range", one(5, settled=1.6), ["settled at p95, seconds"]),
+        ("range", one(5, settled=None), ["settled at p95, seconds"]),
+        ("range", one(5, pause=0.91), ["longest pause at p95, seconds"]),
     ],
 )
 def test_what_a_gate_may_not_cost(protocol, run, goals):

@@ -89,7 +89,8 @@ MUTANTS = faults(
             "nudge-in-the-classic-protocol": "heartbeats_on_subscribe = [-False-]{+True+}",
         },
         ("fleet/worker/slot/seen_changes.py", _NUDGES): {
-            "nudge-at-a-handover": "if [-not handed and (-]last.holder is not None or last.member_id is None[-)-]:",
+            "nudge-at-a-handover": "if [-not handed and -]not back:",
+            "nudge-not-after-a-seen-end": "back = last.holder is None and [-last.clean and -]last",
             "nudge-before-the-taker-has-joined": "elif now - since >= [-TAKER_JOINS-]{+0+}:",
             "nudge-not-after-a-leave": "if before.open - gate.[-open-]{+leaving - before.open+}:",
         },

@@ -74,12 +74,10 @@ class Workshop(Sandbox):
         """Write fleet.yaml; keys add to or replace the group's own, as was declared before."""
         self._keys.update(keys)
         self._worker.update(worker or {})
-        # A group counts as settled a heartbeat and 2 s after it was last seen to move [25].
-        soon = {"heartbeat_interval": "1s"} if self._worker["protocol"] == "classic" else {}
         group = {
             "group": self.group,
             "topics": [self.topic],
-            "worker": {**soon, **self._worker},
+            "worker": self._worker,
             "replicas": {"min": 1, "max": 8, "standby": 1},
             "scaling": {"policy": "fixed", "workers": 2},
             "rollout": {"canary_batches": 1, "bake": "2s", "warm_timeout": "5m"},

@@ -210,6 +210,17 @@ def test_a_restart_is_no_change():
     assert looks.look() is None
 
 
+def test_an_end_that_was_seen_is_followed_by_a_takeover():
+    """Freed for whoever is next before its lease ran out, but not clean: its member has to go."""
+    looks = Looks()
+    looks.slots[1] = replace(looks.slots[1], holder=None, phase=Phase.FREE, clean=False)
+    assert looks.look() is None
+    looks.take(1, "n1")
+    assert looks.look() is None
+    looks.clock.sleep(TAKER_JOINS)
+    assert looks.look() == ("slot 1 was taken over", 0.0)
+
+
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_takeover_is_one_where_the_taker_waits(quick):
     """Not before the taker has joined, lest the others be assigned what is to be its own."""

@@ -186,6 +186,14 @@ def roll(
     metavar="N",
     help="Number of ordinary scale-ups for each K.",
 )
+@click.option(
+    "--patient-runs",
+    type=click.IntRange(0, 1000),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Number of gates for each K with members that wait for their heartbeats (3 s or 5 s).",
+)
 @rate_option
 @click.option(
     "--max-rebalances",
@@ -202,6 +210,20 @@ def roll(
     help="Goal for the seconds between the first and the last subscribe.",
 )
 @click.option(
+    "--max-settled",
+    type=click.FloatRange(0),
+    default=1.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Goal for the seconds until a gate or a leave is settled, at p95.",
+)
+@click.option(
+    "--max-pause",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Goal for a change's longest pause of a partition, at p95 (default: 0.8 s + one batch).",
+)
+@click.option(
     "--fresh",
     is_flag=True,
     help="Start new processes for every gate instead of reusing them: truer, and slower.",
@@ -216,9 +238,12 @@ def gate(
     joins: tuple[int, ...],
     runs: int,
     ordinary_runs: int,
+    patient_runs: int,
     rate: int,
     max_rebalances: int | None,
     max_spread: float,
+    max_settled: float,
+    max_pause: float | None,
     fresh: bool,
     quick: bool,
     keep: bool,
@@ -228,18 +253,23 @@ def gate(
 
     Goals, each over all runs: k joins cost 1 rebalance with range, at most 2 with
     cooperative-sticky and consumer; their subscribes are at most 100 ms apart; one batched
-    leave of k costs 1 (cooperative-sticky: at most 2); no record lost, none processed twice.
-    Beside it k dynamic workers join as each is ready: started at once, and in turn. About 20 s
-    a gate.
+    leave of k costs 1 (cooperative-sticky: at most 2); no record lost, none processed twice; both
+    are settled within 1.5 s and pause no partition for longer than 0.8 s + the median batch, at
+    p95. Beside it the same with members that wait for their heartbeats, and k dynamic workers that
+    join as each is ready: started at once, and in turn. About 20 s a gate.
     """
-    from fleet.bench.gate_bench import BASE, GateOptions, run
+    from fleet.bench.gate_bench import run
+    from fleet.bench.gate_figures import BASE, GateOptions
 
     wish = GateOptions(
         joins=(2,) if quick else tuple(sorted(set(joins))),
         runs=1 if quick else runs,
         ordinary_runs=1 if quick else ordinary_runs,
+        patient_runs=min(1, patient_runs) if quick else patient_runs,
         max_rebalances=max_rebalances,
         max_spread=max_spread,
+        max_settled=max_settled,
+        max_pause=max_pause,
         fresh=fresh,
     )
     measure(

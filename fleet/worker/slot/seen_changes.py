@@ -60,7 +60,8 @@ class SeenChanges:
             if last is None or slot.token == last.token or slot.holder is None:
                 continue
             handed = pin is not None and pin.token == last.token
-            if not handed and (last.holder is not None or last.member_id is None):
+            back = last.holder is None and last.clean and last.member_id is not None
+            if not handed and not back:
                 self._taken[number] = (slot.token, now)
 
     def _late_taker(self, now: float) -> Seen | None:
