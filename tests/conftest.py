@@ -43,6 +43,7 @@ _LONG_FILES = {
     "tests/faults/test_store_away.py": 30,
     "tests/worker/test_no_witness.py": 30,
     "tests/worker/test_sinks_killed.py": 20,
+    "tests/sinks/test_s3.py": 5,
     "tests/broker/test_broker.py": 80,
     "tests/orchestration/test_definitions.py": 1,  # the longest of the unit tests
     "tests/worker/test_positions.py": 1,

@@ -86,11 +86,12 @@ def iceberg(place: Place) -> Case:
     folder = Path(place["path"])
     folder.mkdir(parents=True, exist_ok=True)
     where = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
-    catalog = SqlCatalog("test", **where, **json.loads(place.get("catalog", "{}")))
+    store = json.loads(place.get("store", "{}"))
+    catalog = SqlCatalog("test", **where | json.loads(place.get("catalog", "{}")))
     catalog.create_namespace_if_not_exists("ns")
 
     def write(rows: Any, context: BatchContext, **more: Any) -> int:
-        return write_iceberg(rows, "ns.table", context, catalog=catalog, **more)
+        return write_iceberg(rows, "ns.table", context, catalog=catalog, store=store, **more)
 
     def read() -> list[dict[str, Any]]:
         try:

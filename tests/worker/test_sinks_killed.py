@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from tests.sinks.cases import SINKS, made_topics
 from tests.support.needs import repository
@@ -110,19 +112,32 @@ def test_killed_in_each_sinks_write(group: Group, tmp_path: Path):
         holder = taken(group)
         group.until(lambda: ready(group), "a standby")
         if kills.total() % 3:  # or the repetition is killed, too: more often, and it is poison
-            group.drained()
+            drained(group)
         group.produce(RECORDS)
         sink = min(SINKS, key=lambda each: counted[each])
         kills[sink] += 1
         struck[sink] += killed_in_write(group, moments, sink, holder, dice.random())
     group.produce(RECORDS)
-    group.drained()
+    drained(group)
     told = {sink: f"{kills[sink]} kills, {struck[sink]} within its write" for sink in SINKS}
     print(json.dumps(told))
     for sink, place in places.items():
         case = SINKS[sink](place)
         for partition, count in group.produced.items():
             assert case.offsets(partition) == list(range(count)), (sink, partition, told)
+
+
+def drained(group: Group) -> None:
+    """Wait until all is committed, as Kafka has it: a killed worker may not have told of it."""
+    asked = [KafkaPartition(group.topic, each) for each in group.produced]
+    reader = Consumer({"bootstrap.servers": group.bootstrap, "group.id": group.name})
+    group.until(
+        lambda: all(
+            each.offset == group.produced[each.partition] for each in reader.committed(asked, 20)
+        ),
+        "all records to be committed",
+    )
+    reader.close()
 
 
 def taken(group: Group) -> str:
