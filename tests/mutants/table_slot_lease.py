@@ -27,12 +27,22 @@ MUTANTS = faults(
         ("fleet/worker/slot/slot_lease.py", (*_LOOKING, *_HOLDING)): {
             "looker-dead-while-store-unknown": "return frozenset() if old [-or known_for(self._store, now) < 0 -]else self._dead",
         },
+        ("fleet/worker/slot/former_life.py", _HOLDING): {
+            "container-ends-what-others-hold": "if [-slot.holder == name and -]store.end_holder(slot):",
+        },
+        ("fleet/act/local/ended_holders.py", ("tests/runtime/test_supervision.py",)): {
+            "supervisor-ends-what-others-hold": "if [-slot.holder == row.name and -]store.end_holder(slot):",
+            "supervisor-of-another-cluster": "cluster=[-row.cluster-]{+row.group+}",
+        },
         ("fleet/worker/slot/slot_lease.py", _LOOKING): {
             "looker-takes-while-store-silent": "if known_for(self._store, now) < [-0-]{+-self._lease+}:",
             "looker-free-since-another-tenure": """        [-self._free_since = {}
         -]if handed:""",
         },
         ("fleet/worker/slot/slot_lease.py", _HOLDING): {
+            "looker-waits-for-the-ended": """self._watch.expired(str(slot.number), (slot.holder, slot.token, slot.counter), now)
+                [-or slot.holder_ended
+            -])""",
             "looker-stale-forever": "if seen == self._version[- and now - self._read_at < 1.0-]:",
             "holding-silent-store-is-a-loss": """going on as long as Kafka has us as a member")
                 return [-True-]{+False+}""",

@@ -94,6 +94,11 @@ class Bench:
         pids = set(self.pids().values())
         return len(pids) == count and pids <= started
 
+    def lives_again(self, name: str, before: int | None) -> bool:
+        """Whether it runs as another process than before, at one and the same look."""
+        found = self.worker(name)
+        return found.running and found.pid not in {None, before}
+
     def kill_supervisor(self) -> ProcessId:
         """Kill it with -9; who it was."""
         running = self.runtime.supervisor()

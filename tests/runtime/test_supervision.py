@@ -78,7 +78,7 @@ def test_a_killed_supervisor_leaves_its_workers_to_the_next_one(bench):
     assert len(bench.entries("start")) == 3
     name, pid = next(iter(before.items()))
     os.kill(pid, signal.SIGKILL)  # not its child, and still seen
-    bench.until(lambda: bench.worker(name).running and bench.worker(name).pid != pid)
+    bench.until(lambda: bench.lives_again(name, pid))
 
 
 def test_a_start_that_was_not_written_down_is_found_again(bench):
@@ -112,7 +112,7 @@ def test_a_killed_worker_comes_back_and_its_end_is_named(bench):
     bench.until(lambda: bench.all_run(1))
     pid = bench.worker(name).pid
     os.kill(pid, signal.SIGKILL)
-    bench.until(lambda: bench.worker(name).running and bench.worker(name).pid != pid)
+    bench.until(lambda: bench.lives_again(name, pid))
     assert bench.worker(name).restarts == 1
     assert "SIGKILL" in bench.worker(name).exit_reason
 
@@ -128,10 +128,10 @@ def test_what_a_killed_worker_held_waits_for_no_lease(bench):
         assert store.take(slot, worker=worker, revision=REVISION, spark_session=None)
     pid = bench.worker(killed).pid
     os.kill(pid, signal.SIGKILL)
-    bench.until(lambda: bench.worker(killed).running and bench.worker(killed).pid != pid)
+    bench.until(lambda: bench.lives_again(killed, pid))
     told = {slot.holder: slot.holder_ended for slot in store.slots(GROUP)}
     store.close()
-    assert told == {killed: True, other: False}
+    assert told == {killed: True, other: False}, bench.log()
 
 
 def test_a_worker_that_fails_is_started_less_and_less_often(bench):
