@@ -31,7 +31,8 @@ MUTANTS = faults(
             "container-ends-what-others-hold": "if [-slot.holder == name and -]store.end_holder(slot):",
         },
         ("fleet/act/local/ended_holders.py", ("tests/runtime/test_supervision.py",)): {
-            "supervisor-ends-what-others-hold": "if [-slot.holder == row.name and -]store.end_holder(slot):",
+            "supervisor-ends-what-others-hold": "for slot in self._of(row).slots(row.group)[- if slot.holder == row.name-]]",
+            "supervisor-ends-while-something-runs": "if [-not self._is_gone(row.name)-]{+False+}:",
             "supervisor-of-another-cluster": "cluster=[-row.cluster-]{+row.group+}",
         },
         ("fleet/worker/slot/slot_lease.py", _LOOKING): {

@@ -16,7 +16,7 @@ from fleet.slots import Gate
 from fleet.slots.database import DATABASE
 from fleet.slots.sqlite import SqliteStore
 from fleet.system.home_processes import environment, home_processes
-from fleet.system.processes import alive, identify, spawn
+from fleet.system.processes import alive, identify, signal_group, spawn
 from tests.runtime.conftest import GROUP, REVISION
 
 pytestmark = pytest.mark.slow
@@ -130,8 +130,17 @@ def test_what_a_killed_worker_held_waits_for_no_lease(bench):
     os.kill(pid, signal.SIGKILL)
     bench.until(lambda: bench.lives_again(killed, pid))
     told = {slot.holder: slot.holder_ended for slot in store.slots(GROUP)}
-    store.close()
     assert told == {killed: True, other: False}, bench.log()
+    left = "import time; time.sleep(60)"  # as Spark's Python daemon, in a group of its own
+    environ = environment(bench.runtime.home, part="worker", worker=other)
+    child = spawn([sys.executable, "-S", "-c", left], log=bench.home / "log", env=environ)
+    pid = bench.worker(other).pid
+    os.kill(pid, signal.SIGKILL)
+    bench.until(lambda: bench.lives_again(other, pid))
+    told = {slot.holder: slot.holder_ended for slot in store.slots(GROUP)}
+    store.close()
+    signal_group(child, signal.SIGKILL)
+    assert told == {killed: True, other: False}, "what it left behind may still write"
 
 
 def test_a_worker_that_fails_is_started_less_and_less_often(bench):

@@ -261,7 +261,7 @@ class Supervisor:
         signal_group(process, signal.SIGKILL)  # what it left behind
         self._told.pop(process, None)
         try:
-            self._holders.tell(row, process)
+            self._holders.tell(row)
         except FleetError as error:
             _log.warning("%s: %s", row.name, error)
         row = next((r for r in self.table.rows() if r.name == row.name), row)
