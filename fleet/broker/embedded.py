@@ -9,7 +9,6 @@ again. Cost: 310 MB of memory a node, 5 s to start.
 
 import base64
 import contextlib
-import fcntl
 import random
 import shutil
 import signal
@@ -17,7 +16,8 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.security import client_config
 from fleet.system import processes
 from fleet.system.home import read_state, write_state
+from fleet.system.locking import locked
 from fleet.text import plural
 
 SCHEMA: Final = 1
@@ -340,13 +341,9 @@ class Broker:
     def _save(self, state: BrokerState) -> None:
         write_state(self._file, as_json(state), schema=SCHEMA)
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One start, stop, kill or purge at a time; the kernel frees the lock of a killed one."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _alone(self) -> AbstractContextManager[None]:
+        """One start, stop, kill or purge at a time."""
+        return locked(self._folder / ".lock")
 
 
 def embedded_bootstrap(home: Path) -> str | None:

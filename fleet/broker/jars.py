@@ -8,7 +8,6 @@ distribution (its `libs/`) and nothing is fetched; FLEET_IVY_SETTINGS names Ivy 
 mirror. Cost: 45 MB and 20-60 s at first use, 0.1 s to verify on later starts.
 """
 
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -16,8 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +24,7 @@ from typing import Final
 from fleet.errors import FleetError, Unreachable
 from fleet.extras import pip_line
 from fleet.system.home import cache_home
+from fleet.system.locking import locked
 
 KAFKA: Final = "4.3.1"
 LEAST_JAVA: Final = 17
@@ -121,7 +120,7 @@ def find_libs(
     libs = folder / f"kafka-{KAFKA}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder / f".kafka-{KAFKA}.lock"):
+        with locked(folder / f".kafka-{KAFKA}.lock"):
             wrong = damage(libs)
             if wrong is not None:
                 if libs.exists() and say:
@@ -238,11 +237,3 @@ def _read_sums(text: str) -> dict[str, str]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """One process at a time; the kernel frees the lock of a killed one."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -8,11 +8,10 @@ metrics are told.
 import gzip
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Final
 
-from fleet.errors import ConfigError
-from fleet.system.closing import Closing
+from fleet.system.listening import ELSEWHERE, Listening
 
 KIND: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PAGE: Final = b"/metrics /healthz /readyz\n"
@@ -45,7 +44,7 @@ class Body:
         return found
 
 
-class Server(Closing):
+class Server(Listening):
     """Listens until closed. Raises ConfigError where it cannot bind.
 
     `ages` gives the text that is made at each scrape; `healthy` and `ready` a reason why not,
@@ -61,36 +60,8 @@ class Server(Closing):
         healthy: Callable[[], str | None],
         ready: Callable[[], str | None],
     ) -> None:
-        host, _, port = address.rpartition(":")
         handler = _handler(body, ages, {"/healthz": healthy, "/readyz": ready})
-        try:
-            self._server = _Listening((host.strip("[]") or "127.0.0.1", int(port)), handler)
-        except (OSError, ValueError, OverflowError) as error:
-            raise ConfigError(
-                f"cannot bind exporter.listen {address} ({error}): end what listens "
-                "there, or name another host:port with --listen; port 0 is a free one"
-            ) from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="http", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def address(self) -> str:
-        """Where it listens."""
-        host, port = self._server.server_address[:2]
-        return f"{host!s}:{port}"
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._server.shutdown()
-        self._server.server_close()
-
-
-class _Listening(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-    allow_reuse_address = True
+        super().__init__(address, handler, key="exporter.listen", remedy=ELSEWHERE)
 
 
 def _handler(

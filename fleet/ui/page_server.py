@@ -12,18 +12,16 @@ page runs no script but its own. Cost: behind a proxy the name that people use h
 import gzip
 import ipaddress
 import re
-import socket
-import threading
 from collections.abc import Callable, Collection, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from fleet.errors import ConfigError, FleetError
+from fleet.errors import FleetError
 from fleet.report.paints import stylesheet
-from fleet.system.closing import Closing
+from fleet.system.listening import ELSEWHERE, HttpServer, Listening, host_of
 
 Answer = Callable[[Mapping[str, str]], bytes | None]
 """Makes JSON from the query; None: there is no such thing."""
@@ -47,7 +45,7 @@ _HEADERS: Final = {
 _WORTH_PACKING: Final = 2_000
 
 
-class PageServer(Closing):
+class PageServer(Listening):
     """Listens until closed. Raises ConfigError where it cannot bind.
 
     `answers` by path; `names` are host names, beside addresses, `localhost` and that of `address`.
@@ -56,32 +54,17 @@ class PageServer(Closing):
     def __init__(
         self, address: str, answers: Mapping[str, Answer], *, names: Collection[str] = ()
     ) -> None:
-        host, _, port = address.rpartition(":")
-        host = host.strip("[]") or "127.0.0.1"
-        known = frozenset(name.lower() for name in (*names, host, "localhost"))
-        try:
-            self._server = _PageListener(host, int(port), answers, known)
-        except (OSError, ValueError, OverflowError) as error:
-            raise ConfigError(
-                f"cannot bind ui.listen {address} ({error}): end what listens there, or name "
-                "another host:port with --listen; port 0 is a free one"
-            ) from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="http", daemon=True
-        )
-        self._thread.start()
+        served = {name.lower() for name in (*names, host_of(address), "localhost")}
+
+        class Page(_Page):
+            known, made = frozenset(served), answers
+
+        super().__init__(address, Page, key="ui.listen", remedy=ELSEWHERE)
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        host, port = map(str, self._server.server_address[:2])
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-    def close(self) -> None:
-        """Listen no more; connections that are kept alive are answered no more."""
-        self._server.closed = True
-        self._server.shutdown()
-        self._server.server_close()
+        return f"http://{self.address}"
 
 
 def is_served(host: str | None, names: Collection[str]) -> bool:
@@ -111,21 +94,10 @@ def runbook(name: str) -> str | None:
     return None
 
 
-class _PageListener(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-    allow_reuse_address = True
-
-    def __init__(
-        self, host: str, port: int, answers: Mapping[str, Answer], names: Collection[str]
-    ) -> None:
-        self.answers, self.names, self.closed = answers, names, False
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Page)
-
-
 class _Page(BaseHTTPRequestHandler):
-    server: "_PageListener"
+    known: ClassVar[Collection[str]]
+    made: ClassVar[Mapping[str, Answer]]
+    server: HttpServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "fleet", ""
     timeout = 30
@@ -140,7 +112,7 @@ class _Page(BaseHTTPRequestHandler):
         if self.server.closed:
             self.close_connection = True
             return
-        if not is_served(self.headers.get("Host"), self.server.names):
+        if not is_served(self.headers.get("Host"), self.known):
             self._text(421, "not a name of this page: see ui.url in docs/ui.md\n")
             return
         where = urlsplit(self.path)
@@ -156,8 +128,8 @@ class _Page(BaseHTTPRequestHandler):
             self._runbook(where.path.removeprefix("/runbooks/"))
         elif where.path == "/healthz":
             self._text(200, "ok\n")
-        elif where.path in self.server.answers:
-            self._answer(self.server.answers[where.path], where.query)
+        elif where.path in self.made:
+            self._answer(self.made[where.path], where.query)
         else:
             self._text(404, "nothing is here: the page is at /\n")
 

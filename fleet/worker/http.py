@@ -9,15 +9,14 @@ what the worker's threads left in memory: a store, a broker or a Spark that hang
 """
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from fleet.errors import ConfigError
+from fleet.system.listening import Listening
 
 Status = Callable[[], Mapping[str, Any]]
 """The worker's facts now; see `fleet.worker.slot.process`."""
@@ -36,8 +35,6 @@ _GAUGES: Final = {
     "failing_seconds": "Seconds since when the entrypoint fails for all it is given; else 0.",
     "last_commit_timestamp_seconds": "Wall time of the last commit.",
 }
-_CLOSING: Final = 0.1
-"""Seconds that `close` waits at most for the thread that listens."""
 _PROBES: Final = {"/startupz": None, "/livez": "live", "/readyz": "ready"}
 """Path of a probe → the fact that it asks for; None: that it is answered at all."""
 
@@ -81,36 +78,15 @@ class _Collector:
         yield phase
 
 
-class StatusServer:
+class StatusServer(Listening):
     """Serves one worker's status until the process ends."""
 
     def __init__(self, address: str, status: Status) -> None:
-        host, _, port = address.rpartition(":")
         registry = CollectorRegistry()
         registry.register(_Collector(status))
         handler = _handler(status, registry)
-        try:
-            self._server = ThreadingHTTPServer(
-                (host.strip("[]") or "127.0.0.1", int(port)), handler
-            )
-        except (OSError, ValueError, OverflowError) as error:
-            raise ConfigError(
-                f"cannot bind worker.http {address} ({error}): "
-                "write host:port, port 0 for a free one"
-            ) from error
-        self._server.daemon_threads = True
-        serve = self._server.serve_forever
-        threading.Thread(target=serve, args=(_CLOSING,), name="http", daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self._server.server_address[1])
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._server.shutdown()
-        self._server.server_close()
+        remedy = "write host:port, port 0 for a free one"
+        super().__init__(address, handler, key="worker.http", remedy=remedy)
 
 
 def _handler(status: Status, registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -54,11 +55,18 @@ def of(*languages: str) -> list[Block]:
     return [each for each in blocks() if each.language in languages]
 
 
+def commands(page: str = "", *, world: str | None = None) -> list[Block]:
+    """Blocks of commands that are run here: of a page, a folder or any; in one world or any."""
+    return [
+        each
+        for each in of("sh", "console")
+        if each.page.startswith(page) and not each.run_by and world in {None, each.world}
+    ]
+
+
 def pages_in(world: str) -> list[str]:
     """Pages whose commands are run in that world."""
-    return sorted(
-        {each.page for each in of("sh", "console") if not each.run_by and each.world == world}
-    )
+    return sorted({each.page for each in commands(world=world)})
 
 
 def test_every_block_says_its_language() -> None:
@@ -163,9 +171,8 @@ def watched(world: World) -> World:
 def test_commands_of_the_readme(world: World) -> None:
     """In an empty folder: from the first look to a job that runs, is rolled and stopped."""
     try:
-        for block in of("sh", "console"):
-            if block.page == "README.md" and not block.run_by:
-                world.run(block)
+        for block in commands("README.md"):
+            world.run(block)
         assert list((world.folder / "out").rglob("*.parquet")), "the job wrote its rows"
     finally:
         world.fleet("down", "--purge", "--yes")
@@ -177,18 +184,16 @@ OTHERS = [p for p in pages_in("broker") if "/runbooks/" not in p and p != "READM
 @pytest.mark.parametrize("page", OTHERS)
 def test_commands(page: str, watched: World) -> None:
     """Of a page, in order, in one folder."""
-    for block in of("sh", "console"):
-        if block.page == page and not block.run_by and block.world == "broker":
-            watched.run(block)
+    for block in commands(page, world="broker"):
+        watched.run(block)
 
 
 def test_commands_of_runbooks(watched: World) -> None:
     """All of them; what several say is run once."""
     with watched.serving("exporter", "--listen", "127.0.0.1:0") as said:
-        watched.names["http://HOST:9308/metrics"] = said.split()[-1]
-        for block in of("sh", "console"):
-            if "/runbooks/" in block.page:
-                watched.run(block)
+        watched.names["HOST:9308"] = urlsplit(said.split()[-1]).netloc
+        for block in commands("docs/runbooks/"):
+            watched.run(block)
 
 
 @pytest.mark.kubernetes
@@ -199,6 +204,5 @@ def test_kubernetes_commands(page: str, world: World, kube_api: "KubeApi") -> No
     world.declare(ON_KUBERNETES)
     (world.folder / "kafka.env").write_text("KAFKA_USER=u\nKAFKA_PASSWORD=p\n")
     (world.folder / "k8s").symlink_to(repository() / "k8s")
-    for block in of("sh", "console"):
-        if block.page == page and not block.run_by and block.world == "kubernetes":
-            world.run(block)
+    for block in commands(page, world="kubernetes"):
+        world.run(block)
