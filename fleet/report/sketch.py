@@ -237,11 +237,13 @@ class _Drawing:
     def _foot(self, bottom: float) -> float:
         widest = max((text_width(text, 12) for _, text in self.line.ticks), default=0.0)
         spaced = labelled((self.x(at) for at, _ in self.line.ticks), widest + 6)
+        zone = self.left - 10
         for (at, text), there in zip(self.line.ticks, spaced, strict=True):
             if there:
                 x = self.x(at)
                 self._add(Words(x=x, y=bottom + 15, text=text, anchor="middle", paint="faint"))
-        self._add(Words(x=self.left - 10, y=bottom + 15, text="UTC", anchor="end", paint="faint"))
+                zone = min(zone, x - text_width(text, 12) / 2 - 8)
+        self._add(Words(x=zone, y=bottom + 15, text="UTC", anchor="end", paint="faint"))
         if not self.line.hidden:
             return bottom + 32
         told = f"{self.line.hidden} more members owned less and are not drawn"

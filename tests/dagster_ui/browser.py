@@ -42,6 +42,10 @@ class Browser:
         """Run JavaScript, with its `return` value."""
         return call(f"{self._base}/execute/sync", {"script": text, "args": list(args)})
 
+    def later(self, text: str, *args: object) -> Any:
+        """The same where the value comes later: its last argument is called with it."""
+        return call(f"{self._base}/execute/async", {"script": text, "args": list(args)})
+
     def text(self) -> str:
         """What a person reads on the page."""
         return str(self.script("return document.body.innerText"))

@@ -69,6 +69,31 @@ def test_groups_stand_worst_first_and_in_any_order(page, tmp_path):
     assert "10 shown" in page.text()
 
 
+PAINTED = """
+const done = arguments[arguments.length - 1];
+const seen = new PerformanceObserver((list) => {
+  const shown = list.getEntries().filter((each) => each.element?.closest("#overview tbody"));
+  if (shown.length) done(shown[0].startTime);
+});
+seen.observe({ type: "largest-contentful-paint", buffered: true });
+"""
+"""Milliseconds from asking for the page to the first picture with a group in it, by the browser."""
+
+
+def test_a_thousand_groups_are_painted_within_a_second(page_browser, shown, tmp_path):
+    """Asked for, made, sent, laid out and painted: the best of three, on a machine that is busy."""
+    times = []
+    page_browser.resize(1280, 900)
+    for _ in range(3):
+        page_browser.open("about:blank")
+        page_browser.open(f"{shown.url}/")
+        times.append(page_browser.later(PAINTED))
+        assert len(rows(page_browser, 1000)) == 1000
+    print("painted after", times)
+    kept(page_browser, "painted", tmp_path)
+    assert min(times) < 1000, times
+
+
 def test_names_are_text(page, shown):
     """Markup in a group id is shown and not run, in the list and on its own page."""
     rows(page, 1000)

@@ -228,7 +228,7 @@ function showGroups(answer) {
   byId("counts").textContent = all.length === 0
     ? `cluster ${answer.cluster} has no consumer groups`
     : [many(all.length, "group"), shown.length === all.length ? "" : `${count(shown.length)} shown`,
-       storms ? `${storms} in a storm` : "", late ? `${late} do not keep up` : ""].filter(Boolean).join(", ");
+       storms ? `${storms} in a storm` : "", late ? `${late} ${late === 1 ? "does" : "do"} not keep up` : ""].filter(Boolean).join(", ");
   overview.table.hidden = all.length === 0;
   // The first screen at once, the rest of a thousand rows behind it.
   overview.show(shown.slice(0, view.drawn ? Infinity : SCREEN).map((each) => line(each, answer.status.at)));
