@@ -15,12 +15,10 @@ from fleet.kafka_source.source import frame_of_ranges
 from fleet.worker.batch.spark_link import SparkLink
 from tests.conftest import RunningBroker
 from tests.ranges.conftest import Topic
-from tests.ranges.test_reading import SMALL, read, rows, spark, ways
+from tests.ranges.test_reading import SMALL, read, rows, ways
 from tests.support.spark_cluster import standalone
 from tests.support.waiting import until
 from tests.worker.conftest import Group
-
-__all__ = ["spark"]
 
 pytestmark = [
     *(pytest.mark.broker, pytest.mark.spark, pytest.mark.long),
