@@ -1,6 +1,6 @@
 """`fleet ui` as a process: on a real broker with a roll, a storm and a lag; where nobody answers.
 
-With FLEET_SCREENSHOTS naming a folder pictures are kept there.
+With FLEET_SCREENSHOTS naming a folder pictures are kept there; docs/images holds some.
 """
 
 import json
@@ -121,7 +121,7 @@ def test_a_roll_a_storm_and_a_lag_are_seen(
     rolling.new_code()
     change = threading.Thread(target=rolling.apply)
     with running(tmp_path, rolling.config) as (url, interrupt):
-        page_browser.resize(1280, 640)
+        page_browser.resize(1280, 420)
         page_browser.open(f"{url}/")
         page_browser.wait_for(ROLLING, STORMY, LATE)
         change.start()
@@ -130,7 +130,9 @@ def test_a_roll_a_storm_and_a_lag_are_seen(
             page_browser.screenshot(kept / "ui-groups.png")
             page_browser.resize(1280, 1100)
             page_browser.open(f"{url}/#/groups/{ROLLING}")
-            page_browser.wait_for("1 of 2 slots on revision", "in hand", "Rebalances")
+            page_browser.wait_for("slots on revision", "in hand", "Rebalances")
+            page_browser.click("10 min")
+            page_browser.wait_for("1 of 2 slots on revision", "created 1", "keeps up")
             page_browser.screenshot(kept / "ui-group.png")
         finally:
             change.join()
@@ -138,6 +140,7 @@ def test_a_roll_a_storm_and_a_lag_are_seen(
         page_browser.open(f"{url}/#/groups/{STORMY}")
         shown = page_browser.wait_for("join 3", "leave 3", "guest")
         assert "classic group, Stable" in shown
+        page_browser.click("10 min")
         page_browser.screenshot(kept / "ui-storm.png")
         page_browser.open(f"{url}/#/groups/{LATE}")
         shown = page_browser.wait_for("classic group, Empty", f"{LATE}-topic-0")

@@ -314,7 +314,7 @@ function showHead(part, status, load, whole_) {
   const told = concerns(status, load).map(([text, how]) => said(text, how));
   const pauses = whole_.pauses.filter((each) => each.group === null || each.group === status.group)
     .map((each) => said(`held by ${each.by} since ${clock(each.at)}: ${each.reason}`, "warn"));
-  const well = status.verdict && status.verdict.level === "OK" ? said(`keeps up: ${status.verdict.sentence}`, "faint") : null;
+  const well = status.verdict && status.verdict.level === "OK" ? said(status.verdict.sentence, "faint") : null;
   part.head.replaceChildren(...[make("h1", {}, status.group || "(no name)"), said(kind, "faint"), ...told, ...pauses, well].filter(Boolean));
 }
 
@@ -374,7 +374,9 @@ function showSlots(part, status, load) {
 function showMembers(part, status) {
   const ours = new Map(status.member_list.map((each) => [each.member_id, each.instance_id ?? each.client_id]));
   part.sections.members.hidden = status.member_list.length === 0;
-  part.members.show(status.member_list.map((each) => ({ key: each.member_id, cells: [
+  const inOrder = status.member_list.toSorted((one, other) =>
+    ours.get(one.member_id).localeCompare(ours.get(other.member_id), undefined, { numeric: true }));
+  part.members.show(inOrder.map((each) => ({ key: each.member_id, cells: [
     each.instance_id ?? each.member_id, each.client_id, each.host,
     { text: each.partitions.length, kind: each.partitions.length === 0 && status.state === "Stable" ? "warn" : "" },
     each.partitions.slice(0, 12).map(named).join(", ") + (each.partitions.length > 12 ? ` and ${each.partitions.length - 12} more` : "")] })));
