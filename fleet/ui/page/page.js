@@ -438,9 +438,10 @@ function showTimeline(part, answer) {
 async function askTimeline(group) {
   view.timelineAt = Date.now();
   const width = Math.max(300, Math.min(1600, byId("group").clientWidth - 32));
-  const query = new URLSearchParams({ name: group, seconds: view.seconds, width: Math.round(width) });
+  const seconds = view.seconds; // another span may be pressed before this one's answer is there
+  const query = new URLSearchParams({ name: group, seconds, width: Math.round(width) });
   const answer = await asked(`/api/timeline?${query}`);
-  if (answer && view.part?.group === group) showTimeline(view.part, answer);
+  if (answer && view.part?.group === group && view.seconds === seconds) showTimeline(view.part, answer);
 }
 
 // --- asking, again and again ---------------------------------------------------------------------------
