@@ -92,13 +92,15 @@ class PodFleet:
         self.settings = settings_of(
             fleet, revision=revision_of(fleet, JOB), bootstrap=bootstrap, cluster=self.spec.cluster
         )
-        api = connect(
+        self.api = connect(
             namespace=namespace,
             context=None,
             environ={**os.environ, "KUBECONFIG": str(kube.kubeconfig)},
             clock=SystemClock(),
         )
-        self.store = LeaseStore.for_manager(api, cluster="main", clock=SystemClock(), lease=LEASE)
+        self.store = LeaseStore.for_manager(
+            self.api, cluster="main", clock=SystemClock(), lease=LEASE
+        )
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
         self._stop = threading.Event()

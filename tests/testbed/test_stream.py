@@ -13,19 +13,20 @@ from fleet.testbed.ordinary import begin_at_the_end
 
 
 @pytest.fixture
-def topic(broker) -> str:
-    """The demo's topic, on the session's broker."""
+def topic(broker, unique: str) -> str:
+    """As many partitions as the demo's topic has; that name may be taken on this broker."""
+    name = f"{TOPIC}-{unique}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    for made in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
+    for made in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
         made.result(10)
-    return broker.bootstrap_servers
+    return name
 
 
-def test_every_acknowledged_order_is_in_the_topic(topic: str, tmp_path: Path, unique: str):
+def test_every_acknowledged_order_is_in_the_topic(broker, topic: str, tmp_path: Path):
     """The stream ends cleanly, says how many there were, and the brokers agree."""
-    clock = SystemClock()
+    clock, bootstrap = SystemClock(), broker.bootstrap_servers
     stream = OrderStream(
-        Stage(tmp_path), bootstrap=topic, clock=clock, topic=TOPIC, partitions=PARTITIONS
+        Stage(tmp_path), bootstrap=bootstrap, clock=clock, topic=topic, partitions=PARTITIONS
     )
     try:
         stream.start(240)
@@ -37,6 +38,6 @@ def test_every_acknowledged_order_is_in_the_topic(topic: str, tmp_path: Path, un
         stream.end()
     assert 240 < sum(ends.values()) < 8000
     assert max(ends.values()) - min(ends.values()) <= 1
-    found = begin_at_the_end(topic, f"late-{unique}", TOPIC)
+    found = begin_at_the_end(bootstrap, f"late-{topic}", topic)
     assert found == ends
-    assert set(found) == {TopicPartition(TOPIC, p) for p in range(PARTITIONS)}
+    assert set(found) == {TopicPartition(topic, p) for p in range(PARTITIONS)}
