@@ -194,16 +194,15 @@ def _killed(ground: Ground, group: str, number: int, *, stopped: bool) -> Sequen
     try:
         os.kill(process.pid, signal.SIGKILL)
         at = ground.clock.now()
-
-        def waits() -> dict[TopicPartition, float | None]:
-            return processed_again(read(ground.journal_of(group)), victim=holder, at=at)
+        found: dict[TopicPartition, float | None] = {}
 
         def over() -> bool:
-            found = waits()
-            return bool(found) and all(each is not None for each in found.values())
+            nonlocal found
+            found = processed_again(read(ground.journal_of(group)), victim=holder, at=at)
+            return bool(found) and None not in found.values()
 
         ground.wait(over, _LONGEST, f"what {holder} read to be processed again")
-        return [each for each in waits().values() if each is not None]
+        return [each for each in found.values() if each is not None]
     finally:
         if stopped:
             os.kill(supervisor, signal.SIGCONT)

@@ -120,7 +120,7 @@ def taken(stored: Slot, *, worker: str, revision: str, spark_session: str | None
 def given_back(stored: Slot, before: Slot) -> Slot:
     """A take undone: as it was `before`, without a holder; the token has grown."""
     phase = Phase.CLOSED if before.phase is Phase.CLOSED else Phase.FREE
-    return replace(before, holder=None, token=stored.token, phase=phase, holder_ended=False)
+    return _unheld(replace(before, token=stored.token), phase)
 
 
 def told_by(holder: Slot) -> Event:
@@ -162,8 +162,7 @@ def released(stored: Slot, held: Slot, *, clean: bool) -> Slot | None:
     """Given up by its holder; None where it is somebody else's. Its member is named still."""
     if not is_held_by(stored, held):
         return None
-    phase = moved(stored, Event.RELEASE)
-    return replace(stored, holder=None, phase=phase, clean=clean, holder_ended=False)
+    return _unheld(replace(stored, clean=clean), moved(stored, Event.RELEASE))
 
 
 def cleared(stored: Slot, seen: Slot) -> Slot | None:
@@ -173,10 +172,12 @@ def cleared(stored: Slot, seen: Slot) -> Slot | None:
     """
     if stored.token != seen.token:
         return None
-    phase = moved(stored, Event.CLEAR)
-    return replace(
-        stored, member_id=None, holder=None, revision=None, phase=phase, holder_ended=False
-    )
+    return _unheld(replace(stored, member_id=None, revision=None), moved(stored, Event.CLEAR))
+
+
+def _unheld(slot: Slot, phase: Phase) -> Slot:
+    """With nobody in it, alive or dead."""
+    return replace(slot, holder=None, holder_ended=False, phase=phase)
 
 
 # --- changes --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ MUTANTS = faults(
         # --- taking
         ("fleet/slots/transitions.py", _TAKING): {
             "k8s-take-of-one-asked-to-go": "if [-worker in record.going or (-]pinned is not None and pinned.revision != revision[-)-]:",
-            "k8s-take-given-back-with-its-old-token": "return replace(before, holder=None, [-token=stored.token, -]phase=phase, holder_ended=False)",
+            "k8s-take-given-back-with-its-old-token": "return _unheld([-replace(before, token=stored.token)-]{+before+}, phase)",
         },
         ("fleet/slots/transitions.py", ("tests/slots/test_compare_and_set.py",)): {
             "k8s-release-told-free-before-the-leave": "(Phase.CLOSED, Event.RELEASE): Phase.[-CLOSED-]{+FREE+},",

@@ -45,7 +45,7 @@ MUTANTS = faults(
             "store-renewal-by-name-alone": "return stored.holder is not None and [-(stored.holder, stored.token) == mine-]{+stored.holder == mine[0]+}",
             "store-renewal-does-not-count": """        counter=stored.counter[- + 1-],
         phase=""",
-            "store-release-forgets-the-member": "return replace(stored, holder=None, phase=phase, clean=clean, holder_ended=False{+, member_id=None+})",
+            "store-release-forgets-the-member": "return _unheld(replace(stored, clean=clean{+, member_id=None+}), moved(stored, Event.RELEASE))",
             "store-ended-whoever-has-it": "if [-not is_held_by(stored, seen) or -]stored.holder_ended:",
             "store-ended-and-renewed": "if not is_held_by(stored, told)[- or stored.holder_ended-]:",
             "store-ended-for-ever": """        error=None,

@@ -78,10 +78,22 @@ rate_option = click.option(
     metavar="N",
     help="Records per second over all partitions.",
 )
-keep_option = click.option("--keep", is_flag=True, help="Keep the broker's data and all logs.")
-quick_option = click.option(
-    "--quick", is_flag=True, help="Run a small form that only shows that it works."
-)
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What every benchmark that `measure` runs takes: passes quick, keep and output."""
+    for option in reversed(
+        (
+            click.option(
+                "--quick", is_flag=True, help="Run a small form that only shows that it works."
+            ),
+            click.option("--keep", is_flag=True, help="Keep the broker's data and all logs."),
+            output_option,
+            verbose_option,
+        )
+    ):
+        command = option(command)
+    return command
 
 
 @bench.command()
@@ -116,10 +128,7 @@ quick_option = click.option(
     metavar="SECONDS",
     help="Goal for the p95 pause in seconds (default: 0.5 + the median batch).",
 )
-@quick_option
-@keep_option
-@output_option
-@verbose_option
+@run_options
 def roll(
     *,
     protocol: str,
@@ -228,10 +237,7 @@ def roll(
     is_flag=True,
     help="Start new processes for every gate instead of reusing them: truer, and slower.",
 )
-@quick_option
-@keep_option
-@output_option
-@verbose_option
+@run_options
 def gate(
     *,
     protocol: str,
@@ -317,10 +323,7 @@ def gate(
     metavar="SECONDS",
     help="Goal for the p95.",
 )
-@quick_option
-@keep_option
-@output_option
-@verbose_option
+@run_options
 def failover(
     *,
     protocol: str,
