@@ -113,7 +113,9 @@ VALUES = (
     "fleet.config.settings",
     "fleet.decide",
     "fleet.errors",
+    "fleet.log.encoding",
     "fleet.model",
+    "fleet.sim",
     "fleet.slots",
     "fleet.text",
 )

@@ -1,0 +1,1 @@
+"""The simulated coordinator against Kafka's own code, event by event."""

@@ -1,0 +1,1 @@
+"""The model of Kafka's coordinator, by itself."""
