@@ -227,7 +227,8 @@ def group_verdict(
 ) -> GroupVerdict:
     """The verdict on a group; `others` are partitions known to be OK, left out of `partitions`."""
     patience = patience or Patience()
-    found = [partition_verdict(each, around, patience) for each in partitions]
+    seen = list(partitions)
+    found = [partition_verdict(each, around, patience) for each in seen]
     total = len(found) + others
     scored = [each for each in found if each.verdict is not LagVerdict.UNSCORED]
     worse = sorted(
@@ -241,7 +242,10 @@ def group_verdict(
         )
     if not worse:
         return GroupVerdict(
-            group=group, verdict=LagVerdict.OK, sentence="keeps up", partitions=total
+            group=group,
+            verdict=LagVerdict.OK,
+            sentence=_calm(seen, around, patience),
+            partitions=total,
         )
     if around.state is GroupState.EMPTY and _deserted(worse, patience):
         return GroupVerdict(
@@ -261,6 +265,14 @@ def group_verdict(
         partitions=total,
         worse=tuple(worse),
     )
+
+
+def _calm(seen: Iterable[PartitionProgress], around: Around, patience: Patience) -> str:
+    """Of a group without a complaint: "keeps up" is not said where nobody is there to."""
+    waiting = sum(each.lag for each in seen if each.lag is not None and each.lag > patience.allowed)
+    if around.state is GroupState.EMPTY and waiting:
+        return f"no members: {waiting:,} records wait"
+    return "keeps up"
 
 
 def _deserted(worse: Iterable[PartitionVerdict], patience: Patience) -> bool:

@@ -151,3 +151,17 @@ def test_a_group_without_commits_is_unscored():
     """Nothing is said of what nobody reads."""
     assert group_verdict("g", [], STABLE).verdict is LagVerdict.UNSCORED
     assert group_verdict("g", [], STABLE, others=4).verdict is LagVerdict.OK
+
+
+@pytest.mark.parametrize(
+    ("state", "lag", "said"),
+    [
+        (EMPTY, 500, "no members: 1,000 records wait"),
+        (EMPTY, 0, "keeps up"),
+        (STABLE, 500, "keeps up"),
+    ],
+)
+def test_nobody_is_said_to_keep_up_where_nobody_is(state: Around, lag: int, said: str):
+    """Before anything has waited for long enough to complain."""
+    found = group_verdict("g", [progress(0, lag=lag), progress(1, lag=lag)], state)
+    assert (found.verdict, found.sentence) == (LagVerdict.OK, said)
