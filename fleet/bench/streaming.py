@@ -2,7 +2,7 @@
 
 Problem: two ways of reading compare only under the very same job. Choice: this file imports
 nothing of Fleet, is the worker's entrypoint, and is run as a script by the other environment's
-Python (Spark 4.0.0 with its Kafka connector). Each batch is one line of JSON: records, the
+Python (Spark 4.2.0 with its Kafka connector). Each batch is one line of JSON: records, the
 oldest record's time, when it was begun and done. Cost: one aggregate that both have to compute.
 """
 
@@ -61,7 +61,7 @@ def main() -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     for query in plan["queries"]:
-        _tell({"begin": query["name"]})
+        _tell({"begin": query["name"], "pid": os.getpid()})
         lines = _run(spark, plan, query)
         _tell({"end": query["name"], "batches": lines})
     spark.stop()

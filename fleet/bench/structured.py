@@ -1,6 +1,6 @@
 """Spark's own Structured Streaming with its Kafka source, in an environment of its own.
 
-Problem: the connector resolves completely only up to Spark 4.0.0, and Fleet runs on a newer one.
+Problem: the connector is published later than Spark is: up to Spark 4.2.0, and Fleet runs on 4.3.
 Choice: a second virtual environment under `~/.cache/fleet`, made by pip the first time (450 MB),
 the connector by Spark's own Ivy; it runs `streaming.py` as a script. Cost: two versions of
 Spark are compared, the only two there are for this.
@@ -19,7 +19,7 @@ from typing import Any, Final
 from fleet.bench import streaming
 from fleet.errors import FleetError
 
-VERSION: Final = "4.0.0"
+VERSION: Final = "4.2.0"
 CONNECTOR: Final = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{VERSION}"
 _INSTALL_SECONDS: Final = 1200.0
 
