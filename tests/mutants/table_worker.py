@@ -20,9 +20,12 @@ MUTANTS = faults(
         ("fleet/worker/batch/batches.py", _BATCHES): {
             "batches-refetched-records-kept": "known ={+ 0 if not part.offsets else+} bisect_left(offsets, part.[-position-]{+start+})",
             "batches-replay-cut-at-position": "end = part.position[- if part.replay_to is None else part.replay_to-]",
-            "batches-replay-does-not-go-alone": "return self._cut([-replaying-]{+self._parts+})",
+            "batches-replay-does-not-go-alone": "return self._cut([-replaying-]{+self._parts+}, now)",
             "batches-gap-with-records-waiting": "if part.end_seen and [-not waiting and -]part.position > part.start:",
-            "batches-small-one-closed-while-busy": "if not self.full and [-(busy or not waited)-]{+not waited+}:",
+            "batches-small-one-closed-while-busy": "if not self.full and [-(busy or not self._worth_it(now))-]{+not self._worth_it(now)+}:",
+            "batches-stream-waits-like-a-trickle": "[-self._count >= STREAM * self.max_wait or -]now - self._begun_at",
+            "batches-trickle-never-waits": "now - self._begun_at >= [-self.max_wait-]{+0.0+}",
+            "batches-waits-for-a-partition-away": "all(part.heard for part in parts)[- or now - since >= self.max_wait-]",
             "batches-dropped-partition-still-counted": """[-                self._count -= len(part.messages)
 -]""",
         },

@@ -166,7 +166,7 @@ def test_a_fault_in_the_reading_is_seen(fault, found):
     buffer = Buffer(limit=40, max_wait=0.0)
     for tp, records in topic.items():
         buffer.add_partition(tp, topic_id="id", start=0, replay_to=None)
-        buffer.add(tp, records, 1.0)
+        buffer.add(tp, records)
     batch = buffer.close(2.0)
     assert batch is not None
     journal = call(fault(batch))

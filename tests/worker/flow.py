@@ -119,9 +119,7 @@ class Process:
             tp = TopicPartition("t", partition)
             at = self.reading.positions().get(tp)
             if at is not None and tp not in self.flow.quarantined:
-                self.reading.add(
-                    tp, [Message(tp, n, value=b"x") for n in range(at, end)], self.clock.monotonic()
-                )
+                self.reading.add(tp, [Message(tp, n, value=b"x") for n in range(at, end)])
                 self.reading.end_at(tp, end)
 
     def turn(self, *, dead: Callable[[], bool] = lambda: False) -> bool:

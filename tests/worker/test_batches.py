@@ -1,5 +1,7 @@
 """When a batch closes, where a replay cuts, and what a partition that goes leaves behind."""
 
+from typing import Any
+
 import pytest
 
 from fleet.kafka_source.columns import batch_of, to_stderr
@@ -32,30 +34,65 @@ def test_nothing_read_is_no_batch():
     assert buffer().close(1e9) is None
 
 
-def test_batch_closes_max_wait_after_its_first_record():
-    """The wait counts from the first record, not from the last."""
-    made = buffer(max_wait=0.2)
-    made.add(P0, records(0, 1), now=10.0)
-    made.add(P0, records(1, 2), now=10.15)
-    assert made.close(10.19) is None
-    batch = made.close(10.21)
+def settled(**bounds: Any) -> Buffer:
+    """One that has closed its first batch after the assignment, at 10.0."""
+    made = buffer(**bounds)
+    made.add(P0, records(0, 1))
+    made.end_at(P1, 0)
+    batch = made.close(10.0)
     assert batch is not None
-    assert [each.id for each in batch.ranges] == ["T-0-0-2"]
+    assert [each.id for each in batch.ranges] == ["T-0-0-1"]
+    return made
+
+
+def test_an_idle_spark_is_given_what_comes_at_once():
+    """After a pause of max_wait a record waits for no other; a trickle makes small batches
+    max_wait apart, counted from where the last one began.
+    """
+    made = settled(max_wait=0.2)
+    made.add(P0, records(1, 2))
+    assert made.close(10.19) is None
+    made.add(P0, records(2, 3))
+    second = made.close(10.21)
+    assert second is not None
+    assert [each.id for each in second.ranges] == ["T-0-1-3"]
     assert made.close(99.0) is None
+    made.add(P0, records(3, 4))
+    assert made.close(99.0) is not None, "nothing has begun for as long"
+
+
+def test_a_stream_waits_for_nothing_but_spark():
+    """As many records as 500 a second bring within max_wait are worth a batch before it is over."""
+    made = settled(limit=1000, max_wait=0.2)
+    made.add(P0, records(1, 100))
+    assert made.close(10.05) is None
+    made.add(P0, records(100, 101))
+    assert made.close(10.06, busy=True) is None
+    assert made.close(10.06) is not None
 
 
 def test_first_batch_after_an_assignment_waits_for_no_more():
     """Once every partition was heard of (records, or its end), the pause shall end."""
     made = buffer(max_wait=0.2)
-    made.add(P0, records(0, 2), now=10.0)
+    made.add(P0, records(0, 2))
     assert made.close(10.01) is None, "P1 would wait for a whole batch more"
+    assert made.close(10.2) is None
     made.end_at(P1, 0)
-    first = made.close(10.01)
+    first = made.close(10.2)
     assert first is not None
     assert [each.id for each in first.ranges] == ["T-0-0-2"]
-    made.add(P0, records(2, 3), now=10.02)
-    assert made.close(10.03) is None, "the next one is gathered as usual"
-    assert made.close(10.23) is not None
+    made.add(P0, records(2, 3))
+    assert made.close(10.3) is None, "the next one is gathered as usual"
+    assert made.close(10.41) is not None
+
+
+def test_a_partition_that_does_not_answer_is_not_waited_for_longer_than_max_wait():
+    """Its leader may be away; the others' records do not wait for that."""
+    made = buffer(max_wait=0.2)
+    made.add(P0, records(0, 2))
+    assert made.close(10.0) is None
+    assert made.close(10.19) is None
+    assert made.close(10.21) is not None
 
 
 @pytest.mark.parametrize(
@@ -65,9 +102,9 @@ def test_first_batch_after_an_assignment_waits_for_no_more():
 def test_full_batch_closes_at_once_and_pauses(limit: int, max_bytes: int):
     """A full batch waits for nothing, and what is assigned is paused until it is handed over."""
     made = buffer(limit=limit, max_bytes=max_bytes)
-    made.add(P0, records(0, 9), now=1.0)
+    made.add(P0, records(0, 9))
     assert not made.to_pause()
-    made.add(P0, records(9, 10), now=1.0)
+    made.add(P0, records(9, 10))
     assert made.to_pause() == {P0, P1}
     assert made.close(1.0) is not None
     assert not made.to_pause()
@@ -76,9 +113,9 @@ def test_full_batch_closes_at_once_and_pauses(limit: int, max_bytes: int):
 def test_while_spark_is_busy_only_a_full_batch_closes():
     """What comes until Spark is free goes along: a batch closed early would only wait."""
     made = buffer(limit=2, max_wait=0.2)
-    made.add(P0, records(0, 1), now=10.0)
+    made.add(P0, records(0, 1))
     assert made.close(99.0, busy=True) is None
-    made.add(P0, records(1, 2), now=99.0)
+    made.add(P0, records(1, 2))
     batch = made.close(99.0, busy=True)
     assert batch is not None
     assert batch.records == 2
@@ -87,9 +124,9 @@ def test_while_spark_is_busy_only_a_full_batch_closes():
 def test_ranges_tile_the_offsets():
     """A range starts where the last one ended, over gaps of compaction and markers."""
     made = buffer(max_wait=0.0)
-    made.add(P0, [record(3), record(7)], now=1.0)
+    made.add(P0, [record(3), record(7)])
     first = made.close(1.0)
-    made.add(P0, [record(12)], now=2.0)
+    made.add(P0, [record(12)])
     made.end_at(P0, 15)  # two markers behind the last record
     second = made.close(2.0)
     assert first is not None
@@ -100,8 +137,8 @@ def test_ranges_tile_the_offsets():
 def test_refetched_records_are_left_out():
     """After a pause the client may bring records again that a batch already has."""
     made = buffer(max_wait=0.0)
-    made.add(P0, records(0, 5), now=1.0)
-    made.add(P0, records(3, 8), now=1.0)
+    made.add(P0, records(0, 5))
+    made.add(P0, records(3, 8))
     batch = made.close(1.0)
     assert batch is not None
     assert batch.table()["offset"].to_pylist() == list(range(8))
@@ -111,9 +148,9 @@ def test_replay_cuts_exactly_at_the_plan():
     """The first batch of a successor ends where its predecessor's did; the rest is carried on."""
     made = buffer(limit=4, max_wait=0.0)
     made.add_partition(P0, topic_id="T", start=10, replay_to=20)
-    made.add(P0, records(10, 18), now=1.0)
+    made.add(P0, records(10, 18))
     assert made.close(99.0) is None, "neither limit nor wait may cut a replay short"
-    made.add(P0, records(18, 25), now=2.0)
+    made.add(P0, records(18, 25))
     replay = made.close(2.0)
     carried = made.close(3.0)
     assert replay is not None
@@ -128,8 +165,8 @@ def test_replay_goes_alone():
     made = buffer(max_wait=0.0)
     made.add_partition(P0, topic_id="T", start=0, replay_to=3)
     assert made.to_pause() == {P1}
-    made.add(P1, records(0, 2, part=1), now=1.0)
-    made.add(P0, records(0, 3), now=1.0)
+    made.add(P1, records(0, 2, part=1))
+    made.add(P0, records(0, 3))
     assert made.to_pause() == {P0, P1}
     replay = made.close(1.0)
     assert replay is not None
@@ -151,7 +188,7 @@ def test_replay_ends_by_position(end: int, expected: list[str]):
     """A replay is complete by position: its last records may be markers, or gone."""
     made = buffer()
     made.add_partition(P0, topic_id="T", start=10, replay_to=20)
-    made.add(P0, records(10, 12), now=1.0)
+    made.add(P0, records(10, 12))
     made.end_at(P0, end)
     batch = made.close(1.0)
     assert batch is not None
@@ -171,10 +208,10 @@ def test_markers_alone_are_a_gap_not_a_batch():
 def test_dropped_partition_leaves_nothing():
     """What goes takes its rows along; the others stay."""
     made = buffer(max_wait=0.0)
-    made.add(P0, records(0, 3), now=1.0)
-    made.add(P1, records(0, 2, part=1), now=1.0)
+    made.add(P0, records(0, 3))
+    made.add(P1, records(0, 2, part=1))
     made.drop([P0])
-    made.add(P0, records(3, 5), now=1.0)
+    made.add(P0, records(3, 5))
     batch = made.close(1.0)
     assert batch is not None
     assert {each.tp for each in batch.ranges} == {P1}
@@ -184,8 +221,8 @@ def test_dropped_partition_leaves_nothing():
 def test_only_keeps_ranges_and_rows_together():
     """A batch reduced to some partitions has their ranges and rows and no others."""
     made = buffer(max_wait=0.0)
-    made.add(P0, records(0, 3), now=1.0)
-    made.add(P1, records(0, 2, part=1), now=1.0)
+    made.add(P0, records(0, 3))
+    made.add(P1, records(0, 2, part=1))
     batch = made.close(1.0)
     assert batch is not None
     alone = batch.only([P1])
@@ -232,8 +269,8 @@ def test_table_has_the_columns_of_sparks_kafka_source():
 def test_a_dropped_partition_makes_room():
     """In records and in bytes: else a batch would close for what it no longer holds."""
     made = buffer(limit=10)
-    made.add(P0, records(0, 9), 0.0)
-    made.add(P1, records(0, 1, 1), 0.0)
+    made.add(P0, records(0, 9))
+    made.add(P1, records(0, 1, 1))
     assert made.full
     made.drop([P0])
     assert not made.full
@@ -246,7 +283,7 @@ def test_a_dropped_partition_makes_room():
 def test_read_to_the_end_with_records_waiting_is_no_gap():
     """Their offsets are committed with their batch, not before it."""
     made = buffer()
-    made.add(P0, records(0, 2), 0.0)
+    made.add(P0, records(0, 2))
     made.end_at(P0, 5)
     made.end_at(P1, 3)
     assert made.gaps() == {P1: (0, 3)}
