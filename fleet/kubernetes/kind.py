@@ -1,27 +1,28 @@
 """`runtime: {kind: kubernetes}`: how a manager and a worker get at the namespace.
 
 A manager uses the kubeconfig (or the service account of the pod that it runs in); a worker its
-pod's own service account, which may do nothing but hold its fleet's slots.
+pod's own service account, which may do nothing but hold its fleet's slots. What only a manager
+needs is imported where it is used: a worker's pod pays for what is at the top.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec, KubernetesRuntimeSpec, RuntimeSpec
-from fleet.decide.adopted import Adopted
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.api import connect
-from fleet.kubernetes.deployment.adoption import deployments_of
-from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.kubernetes.leases.patient_store import PatientStore
 from fleet.kubernetes.leases.pod_revisions import MARK
-from fleet.kubernetes.manifests.rendering import Rendering
+from fleet.kubernetes.manifests.on_demand import Rendering
 from fleet.slots import SlotStore
 from fleet.worker.pod_environment import raw_revision
+
+if TYPE_CHECKING:
+    from fleet.decide.adopted import Adopted
+    from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 
 
 class KubernetesKind(Rendering):
@@ -29,8 +30,11 @@ class KubernetesKind(Rendering):
 
     def open(
         self, spec: FleetSpec, *, home: Path, environ: Mapping[str, str], clock: Clock
-    ) -> KubernetesRuntime:
+    ) -> "KubernetesRuntime":
         """The file's namespace. ConfigError where no kubeconfig leads there."""
+        from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime  # noqa: PLC0415
+        from fleet.kubernetes.leases.patient_store import PatientStore  # noqa: PLC0415
+
         del home  # what a manager has to remember stands on the API server
         runtime = _runtime_of(spec.runtime)
         api = connect(
@@ -44,8 +48,10 @@ class KubernetesKind(Rendering):
 
     def deployments(
         self, runtime: RuntimeSpec, *, environ: Mapping[str, str], clock: Clock
-    ) -> tuple[Adopted, ...]:
+    ) -> "tuple[Adopted, ...]":
         """Other people's Deployments of the namespace, with their pods."""
+        from fleet.kubernetes.deployment.adoption import deployments_of  # noqa: PLC0415
+
         place = _runtime_of(runtime)
         api = connect(
             namespace=place.namespace, context=place.context, environ=environ, clock=clock
@@ -61,7 +67,9 @@ class KubernetesKind(Rendering):
         group = settings.group
         runtime = _runtime_of(group.runtime)
         namespace = environ.get("FLEET_NAMESPACE") or runtime.namespace
-        api = connect(namespace=namespace, context=runtime.context, environ=environ, clock=clock)
+        api = connect(
+            namespace=namespace, context=runtime.context, environ=environ, clock=clock, light=True
+        )
         return LeaseStore.for_worker(
             api,
             cluster=settings.cluster.name,

@@ -41,7 +41,7 @@ class Place:
     def worker(self, revision: str = "new") -> LeaseStore:
         """The store of one, which reads the server each time."""
         api = self.server.api(self.clock)
-        calls = Calls(api.client, namespace=api.namespace, clock=self.clock)
+        calls = Calls(api.connection, namespace=api.namespace, clock=self.clock)
         backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker=revision)
         return LeaseStore(backend, clock=self.clock)
 

@@ -23,7 +23,7 @@ class Place:
         self.server = MemoryServer()
         api = self.server.api(self.clock)
         self.calls = Calls(
-            api.client, namespace=api.namespace, clock=self.clock, jitter=lambda: 0.5
+            api.connection, namespace=api.namespace, clock=self.clock, jitter=lambda: 0.5
         )
         self.shelf = RetryOnConflict(self.calls, clock=self.clock)
         self.calls.create(blank(LEASE, GATE, NAMES))

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes.client import ApiClient, Configuration
 
 from fleet.act.runtime import ManifestOptions
 from fleet.clock import SystemClock
 from fleet.config.spec import FleetSpec
 from fleet.errors import FleetError
 from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.connection import Connection
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.manifests.rendering import manifests
 from tests.support.kube_api import KubeApi
@@ -74,13 +74,12 @@ class Ground:
         }
         made = self.api._call("POST", path, body=asked)
         assert made is not None
-        mine = self.api.client.configuration
-        settings = Configuration(host=mine.host)
-        settings.ssl_ca_cert, settings.retries = mine.ssl_ca_cert, False
-        settings.verify_ssl = mine.verify_ssl
-        settings.api_key = {"BearerToken": f"Bearer {made['status']['token']}"}
-        client = ApiClient(configuration=settings)
-        return Api(client, namespace=self.api.namespace, clock=SystemClock())
+        mine = self.api.connection
+        told = f"Bearer {made['status']['token']}"
+        other = Connection(
+            host=mine.host, pools=lambda room: mine.with_room(room).pool, authorization=lambda: told
+        )
+        return Api(other, namespace=self.api.namespace, clock=SystemClock())
 
 
 def spec(namespace: str) -> FleetSpec:

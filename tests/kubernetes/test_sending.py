@@ -76,7 +76,7 @@ def test_a_request_goes_as_it_is_asked(tmp_path: Path, server: tuple[str, list[A
         content_type="application/apply-patch+yaml",
     )
     with opened(tmp_path, address) as api:
-        answer = transmit(api.client, request, (1.0, 5.0), {"User-Agent": "fleet"})
+        answer = transmit(api.connection, request, (1.0, 5.0), {"User-Agent": "fleet"})
         assert (answer.status, answer.read()) == (200, b"{}")
     ((verb, path, headers, body),) = asked
     assert verb == "PATCH"
@@ -93,7 +93,7 @@ def test_a_connection_that_is_half_gone_is_noticed(
 ) -> None:
     """The kernel asks after the other side of every connection, of a watch above all."""
     with opened(tmp_path, server[0]) as api:
-        made = api.client.rest_client.pool_manager.connection_from_url(server[0])._new_conn()
+        made = api.connection.pool.connection_from_url(server[0])._new_conn()
         made.connect()
         try:
             assert made.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

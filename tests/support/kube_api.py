@@ -144,7 +144,7 @@ class KubeApi:
     def send(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         """Any request as admin."""
         request = Request(method, path, body=None if body is None else dict(body))
-        response = transmit(self.api("default").client, request, (10.0, 10.0))
+        response = transmit(self.api("default").connection, request, (10.0, 10.0))
         content = response.read()
         assert response.status < 300, content
         return dict(json.loads(content))
@@ -222,7 +222,7 @@ class KubeApi:
                 return
 
     def _ready(self) -> None:
-        response = transmit(self.api("default").client, Request("GET", "/readyz"), (2.0, 2.0))
+        response = transmit(self.api("default").connection, Request("GET", "/readyz"), (2.0, 2.0))
         content = response.read()
         if response.status != 200:
             raise RuntimeError(content)

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from fleet.clock import Clock
 from fleet.kubernetes.client.api import Api, path_of
+from fleet.kubernetes.client.connection import Connection
 
 Object = dict[str, Any]
 _KINDS = {
@@ -68,12 +69,9 @@ class MemoryServer:
 
     def api(self, clock: Clock) -> Api:
         """Ours, with this server behind it."""
-        settings = SimpleNamespace(host="http://memory", auth_settings=dict)
-        pool = SimpleNamespace(request=self._request, clear=lambda: None)
-        client: Any = SimpleNamespace(
-            configuration=settings, rest_client=SimpleNamespace(pool_manager=pool)
-        )
-        return Api(client, namespace=self.namespace, clock=clock)
+        pool: Any = SimpleNamespace(request=self._request, clear=lambda: None)
+        ours = Connection(host="http://memory", pools=lambda room: pool, authorization=lambda: None)
+        return Api(ours, namespace=self.namespace, clock=clock)
 
     def get(self, kind: str, name: str) -> Object:
         """As it is now."""

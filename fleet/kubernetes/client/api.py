@@ -10,21 +10,17 @@ means is said where it is read.
 """
 
 import json
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import urllib3
-from kubernetes.client import ApiClient, Configuration
-from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
-from urllib3.connection import HTTPConnection
 
 from fleet.clock import Clock
-from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.errors import FleetError, Unreachable
+from fleet.kubernetes.client.connection import Connection, connection_of
 from fleet.kubernetes.client.object_names import MANAGER
 from fleet.slots.backend import Moved
 from fleet.system.closing import Closing
@@ -39,11 +35,8 @@ LONGEST_WAIT: Final = 90.0
 _CONFLICTS: Final = 10
 _TIMEOUTS: Final = (5.0, 20.0)
 _PASSING: Final = {0, 429, 500, 502, 503, 504}
-_KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 9}
-"""Seconds, seconds, times; as Kubernetes' own clients have them."""
 TRANSPORT: Final = (urllib3.exceptions.HTTPError, OSError)
 """What is raised where no answer came."""
-_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 _PLACES: Final = {
     "ConfigMap": ("/api/v1", "configmaps"),
@@ -93,25 +86,21 @@ class Api(Closing):
     where it refuses.
     """
 
-    def __init__(self, client: ApiClient, *, namespace: str, clock: Clock) -> None:
+    def __init__(self, connection: Connection, *, namespace: str, clock: Clock) -> None:
         self.namespace = namespace
-        self._client = client
+        self.connection = connection
+        """For requests with other waits than these (fleet.kubernetes.client.calls)."""
         self._clock = clock
         self._answered = threading.Event()
 
     @property
-    def client(self) -> ApiClient:
-        """For requests with other waits than these (fleet.kubernetes.client.calls)."""
-        return self._client
-
-    @property
     def host(self) -> str:
         """The server's address."""
-        return str(self._client.configuration.host)
+        return self.connection.host
 
     def close(self) -> None:
         """Let go of its connections."""
-        self._client.rest_client.pool_manager.clear()
+        self.connection.close()
 
     # --- objects ----------------------------------------------------------------------------
 
@@ -253,7 +242,7 @@ class Api(Closing):
 
     def _send(self, request: Request, timeouts: tuple[float, float]) -> Any:
         try:
-            return transmit(self._client, request, timeouts, {"User-Agent": "fleet"})
+            return transmit(self.connection, request, timeouts, {"User-Agent": "fleet"})
         except TRANSPORT as error:
             raise Unreachable(self._away(error)) from error
 
@@ -289,42 +278,19 @@ class Watching:
 
 
 def connect(
-    *, namespace: str, context: str | None, environ: Mapping[str, str], clock: Clock
+    *,
+    namespace: str,
+    context: str | None,
+    environ: Mapping[str, str],
+    clock: Clock,
+    light: bool = False,
 ) -> Api:
     """The API of a kubeconfig's context, or else of the pod that this runs in.
 
-    Raises ConfigError where neither is there.
+    light: see `connection_of`. Raises ConfigError where neither is there.
     """
-    settings = Configuration()
-    settings.connection_pool_maxsize = 16
-    settings.retries = False
-    settings.socket_options = _probing()
-    inside = _SERVICE_ACCOUNT.exists() and "KUBERNETES_SERVICE_HOST" in environ
-    try:
-        if inside and context is None and "KUBECONFIG" not in environ:
-            load_incluster_config(client_configuration=settings)
-        else:
-            load_kube_config(
-                config_file=environ.get("KUBECONFIG"),
-                context=context,
-                client_configuration=settings,
-                persist_config=False,
-            )
-    except ConfigException as error:
-        raise ConfigError(
-            f"no way to the Kubernetes API server: {error}; set KUBECONFIG, correct "
-            "runtime.context, or run inside the cluster"
-        ) from error
-    return Api(ApiClient(configuration=settings), namespace=namespace, clock=clock)
-
-
-def _probing() -> list[tuple[int, int, int]]:
-    """Socket options: a watch on a connection that is half gone would wait for ever."""
-    options = [*HTTPConnection.default_socket_options, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):
-            options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
-    return options
+    connection = connection_of(context=context, environ=environ, clock=clock, light=light)
+    return Api(connection, namespace=namespace, clock=clock)
 
 
 def path_of(kind: str, namespace: str, name: str | None = None) -> str:
@@ -336,7 +302,7 @@ def path_of(kind: str, namespace: str, name: str | None = None) -> str:
 
 
 def transmit(
-    client: ApiClient,
+    connection: Connection,
     request: Request,
     timeouts: tuple[float, float],
     headers: Mapping[str, str] | None = None,
@@ -345,10 +311,8 @@ def transmit(
 
     timeouts: seconds for a connection, and for each word of the answer.
     """
-    # The client's own way to send one has another form in each of its major versions.
-    settings = client.configuration
     told = {"Accept": "application/json", **(headers or {})}
-    token = settings.auth_settings().get("BearerToken", {}).get("value")
+    token = connection.authorization()
     if token:
         told["Authorization"] = token
     body = None
@@ -356,9 +320,9 @@ def transmit(
         told["Content-Type"] = request.content_type
         body = json.dumps(request.body)
     query = f"?{urlencode(request.query)}" if request.query else ""
-    return client.rest_client.pool_manager.request(
+    return connection.pool.request(
         request.method,
-        f"{settings.host}{request.path}{query}",
+        f"{connection.host}{request.path}{query}",
         body=body,
         headers=told,
         timeout=urllib3.Timeout(connect=timeouts[0], read=timeouts[1]),

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import urllib3
-from kubernetes.client import ApiClient
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
@@ -33,6 +32,7 @@ from fleet.kubernetes.client.api import (
     path_of,
     transmit,
 )
+from fleet.kubernetes.client.connection import Connection
 from fleet.slots.evidence import Writes
 
 PATIENCE: Final = 4.0
@@ -126,7 +126,7 @@ class Calls:
 
     def __init__(
         self,
-        client: ApiClient,
+        connection: Connection,
         *,
         namespace: str,
         clock: Clock,
@@ -135,7 +135,7 @@ class Calls:
         self.namespace = namespace
         self.on_answer: Callable[[], None] = lambda: None
         """Told of every answer that the server had to ask its own store for."""
-        self._client = client
+        self._connection = connection
         self._clock = clock
         self._jitter = jitter
         self.writes = Writes(clock)
@@ -311,7 +311,7 @@ class Calls:
 
     def _send(self, request: _Request, timeouts: tuple[float, float]) -> Any:
         try:
-            return transmit(self._client, request, timeouts)
+            return transmit(self._connection, request, timeouts)
         except TRANSPORT as error:
             raise Silent(self._away(error)) from error
 
@@ -344,6 +344,6 @@ class Calls:
     def _away(self, error: object) -> str:
         lines = str(error).strip().splitlines()
         return (
-            f"the Kubernetes API server {self._client.configuration.host} does not answer "
+            f"the Kubernetes API server {self._connection.host} does not answer "
             f"({lines[0][:200] if lines else 'no words'}); whoever holds a slot works on"
         )

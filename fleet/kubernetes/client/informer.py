@@ -26,7 +26,7 @@ class Informer:
     """Objects of one kind under a label selector. Starts at the first look."""
 
     def __init__(self, api: Api, kind: str, selector: str, *, clock: Clock) -> None:
-        self.calls = Calls(api.client, namespace=api.namespace, clock=clock)
+        self.calls = Calls(api.connection, namespace=api.namespace, clock=clock)
         self.kind = kind
         self.clock = clock
         self.silence = math.inf

@@ -49,7 +49,7 @@ def _lines(
         query=[("timestamps", "true"), *query],
     )
     try:
-        response = transmit(api.client, request, _TIMEOUTS, {"User-Agent": "fleet"})
+        response = transmit(api.connection, request, _TIMEOUTS, {"User-Agent": "fleet"})
         text = response.read().decode("utf-8", errors="replace")
     except TRANSPORT as error:
         raise Unreachable(

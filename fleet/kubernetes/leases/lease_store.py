@@ -6,12 +6,9 @@ beforehand, since a worker may create nothing; which pod templates are which rev
 to go; what opens where nobody manages.
 """
 
-import copy
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Self
-
-from kubernetes.client import ApiClient
 
 from fleet.clock import Clock
 from fleet.kubernetes.client.api import Api, Object
@@ -40,7 +37,7 @@ class LeaseStore(Store):
     @classmethod
     def for_manager(cls, api: Api, *, cluster: str, clock: Clock, lease: float) -> Self:
         """All groups of a cluster. lease: seconds, for those who read the Leases."""
-        calls = Calls(api.client, namespace=api.namespace, clock=clock)
+        calls = Calls(api.connection, namespace=api.namespace, clock=clock)
         return cls(LeaseBackend(calls, cluster=cluster, clock=clock, lease=lease), clock=clock)
 
     @classmethod
@@ -60,9 +57,8 @@ class LeaseStore(Store):
         revision: raw (`<revision>~<pod-template-hash>`). slots: replicas.max, as many as the
         worker's Role names.
         """
-        settings = copy.deepcopy(api.client.configuration)
-        settings.connection_pool_maxsize = slots + 8  # each watch gives its connection back
-        calls = Calls(ApiClient(settings), namespace=api.namespace, clock=clock)
+        wide = api.connection.with_room(slots + 8)  # each watch gives its connection back
+        calls = Calls(wide, namespace=api.namespace, clock=clock)
         names = ObjectNames(cluster, group)
         view = LeaseInformer(
             calls,

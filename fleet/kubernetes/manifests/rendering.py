@@ -8,11 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from fleet.act.runtime import ManifestOptions, Manifests
-from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
-from fleet.kubernetes.client.api import Api, connect
+from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.object_names import SPARK
 from fleet.kubernetes.manifests.deployment_objects import fleet_objects
 from fleet.kubernetes.manifests.manager_objects import manager
@@ -56,24 +55,6 @@ def manifests(spec: FleetSpec, wish: ManifestOptions) -> Manifests:
         if part in wish.parts:
             objects += _BESIDE[part](spec, image)
     return Manifests(objects=tuple(objects), secrets=_secrets(spec, wish.parts))
-
-
-class Rendering:
-    """The part of `fleet.act.runtime.RuntimeKind` that knows manifests."""
-
-    def manifests(self, spec: FleetSpec, wish: ManifestOptions) -> Manifests:
-        """See `manifests`."""
-        return manifests(spec, wish)
-
-    def try_out(
-        self, spec: FleetSpec, made: Manifests, *, environ: Mapping[str, str], clock: Clock
-    ) -> tuple[str, ...]:
-        """See `try_out`."""
-        runtime = kubernetes(spec)
-        with connect(
-            namespace=runtime.namespace, context=runtime.context, environ=environ, clock=clock
-        ) as api:
-            return try_out(api, made.objects)
 
 
 def settings_of(spec: FleetSpec, fleet: GroupSpec) -> tuple[WorkerSettings, bytes | None]:
