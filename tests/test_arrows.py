@@ -18,7 +18,7 @@ ROOT = repository()
 PACKAGES = ("fleet", "assets", "k8s")
 MOST_LINES = 450
 MOST_FLOORS = 12
-MOST_ARROWS = 120
+MOST_ARROWS = 121
 """Between the folders of fleet/, `assets` and `k8s`, whatever rooms they have inside."""
 ENTRIES = (
     *("fleet.__main__", "fleet.worker.__main__", "fleet.cli"),
@@ -79,6 +79,10 @@ observe.messages:
 report: config decide
 sinks: kafka_source
 security: config kafka_source
+sim:
+sim.assignors: sim.hashing
+sim.coordinator: log sim sim.assignors sim.hashing
+sim.hashing:
 slots:
 system: config
 testbed: log log.replay manager slots system

@@ -1,0 +1,163 @@
+"""The coordinator of KIP-848 consumer groups as a model of Kafka 4.3.1's, exact to the byte.
+
+Problem: what a plan costs follows from what the coordinator does at every heartbeat; an estimate
+of it is wrong where it matters, in the middle of another change. Choice: the coordinator's own
+machine without its I/O: requests, topics and time go in, answers and records come out, in the
+very bytes and order that Kafka writes (tests/conformance plays both side by side). Cost: Python
+is slower than Kafka's code, and Kafka 4.3.1 is one version.
+
+Not modelled: groups that are both classic and KIP-848 (conversion either way), share and streams
+groups, offsets (an empty group is one without any), access rules, appends that fail, ids that the
+broker makes (version 0 of the request), brokers that change racks, and expressions that only RE2
+knows. Where several members leave by one request, Java walks them in an order that differs from
+run to run; here it is theirs.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from fleet.sim.coordinator import consumer_leaving, consumer_regexes
+from fleet.sim.coordinator.consumer_heartbeat import LOOK_AGAIN_MS, heartbeat
+from fleet.sim.coordinator.consumer_member import AWAY, LEFT, ConsumerMemberState
+from fleet.sim.coordinator.consumer_records import ConsumerRecord
+from fleet.sim.coordinator.consumer_shard import (
+    BROKER_DEFAULTS,
+    ConsumerGroupSettings,
+    ConsumerShard,
+)
+from fleet.sim.coordinator.heartbeat_checks import check
+from fleet.sim.coordinator.request_refusals import RequestRefused
+from fleet.sim.coordinator.requests import (
+    Client,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+)
+from fleet.sim.coordinator.topic_image import TopicFacts, TopicImage
+
+ConsumerRequest: TypeAlias = ConsumerGroupHeartbeatRequest | LeaveGroupRequest
+_ANYONE = Client()
+
+
+class ConsumerCoordinator:
+    """One partition's coordinator, with its log. All times in ms.
+
+    Each method writes at the time to which the coordinator was brought last (`advance`).
+    """
+
+    def __init__(
+        self, settings: ConsumerGroupSettings = BROKER_DEFAULTS, *, start_ms: int = 0
+    ) -> None:
+        self.shard = ConsumerShard(settings=settings, now=start_ms)
+        self.log: list[ConsumerRecord] = []
+        self.shard.expect_cleanup()
+
+    @property
+    def now(self) -> int:
+        """The time."""
+        return self.shard.now
+
+    def heartbeat(
+        self, asked: ConsumerGroupHeartbeatRequest, client: Client = _ANYONE
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A heartbeat, a join or a leave of a member."""
+        try:
+            check(asked, self.shard.settings.assignors)
+            if asked.member_epoch in (LEFT, AWAY):
+                answer, records = consumer_leaving.leave(self.shard, asked)
+            else:
+                answer, records = heartbeat(self.shard, asked, client)
+        except RequestRefused as refused:
+            return ConsumerGroupHeartbeatResponse(error_code=int(refused.code))
+        self._write(records)
+        return answer
+
+    def leave_group(self, asked: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Members are taken out by an administrator."""
+        try:
+            answer, records = consumer_leaving.leave_many(self.shard, asked)
+        except RequestRefused as refused:
+            code = int(refused.code)
+            refusals = [MemberResponse(*leaver, code) for leaver in asked.members]
+            return LeaveGroupResponse(members=tuple(refusals))
+        self._write(records)
+        return answer
+
+    def delete_group(self, group: str) -> int:
+        """The group goes, if it is empty; Kafka's error code, 0 for none."""
+        try:
+            records = consumer_leaving.deleted(self.shard, group)
+        except RequestRefused as refused:
+            return int(refused.code)
+        self._write(records)
+        return 0
+
+    def advance(self, until: int) -> Iterator[str]:
+        """Time goes on: each timer goes off at its own moment; yields their keys, after it."""
+        while (due := self.shard.timers.take(until)) is not None:
+            self.shard.now = max(self.shard.now, due.deadline)
+            if due.action is None:
+                self._write(consumer_leaving.cleaned_up(self.shard))
+            else:
+                self._write(consumer_leaving.expired(self.shard, due.action))
+            yield due.key
+        self.shard.now = max(self.shard.now, until)
+
+    def resolve(self) -> None:
+        """The expressions that groups wait for are resolved, against the topics as they are."""
+        shard, waiting = self.shard, self.shard.to_resolve
+        while waiting:
+            group_id, regexes = next(iter(waiting.items()))
+            del waiting[group_id]
+            group = shard.groups.by_id.get(group_id)
+            if group is None:
+                continue
+            answers = consumer_regexes.resolved(regexes, shard.image, shard.now)
+            epoch, records = consumer_regexes.taken_up(group, answers, shard.image)
+            if epoch is not None:
+                group.has_looked(shard.now + LOOK_AGAIN_MS, epoch)
+            self._write(records)
+
+    def set_topics(self, topics: Iterable[TopicFacts]) -> None:
+        """The cluster's topics are now these; groups that know a changed one look again."""
+        shard, old = self.shard, self.shard.image
+        new = shard.image = TopicImage(old.version + 1, topics)
+        made = new.by_id.keys() - old.by_id.keys()
+        if made or shard.newest_topics == -1:
+            shard.newest_topics = new.version
+        names = {old.by_id[each].name for each in old.by_id.keys() - new.by_id.keys()}
+        names |= {topic.name for topic in new.by_id.values() if topic != old.by_id.get(topic.id)}
+        for group in shard.groups.by_id.values():
+            if not names.isdisjoint(group.topics):
+                group.has_looked(0, 0)
+
+    def configure(self, group: str, settings: ConsumerGroupSettings) -> None:
+        """A group has settings of its own from now on."""
+        self.shard.overrides = {**self.shard.overrides, group: settings}
+
+    def fail_over(self, log: Sequence[ConsumerRecord] | None = None) -> None:
+        """Another broker takes over and knows the log only; `log`: what was left of it.
+
+        Sessions begin anew. Raises BrokenLog for records that contradict each other.
+        """
+        before, self.log = self.shard, list(self.log if log is None else log)
+        self.shard = shard = ConsumerShard(
+            settings=before.settings,
+            overrides=before.overrides,
+            now=before.now,
+            image=before.image,
+            newest_topics=before.image.version,
+        )
+        shard.groups.take_up(self.log)
+        for group in shard.groups.by_id.values():
+            for member in group.members.values():
+                shard.expect_heartbeat(group.id, member.id)
+                if member.state is ConsumerMemberState.UNREVOKED:
+                    shard.expect_revocation(group.id, member)
+        shard.expect_cleanup()
+
+    def _write(self, records: list[ConsumerRecord]) -> None:
+        self.shard.groups.take_up(records)
+        self.log += records

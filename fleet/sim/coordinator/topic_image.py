@@ -1,0 +1,73 @@
+"""What a coordinator knows of topics, and the hashes by which it notices changes (KIP-1101).
+
+A topic id is 16 bytes. Hashes are signed 64-bit numbers, as they stand in records.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from fleet.sim.hashing.xxh3 import xxh3_64
+
+_MAGIC: Final = b"\x00"
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """One topic. `racks` are those of each partition's replicas; empty where brokers have none."""
+
+    id: bytes
+    name: str
+    partitions: int
+    racks: tuple[tuple[str, ...], ...] = ()
+
+    @cached_property
+    def hash(self) -> int:
+        """It covers id, name, partition count and racks."""
+        return _signed(xxh3_64(b"".join(self._hashed())))
+
+    def _hashed(self) -> Iterator[bytes]:
+        yield _MAGIC
+        yield self.id[7::-1] + self.id[:7:-1]
+        yield _text(self.name)
+        yield struct.pack("<i", self.partitions)
+        for partition in range(self.partitions):
+            yield struct.pack("<i", partition)
+            for rack in sorted(self.racks[partition]) if self.racks else ():
+                yield struct.pack("<i", len(rack)) + _text(rack)
+
+
+class TopicImage:
+    """All topics at one version of the cluster's metadata (an offset of the metadata log)."""
+
+    def __init__(self, version: int = -1, topics: Iterable[TopicFacts] = ()) -> None:
+        self.version = version
+        self.by_name: Mapping[str, TopicFacts] = {topic.name: topic for topic in topics}
+        self.by_id = {topic.id: topic for topic in self.by_name.values()}
+        self.partitions = {topic.id: topic.partitions for topic in self.by_name.values()}
+
+    def ids_of(self, names: Iterable[str]) -> list[bytes]:
+        """The ids of those topics that exist, in the order of the names."""
+        return [self.by_name[name].id for name in names if name in self.by_name]
+
+    def has_among(self, topic_id: bytes, names: Iterable[str]) -> bool:
+        """Whether that topic exists under one of the names."""
+        topic = self.by_id.get(topic_id)
+        return topic is not None and topic.name in names
+
+
+def group_hash(names: Iterable[str], image: TopicImage) -> int:
+    """The hash of the topics of a group; 0 where none of them exists."""
+    found = [image.by_name[name].hash for name in sorted(names) if name in image.by_name]
+    return _signed(xxh3_64(struct.pack(f"<{len(found)}q", *found))) if found else 0
+
+
+def _text(text: str) -> bytes:
+    units = text.encode("utf-16-le")
+    return units + struct.pack("<i", len(units) // 2)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,218 @@
+"""Dictionaries that are walked in the order of Java's hash tables.
+
+Problem: which member gets which partition, and in what order records are written, follows from
+the order in which Kafka walks its hash tables; with another order the model would be right in
+kind and wrong in every byte. Choice: dictionaries that know their table's size, walked by the
+bucket of each key: `HashOrder` for java.util.HashMap and HashSet (of Java 17), `SlotOrder` for
+Kafka's own TimelineHashMap. Cost: a walk sorts. Not modelled: a bucket of eight keys or more,
+which Java turns into a tree.
+
+Keys are ints (partitions), strings, and topic ids as 16 bytes.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Final, Self, TypeVar
+
+K = TypeVar("K", bound=int | str | bytes)
+V = TypeVar("V")
+
+_WORD: Final = 0xFFFFFFFF
+_LOAD: Final = 0.75
+_DEFAULT: Final = 16
+_FIBONACCI: Final = 0x9E3779B97F4A7C15
+_KNOWN: Final = 1 << 16
+
+
+@lru_cache(maxsize=_KNOWN)
+def java_hash(key: int | str | bytes) -> int:
+    """The hash that Java's Integer, String or Kafka's Uuid has, as unsigned 32 bits."""
+    if isinstance(key, int):
+        return key & _WORD
+    if isinstance(key, bytes):
+        folded = int.from_bytes(key[:8], "big") ^ int.from_bytes(key[8:], "big")
+        return (folded >> 32) ^ (folded & _WORD)
+    value = 0
+    units = key.encode("utf-16-be")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8) + units[at + 1]) & _WORD
+    return value
+
+
+@lru_cache(maxsize=_KNOWN)
+def _spread(key: int | str | bytes) -> int:
+    value = java_hash(key)
+    return value ^ (value >> 16)
+
+
+@lru_cache(maxsize=_KNOWN)
+def _scattered(key: int | str | bytes) -> int:
+    value = java_hash(key)
+    signed = value - (1 << 32) if value >> 31 else value
+    return (signed * _FIBONACCI) & 0xFFFFFFFFFFFFFFFF
+
+
+def _power_of_two(least: int) -> int:
+    return 1 if least <= 1 else 1 << (least - 1).bit_length()
+
+
+class _Walked(dict[K, V]):
+    """A dictionary whose walks go through `_in_order`."""
+
+    __slots__ = ("capacity",)
+
+    capacity: int
+
+    def _in_order(self) -> list[K]:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._in_order())
+
+    def keys(self) -> Any:
+        """The keys in the table's order."""
+        return self._in_order()
+
+    def values(self) -> Any:
+        """The values in the table's order."""
+        return [self[key] for key in self._in_order()]
+
+    def items(self) -> Any:
+        """Keys with their values in the table's order."""
+        return [(key, self[key]) for key in self._in_order()]
+
+
+class HashOrder(_Walked[K, V]):
+    """java.util.HashMap; a set where the values are None.
+
+    A capacity is the number of buckets; 0 means that Java has not made the table yet.
+    """
+
+    __slots__ = ("_first", "_heads")
+
+    def __init__(self, expected: int | None = None) -> None:
+        super().__init__()
+        self.capacity = 0
+        self._first = _DEFAULT if expected is None else _power_of_two(expected)
+        self._heads: list[K] | None = None
+
+    @classmethod
+    def copied(cls, source: Mapping[K, V]) -> Self:
+        """As `new HashMap<>(source)`: a table just large enough."""
+        made = cls(int(len(source) / _LOAD + 1) if source else None)
+        for key, value in source.items():
+            made[key] = value
+        return made
+
+    @classmethod
+    def collected(cls, keys: Iterable[K], value: V, size: int | None = None) -> Self:
+        """As `new HashSet<>(keys)`; `size` is what the collection says of itself."""
+        if size is None:
+            keys = list(keys)
+            size = len(keys)
+        made = cls(max(int(size / _LOAD) + 1, _DEFAULT))
+        for key in keys:
+            made[key] = value
+        return made
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        if not self.capacity:
+            self.capacity = self._first
+        if len(self) > int(self.capacity * _LOAD):
+            self.capacity *= 2
+
+    def put_first(self, key: K, value: V) -> None:
+        """As `compute` and `merge`: a new key goes before its bucket's others.
+
+        They grow the table before they look for the key, not after they put it.
+        """
+        if not self.capacity:
+            self.capacity = self._first
+        elif len(self) > int(self.capacity * _LOAD):
+            self.capacity *= 2
+        known = key in self
+        super().__setitem__(key, value)
+        if known:
+            return
+        self._heads = [*(self._heads or ()), key]
+
+    def found(self, key: K, otherwise: V) -> V:
+        """As `computeIfAbsent`, which grows the table even where it finds the key."""
+        self.put_first(key, self.get(key, otherwise))
+        return self[key]
+
+    def put_all(self, source: Mapping[K, V]) -> None:
+        """As `putAll` into a table that exists: it grows for all at once."""
+        while len(source) > int(self.capacity * _LOAD):
+            self.capacity *= 2
+        for key, value in source.items():
+            self[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        super().__delitem__(key)
+        if self._heads and key in self._heads:
+            self._heads.remove(key)
+
+    def pop(self, key: K, *otherwise: Any) -> Any:
+        """As `remove`."""
+        found = super().pop(key, *otherwise)
+        if self._heads and key in self._heads:
+            self._heads.remove(key)
+        return found
+
+    def keep(self, wanted: Collection[K]) -> None:
+        """As `retainAll`."""
+        for key in [key for key in dict.__iter__(self) if key not in wanted]:
+            del self[key]
+
+    def _in_order(self) -> list[K]:
+        found = list(dict.__iter__(self))
+        if len(found) < 2:
+            return found
+        if self._heads:
+            first = self._heads[::-1]
+            found = first + [key for key in found if key not in first]
+        mask = self.capacity - 1
+        return sorted(found, key=lambda key: _spread(key) & mask)
+
+
+class Neighbours(HashOrder[int, None]):
+    """Kafka's RangeSet: the numbers from `start` on, `end` not among them, from low to high."""
+
+    __slots__ = ()
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__()
+        for number in range(start, end):
+            self[number] = None
+
+    def _in_order(self) -> list[int]:
+        return sorted(dict.__iter__(self))
+
+
+class SlotOrder(_Walked[K, V]):
+    """Kafka's TimelineHashMap: multiplicative hashing, a slot's newest key first."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capacity = 2
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if (len(self) + 1) * _LOAD > self.capacity:
+            self.capacity *= 2
+        super().__setitem__(key, value)
+
+    def _in_order(self) -> list[K]:
+        found = list(dict.__iter__(self))[::-1]
+        shift = 65 - self.capacity.bit_length()
+        return sorted(found, key=lambda key: _scattered(key) >> shift)
+
+
+def emptied(table: HashOrder[K, V], keys: Iterable[K]) -> HashOrder[K, V]:
+    """The table without those keys; it keeps its size."""
+    for key in keys:
+        table.pop(key, None)
+    return table

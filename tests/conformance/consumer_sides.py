@@ -1,0 +1,282 @@
+"""A story of KIP-848 groups on both sides, and where they differ first.
+
+After each event the answer, the timers that went off, the records (bytes and order), all groups
+with their members, targets and epochs, and the timers that are set must be equal.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
+from fleet.sim.coordinator.consumer_group import BrokenLog, EpochGroup
+from fleet.sim.coordinator.consumer_member import ConsumerMember, Owned
+from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
+from fleet.sim.coordinator.requests import Client, GroupRecord
+from fleet.sim.coordinator.topic_ids import topic_id_bytes, topic_id_text
+from fleet.sim.coordinator.topic_image import TopicFacts
+from tests.conformance import kafka_group_manager as kafka
+from tests.conformance.consumer_stories import Answer, Setting, Story, Told
+from tests.conformance.kafka_json import as_json
+
+START_MS = 1_000
+_BROKERS = 4
+_GROUP_CONFIG = {
+    "consumer.session.timeout.ms": "session_ms",
+    "consumer.heartbeat.interval.ms": "heartbeat_ms",
+    "consumer.assignment.interval.ms": "assignment_interval_ms",
+}
+_CONFIG = {
+    "group.consumer.assignment.interval.ms": "assignment_interval_ms",
+    "group.consumer.max.size": "max_size",
+    "group.consumer.regex.refresh.interval.ms": "regex_refresh_ms",
+}
+
+
+@dataclass
+class Step:
+    """What one event did, in the words of `kafka_group_manager.Played`."""
+
+    at: int
+    answer: Answer | None = None
+    fired: tuple[tuple[str, int], ...] = ()
+    records: tuple[GroupRecord, ...] = ()
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    timers: dict[str, int] = field(default_factory=dict)
+    broken: bool = False
+
+
+class ModelSide:
+    """The model, asked events; `steps` is what came of them."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        values = {
+            name: setting.config[key] for key, name in _CONFIG.items() if key in setting.config
+        }
+        assignors = setting.config.get("group.consumer.assignors")
+        if assignors is not None:
+            values["assignors"] = tuple(str(assignors).split(","))
+        self.settings = ConsumerGroupSettings(**values)
+        self.model = ConsumerCoordinator(self.settings, start_ms=START_MS)
+        self.model.set_topics(_facts(setting.topics, racks=setting.racks))
+        self.steps: list[Step] = []
+        self._pictures: dict[str, dict[str, Any]] = {}
+
+    def ask(self, told: Told) -> Answer | None:
+        """Plays one event."""
+        step = Step(0)
+        before = len(self.model.log)
+        try:
+            step.answer = self._do(told, step)
+        except BrokenLog:
+            step.broken = True
+        step.at = self.model.now
+        written = self.model.log[before:]
+        step.records = tuple(GroupRecord(r.key_bytes(), r.value_bytes()) for r in written)
+        step.groups = self._groups({record.group for record in written}, told.op)
+        step.timers = self.model.shard.timers.deadlines()
+        self.steps.append(step)
+        return step.answer
+
+    def _do(self, told: Told, step: Step) -> Answer | None:
+        model = self.model
+        if told.op == "ConsumerGroupHeartbeat":
+            return _beat(model.heartbeat(told.message, told.client or Client()))
+        if told.op == "LeaveGroup":
+            return _left(model.leave_group(told.message))
+        if told.op == "DeleteGroups":
+            return {name: model.delete_group(name) for name in told.message.groups_names}
+        if told.op == "advance":
+            until = model.now + told.message
+            step.fired = tuple((key, model.now) for key in model.advance(until))
+        elif told.op == "tasks":
+            model.resolve()
+        elif told.op == "topics":
+            model.set_topics(_facts(told.message, racks=self.setting.racks))
+        elif told.op == "group_config":
+            group, config = told.message
+            values = {_GROUP_CONFIG[key]: value for key, value in config.items()}
+            model.configure(group, _with(self.settings, values))
+        else:
+            model.fail_over()
+        return None
+
+    def _groups(self, written: set[str], op: str) -> dict[str, dict[str, Any]]:
+        by_id = self.model.shard.groups.by_id
+        pictures = {
+            name: picture(group)
+            if name in written or op == "failover" or name not in self._pictures
+            else self._pictures[name]
+            for name, group in by_id.items()
+        }
+        self._pictures = pictures
+        return pictures
+
+
+def told_by_model(seed: int, length: int) -> tuple[Setting, list[Told], list[Step]]:
+    """A story and what the model makes of it."""
+    story = Story(seed)
+    side = ModelSide(story.setting)
+    return story.setting, story.tell(length, side.ask), side.steps
+
+
+def played(setting: Setting, events: Sequence[Told]) -> list[Step]:
+    """What the model makes of events told before."""
+    side = ModelSide(setting)
+    for told in events:
+        side.ask(told)
+    return side.steps
+
+
+def scenario(setting: Setting, events: Sequence[Told]) -> kafka.Scenario:
+    """The same for Kafka's side."""
+    return kafka.Scenario(
+        seed=1,
+        events=tuple(_event(told, setting) for told in events),
+        config=setting.config,
+        topics=setting.topics,
+        racks=setting.racks,
+        start=START_MS,
+    )
+
+
+def difference(
+    events: Sequence[Told], steps: Sequence[Step], theirs: Sequence[kafka.Played]
+) -> str | None:
+    """Where they differ first, and how; None where they do not."""
+    for number, (told, ours, other) in enumerate(zip(events, steps, theirs, strict=True)):
+        if ours.broken and other.error is not None:
+            return None  # both have a log that nobody can take up
+        answer = other.answers.get(number)
+        pairs: dict[str, tuple[Any, Any]] = {
+            "answer": (ours.answer, None if answer is None else _essence(told.op, answer.body)),
+            "error": (ours.broken, other.error is not None),
+            "at": (ours.at, other.at),
+            "fired": (ours.fired, other.fired),
+            "records": (_ordered(told, ours.records), _ordered(told, other.records)),
+            "groups": (ours.groups, other.groups),
+            "timers": (list(ours.timers.items()), list(other.timers.items())),
+        }
+        for name, (mine, kafkas) in pairs.items():
+            if mine != kafkas:
+                return f"event {number} {told}: {name}\n  model {mine}\n  kafka {kafkas}"
+    return None
+
+
+def _ordered(told: Told, records: tuple[GroupRecord, ...]) -> Any:
+    """Where several leave by one request, Java's order differs from run to run."""
+    if told.op == "LeaveGroup":
+        return sorted(records, key=lambda each: (each.key, each.value or b""))
+    return records
+
+
+def _event(told: Told, setting: Setting) -> kafka.Event:
+    if told.op == "advance":
+        return kafka.advance(told.message)
+    if told.op == "topics":
+        return kafka.topics(told.message, racks=setting.racks)
+    if told.op == "group_config":
+        return kafka.group_config(*told.message)
+    if told.op in {"tasks", "failover"}:
+        return {"op": told.op}
+    return kafka.request(told.message, client=told.client)
+
+
+def _essence(op: str, body: Mapping[str, Any]) -> Answer:
+    if op == "DeleteGroups":
+        return body
+    if op == "LeaveGroup":
+        members = [(m["memberId"], m["groupInstanceId"], m["errorCode"]) for m in body["members"]]
+        return {"errorCode": body["errorCode"], "members": members}
+    if body["errorCode"]:
+        return {"errorCode": body["errorCode"]}
+    names = ("errorCode", "memberId", "memberEpoch", "heartbeatIntervalMs", "assignment")
+    return {name: body[name] for name in names}
+
+
+def _beat(answer: Any) -> Answer:
+    if answer.error_code:
+        return {"errorCode": answer.error_code}
+    return as_json(answer)
+
+
+def _left(answer: Any) -> Answer:
+    return {"errorCode": answer.error_code, "members": [tuple(each) for each in answer.members]}
+
+
+def _with(settings: ConsumerGroupSettings, values: Mapping[str, int]) -> ConsumerGroupSettings:
+    kept = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+    return ConsumerGroupSettings(**{**kept, **values})
+
+
+def _facts(topics: Mapping[str, tuple[str, int]], *, racks: bool) -> list[TopicFacts]:
+    return [
+        TopicFacts(topic_id_bytes(topic), name, count, _racks(count) if racks else ())
+        for name, (topic, count) in topics.items()
+    ]
+
+
+def _racks(count: int) -> tuple[tuple[str, ...], ...]:
+    return tuple((f"rack{i % _BROKERS}", f"rack{(i + 1) % _BROKERS}") for i in range(count))
+
+
+def picture(group: EpochGroup) -> dict[str, Any]:
+    """A group in the words of GroupPicture.java."""
+    resolved = group.resolved
+    return {
+        "type": "consumer",
+        "state": group.state.value,
+        "epoch": group.epoch,
+        "assignment_epoch": group.target_epoch,
+        "assignment_timestamp": group.computed_ms,
+        "metadata_hash": str(group.metadata_hash),
+        "subscription_type": "HOMOGENEOUS" if group.homogeneous else "HETEROGENEOUS",
+        "topics": sorted(group.topics),
+        "regular_expressions": {
+            regex: {
+                "topics": sorted(resolved[regex].topics),
+                "version": resolved[regex].version,
+                "timestamp": resolved[regex].at_ms,
+            }
+            for regex in sorted(resolved)
+        },
+        "members": [_member(group, group.members[each]) for each in sorted(group.members)],
+    }
+
+
+_STATES = {
+    "STABLE": "STABLE",
+    "UNREVOKED": "UNREVOKED_PARTITIONS",
+    "UNRELEASED": "UNRELEASED_PARTITIONS",
+    "UNKNOWN": "UNKNOWN",
+}
+
+
+def _member(group: EpochGroup, member: ConsumerMember) -> dict[str, Any]:
+    target = group.targets.get(member.id, {})
+    return {
+        "id": member.id,
+        "instance": member.instance,
+        "rack": member.rack,
+        "client": member.client,
+        "host": member.host,
+        "epoch": member.epoch,
+        "previous_epoch": member.previous_epoch,
+        "state": _STATES[member.state.name],
+        "rebalance_timeout": member.rebalance_timeout_ms,
+        "topics": sorted(member.topics),
+        "regex": member.regex,
+        "assignor": member.assignor,
+        "classic": False,
+        "assigned": _epochs(member.assigned),
+        "pending_revocation": _epochs(member.revoking),
+        "target": {topic_id_text(topic): sorted(those) for topic, those in target.items()},
+    }
+
+
+def _epochs(owned: Owned) -> dict[str, dict[str, int]]:
+    return {
+        topic_id_text(topic): {str(each): those[each] for each in those}
+        for topic, those in owned.items()
+    }

@@ -1,0 +1,312 @@
+"""Stories of KIP-848 groups, told to the model alone; tests/conformance has Kafka beside it."""
+
+import pytest
+
+from fleet.errors import FleetError
+from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
+from fleet.sim.coordinator.consumer_group import BrokenLog, ConsumerGroupState
+from fleet.sim.coordinator.consumer_member import ConsumerMemberState, MemberAction, moved
+from fleet.sim.coordinator.consumer_records import (
+    CURRENT,
+    EPOCH,
+    MEMBER,
+    PARTITION_METADATA,
+    REGEX,
+    TARGET,
+    TARGET_EPOCH,
+    ConsumerRecord,
+    CurrentValue,
+    OldMetadataValue,
+)
+from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
+from fleet.sim.coordinator.error_codes import ErrorCode
+from fleet.sim.coordinator.requests import (
+    ConsumerGroupHeartbeatRequest,
+    LeaveGroupRequest,
+    MemberIdentity,
+    TopicPartitions,
+)
+from fleet.sim.coordinator.topic_ids import topic_id_bytes
+from fleet.sim.coordinator.topic_image import TopicFacts
+
+A, B = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
+AT_ONCE = ConsumerGroupSettings(assignment_interval_ms=0)
+
+
+def cluster(settings=AT_ONCE, **topics: int) -> ConsumerCoordinator:
+    """A coordinator at one second, of topics `a` and `b` with so many partitions."""
+    made = ConsumerCoordinator(settings, start_ms=1_000)
+    grow(made, **(topics or {"a": 4}))
+    return made
+
+
+def grow(to: ConsumerCoordinator, **topics: int) -> None:
+    """The topics are now these."""
+    ids = {"a": A, "b": B}
+    to.set_topics(TopicFacts(topic_id_bytes(ids[n]), n, count) for n, count in topics.items())
+
+
+def join(to: ConsumerCoordinator, member: str, instance=None, topics=("a",), **more):
+    """A join, with the answer."""
+    asked = ConsumerGroupHeartbeatRequest(
+        "g", member, 0, instance, None, 60_000, topics, topic_partitions=()
+    )
+    return to.heartbeat(asked._replace(**more))
+
+
+def beat(to: ConsumerCoordinator, member: str, epoch: int, instance=None, **more):
+    """A heartbeat; `owned` are partitions of topic a."""
+    owned = more.pop("owned", None)
+    told = None if owned is None else ((TopicPartitions(A, tuple(owned)),) if owned else ())
+    asked = ConsumerGroupHeartbeatRequest("g", member, epoch, instance, topic_partitions=told)
+    return to.heartbeat(asked._replace(**more))
+
+
+def partitions(answer) -> tuple[int, ...]:
+    """Of topic a, as the answer gives them."""
+    return next((each.partitions for each in answer.assignment.topic_partitions), ())
+
+
+def kinds(to: ConsumerCoordinator, since: int = 0) -> list[int]:
+    """The types of the records written."""
+    return [record.type for record in to.log[since:]]
+
+
+def test_a_join_and_a_second_one() -> None:
+    """The first has all; it gives up half, says so, and only then the second one has it."""
+    to = cluster()
+    assert partitions(join(to, "m1")) == (0, 1, 2, 3)
+    assert kinds(to) == [MEMBER, EPOCH, TARGET, TARGET_EPOCH, CURRENT]
+    second = join(to, "m2")
+    assert (second.member_epoch, partitions(second)) == (3, ())
+    asked = beat(to, "m1", 2)
+    assert (asked.member_epoch, partitions(asked)) == (2, (0, 1))
+    group = to.shard.groups.group("g")
+    assert group.state is ConsumerGroupState.RECONCILING
+    assert group.members["m1"].state is ConsumerMemberState.UNREVOKED
+    assert group.members["m2"].state is ConsumerMemberState.UNRELEASED
+    assert beat(to, "m2", 3).assignment is None
+    done = beat(to, "m1", 2, owned=(0, 1))
+    assert done.member_epoch == 3
+    assert partitions(beat(to, "m2", 3)) == (2, 3)
+    assert group.state is ConsumerGroupState.STABLE
+
+
+def test_targets_wait_for_their_interval() -> None:
+    """Three joins at once cost three epochs and two targets (KIP-1263)."""
+    to = cluster(ConsumerGroupSettings())
+    for member in ("m1", "m2", "m3"):
+        join(to, member)
+    assert kinds(to).count(TARGET_EPOCH) == 1
+    assert to.shard.groups.group("g").state is ConsumerGroupState.ASSIGNING
+    list(to.advance(2_000))
+    beat(to, "m2", 2)
+    assert kinds(to).count(TARGET_EPOCH) == 2
+    assert to.shard.groups.group("g").target_epoch == 4
+
+
+def test_who_never_lets_go_is_fenced() -> None:
+    """At the end of its rebalance timeout; the others need not wait for its session."""
+    to = cluster()
+    join(to, "m1", rebalance_timeout_ms=10_000)
+    join(to, "m2")
+    beat(to, "m1", 2)
+    assert "rebalance-timeout-g-m1" in list(to.advance(11_000))
+    assert "m1" not in to.shard.groups.group("g").members
+    assert beat(to, "m1", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert partitions(beat(to, "m2", 3)) == (0, 1, 2, 3)
+
+
+def test_a_static_member_returns() -> None:
+    """It goes with -2 and comes under another id: no epoch, the same partitions, 82 for the old."""
+    to = cluster()
+    join(to, "m1", "i")
+    join(to, "m2")
+    epoch = to.shard.groups.group("g").epoch
+    assert join(to, "early", "i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
+    assert beat(to, "m1", -2, "i").member_epoch == -2
+    heir = join(to, "m3", "i")
+    assert partitions(heir) == (0, 1)
+    assert to.shard.groups.group("g").epoch == epoch
+    assert beat(to, "m1", 2, "i").error_code == ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_stays_away() -> None:
+    """Its session ends as if it had never said that it goes; then it costs an epoch."""
+    to = cluster()
+    join(to, "m1", "i")
+    beat(to, "m1", -2, "i")
+    assert list(to.advance(46_000)) == ["session-timeout-g-m1"]
+    assert to.shard.groups.group("g").epoch == 3
+
+
+def test_an_instance_id_that_was_given_up() -> None:
+    """A member that comes under another instance id leaves its first one to nobody, as Kafka's."""
+    to = cluster()
+    join(to, "m1", "i")
+    join(to, "m1", "k")
+    beat(to, "m1", -1, "k")
+    assert join(to, "m2", "i").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_leaves_by_an_administrator_are_one_epoch() -> None:
+    """Whoever is not there is told so."""
+    to = cluster()
+    join(to, "m1", "i")
+    join(to, "m2")
+    leavers = (MemberIdentity("", "i"), MemberIdentity("m2"), MemberIdentity("nobody"))
+    answer = to.leave_group(LeaveGroupRequest("g", leavers))
+    assert [each.error_code for each in answer.members] == [0, 0, ErrorCode.UNKNOWN_MEMBER_ID]
+    group = to.shard.groups.group("g")
+    assert (group.epoch, group.state) == (4, ConsumerGroupState.EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "owned", "error"),
+    [
+        pytest.param(3, (0, 1), 0, id="its own"),
+        pytest.param(2, (0,), 0, id="the last, of what it was given: an answer was lost"),
+        pytest.param(2, (0, 3), 110, id="the last, with more"),
+        pytest.param(2, None, 110, id="the last, and nothing said"),
+        pytest.param(1, (0,), 110, id="older"),
+        pytest.param(4, (0, 1), 110, id="newer"),
+    ],
+)
+def test_epochs(epoch, owned, error) -> None:
+    """What a member may say of itself."""
+    to = cluster()
+    join(to, "m1")
+    join(to, "m2")
+    beat(to, "m1", 2)
+    beat(to, "m1", 2, owned=(0, 1))
+    assert beat(to, "m1", epoch, owned=owned).error_code == error
+
+
+def test_expressions() -> None:
+    """They are resolved beside the heartbeats; a new topic is found ten seconds later."""
+    to = cluster()
+    answer = join(to, "m1", topics=None, subscribed_topic_regex="a|b")
+    assert answer.member_epoch == 1
+    to.resolve()
+    assert kinds(to)[-2:] == [REGEX, EPOCH]
+    assert partitions(beat(to, "m1", 1)) == (0, 1, 2, 3)
+    grow(to, a=4, b=1)
+    list(to.advance(20_000))
+    beat(to, "m1", 2)
+    to.resolve()
+    assert len(beat(to, "m1", 2).assignment.topic_partitions) == 2
+    refused = join(to, "m2", topics=None, subscribed_topic_regex="(?=a)")
+    assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_more_partitions_are_noticed_at_a_heartbeat() -> None:
+    """One epoch, by the hash of the topics."""
+    to = cluster()
+    join(to, "m1")
+    grow(to, a=5)
+    assert partitions(beat(to, "m1", 2)) == (0, 1, 2, 3, 4)
+    assert to.shard.groups.group("g").epoch == 3
+
+
+def test_a_broker_takes_over() -> None:
+    """It knows what the log says; sessions begin anew, a rebalance timeout too."""
+    to = cluster()
+    join(to, "m1")
+    join(to, "m2")
+    beat(to, "m1", 2)
+    before = to.shard.groups.group("g")
+    list(to.advance(30_000))
+    to.fail_over()
+    after = to.shard.groups.group("g")
+    assert (after.members, after.targets, after.state) == (
+        before.members,
+        before.targets,
+        before.state,
+    )
+    assert to.shard.timers.deadlines()["session-timeout-g-m1"] == 75_000
+    assert to.shard.timers.deadlines()["rebalance-timeout-g-m1"] == 90_000
+
+
+def test_a_member_in_a_state_of_a_newer_broker() -> None:
+    """It comes back with nothing, or not at all."""
+    to = cluster()
+    join(to, "m1")
+    strange = CurrentValue(2, 0, 9, (), ())
+    to.fail_over([*to.log, ConsumerRecord(CURRENT, "g", "m1", strange)])
+    assert beat(to, "m1", 2).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert partitions(beat(to, "m1", 2, owned=())) == (0, 1, 2, 3)
+
+
+def test_topics_of_an_old_broker() -> None:
+    """Its record goes when the topics are looked at."""
+    to = cluster()
+    join(to, "m1")
+    to.fail_over([*to.log, ConsumerRecord(PARTITION_METADATA, "g", None, OldMetadataValue())])
+    before = len(to.log)
+    beat(to, "m1", 2)
+    assert to.log[before:] == [ConsumerRecord(PARTITION_METADATA, "g", None, None)]
+
+
+def test_a_log_with_a_hole() -> None:
+    """A member's tombstone without those before it, and a partition of two owners."""
+    to = cluster()
+    join(to, "m1")
+    log = list(to.log)
+    with pytest.raises(BrokenLog, match="member m1 went before what it owned"):
+        to.fail_over([*log, ConsumerRecord(MEMBER, "g", "m1", None)])
+    twice = CurrentValue(2, 0, 0, ((topic_id_bytes(A), (0,), (2,)),), ())
+    with pytest.raises(BrokenLog, match=r"partition 0 of topic .* is owned at epoch 2"):
+        to.fail_over([*log, ConsumerRecord(CURRENT, "g", "m2", twice)])
+
+
+def test_groups_come_to_an_end() -> None:
+    """Deleted when empty, or cleaned up after a while; one with members stays."""
+    to = cluster()
+    join(to, "m1")
+    assert to.delete_group("g") == ErrorCode.NON_EMPTY_GROUP
+    beat(to, "m1", -1)
+    assert to.delete_group("g") == 0
+    assert to.delete_group("g") == ErrorCode.GROUP_ID_NOT_FOUND
+    join(to, "m1")
+    beat(to, "m1", -1)
+    assert "expire-group-metadata" in list(to.advance(601_000))
+    assert not to.shard.groups.by_id
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"member_epoch": 0, "topic_partitions": None}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": 0, "rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": 0, "subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
+        ({"member_id": " "}, ErrorCode.INVALID_REQUEST),
+        ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"server_assignor": "sticky"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+        ({"member_epoch": 5}, ErrorCode.GROUP_ID_NOT_FOUND),
+    ],
+)
+def test_requests_that_do_not_fit(asked, error) -> None:
+    """Each with its error; nothing is written."""
+    to = cluster()
+    assert join(to, "m1", **asked).error_code == error
+    assert not to.log
+
+
+def test_a_group_that_is_full() -> None:
+    """Who is in it may go on."""
+    to = cluster(ConsumerGroupSettings(assignment_interval_ms=0, max_size=1))
+    join(to, "m1")
+    assert join(to, "m2").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert beat(to, "m1", 2).error_code == 0
+
+
+def test_moves_that_nobody_makes() -> None:
+    """The table refuses them and says which there are."""
+    with pytest.raises(FleetError, match=r"UNRELEASED cannot become STABLE by PRUNE.* nothing"):
+        moved(ConsumerMemberState.UNRELEASED, MemberAction.PRUNE, ConsumerMemberState.STABLE)
+    to = cluster()
+    join(to, "m1")
+    with pytest.raises(FleetError, match="1 members at epoch 2 cannot go from Stable to Dead"):
+        to.shard.groups.group("g").settle(deleted=True)
