@@ -118,6 +118,7 @@ VALUES = (
     "fleet.decide",
     "fleet.errors",
     "fleet.log.encoding",
+    "fleet.log.records",
     "fleet.model",
     "fleet.sim",
     "fleet.slots",

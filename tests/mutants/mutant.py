@@ -86,12 +86,14 @@ def table() -> tuple[Mutant, ...]:
         table_decide,
         table_k8s,
         table_owning,
+        table_sim,
         table_slot_lease,
         table_slots,
         table_worker,
     )
 
     rooms = (
+        table_sim,
         table_owning,
         table_worker,
         table_slot_lease,

@@ -1,0 +1,321 @@
+"""A classic group as its coordinator keeps it: members, who leads, what is awaited.
+
+Problem: Kafka counts beside what it keeps (who awaits a JoinGroup, who supports which protocol),
+and where a write fails late the counts go their own way. Choice: the same counters and the same
+order of steps as its ClassicGroup, so that the model errs where Kafka errs. Cost: what could be
+derived is kept twice.
+
+Not modelled: a member that names one protocol twice, and subscriptions that are broken in other
+ways than being cut short.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from fleet.log import encoding
+from fleet.sim.coordinator.classic_state import (
+    BEFORE,
+    ClassicState,
+    IllegalTransition,
+    UnexpectedRequest,
+)
+from fleet.sim.coordinator.java_order import JavaMap
+from fleet.sim.coordinator.requests import (
+    GroupRecord,
+    JoinGroupMember,
+    JoinGroupProtocol,
+)
+
+_STORY = 20
+"""Moves that an illegal one is told with."""
+
+
+@dataclass(slots=True, eq=False)
+class ClassicGroupMember:
+    """A member; `awaits_join` and `awaits_sync` are the numbers of its parked requests."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout: int
+    session_timeout: int
+    protocols: tuple[JoinGroupProtocol, ...]
+    assignment: bytes = b""
+    awaits_join: int | None = None
+    awaits_sync: int | None = None
+    is_new: bool = False
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What it told the assignor of that name."""
+        for each in self.protocols:
+            if each.name == protocol:
+                return each.metadata
+        raise UnexpectedRequest(f"member {self.member_id} does not support {protocol}")
+
+    @property
+    def has_satisfied_heartbeat(self) -> bool:
+        """A parked request is a sign of life, but not of one that joins for the first time."""
+        return not self.is_new and (self.awaits_join is not None or self.awaits_sync is not None)
+
+
+@dataclass(slots=True, eq=False)
+class ClassicGroup:
+    """See the module; times are milliseconds."""
+
+    group_id: str
+    since: int
+    """When its state began; -1 where its record does not say."""
+    state: ClassicState = ClassicState.EMPTY
+    previous_state: ClassicState = ClassicState.DEAD
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: JavaMap[ClassicGroupMember] = field(default_factory=JavaMap)
+    static: dict[str, str] = field(default_factory=dict)
+    """Instance id → member id."""
+    pending_join: set[str] = field(default_factory=set)
+    pending_sync: set[str] = field(default_factory=set)
+    awaiting_join: int = 0
+    supported: dict[str, int] = field(default_factory=dict)
+    """Protocol → members that support it."""
+    topics: frozenset[str] | None = None
+    new_member_added: bool = False
+    story: deque[str] = field(default_factory=lambda: deque(maxlen=_STORY))
+
+    def move(self, target: ClassicState, now: int) -> None:
+        """Into another state. Raises IllegalTransition."""
+        if self.state not in BEFORE[target]:
+            raise IllegalTransition(self.group_id, self.state, target, self.story)
+        self.story.append(
+            f"{now} ms: {self.state} => {target}, generation {self.generation}, "
+            f"{len(self.members)} members"
+        )
+        self.previous_state = self.state
+        self.state = target
+        self.since = now
+
+    # Members.
+
+    def add(self, member: ClassicGroupMember, protocol_type: str, ticket: int | None) -> None:
+        """A member more; `ticket` is its parked JoinGroup."""
+        if member.group_instance_id is not None:
+            self.static[member.group_instance_id] = member.member_id
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self._count(member, 1)
+        member.awaits_join = ticket
+        if ticket is not None:
+            self.awaiting_join += 1
+        self.pending_join.discard(member.member_id)
+
+    def remove(self, member_id: str) -> None:
+        """A member less, or one less that has only been given an id."""
+        removed = self.members.pop(member_id)
+        if removed is not None:
+            self._count(removed, -1)
+            if removed.awaits_join is not None:
+                self.awaiting_join -= 1
+            if removed.group_instance_id is not None:
+                self.static.pop(removed.group_instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.pending_join.discard(member_id)
+        self.pending_sync.discard(member_id)
+
+    def replace(self, instance: str, old: str, new: str) -> ClassicGroupMember:
+        """The member with the same instance id under a new id; what was parked is the caller's."""
+        removed = self.members.pop(old)
+        if removed is None:
+            raise UnexpectedRequest(f"cannot replace {old}, which is not there")
+        if removed.awaits_join is not None:
+            removed.awaits_join = None
+            self.awaiting_join -= 1
+        removed.awaits_sync = None
+        made = ClassicGroupMember(
+            member_id=new,
+            group_instance_id=removed.group_instance_id,
+            client_id=removed.client_id,
+            client_host=removed.client_host,
+            rebalance_timeout=removed.rebalance_timeout,
+            session_timeout=removed.session_timeout,
+            protocols=removed.protocols,
+            assignment=removed.assignment,
+        )
+        self.members[new] = made
+        if self.leader == old:
+            self.leader = new
+        self.static[instance] = new
+        return made
+
+    def update(
+        self,
+        member: ClassicGroupMember,
+        protocols: tuple[JoinGroupProtocol, ...],
+        rebalance_timeout: int,
+        session_timeout: int,
+        ticket: int | None,
+    ) -> None:
+        """What a member says of itself when it joins anew."""
+        self._count(member, -1)
+        member.protocols = protocols
+        self._count(member, 1)
+        member.rebalance_timeout = rebalance_timeout
+        member.session_timeout = session_timeout
+        if ticket is not None and member.awaits_join is None:
+            self.awaiting_join += 1
+        elif ticket is None and member.awaits_join is not None:
+            self.awaiting_join -= 1
+        member.awaits_join = ticket
+
+    def _count(self, member: ClassicGroupMember, by: int) -> None:
+        for each in member.protocols:
+            self.supported[each.name] = self.supported.get(each.name, 0) + by
+
+    @property
+    def has_all_joined(self) -> bool:
+        """Every member is parked, and nobody has only been given an id."""
+        return len(self.members) == self.awaiting_join and not self.pending_join
+
+    @property
+    def rebalance_timeout(self) -> int:
+        """The longest of all members."""
+        return max((each.rebalance_timeout for each in self.members.values()), default=0)
+
+    def elect_joined_leader(self) -> bool:
+        """Whether a member leads that has joined: the leader, or the first that has."""
+        if self.leader is None:
+            return False
+        leader = self.members.get(self.leader)
+        if leader is None:
+            raise UnexpectedRequest(f"the leader {self.leader} is no member")
+        if leader.awaits_join is None:
+            joined = (e.member_id for e in self.members.values() if e.awaits_join is not None)
+            found = next(joined, None)
+            if found is None:
+                return False
+            self.leader = found
+        return True
+
+    # Protocols.
+
+    def supports(self, protocol_type: str, protocols: tuple[JoinGroupProtocol, ...]) -> bool:
+        """Whether a member with these protocols can be in the group."""
+        if self.state is ClassicState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        return self.protocol_type == protocol_type and any(
+            self.supported.get(each.name, 0) == len(self.members) for each in protocols
+        )
+
+    def select_protocol(self) -> str:
+        """By votes: each member for its first that all support."""
+        candidates = {name for name, n in self.supported.items() if n == len(self.members)}
+        votes: JavaMap[int] = JavaMap()
+        for member in self.members.values():
+            name = next((p.name for p in member.protocols if p.name in candidates), None)
+            if name is None:
+                raise UnexpectedRequest(f"{member.member_id} supports none of {candidates}")
+            votes[name] = (votes.get(name) or 0) + 1
+        return max(votes, key=votes.__getitem__)  # the first of equals
+
+    def next_generation(self, now: int) -> None:
+        """One generation on, with its protocol."""
+        self.generation += 1
+        self.protocol = self.select_protocol() if self.members else None
+        self.topics = self.subscribed_topics()
+        empty = not self.members
+        self.move(ClassicState.EMPTY if empty else ClassicState.COMPLETING_REBALANCE, now)
+        self.pending_sync.clear()
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Of all members, by what they told the assignor; None where that is not known."""
+        if self.protocol_type != "consumer":
+            return None
+        if not self.members:
+            return frozenset()
+        if self.protocol is None:
+            return None
+        blobs = [member.metadata(self.protocol) for member in self.members.values()]
+        found = [_topics(blob) for blob in blobs]
+        known = [each for each in found if each is not None]
+        return frozenset().union(*known) if len(known) == len(found) else None
+
+    # Records.
+
+    def listed(self) -> tuple[JoinGroupMember, ...]:
+        """The members as their leader is told of them."""
+        if self.state in {ClassicState.DEAD, ClassicState.PREPARING_REBALANCE}:
+            raise UnexpectedRequest(f"no members are told of while the group is {self.state}")
+        return tuple(
+            JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(self.protocol))
+            for m in self.members.values()
+        )
+
+    def assignments(self) -> dict[str, bytes]:
+        """Member id → its assignment."""
+        return {member.member_id: member.assignment for member in self.members.values()}
+
+    def record(self, assignments: dict[str, bytes]) -> GroupRecord:
+        """The group with these assignments."""
+        members = [
+            encoding.WrittenMember(
+                m.member_id,
+                m.group_instance_id,
+                m.client_id,
+                m.client_host,
+                m.rebalance_timeout,
+                m.session_timeout,
+                m.metadata(self.protocol),
+                assignments[m.member_id],
+            )
+            for m in self.members.values()
+        ]
+        return self._written(self.protocol_type or "", self.generation, members)
+
+    def empty_record(self) -> GroupRecord:
+        """The group as it is written when it is made."""
+        return GroupRecord(
+            encoding.key(encoding.GROUP_METADATA, self.group_id),
+            encoding.group_metadata(
+                protocol_type="",
+                generation=0,
+                protocol=None,
+                leader=None,
+                current_state_timestamp=self.since,
+                members=(),
+            ),
+        )
+
+    def _written(
+        self, protocol_type: str, generation: int, members: list[encoding.WrittenMember]
+    ) -> GroupRecord:
+        return GroupRecord(
+            encoding.key(encoding.GROUP_METADATA, self.group_id),
+            encoding.group_metadata(
+                protocol_type=protocol_type,
+                generation=generation,
+                protocol=self.protocol,
+                leader=self.leader,
+                current_state_timestamp=self.since,
+                members=members,
+            ),
+        )
+
+
+def _topics(blob: bytes) -> frozenset[str] | None:
+    """Topics of a consumer's subscription, any version; None where it is cut short."""
+    at = 6
+    if len(blob) < at:
+        return None
+    found = set()
+    for _ in range(int.from_bytes(blob[2:6], "big")):
+        end = at + 2 + int.from_bytes(blob[at : at + 2], "big")
+        if len(blob) < end:
+            return None
+        found.add(blob[at + 2 : end].decode())
+        at = end
+    return frozenset(found) if len(blob) >= at + 4 else None

@@ -1,0 +1,276 @@
+"""Classic groups by themselves: what Kafka's coordinator does, story by story.
+
+Each expectation was compared with Kafka's own code (tests/conformance); here no JVM is needed.
+"""
+
+import pytest
+
+from fleet.log.records import GroupMetadata, decode
+from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator
+from fleet.sim.coordinator.classic_group import ClassicGroup
+from fleet.sim.coordinator.classic_state import ClassicState, IllegalTransition
+from fleet.sim.coordinator.error_codes import ErrorCode
+from fleet.sim.coordinator.requests import (
+    HeartbeatRequest,
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupAssignment,
+    SyncGroupRequest,
+)
+from fleet.sim.coordinator.surroundings import CoordinatorConfig
+from tests.conformance.kafka_group_manager import member_uuids
+
+RANGE = (JoinGroupProtocol("range", b""),)
+JOIN = JoinGroupRequest(
+    "g", protocols=RANGE, session_timeout_ms=10_000, rebalance_timeout_ms=30_000
+)
+
+
+class Cluster:
+    """A coordinator and what its members were told; requests are numbered as they come."""
+
+    def __init__(self, **config: int) -> None:
+        settings = CoordinatorConfig(initial_rebalance_delay=0)._replace(**config)
+        self.coordinator = ClassicCoordinator(member_uuids(1), config=settings)
+        self.answers: dict = {}
+        self.records: list[GroupMetadata] = []
+        self._tickets = iter(range(1_000))
+
+    def ask(self, message, **options) -> int:
+        """A request; its answer is in `answers`, now or later."""
+        ticket = next(self._tickets)
+        self._take(self.coordinator.request(ticket, message, **options))
+        return ticket
+
+    def wait(self, milliseconds: int) -> None:
+        """Time goes on."""
+        self._take(self.coordinator.advance(milliseconds))
+
+    def move(self) -> None:
+        """Another broker loads the log."""
+        self._take(self.coordinator.failover())
+
+    def _take(self, step) -> None:
+        self.answers |= step.answers
+        for record in step.records:
+            found = decode(record.key, record.value, offset=0, timestamp=0)
+            if isinstance(found, GroupMetadata):
+                self.records.append(found)
+
+    @property
+    def group(self) -> ClassicGroup:
+        """The one that there is."""
+        return self.coordinator.groups["g"]
+
+    def stable(self, count: int, *, static: bool = True) -> list[str]:
+        """So many members in one generation; their ids, the leader's first."""
+        how = [JOIN._replace(group_instance_id=f"i{n}" if static else None) for n in range(count)]
+        joins = [self.ask(each._replace(version=3)) for each in how]
+        while self.group.state is ClassicState.PREPARING_REBALANCE:
+            self.wait(1)
+            ids = [member.member_id for member in self.group.members.values()]
+            for name in ids:
+                if self.group.members[name].awaits_join is None:
+                    instance = self.group.members[name].group_instance_id
+                    joins.append(
+                        self.ask(JOIN._replace(member_id=name, group_instance_id=instance))
+                    )
+        return self.synced()
+
+    def synced(self) -> list[str]:
+        """All members of the new generation have their assignment, which is their own name."""
+        leader = self.group.leader
+        others = [name for name in self.group.members if name != leader]
+        assert leader is not None
+        for name in (leader, *others):
+            given = tuple(SyncGroupAssignment(n, n.encode()) for n in (leader, *others))
+            message = SyncGroupRequest("g", self.group.generation, name, assignments=given)
+            ticket = self.ask(message)
+            assert self.answers[ticket].assignment == name.encode()
+        assert self.group.state is ClassicState.STABLE
+        return [leader, *others]
+
+
+def test_first_member() -> None:
+    """It gets its id first (KIP-394), is waited for in no round, and leads the first generation."""
+    cluster = Cluster(initial_rebalance_delay=3_000)
+    first = cluster.answers[cluster.ask(JOIN)]
+    assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert cluster.group.state is ClassicState.EMPTY
+    again = cluster.ask(JOIN._replace(member_id=first.member_id))
+    cluster.wait(2_999)
+    assert again not in cluster.answers
+    cluster.wait(1)
+    assert cluster.answers[again].generation_id == 1
+    assert cluster.answers[again].leader == first.member_id
+
+
+def test_initial_delay_is_prolonged() -> None:
+    """By each newcomer, up to the rebalance timeout (KIP-134)."""
+    cluster = Cluster(initial_rebalance_delay=3_000)
+    tickets = []
+    for number in range(20):
+        tickets.append(cluster.ask(JOIN._replace(group_instance_id=f"i{number}")))
+        if cluster.answers:
+            break
+        cluster.wait(2_000)
+    assert cluster.coordinator.now == 30_000
+    assert len(cluster.answers) == 15
+
+
+def test_static_member_returns() -> None:
+    """Stable: the same generation, its record again with the new id; the leader skips assigning."""
+    cluster = Cluster()
+    leader, _ = cluster.stable(2)
+    instance = cluster.group.members[leader].group_instance_id
+    before = len(cluster.records)
+    answer = cluster.answers[cluster.ask(JOIN._replace(group_instance_id=instance))]
+    assert (answer.error_code, answer.skip_assignment) == (0, True)
+    assert answer.generation_id == cluster.group.generation
+    assert answer.leader == answer.member_id == cluster.group.leader != leader
+    (record,) = cluster.records[before:]
+    assert {m.instance_id for m in record.members} == {"i0", "i1"}
+    fenced = HeartbeatRequest("g", answer.generation_id, leader, instance)
+    assert cluster.answers[cluster.ask(fenced)].error_code == ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_returning_static_member_cannot_be_written() -> None:
+    """It keeps its old id."""
+    cluster = Cluster()
+    leader, _ = cluster.stable(2)
+    instance = cluster.group.members[leader].group_instance_id
+    ticket = cluster.ask(
+        JOIN._replace(group_instance_id=instance), append=ErrorCode.NOT_ENOUGH_REPLICAS
+    )
+    assert cluster.answers[ticket].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert leader in cluster.group.members
+
+
+def test_old_leader_that_returns_follows() -> None:
+    """Before version 9 of JoinGroup a leader that comes back is told of its old id."""
+    cluster = Cluster()
+    leader, _ = cluster.stable(2)
+    instance = cluster.group.members[leader].group_instance_id
+    answer = cluster.answers[cluster.ask(JOIN._replace(group_instance_id=instance, version=8))]
+    assert answer.leader == leader
+    assert not answer.members
+
+
+def test_batched_leave() -> None:
+    """Two of three in one request: one generation more."""
+    cluster = Cluster()
+    ids = cluster.stable(3)
+    generation = cluster.group.generation
+    gone = (MemberIdentity("", "i0"), MemberIdentity("", "i1"), MemberIdentity("", "i9"))
+    answer = cluster.answers[cluster.ask(LeaveGroupRequest("g", gone))]
+    assert [each.error_code for each in answer.members] == [0, 0, ErrorCode.UNKNOWN_MEMBER_ID]
+    (left,) = cluster.group.members
+    assert left in ids
+    cluster.ask(JOIN._replace(member_id=left, group_instance_id="i2"))
+    assert cluster.group.generation == generation + 1
+
+
+def test_pending_member_that_leaves_costs_a_round() -> None:
+    """One that has only been given an id counts among those that left."""
+    cluster = Cluster()
+    cluster.stable(2)
+    pending = cluster.answers[cluster.ask(JOIN)].member_id
+    cluster.ask(LeaveGroupRequest("g", (MemberIdentity(pending),)))
+    assert cluster.group.state is ClassicState.PREPARING_REBALANCE
+
+
+def test_dead_static_member_blocks_a_round() -> None:
+    """Until its session is over; a dynamic one too, but no longer than the rebalance timeout."""
+    cluster = Cluster()
+    ids = cluster.stable(2)
+    cluster.wait(1)
+    newcomer = cluster.ask(JOIN._replace(group_instance_id="i9"))
+    alive = cluster.group.members[ids[0]].group_instance_id
+    cluster.ask(JOIN._replace(member_id=ids[0], group_instance_id=alive))
+    over = cluster.coordinator.around.timers.deadlines()[f"heartbeat-g-{ids[1]}"]
+    cluster.wait(over - cluster.coordinator.now - 1)
+    assert newcomer not in cluster.answers
+    cluster.wait(1)
+    assert cluster.answers[newcomer].error_code == 0
+    assert ids[1] not in cluster.group.members
+
+
+def test_no_assignment_in_time() -> None:
+    """Who has not synced within the rebalance timeout is out, and a round begins."""
+    cluster = Cluster()
+    join = JOIN._replace(group_instance_id="i0", session_timeout_ms=60_000)
+    cluster.ask(join)
+    cluster.wait(0)
+    assert cluster.group.state is ClassicState.COMPLETING_REBALANCE
+    cluster.wait(30_000)
+    assert cluster.group.state is ClassicState.EMPTY
+    assert (cluster.group.generation, cluster.records[-1].generation) == (2, 2)
+
+
+def test_largest_size() -> None:
+    """One more than group.max.size is refused; the others go on (KIP-389)."""
+    cluster = Cluster(max_size=2)
+    cluster.stable(2)
+    answer = cluster.answers[cluster.ask(JOIN)]
+    assert answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert cluster.group.state is ClassicState.STABLE
+
+
+def test_protocol_by_votes() -> None:
+    """All support both; two of three name one first."""
+    cluster = Cluster(initial_rebalance_delay=100)
+    one, other = JoinGroupProtocol("range"), JoinGroupProtocol("roundrobin")
+    for number, order in enumerate(((one, other), (other, one), (other, one))):
+        cluster.ask(JOIN._replace(group_instance_id=f"i{number}", protocols=order))
+    cluster.wait(200)
+    assert cluster.group.protocol == "roundrobin"
+    stranger = JOIN._replace(protocols=(JoinGroupProtocol("sticky"),))
+    answer = cluster.answers[cluster.ask(stranger)]
+    assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_failover_while_stable(static) -> None:
+    """Nobody notices: the same generation and assignments, a whole session for everyone."""
+    cluster = Cluster()
+    ids = cluster.stable(3, static=static)
+    generation = cluster.group.generation
+    cluster.wait(9_999)
+    cluster.move()
+    cluster.wait(9_999)
+    for name in ids:
+        ticket = cluster.ask(HeartbeatRequest("g", generation, name))
+        assert cluster.answers[ticket].error_code == 0
+    assert {m.assignment.decode() for m in cluster.group.members.values()} == set(ids)
+
+
+def test_failover_while_preparing() -> None:
+    """Who is parked is sent on; the group is what the log says."""
+    cluster = Cluster()
+    ids = cluster.stable(2)
+    waiting = cluster.ask(JOIN._replace(group_instance_id="i9"))
+    cluster.move()
+    assert cluster.answers[waiting].error_code == ErrorCode.NOT_COORDINATOR
+    assert cluster.group.state is ClassicState.STABLE
+    assert set(cluster.group.members) == set(ids)
+
+
+def test_out_of_bounds() -> None:
+    """The broker refuses before it looks for a group."""
+    cluster = Cluster()
+    short = cluster.ask(JOIN._replace(session_timeout_ms=5_999))
+    unnamed = cluster.ask(JOIN._replace(group_id=""))
+    assert cluster.answers[short] == JoinGroupResponse(ErrorCode.INVALID_SESSION_TIMEOUT)
+    assert cluster.answers[unnamed] == JoinGroupResponse(ErrorCode.INVALID_GROUP_ID)
+    assert not cluster.coordinator.groups
+
+
+def test_illegal_move() -> None:
+    """Tells what led there."""
+    group = ClassicGroup("g", 0)
+    group.move(ClassicState.PREPARING_REBALANCE, 5)
+    with pytest.raises(IllegalTransition, match=r"(?s)cannot become Stable.*5 ms: Empty => Prep"):
+        group.move(ClassicState.STABLE, 6)
