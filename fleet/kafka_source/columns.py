@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fleet.kafka_source.pieces import Piece
 from fleet.kafka_source.record_fields import Header
@@ -66,6 +65,11 @@ def to_stderr() -> Tell:
             sys.stderr.write(f"fleet: {odd}\n")
 
     return tell
+
+
+def no_rows() -> pa.Table:
+    """A table of these columns without a row. `SCHEMA.empty_table()` would load pandas."""
+    return pa.Table.from_batches([], schema=SCHEMA)
 
 
 def spark_schema() -> Any:
@@ -163,6 +167,8 @@ _First = tuple[int, str] | None
 
 def _times(numbers: pa.Array) -> tuple[pa.Array, _First]:
     """Milliseconds as the column; the first that is null in it for being out of range."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 9 MB, not before there are records
+
     ends = pc.min_max(numbers)
     least, most = ends["min"].as_py(), ends["max"].as_py()
     first = None

@@ -4,9 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from fleet.config.settings import LEFT_OUT, read_settings
-from fleet.errors import SchemaTooNew
-from fleet.system.home import fleet_home
+from fleet.worker.imports import uncollected
+
+with uncollected():
+    from fleet.config.settings import LEFT_OUT, read_settings
+    from fleet.errors import SchemaTooNew
+    from fleet.system.home import fleet_home
 
 
 def main() -> int:
@@ -23,7 +26,8 @@ def main() -> int:
         return 2
     if left_out:
         sys.stderr.write(f"{LEFT_OUT}: {', '.join(left_out)}\n")
-    from fleet.worker.slot.process import run  # noqa: PLC0415 - only once the settings are known good
+    with uncollected():  # only once the settings are known good
+        from fleet.worker.slot.process import run  # noqa: PLC0415
 
     return run(settings, name=options.name, home=fleet_home())
 

@@ -11,12 +11,12 @@ what the worker's threads left in memory: a store, a broker or a Spark that hang
 import json
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Final
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from typing import TYPE_CHECKING, Any, Final
 
 from fleet.system.listening import Listening
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 Status = Callable[[], Mapping[str, Any]]
 """The worker's facts now; see `fleet.worker.slot.process`."""
@@ -57,8 +57,10 @@ class _Collector:
     def __init__(self, status: Status) -> None:
         self._status = status
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> "Iterator[Metric]":
         """Families made from the status at the time of the scrape."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
+
         facts = self._status()
         names = ("cluster", "group", "worker", "revision")
         labels = [str(facts[name]) for name in names]
@@ -82,19 +84,26 @@ class StatusServer(Listening):
     """Serves one worker's status until the process ends."""
 
     def __init__(self, address: str, status: Status) -> None:
-        registry = CollectorRegistry()
-        registry.register(_Collector(status))
-        handler = _handler(status, registry)
+        handler = _handler(status)
         remedy = "write host:port, port 0 for a free one"
         super().__init__(address, handler, key="worker.http", remedy=remedy)
 
 
-def _handler(status: Status, registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:
+def _exposition(status: Status) -> bytes:
+    """Prometheus text; who is never scraped does not load its library."""
+    from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
+
+    registry = CollectorRegistry()
+    registry.register(_Collector(status))
+    return generate_latest(registry)
+
+
+def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
     class StatusHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
-                self._answer(200, generate_latest(registry), "text/plain; version=0.0.4")
+                self._answer(200, _exposition(status), "text/plain; version=0.0.4")
                 return
             facts = status()
             if path == "/status":

@@ -3,8 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from fleet.kafka_source.columns import SCHEMA
 from fleet.model import TopicPartition
-from fleet.worker.batch.batches import SCHEMA, InlineBatch
+from fleet.worker.batch.batches import InlineBatch
 from fleet.worker.batch.poison_search import PoisonFound, PoisonSearch
 from fleet.worker.context import BatchRange
 

@@ -44,8 +44,11 @@ def worker(
         raise click.UsageError("name a --group of fleet.yaml, or a --settings FILE")
     made = _declared(invocation, group) if group is not None else _frozen(settings)
     from fleet.system.home import fleet_home
+    from fleet.worker.imports import uncollected
     from fleet.worker.pod_environment import CODE
-    from fleet.worker.slot.process import run
+
+    with uncollected():
+        from fleet.worker.slot.process import run
 
     status = run(
         made,

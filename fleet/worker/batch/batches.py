@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from fleet.kafka_source.columns import SCHEMA, Tell, batch_of, to_stderr
+from fleet.kafka_source.columns import Tell, batch_of, no_rows, to_stderr
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 
@@ -43,7 +43,7 @@ class InlineBatch:
     def table(self) -> pa.Table:
         """All records; per partition in offset order."""
         tables = [self.tables[each.tp] for each in self.ranges if each.tp in self.tables]
-        return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+        return pa.concat_tables(tables) if tables else no_rows()
 
     def frame(self, spark: Any) -> Any:
         """The records as a DataFrame."""
@@ -62,7 +62,7 @@ class InlineBatch:
     def part(self, tp: TopicPartition, start: int, end: int) -> "InlineBatch":
         """See Prepared.part."""
         (whole,) = (each for each in self.ranges if each.tp == tp)
-        table = self.tables.get(tp, SCHEMA.empty_table())
+        table = self.tables.get(tp, no_rows())
         first, after = table["offset"].to_numpy().searchsorted([start, end])
         return InlineBatch(
             ranges=(replace(whole, start=start, end=end),),

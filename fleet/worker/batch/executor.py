@@ -200,17 +200,16 @@ class BatchRunner:
 
     def _warm(self, spark: Any) -> None:
         """What a first batch pays, paid before the worker is ready: a task, code, JIT, Python."""
-        from fleet.kafka_source.columns import SCHEMA  # noqa: PLC0415 - loads pyarrow
+        from fleet.kafka_source.columns import no_rows  # noqa: PLC0415 - loads pyarrow
 
         if not self._link.runs_tasks(_TASK_SECONDS):
             self._events.log(
                 f"Spark gave a task no place within {_TASK_SECONDS:g} s: its cluster has no "
                 "executor, or none that is free; batches wait for one"
             )
-        frame_of(spark, SCHEMA.empty_table()).collect()
         context = self._context((), attempt=1, warm=True)
         try:
-            self._entrypoint(frame_of(spark, SCHEMA.empty_table()), context)
+            self._entrypoint(frame_of(spark, no_rows()), context)
         except Exception as error:
             raise FleetError(
                 f"the entrypoint {self._entrypoint.name} failed on the dummy batch without records "

@@ -33,6 +33,8 @@ from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import text_of
+from fleet.worker.batch.pandas_on_demand import pandas_on_demand
+from fleet.worker.imports import uncollected
 
 _POLL: Final = 0.2
 _CURE_SECONDS: Final = 5.0
@@ -232,7 +234,8 @@ class SparkLink:
         return session
 
     def _open_connect(self, where: str) -> Any:
-        from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
+        with uncollected(), pandas_on_demand():
+            from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
 
         # As the builder does: pyspark.sql.functions then makes Connect's columns, not the JVM's.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"

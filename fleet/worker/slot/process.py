@@ -30,6 +30,7 @@ from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.batch.job_errors import JobErrors
 from fleet.worker.batch.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
 from fleet.worker.events import Events
+from fleet.worker.imports import settled as settled_imports
 from fleet.worker.job_log import catch_job_logs
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
@@ -240,6 +241,7 @@ class _Worker:
         with contextlib.suppress(Unreachable):
             watcher.look()  # whoever probes a standby is to hear at once whether it is in doubt
         self._doubt(watcher)
+        settled_imports()
         self._reporter.standby()
         self._events.log(f"ready after {took:.1f} s as a standby of {self._settings.group.group}")
         self._events.emit("phase", phase="standby", seconds=took)

@@ -1,0 +1,98 @@
+"""What a standby has loaded, and what it has not: memory and CPU of every start."""
+
+import gc
+import subprocess
+import sys
+
+from fleet.worker.imports import uncollected
+
+NOT_BEFORE_IT_IS_USED = {
+    "dagster",
+    "fleet.manager",
+    "kafka",
+    "kubernetes",
+    "matplotlib",
+    "pandas",
+    "prometheus_client",
+    "pyarrow.compute",
+    "rich",
+    "sqlalchemy",
+    "yaml",
+}
+STANDBY = """
+import sys
+import fleet.worker.__main__
+import fleet.worker.slot.process
+from fleet.act.local import local_runtime
+from fleet.kafka_source.columns import no_rows
+from fleet.kubernetes import kind
+from fleet.worker.batch.pandas_on_demand import pandas_on_demand
+with pandas_on_demand():
+    import pyspark.sql.connect.session as connect
+from fleet.worker.batch.spark_token import BearerChannel
+assert no_rows().num_rows == 0
+assert not isinstance(no_rows(), connect.pd.DataFrame)
+"""
+
+
+def ran(code: str) -> list[str]:
+    """What a fresh interpreter prints."""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    return told.stdout.split()
+
+
+def test_what_a_standby_has_not_loaded() -> None:
+    """With a Connect session, on this machine and in a pod."""
+    found = ran(f"{STANDBY}\nprint(*sys.modules)")
+    assert "pyspark.sql.connect.session" in found
+    assert not NOT_BEFORE_IT_IS_USED & set(found)
+
+
+def test_pandas_is_the_real_one_for_who_uses_it() -> None:
+    """PySpark then knows its DataFrames, and its types of columns."""
+    assert ran(
+        f"""{STANDBY}
+import pandas
+frame = pandas.DataFrame({{"at": pandas.to_datetime(["2024-01-01"]), "n": [1]}})
+assert pandas.__file__ and connect.pd.Series is pandas.Series
+print(isinstance(frame, connect.pd.DataFrame), isinstance(1, connect.pd.DataFrame))
+print(*map(connect.is_datetime64_dtype, frame.dtypes))
+"""
+    ) == ["True", "False", "True", "False"]
+
+
+def test_what_the_stand_in_does_not_know_loads_pandas() -> None:
+    """Also while PySpark is imported, and in a form that pickles by name."""
+    assert ran(
+        """
+import pickle, sys
+from pyspark import cloudpickle
+from fleet.worker.batch.pandas_on_demand import pandas_on_demand
+with pandas_on_demand():
+    import pandas as held
+    from pandas.api.types import is_datetime64_dtype as predicate
+    print(sys.modules["pandas"] is held)
+    series = held.Series
+    import pandas.core.frame
+    print(sys.modules["pandas"] is held)
+import pandas
+print(series is pandas.Series, predicate("M8[ns]"), held.__version__ == pandas.__version__)
+print(pickle.loads(cloudpickle.dumps(held)) is pandas)
+with pandas_on_demand():
+    import pandas as again
+print(again is pandas)
+"""
+    ) == ["True", "False", "True", "True", "True", "True", "True"]
+
+
+def test_the_collector_rests_while_modules_are_loaded() -> None:
+    """And no longer, whatever becomes of the import."""
+    assert gc.isenabled()
+    try:
+        with uncollected():
+            assert not gc.isenabled()
+            raise ImportError
+    except ImportError:
+        pass
+    assert gc.isenabled()
