@@ -1,0 +1,72 @@
+"""The six invariants of the public TLA+ model of KIP-848 hold in every state of a small group.
+
+Three clients and three partitions, dynamic and static, both assignors, the assignment interval, and
+one disturbance: by default the first states, breadth first; in the long form (FLEET_LONG) all.
+"""
+
+import os
+from collections import deque
+
+import pytest
+
+from tests.sim import consumer_space as space
+
+LONG = bool(os.environ.get("FLEET_LONG"))
+STATES = 10_000_000 if LONG else 700
+"""By default the first so many, breadth first."""
+EVERY = 200
+"""Of so many states one is led to its end: it has to converge."""
+
+CASES = {
+    "dynamic": (False, False, False),
+    "one static": (True, False, False),
+    "static": (True, True, True),
+}
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+@pytest.mark.parametrize("case", CASES)
+def test_every_state(case, assignor) -> None:
+    """With its shortest story where one does not hold."""
+    static = CASES[case]
+    start = space.begin(static=static, partitions=3, disturbances=1, assignor=assignor)
+    known = {space.key(start): None}
+    coming = deque([(start, ())])
+    seen = 0
+    while coming and seen < STATES:
+        world, story = coming.popleft()
+        seen += 1
+        for what, after in space.moves(world):
+            state = space.key(after)
+            if state in known:
+                continue
+            known[state] = None
+            told = (*story, what)
+            assert (wrong := space.broken(after)) is None, f"{wrong} Not so after: {told}"
+            if len(known) % EVERY == 0:
+                assert space.converges(after), f"no convergence after: {told}"
+            coming.append((after, told))
+    assert seen == STATES or not coming
+    print(f"{case}, {assignor}: {len(known)} states{'' if coming else ', all there are'}")
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(0, "NoDoubleClientAssignment"), (1, "ValidStableGroupState")]
+)
+def test_invariants_see_faults(number, name) -> None:
+    """Of states made by hand."""
+    world = space.begin(static=(False, False), partitions=2, disturbances=0, assignor="uniform")
+    for _ in range(4):
+        world = space.beat(world, 0)
+        world = world.having(0, space.acknowledged(world.members[0]))
+    if number == 0:
+        world = space.beat(world, 1)
+        thief = space.replace(world.members[1], joined=True, owned=frozenset({0}))
+        world = world.having(1, thief)
+    else:
+        group = space.group_of(world)
+        assert group is not None
+        (member,) = group.members.values()
+        group.members[member.id] = member.having(epoch=member.epoch + 1)
+    assert (space.broken(world) or "").startswith(name)
