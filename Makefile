@@ -111,7 +111,8 @@ bench: $(READY) ## benchmarks, long form
 	$(long)
 
 faults: faults = tests/membership tests/promises tests/releases tests/ranges tests/security tests/worker \
-  tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/dagster_ui/test_power_cut.py
+  tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/page tests/slots \
+  tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)
 

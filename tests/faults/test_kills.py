@@ -167,7 +167,7 @@ STEPS = {
     "open, while warming": (2, 3, lambda said: "warming" in said),
 }
 """Name → (slots before, slots wanted or None for new code, the moment in the manager's log)."""
-SHORT = ("open", "roll")
+SHORT = ("roll",)
 """The others belong to the long form; tests/acting adopts every step in memory."""
 
 

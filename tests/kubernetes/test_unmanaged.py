@@ -176,6 +176,7 @@ def test_the_shared_spark_server_comes_back(fleet: PodFleet, counted: None):
     fleet.all_advance()
 
 
+@pytest.mark.long
 def test_an_image_that_fails_on_every_batch_gets_one_slot(
     fleet: PodFleet, counted: None, kube: Kube
 ):

@@ -112,7 +112,7 @@ def others(broker) -> Iterator[None]:
 
 @pytest.mark.browser
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_roll_a_storm_and_a_lag_are_seen(
     rolling: Workshop, others: None, page_browser: Browser, tmp_path: Path
 ):

@@ -34,12 +34,13 @@ def shops(tmp_path_factory) -> Iterator[list[Workshop]]:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.long if k == "range" else ()) for k in MOST]
+    "kind", [pytest.param(k, marks=() if k == "consumer" else pytest.mark.long) for k in MOST]
 )
 def test_up_roll_down(kind, broker, unique, shops, tmp_path_factory):
     """Growing is one episode, a roll costs nothing, shrinking is one; nothing lost or twice.
 
-    In the short form range is shown by tests/kubernetes/test_runtime_promises.py, as pods.
+    In the short form range is shown by tests/kubernetes/test_runtime_promises.py, as pods, and
+    cooperative-sticky by the demo.
     """
     home = shops[0].home if shops else tmp_path_factory.mktemp("home")
     shop = Workshop(home, broker.bootstrap_servers, f"promise-{unique}", **terms(kind))

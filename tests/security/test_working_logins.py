@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 LOGINS = (
     "login_by_short_tokens",
-    "login_by_certificate",
+    pytest.param("login_by_certificate", marks=pytest.mark.long),
     pytest.param("login_by_function", marks=pytest.mark.long),
 )
 LIVES = 2.5

@@ -22,10 +22,10 @@ SLOTS = 3
 
 
 @pytest.fixture(
-    params=[pytest.param(200, id="some"), pytest.param(2000, marks=pytest.mark.slow, id="many")]
+    params=[pytest.param(500, id="some"), pytest.param(2000, marks=pytest.mark.long, id="many")]
 )
 def rounds(request: pytest.FixtureRequest) -> int:
-    """Orders of each story: thirteen times 2,000 in all."""
+    """Orders of each story: thirteen times 500, thirteen times 2,000 more in the long form."""
     return int(request.param)
 
 

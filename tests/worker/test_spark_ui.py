@@ -8,7 +8,7 @@ import pytest
 from tests.support.command import answer, said
 from tests.support.workshop import Workshop, ending
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
 def test_status_has_an_address_that_answers(broker, unique, tmp_path, monkeypatch, capsys):
