@@ -89,7 +89,7 @@ testbed: log log.replay manager slots system
 testing: broker kafka_source worker.batch
 ui: decide report slots system
 worker: config kafka_source sinks slots system
-worker.batch: config kafka_source worker
+worker.batch: config kafka_source system worker
 worker.member: config slots worker worker.batch worker.offsets
 worker.offsets: config worker
 worker.slot: act config kafka_source security slots system worker worker.batch worker.member

@@ -23,11 +23,9 @@ from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import RangeUnread
 from fleet.kafka_source.login import References, resolved
 from fleet.kafka_source.pieces import OffsetRange, shares
-from fleet.kafka_source.tasks import read_ranges, reading
+from fleet.kafka_source.tasks import READ_TIMEOUT, read_ranges, reading
 
 FORMAT: Final = "fleet_kafka"
-READ_TIMEOUT: Final = 20.0
-"""Seconds without progress after which a task gives up."""
 _REGISTERED: Final = "_fleet_kafka_cores"
 _OURS: Final = (
     *("batch_fetcher", "bounds", "bulk_sockets", "codecs", "columns", "connections", "door"),

@@ -32,6 +32,8 @@ from fleet.kafka_source.record_fields import Fields, Ints, fields
 from fleet.kafka_source.transactions import kept
 
 _NEEDED = {"kafka": "kafka-python", "google_crc32c": "google-crc32c"}
+READ_TIMEOUT = 20.0
+"""Seconds without progress after which a range is given up."""
 _POLL = 0.25
 _ASKING = 5.0
 _AGAIN = 0.1

@@ -171,6 +171,8 @@ class WorkerReport:
     """Of the job's code, where the error is the job's; a few thousand characters at most."""
     spark_ui: str | None = None
     """Address of the web UI of its Spark, where that has one."""
+    reading: str | None = None
+    """How records reach its Spark now: inline, ranges or columnar; None without a slot."""
     unclean: bool = False
     """A drain ran into drain_timeout."""
     since: float | None = None

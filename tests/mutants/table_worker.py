@@ -4,6 +4,7 @@ from tests.mutants.mutant import faults
 
 _PIPELINE = ("tests/worker/test_commit_metadata.py",)
 _BATCHES = ("tests/worker/test_batches.py",)
+_COLUMNAR = ("tests/ranges/test_columnar.py",)
 _CULPRITS = ("tests/worker/test_poison_search.py",)
 
 MUTANTS = faults(
@@ -43,7 +44,32 @@ MUTANTS = faults(
             "ranges-last-piece-left-out": "size = max(least, [--(--]total // max(1, tasks))[-)-]",
         },
         ("fleet/worker/batch/adaptive_reader.py", ("tests/ranges/test_switch.py",)): {
+            "ranges-backlog-begins-inline": "fills = self._inline.full and[- not-] self._was_full",
             "ranges-back-inline-without-seek": "[-consumer.seek(-]KafkaPartition(tp.topic, tp.partition, position)[-)-]",
+        },
+        # --- by column
+        ("fleet/worker/batch/columnar.py", _COLUMNAR): {
+            "columnar-cluster-taken-for-this-machine": 'if [-not master.startswith("local") or -]master.startswith("local-cluster"):',
+            "columnar-believed-without-proof": "self._proven = [-error is None  # else-]{+True  # else+} the next batch asks again",
+            "columnar-second-attempt-trusts-the-file": "        if [-again-]{+False+}:",
+            "columnar-unfinished-file-read": "elif self._gathering.[-whole-]{+path+}:",
+            "columnar-third-batch-in-memory": "if len(self._files) [->=-]{+>+} _BATCHES:",
+            "columnar-no-look-at-what-is-free": "if free < [-self._most-]{+0+}:",
+            "columnar-size-of-records-forgotten": """                if isinstance(each.error, OverBound):
+                    self._mean = [-each.bytes / max(1, each.records)-]{+None+}""",
+            "columnar-file-outlives-its-batch": "[-weakref.finalize(self, gathering.drop)-]{+self._kept = gathering.drop+}",
+        },
+        ("fleet/worker/batch/gathering.py", _COLUMNAR): {
+            "gathering-without-a-bound": "if self.bytes > self._most[-:-]{+ * 100:+}",
+            "gathering-failed-file-stays": "if [-self.error is not None or -]self._given_up.is_set():",
+            "gathering-goes-on-unwanted": """            for table in tables:
+[-                self.check()
+-]""",
+        },
+        ("fleet/system/memory_files.py", ("tests/ranges/test_memory_files.py",)): {
+            "memory-of-the-living-swept": "[-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n-]                _remove(lock_file.with_suffix",
+            "memory-of-the-dead-stays": "[-        sweep(place)\n-]        while True:",
+            "memory-anybody-may-look-into": "found.st_uid != os.getuid()[- or found.st_mode & 0o077-]:",
         },
         # --- failures of records
         ("fleet/worker/batch/poison_search.py", _CULPRITS): {

@@ -14,6 +14,7 @@ from fleet.model import TopicPartition
 from fleet.worker.batch.adaptive_reader import AdaptiveReader
 from fleet.worker.batch.batches import InlineReading
 from fleet.worker.batch.partition_ends import PartitionEnds
+from tests.support.memory_kafka import Message
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -35,10 +36,12 @@ class Kafka:
         self.log: dict[TopicPartition, tuple[int, int]] = {P0: (0, 0), P1: (0, 0)}
         self.sought: dict[TopicPartition, int] = {}
         self.looks = 0
+        self.records: list[Any] = []
 
     def consume(self, count: int, timeout: float) -> list[Any]:
-        """No record: these tests are about offsets."""
-        return []
+        """Once what it was given; else no record: these tests are about offsets."""
+        found, self.records = self.records, []
+        return found
 
     def seek(self, at: Any) -> None:
         """Remember."""
@@ -110,6 +113,36 @@ def test_there_and_back():
     assert bench.told == ["ranges", "inline"]
     assert bench.kafka.sought == {P0: 350, P1: 51}
     assert not bench.reading.to_pause()
+
+
+def test_a_backlog_begins_with_no_batch_inline():
+    """What fills an inline batch between two looks is named instead, with all that waits."""
+    bench = Bench()
+    bench.turns(1)
+    bench.kafka.log[P0] = (0, 400)
+    bench.kafka.records = [Message(P0, at, value=b"x") for at in range(100)]
+    bench.clock.at += 0.01
+    assert bench.reading.take(bench.kafka, timeout=0.0) == ()
+    assert bench.reading.close(bench.clock.at) is None
+    assert bench.told == ["ranges"]
+    assert bench.turns(3)[0][0] == "T-0-0-300"
+
+
+def test_a_backlog_behind_a_predecessors_batch():
+    """That one is repeated as it was, alone, though it fits inline and what fills it is named."""
+    bench = Bench()
+    bench.turns(1)
+    bench.kafka.log = {P0: (0, 900), P1: (0, 900)}
+    for tp in (P0, P1):
+        bench.reading.add_partition(tp, topic_id="T", start=0, replay_to=75)
+    for tp, count in ((P0, 90), (P1, 60)):
+        bench.kafka.records += [Message(tp, at, value=b"x") for at in range(count)]
+    bench.clock.at += 0.01
+    assert bench.reading.take(bench.kafka, timeout=0.0) == ()
+    assert bench.told == ["ranges"]
+    closed, _ = bench.turns(4)
+    assert closed[:2] == ["T-0-0-75", "T-1-0-75"]
+    assert closed[2:4] == ["T-0-75-225", "T-1-75-225"]
 
 
 def test_while_spark_is_busy_only_a_full_batch_is_named():

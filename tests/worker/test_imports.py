@@ -15,6 +15,7 @@ NOT_BEFORE_IT_IS_USED = {
     "pandas",
     "prometheus_client",
     "pyarrow.compute",
+    "pyarrow.parquet",
     "rich",
     "sqlalchemy",
     "yaml",

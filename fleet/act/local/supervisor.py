@@ -30,6 +30,7 @@ from fleet.errors import FleetError
 from fleet.system.home import write_whole
 from fleet.system.home_processes import environment, home_processes
 from fleet.system.log_files import last_line, set_aside, thin_out
+from fleet.system.memory_files import sweep_all
 from fleet.system.processes import (
     ProcessId,
     age,
@@ -259,6 +260,7 @@ class Supervisor:
 
     def _ended(self, row: ProcessRow, process: ProcessId) -> None:
         signal_group(process, signal.SIGKILL)  # what it left behind
+        sweep_all(os.environ)
         self._told.pop(process, None)
         try:
             self._holders.tell(row)

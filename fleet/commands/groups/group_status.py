@@ -331,6 +331,7 @@ def _slots(managed: Managed) -> list[dict[str, Any]]:
             "revision": slot.revision,
             "batches": slot.batches,
             "records": by_slot[slot.number].records if slot.number in by_slot else None,
+            "reading": by_slot[slot.number].reading if slot.number in by_slot else None,
             "error": slot.error,
         }
         for slot in managed.slots

@@ -197,7 +197,7 @@ def _partitions(partitions: Sequence[PartitionState]) -> object:
 def _slots(managed: Managed) -> object:
     by_slot: dict[int | None, WorkerReport] = {r.slot: r for r in managed.reports}
     rows = table(
-        "SLOT", "PHASE", "WORKER", "REVISION", "BATCHES", "RECORDS", "ERROR",
+        "SLOT", "PHASE", "WORKER", "REVISION", "BATCHES", "RECORDS", "READS", "ERROR",
         right=("SLOT", "BATCHES", "RECORDS"),
     )  # fmt: skip
     for slot in managed.slots:
@@ -210,11 +210,12 @@ def _slots(managed: Managed) -> object:
             slot.revision or "-",
             _count(slot.batches),
             _count(report.records if report else None),
+            (report.reading if report else None) or "-",
             escape(slot.error or ""),
         )
     for report in managed.without_slot:
         rows.add_row(
-            "-", report.phase, escape(report.worker), report.revision, "-", "-",
+            "-", report.phase, escape(report.worker), report.revision, "-", "-", "-",
             escape(report.error or ""),
         )  # fmt: skip
     return rows

@@ -1,4 +1,4 @@
-"""The two ways of reading behind one seam, and which of them is taken [8].
+"""The ways of reading behind one seam, and which of them is taken [8].
 
 Problem: a small batch is quickest inline (0.1-0.25 s; ranges need 0.6 s), a backlog by ranges
 (three times the records per second, and on a cluster every executor reads). Choice: what waits
@@ -9,7 +9,8 @@ at three inline ones, so that a first one cannot outlast `batch_timeout`, and gr
 `max_seconds` holds. While ranges are named every partition is paused, from the
 assign callback on; on the way back the member seeks to the next offset that is in no batch, then
 resumes. Cost: at each switch what was prefetched is thrown away, at most one inline batch and
-32 MiB; and a DataFrame by ranges is read again by every action that is run on it.
+32 MiB; and a DataFrame by ranges is read again by every action that is run on it. Where Spark
+sees this machine's memory, named ranges go by column instead, which changes neither (columnar.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
 from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.partition_ends import PartitionEnds
 from fleet.worker.batch.ranges import NamedBatch, Ranges
 
@@ -31,6 +33,8 @@ ENTER: Final = 3
 """Times batch.inline: from so many waiting records on, ranges."""
 MOST_GROWTH: Final = 8
 """Times the last batch by ranges, where that one was quick."""
+_ASKING: Final = 2.0
+"""Seconds for which a backlog waits for Spark to say whether it may go by column."""
 _LOOK: Final = 0.25
 """Seconds between two looks at what waits while reading inline: in memory, no request."""
 
@@ -53,6 +57,7 @@ class AdaptiveReader:
         read: Callable[[Any, Sequence[OffsetRange]], Any],
         clock: Clock,
         tell: Callable[[str, int], None],
+        columnar: Columnar | None = None,
     ) -> None:
         self._mode = mode
         self._batch = batch
@@ -62,11 +67,21 @@ class AdaptiveReader:
         self._read = read
         self._clock = clock
         self._tell = tell
+        self._columnar = columnar
+        self._asking_until = 0.0
         self._first_limit = self._limit = min(batch.ranges, ENTER * batch.inline)
         self._named = mode == "ranges"
         self._wanted = False
         """Whether the pipeline asked for a batch that nothing known can fill."""
         self._looked_at = 0.0
+        self._was_full = False
+
+    @property
+    def way(self) -> str:
+        """See BatchReader."""
+        if not self._named:
+            return "inline"
+        return "columnar" if self._columnar is not None and self._columnar.on else "ranges"
 
     # --- the seam --------------------------------------------------------------------------
 
@@ -82,6 +97,7 @@ class AdaptiveReader:
         planned = 0 if replay_to is None else replay_to - start
         if self._mode == "auto" and planned > self._batch.inline:
             self._go_ranges(planned)
+            self._asking_until = 0.0  # a predecessor's batch waits for nothing more
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """See Reading.drop."""
@@ -95,7 +111,10 @@ class AdaptiveReader:
             return self._take_named(consumer, timeout)
         errors = self._inline.take(consumer, timeout=timeout)
         now = self._clock.monotonic()
-        if self._mode == "auto" and now - self._looked_at >= _LOOK:
+        # A batch that fills up is a reason to look: a backlog shall not begin with one inline.
+        fills = self._inline.full and not self._was_full
+        self._was_full = self._inline.full
+        if self._mode == "auto" and (fills or now - self._looked_at >= _LOOK):
             self._looked_at = now
             waiting = _cached_waiting(consumer, self._inline.positions())
             slow = self._slow_job or self._inline.limit < self._batch.inline
@@ -111,16 +130,25 @@ class AdaptiveReader:
         """See Reading.close."""
         if not self._named:
             return self._inline.close(now, busy=busy)
-        known, waiting = self._ranges.known, self._ranges.waiting
-        if known and busy and waiting < self._limit and not self._ranges.replaying:
+        if self._columnar is not None and self._columnar.asked and now < self._asking_until:
             return None
-        ranges = self._ranges.cut(self._limit) if known else ()
+        known, waiting, limit = self._ranges.known, self._ranges.waiting, self._most_named
+        if known and busy and waiting < limit and not self._ranges.replaying:
+            return None
+        ranges = self._ranges.cut(limit) if known else ()
         if not ranges:
             self._wanted = True
             return None
-        if self._ranges.waiting < self._limit:
+        if self._ranges.waiting < limit:
             self._ranges.forget_looks()  # the next batch wants to know what came meanwhile
-        return NamedBatch(ranges=ranges, read=self._read)
+        named = NamedBatch(ranges=ranges, read=self._read)
+        return named if self._columnar is None else self._columnar.gather(named)
+
+    @property
+    def _most_named(self) -> int:
+        """How many offsets the next batch by ranges may have; what is in memory has its bound."""
+        fits = None if self._columnar is None else self._columnar.most_records
+        return self._limit if fits is None else min(self._limit, fits)
 
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See Reading.gaps. A range over markers alone is a batch without records."""
@@ -154,6 +182,8 @@ class AdaptiveReader:
 
     def _take_named(self, consumer: Any, timeout: float) -> tuple[Any, ...]:
         """Stay a member, learn what waits, and go back inline where little does."""
+        if self._columnar is not None:
+            self._columnar.look()
         errors = []
         for message in consumer.consume(1, timeout):
             error = message.error()
@@ -203,6 +233,9 @@ class AdaptiveReader:
         for tp, topic_id, start, replay_to in self._inline.starts():
             self._ranges.add_partition(tp, topic_id=topic_id, start=start, replay_to=replay_to)
         self._inline.drop(self._ranges.tps)
+        if self._columnar is not None:
+            self._columnar.prove()
+            self._asking_until = self._clock.monotonic() + _ASKING
         self._tell("ranges", waiting)
 
 

@@ -1,7 +1,8 @@
 """The seam between a member and how records reach Spark.
 
-Two ways wait behind it [8]: inline (the member consumes into an Arrow table, `batches.py`) and
-ranges (the member names offsets, Spark's tasks read them). All methods of a Reading run on the
+Three ways wait behind it [8]: inline (the member consumes into an Arrow table, `batches.py`),
+ranges (the member names offsets, Spark's tasks read them) and columnar (the same ranges, gathered
+in memory that Spark reads, `columnar.py`). All methods of a Reading run on the
 thread that owns the Consumer [1]; a Prepared batch is handed to the batch thread.
 """
 
@@ -27,6 +28,10 @@ class Prepared(Protocol):
         """Number of records (an estimate where a reading does not know)."""
         ...
 
+    def gathered(self, seconds: float) -> bool:
+        """Whether `frame` has nothing to wait for; waits at most so long for that."""
+        ...
+
     def frame(self, spark: Any) -> Any:
         """The records as a DataFrame with the columns of Spark's Kafka source."""
         ...
@@ -50,6 +55,11 @@ class Prepared(Protocol):
 
 class BatchReader(Protocol):
     """Collects what the assigned partitions hold, and closes batches."""
+
+    @property
+    def way(self) -> str:
+        """How records are read now: inline, ranges or columnar."""
+        ...
 
     def add_partition(
         self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from fleet.model import TopicPartition
 from fleet.worker.batch.batch_reader import Prepared
+
+_LOOK: Final = 0.05
+"""Seconds between two looks at whether a batch whose records are awaited is wanted still."""
 
 
 class Why(StrEnum):
@@ -61,3 +65,10 @@ class Running:
     why: Why | None = None
     interrupted_at: float | None = None
     void: bool = False
+
+    def await_records(self, batch: Prepared) -> None:
+        """Wait until they are at hand. Raises Void where it is interrupted before."""
+        while not (batch.gathered(_LOOK) or self.why):
+            pass
+        if self.why or self.void:
+            raise Void

@@ -45,6 +45,10 @@ class InlineBatch:
         tables = [self.tables[each.tp] for each in self.ranges if each.tp in self.tables]
         return pa.concat_tables(tables) if tables else no_rows()
 
+    def gathered(self, seconds: float) -> bool:  # noqa: ARG002 - it has them here
+        """See Prepared."""
+        return True
+
     def frame(self, spark: Any) -> Any:
         """The records as a DataFrame."""
         from fleet.worker.batch.spark_link import frame_of  # noqa: PLC0415 - pyspark only when it runs
@@ -278,6 +282,8 @@ def _complete(part: _InlinePart) -> bool:
 
 class InlineReading(Buffer):
     """The Reading over a real Consumer."""
+
+    way: Final = "inline"
 
     def __init__(
         self,

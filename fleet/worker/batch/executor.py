@@ -95,6 +95,10 @@ class BatchRunner:
         """Interrupt and release another worker's Spark session [3]."""
         return self._call_later(lambda: self._link.cure(session))
 
+    def with_session(self, function: Callable[[Any], str | None]) -> "Future[str | None]":
+        """Call it on the batch thread, between two batches, with the SparkSession."""
+        return self._call_later(lambda: self._link.answer(function, _TASK_SECONDS))
+
     def submit(self, batch: Prepared, done: Callable[[BatchDone], None]) -> None:
         """Run a batch; `done` is called on the batch thread."""
         self._number += 1
@@ -173,6 +177,7 @@ class BatchRunner:
             if work is None:
                 return
             work()
+            del work  # and the batch with it
 
     def _call_later(self, function: Callable[[], Any]) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -329,8 +334,7 @@ class BatchRunner:
         with self._lock:
             running.since = self._clock.monotonic()
         try:
-            if running.void:
-                raise Void
+            running.await_records(batch)
             self._entrypoint(batch.frame(spark), context)
         finally:
             with self._lock:

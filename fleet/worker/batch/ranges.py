@@ -40,10 +40,18 @@ class NamedBatch:
         """How many offsets: an estimate from above."""
         return sum(each.end - each.start for each in self.ranges)
 
+    @property
+    def wanted(self) -> list[OffsetRange]:
+        """What is to be read."""
+        return [OffsetRange(r.topic, r.partition, r.start, r.end) for r in self.ranges]
+
+    def gathered(self, seconds: float) -> bool:  # noqa: ARG002 - Spark's tasks read them
+        """See Prepared."""
+        return True
+
     def frame(self, spark: Any) -> Any:
         """The records as a DataFrame; nothing is read before Spark asks."""
-        wanted = [OffsetRange(r.topic, r.partition, r.start, r.end) for r in self.ranges]
-        return self.read(spark, wanted)
+        return self.read(spark, self.wanted)
 
     def only(self, tps: Iterable[TopicPartition]) -> "NamedBatch":
         """The same batch with just these partitions."""

@@ -164,6 +164,11 @@ class SparkLink:
             over.set()
             watch.join(_CURE_SECONDS)  # what comes next is not what is interrupted
 
+    def answer(self, function: Callable[[Any], str | None], seconds: float) -> str | None:
+        """What it makes of the SparkSession; Unreachable where that takes longer."""
+        with self.bounded(seconds, f"Spark did not answer within {seconds:g} s"):
+            return function(self.session)
+
     def runs_tasks(self, seconds: float) -> bool:
         """Whether a task gets a place within so many seconds: an executor is there and is free."""
         try:

@@ -27,6 +27,8 @@ class MemberState:
     """Whether an assignment (an empty one too) has arrived."""
     partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
     quarantined: frozenset[TopicPartition] = field(default_factory=frozenset)
+    reading: str | None = None
+    """How records are read now: see BatchReader.way."""
     batches: int = 0
     records: int = 0
     busy_seconds: float = 0.0

@@ -231,6 +231,7 @@ class Membership:
         """One look at everything."""
         self.state.moved_at = self._clock.monotonic()
         self.state.quarantined = frozenset(self._pipeline.quarantined)
+        self.state.reading = self._reading.way
         self._commands.serve(0.0)
         self._errors.check()
         if self._drain is Drain.STILL and not self._pipeline.busy:

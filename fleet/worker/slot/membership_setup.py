@@ -13,16 +13,18 @@ from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import ClassicWorker
 from fleet.errors import ConfigError
-from fleet.kafka_source.columns import Odd
-from fleet.kafka_source.login import references
+from fleet.kafka_source.columns import Odd, Tell
+from fleet.kafka_source.login import references, resolved
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.security import client_config
 from fleet.slots import Slot
 from fleet.worker.asking import Question
 from fleet.worker.batch.adaptive_reader import AdaptiveReader
 from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.batch.partition_ends import PartitionEnds
+from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.events import Events
 from fleet.worker.member.backing_off import BackingOff
 from fleet.worker.member.member_state import MembershipOptions
@@ -55,6 +57,7 @@ def membership_of(
     nudging: Nudging,
     clock: Clock,
     events: Events,
+    columnar: Columnar | None = None,
 ) -> Membership:
     """A membership for a slot, not yet started. Raises ConfigError where a login is missing."""
     worker = settings.group.worker
@@ -85,7 +88,7 @@ def membership_of(
             revision=settings.revision,
         ),
         protocol=protocol,
-        reading=_reading(settings, admin, clock, events),
+        reading=_reading(settings, admin, columnar, clock, events),
         runner=runner,
         assigner=Assigner(
             admin=admin,
@@ -100,6 +103,37 @@ def membership_of(
         nudging=nudging if wanted(os.environ) and protocol.heartbeats_on_subscribe else None,
         clock=clock,
         events=events,
+    )
+
+
+def columnar_of(settings: WorkerSettings, *, runner: BatchRunner, events: Events) -> Columnar:
+    """How a worker's backlogs go by column; one for all of its memberships."""
+    worker = settings.group.worker
+    assert worker is not None
+    login = references(settings.cluster, settings.bootstrap_servers)
+
+    def tell_columnar(why: str | None) -> None:
+        sentence = "by column" if why is None else f"by ranges, not by column: {why}"
+        events.log_rarely(f"a backlog is read {sentence}", key=f"columnar {why is None}")
+        events.emit("columnar", on=why is None, why=why)
+
+    def gather(named: NamedBatch, check: Callable[[], None]) -> Any:
+        from fleet.worker.batch.reading_ahead import tables_of  # noqa: PLC0415 - loads kafka-python
+
+        return tables_of(
+            resolved(login, os.environ),
+            named.wanted,
+            isolation=worker.isolation,
+            tell=_odd_to(events),
+            check=check,
+        )
+
+    return Columnar(
+        most=worker.batch.memory << 20,
+        read=gather,
+        sessions=runner,
+        told=tell_columnar,
+        cores=len(os.sched_getaffinity(0)),
     )
 
 
@@ -133,7 +167,13 @@ def commit_delay(environ: Mapping[str, str]) -> float:
     return delay
 
 
-def _reading(settings: WorkerSettings, admin: Any, clock: Clock, events: Events) -> AdaptiveReader:
+def _reading(
+    settings: WorkerSettings,
+    admin: Any,
+    columnar: Columnar | None,
+    clock: Clock,
+    events: Events,
+) -> AdaptiveReader:
     worker = settings.group.worker
     assert worker is not None
     login = references(settings.cluster, settings.bootstrap_servers)
@@ -147,10 +187,6 @@ def _reading(settings: WorkerSettings, admin: Any, clock: Clock, events: Events)
         events.log(f"reading {'by ranges' if way == 'ranges' else way}: {waiting} records wait")
         events.emit("reading", way=way, waiting=waiting)
 
-    def tell_odd(odd: Odd) -> None:
-        events.log_rarely(str(odd), key=f"odd {odd.field}")
-        events.emit("odd", **odd._asdict())
-
     return AdaptiveReader(
         mode=worker.reading,
         batch=worker.batch,
@@ -159,13 +195,22 @@ def _reading(settings: WorkerSettings, admin: Any, clock: Clock, events: Events)
             max_wait=worker.batch.max_wait,
             max_seconds=worker.batch.max_seconds,
             clock=clock,
-            tell=tell_odd,
+            tell=_odd_to(events),
         ),
         ends=PartitionEnds(admin=admin, isolation=worker.isolation),
         read=read,
         clock=clock,
         tell=tell,
+        columnar=columnar,
     )
+
+
+def _odd_to(events: Events) -> Tell:
+    def tell(odd: Odd) -> None:
+        events.log_rarely(str(odd), key=f"odd {odd.field}")
+        events.emit("odd", **odd._asdict())
+
+    return tell
 
 
 def _reading_options(settings: WorkerSettings) -> Mapping[str, Any]:

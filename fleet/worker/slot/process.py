@@ -40,6 +40,7 @@ from fleet.worker.slot.former_life import end_former_life
 from fleet.worker.slot.gate_opener import GateOpener
 from fleet.worker.slot.known_secrets import known_secrets
 from fleet.worker.slot.leave_completion import LeaveCompleter
+from fleet.worker.slot.membership_setup import columnar_of
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import HolderTools, SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
@@ -350,6 +351,7 @@ class _Worker:
             runner=self._runner,
             reporter=self._reporter,
             trial=self._trial,
+            columnar=columnar_of(self._settings, runner=self._runner, events=self._events),
             stop=self._stop,
             clock=self._clock,
             events=self._events,

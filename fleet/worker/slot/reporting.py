@@ -169,6 +169,7 @@ class Reporter:
                     error=facts["error"],
                     traceback=self.traceback(facts["error"]),
                     spark_ui=self.spark_ui(),
+                    reading=facts["reading"],
                     unclean=state.unclean,
                     since=self._since,
                 )
@@ -193,6 +194,7 @@ class Reporter:
             "partitions": len(now.partitions),
             "assignment": sorted(str(tp) for tp in now.partitions),
             "quarantined": len(now.quarantined),
+            "reading": now.reading,
             "batches": before.batches + now.batches,
             "records": before.records + now.records,
             "busy_seconds": round(before.busy_seconds + now.busy_seconds, 6),

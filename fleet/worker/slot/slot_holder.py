@@ -16,6 +16,7 @@ from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Phase, Slot, SlotStore
+from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events
 from fleet.worker.member.member_state import Drain, End, Ended
@@ -59,6 +60,7 @@ class HolderTools:
     stop: threading.Event
     clock: Clock
     events: Events
+    columnar: Columnar | None = None
 
     @property
     def is_static(self) -> bool:
@@ -240,6 +242,7 @@ class SlotHolder:
             ),
             clock=tools.clock,
             events=tools.events,
+            columnar=tools.columnar,
         )
         self._began = None
         self._tools.reporter.member(self._number, membership.state)
