@@ -139,7 +139,7 @@ class Turn(NamedTuple):
 class Player:
     """Plays acts to a model, one after the other."""
 
-    def __init__(self, seed: int, config: CoordinatorConfig, *, clients: int = 12) -> None:
+    def __init__(self, seed: int, config: CoordinatorConfig, *, clients: int = 16) -> None:
         self.config = config
         self.model = ClassicCoordinator(member_uuids(seed), config=config, now=START)
         self.members = [

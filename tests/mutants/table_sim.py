@@ -1,4 +1,4 @@
-"""Faults in the simulated coordinator: Kafka's own code has to show each within 1,000 stories."""
+"""Faults in the simulated coordinator: Kafka's own code shows them within 1,000 stories."""
 
 from tests.mutants.mutant import faults
 
@@ -64,8 +64,11 @@ MUTANTS = faults(
                 "if error in {ErrorCode.NONE[-, ErrorCode.REBALANCE_IN_PROGRESS-]}:"
             ),
         },
-        (f"{_ROOM}/java_order.py", _KAFKA): {
-            "sim-table-grows-late": "if len(self._held) > self._places [-* 3 // 4-]{+* 4+}:",
+        ("fleet/sim/hashing/hash_order.py", ("tests/sim/test_hash_order.py",)): {
+            "sim-table-never-grows": (
+                "            self.capacity = self._first\n"
+                "        if len(self) > int(self.capacity * _LOAD)[-:-]{+ and False:+}"
+            ),
         },
         (f"{_ROOM}/classic_coordinator.py", _KAFKA): {
             "sim-unwritten-records-survive": "            if not kept[-:-]{+ and False:+}",

@@ -11,12 +11,16 @@ from fleet.sim.coordinator.classic_group import ClassicGroup
 from fleet.sim.coordinator.classic_state import ClassicState, IllegalTransition
 from fleet.sim.coordinator.error_codes import ErrorCode
 from fleet.sim.coordinator.requests import (
+    DeleteGroupsRequest,
     HeartbeatRequest,
     JoinGroupProtocol,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     MemberIdentity,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
     SyncGroupAssignment,
     SyncGroupRequest,
 )
@@ -274,3 +278,51 @@ def test_illegal_move() -> None:
     group.move(ClassicState.PREPARING_REBALANCE, 5)
     with pytest.raises(IllegalTransition, match=r"(?s)cannot become Stable.*5 ms: Empty => Prep"):
         group.move(ClassicState.STABLE, 6)
+
+
+def commit(generation: int, member: str) -> OffsetCommitRequest:
+    """One offset of one partition."""
+    offsets = (OffsetCommitTopic("t", (OffsetCommitPartition(0, 7),)),)
+    return OffsetCommitRequest("g", generation, member, None, offsets)
+
+
+def test_commits() -> None:
+    """Taken while a round is prepared and a sign of life; refused while it completes."""
+    cluster = Cluster()
+    ids = cluster.stable(2)
+    generation = cluster.group.generation
+    cluster.wait(5_000)
+    cluster.ask(JOIN._replace(group_instance_id="i9"))
+    assert cluster.group.state is ClassicState.PREPARING_REBALANCE
+    assert cluster.answers[cluster.ask(commit(generation, ids[0]))].error_code == 0
+    cluster.wait(9_000)
+    assert set(cluster.group.members) >= {ids[0]}
+    assert ids[1] not in cluster.group.members
+    stale = cluster.answers[cluster.ask(commit(generation - 1, ids[0]))]
+    assert stale.error_code == ErrorCode.ILLEGAL_GENERATION
+    cluster.ask(JOIN._replace(member_id=ids[0]))
+    assert cluster.group.state is ClassicState.COMPLETING_REBALANCE
+    answer = cluster.answers[cluster.ask(commit(cluster.group.generation, ids[0]))]
+    assert answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_groups_without_members() -> None:
+    """Offsets alone make a group; they expire, and it with them."""
+    cluster = Cluster(offsets_retention=1_200_000)
+    assert cluster.answers[cluster.ask(commit(-1, ""))].error_code == 0
+    assert cluster.group.protocol_type is None
+    cluster.wait(1_199_999)
+    assert cluster.group.state is ClassicState.EMPTY
+    cluster.wait(1)
+    assert not cluster.coordinator.groups
+
+
+def test_only_empty_groups_are_deleted() -> None:
+    """The others are told so."""
+    cluster = Cluster()
+    cluster.stable(1)
+    refused = cluster.answers[cluster.ask(DeleteGroupsRequest(("g", "unknown")))]
+    assert refused == {"g": ErrorCode.NON_EMPTY_GROUP, "unknown": ErrorCode.GROUP_ID_NOT_FOUND}
+    cluster.ask(LeaveGroupRequest("g", (MemberIdentity("", "i0"),)))
+    assert cluster.answers[cluster.ask(DeleteGroupsRequest(("g",)))] == {"g": 0}
+    assert not cluster.coordinator.groups

@@ -19,12 +19,12 @@ from fleet.sim.coordinator.classic_state import (
     IllegalTransition,
     UnexpectedRequest,
 )
-from fleet.sim.coordinator.java_order import JavaMap
 from fleet.sim.coordinator.requests import (
     GroupRecord,
     JoinGroupMember,
     JoinGroupProtocol,
 )
+from fleet.sim.hashing.hash_order import HashOrder
 
 _STORY = 20
 """Moves that an illegal one is told with."""
@@ -72,7 +72,8 @@ class ClassicGroup:
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
-    members: JavaMap[ClassicGroupMember] = field(default_factory=JavaMap)
+    members: HashOrder[str, ClassicGroupMember] = field(default_factory=HashOrder)
+    """Walked as Kafka walks them: who leads, and records, follow from it."""
     static: dict[str, str] = field(default_factory=dict)
     """Instance id → member id."""
     pending_join: set[str] = field(default_factory=set)
@@ -115,7 +116,7 @@ class ClassicGroup:
 
     def remove(self, member_id: str) -> None:
         """A member less, or one less that has only been given an id."""
-        removed = self.members.pop(member_id)
+        removed = self.members.pop(member_id, None)
         if removed is not None:
             self._count(removed, -1)
             if removed.awaits_join is not None:
@@ -129,7 +130,7 @@ class ClassicGroup:
 
     def replace(self, instance: str, old: str, new: str) -> ClassicGroupMember:
         """The member with the same instance id under a new id; what was parked is the caller's."""
-        removed = self.members.pop(old)
+        removed = self.members.pop(old, None)
         if removed is None:
             raise UnexpectedRequest(f"cannot replace {old}, which is not there")
         if removed.awaits_join is not None:
@@ -214,12 +215,12 @@ class ClassicGroup:
     def select_protocol(self) -> str:
         """By votes: each member for its first that all support."""
         candidates = {name for name, n in self.supported.items() if n == len(self.members)}
-        votes: JavaMap[int] = JavaMap()
+        votes: HashOrder[str, int] = HashOrder()
         for member in self.members.values():
             name = next((p.name for p in member.protocols if p.name in candidates), None)
             if name is None:
                 raise UnexpectedRequest(f"{member.member_id} supports none of {candidates}")
-            votes[name] = (votes.get(name) or 0) + 1
+            votes[name] = votes.get(name, 0) + 1
         return max(votes, key=votes.__getitem__)  # the first of equals
 
     def next_generation(self, now: int) -> None:
