@@ -54,6 +54,7 @@ class Actor:
     id: str
     instance: str | None = None
     epoch: int = 0
+    last_epoch: int = 0
     topics: tuple[str, ...] | None = None
     regex: str | None = None
     assignor: str | None = None
@@ -184,6 +185,8 @@ class Story:
             actor.epoch, actor.owned, actor.given = 0, {}, {}
         if error or asked.member_epoch < 0 or self.dice.random() < 0.08:
             return  # refused, gone, or the answer is lost
+        if actor.epoch != answer["memberEpoch"]:
+            actor.last_epoch = actor.epoch
         actor.epoch = answer["memberEpoch"]
         if answer.get("assignment") is not None:
             parts = answer["assignment"]["topicPartitions"]
@@ -246,8 +249,11 @@ class Story:
         dice = self.dice
         what = dice.random()
         if what < 0.5:
-            epoch = max(1, actor.epoch + dice.choice((-2, -1, 1, 1_000)))
-            owned = dice.choice((None, (), _listed(actor.owned), _listed(actor.given)))
+            epoch = max(1, dice.choice((actor.last_epoch, actor.epoch + dice.choice((-1, 1)))))
+            more = {topic: (*those, 99) for topic, those in actor.given.items()}
+            claims: tuple[Mapping[str, tuple[int, ...]], ...]
+            claims = (actor.owned, actor.given, more, {topic_id(dice): (0,)})
+            owned = dice.choice((None, (), *map(_listed, claims)))
             kept = actor.epoch, actor.owned, actor.given
             self._send(actor, member_epoch=epoch, topic_partitions=owned)
             actor.epoch, actor.owned, actor.given = kept
@@ -292,8 +298,9 @@ class Story:
         if self.dice.random() < 0.85:
             self._send(actor, member_epoch=-2)
         self.actors.remove(actor)
-        if self.dice.random() < 0.3:
-            self._round()
+        self.dice.choice((self._round, self._topics, self._beat, self._wait_long, int, int))()
+        if self.dice.random() < 0.2:
+            actor.topics, actor.regex = tuple(sorted(self.setting.topics)), None
         actor.id = self._new_id()
         self._join_as(actor)
 
@@ -331,6 +338,14 @@ class Story:
     def _tasks(self) -> None:
         self.ask("tasks")
 
+    def _discover(self) -> None:
+        """Topics change, and just before or after ten seconds somebody asks for expressions."""
+        self._tasks()
+        self._topics()
+        self.ask("advance", self.dice.choice((10_000, 10_001)))
+        self._beat()
+        self._tasks()
+
     def _fail_over(self) -> None:
         self.ask("failover")
 
@@ -346,7 +361,7 @@ class Story:
         self.ask("group_config", (self.dice.choice(self.groups), config))
 
     def _wait(self) -> None:
-        self.ask("advance", self.dice.choice((0, 1, 200, 1_000, 1_000, 3_000, 5_000, 10_001)))
+        self.ask("advance", self.dice.choice((0, 1, 200, 1_000, 1_000, 3_000, 5_000, 10_000)))
 
     def _wait_long(self) -> None:
         long = (5_000, 20_000, 30_000, 44_999, 45_000, 60_000)
@@ -366,6 +381,7 @@ _KINDS = (
     ("_delete", 0.7),
     ("_topics", 4.0),
     ("_tasks", 4.0),
+    ("_discover", 2.0),
     ("_fail_over", 1.5),
     ("_configure", 1.0),
     ("_wait", 10.0),

@@ -87,6 +87,7 @@ def table() -> tuple[Mutant, ...]:
         table_k8s,
         table_owning,
         table_sim,
+        table_sim_consumer,
         table_slot_lease,
         table_slots,
         table_worker,
@@ -101,5 +102,6 @@ def table() -> tuple[Mutant, ...]:
         table_act,
         table_decide,
         table_k8s,
+        table_sim_consumer,
     )
     return tuple(mutant for room in rooms for mutant in room.MUTANTS)
