@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from fleet.act import spark_server
 from fleet.clock import SystemClock
+from fleet.worker.pod_environment import SPARK_TOKEN
 from tests.support import dying, kube_home, needs
 from tests.support.brokers import RunningBroker, running_broker
 
@@ -91,6 +92,14 @@ def spark(spark_home: Path) -> Iterator[Any]:
     )
     yield link.connect(timeout=300.0, given_up=lambda: False)
     link.close()
+
+
+@pytest.fixture(scope="module")
+def spark_address(spark_home: Path) -> Iterator[str]:
+    """Of that server, for workers of other homes; its token is in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SPARK_TOKEN, spark_server.token(spark_home) or "")
+        yield spark_server.connect_url(spark_home) or ""
 
 
 @pytest.fixture(scope="session")

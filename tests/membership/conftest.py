@@ -43,13 +43,16 @@ class Counting:
 
 
 @pytest.fixture(scope="module")
-def open_shop(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenShop]:
+def open_shop(
+    broker: Any, spark_address: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OpenShop]:
     """Makes workshops of one home; at the end nothing of it runs."""
     home = tmp_path_factory.mktemp("home")
     with ending() as made:
 
         def new(group: str, **worker: Any) -> Workshop:
-            made.append(Workshop(home, broker.bootstrap_servers, group, **worker))
+            told = {"spark": spark_address, **worker}
+            made.append(Workshop(home, broker.bootstrap_servers, group, **told))
             return made[-1]
 
         yield new

@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from fleet.act import spark_server
-from fleet.worker.pod_environment import SPARK_TOKEN
 from tests.dagster_ui.browser import Browser
 from tests.page.conftest import ask
 from tests.support.lane import CLASSIC, Lane
@@ -75,12 +73,10 @@ ROLLING, STORMY, LATE = "checkout", "payments", "audit-log"
 
 
 @pytest.fixture
-def rolling(broker, spark_home, tmp_path, monkeypatch) -> Iterator[Workshop]:
+def rolling(broker, spark_address, tmp_path, monkeypatch) -> Iterator[Workshop]:
     """A group with two workers, whose next roll takes its time."""
-    monkeypatch.setenv(SPARK_TOKEN, spark_server.token(spark_home) or "")
     monkeypatch.setenv("FLEET_HOME", str(tmp_path / "home"))
-    spark = spark_server.connect_url(spark_home)
-    shop = Workshop(tmp_path / "home", broker.bootstrap_servers, ROLLING, spark=spark)
+    shop = Workshop(tmp_path / "home", broker.bootstrap_servers, ROLLING, spark=spark_address)
     shop.declare(rollout={"canary_batches": 4, "bake": "5s", "warm_timeout": "5m"})
     shop.create_topic(4)
     with ending(shop), shop.stream():

@@ -4,7 +4,8 @@ Our receipts are compared with DumpLogSegments, never only with themselves; lost
 from the journal of what the entrypoint was called with [34].
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -27,24 +28,29 @@ COUNTED: dict[str, int] = {}
 
 
 @pytest.fixture(scope="module")
-def shops(tmp_path_factory) -> Iterator[list[Workshop]]:
-    """Workshops of one home (one Spark server, one supervisor); at the end nothing of it runs."""
+def open_shop(broker, spark_address, tmp_path_factory) -> Iterator[Callable[..., Workshop]]:
+    """Makes workshops of one home (one supervisor); at the end nothing of it runs."""
+    home = tmp_path_factory.mktemp("home")
     with ending() as made:
-        yield made
+
+        def new(group: str, **worker: Any) -> Workshop:
+            told = {"spark": spark_address, **worker}
+            made.append(Workshop(home, broker.bootstrap_servers, group, **told))
+            return made[-1]
+
+        yield new
 
 
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=() if k == "consumer" else pytest.mark.long) for k in MOST]
 )
-def test_up_roll_down(kind, broker, unique, shops, tmp_path_factory):
+def test_up_roll_down(kind, broker, unique, open_shop):
     """Growing is one episode, a roll costs nothing, shrinking is one; nothing lost or twice.
 
     In the short form range is shown by tests/kubernetes/test_runtime_promises.py, as pods, and
     cooperative-sticky by the demo.
     """
-    home = shops[0].home if shops else tmp_path_factory.mktemp("home")
-    shop = Workshop(home, broker.bootstrap_servers, f"promise-{unique}", **terms(kind))
-    shops.append(shop)
+    shop = open_shop(f"promise-{unique}", **terms(kind))
     shop.create_topic(8)
     with shop.stream(rate=200):
         assert 1 <= _apply(shop, broker) <= MOST[kind]["first"], "from nothing, all together"
