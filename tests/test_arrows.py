@@ -37,7 +37,7 @@ act.change: act act.steps config slots
 act.local: act config decide slots system
 act.steps: act config decide slots
 bench: act act.local broker history history.tables log log.readers manager observe
-    security slots system testbed worker
+    security slots system testbed worker worker.batch
 broker: config security system
 commands: config manager slots
 commands.bench: bench commands demo system

@@ -42,6 +42,11 @@ def _each(pids: Iterable[int]) -> dict[int, float]:
     return found
 
 
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process so far, with its ended children; 0 where it is gone."""
+    return _each([pid]).get(pid, 0.0)
+
+
 def peak(pid: int) -> float:
     """VmHWM in MB; 0 where the process is gone."""
     try:
@@ -65,3 +70,13 @@ def below(pid: int) -> list[int]:
             found += children
             waiting += children
     return found
+
+
+def pss_of(pid: int | str) -> float:
+    """Proportional set size in MB: shared pages count by their share; 0 where it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0.0
+    sizes = [int(line.split()[1]) for line in lines if line.startswith("Pss:")]
+    return sizes[0] / 1024 if sizes else 0.0
