@@ -77,10 +77,11 @@ def stories(seed: int, count: int) -> Iterator[tuple[Story, list[Turn]]]:
 def _story(seed: int) -> tuple[Story, list[Turn]]:
     numbers = random.Random(seed)
     config = _config(numbers)
-    clients = numbers.choice((2, 3, 4, 6, 12))
+    clients = numbers.choice((2, 3, 4, 6, 12, 16))
     player = Player(seed, config)
     writer = _Writer(numbers, player, clients)
-    turns = [player.play(writer.act()) for _ in range(numbers.randrange(10, 50))]
+    count = numbers.randrange(10, 50) + len(writer.crowd)
+    turns = [player.play(writer.act()) for _ in range(count)]
     return Story(seed, tuple(turn.act for turn in turns), config), turns
 
 
@@ -105,12 +106,17 @@ class _Writer:
         self.static = numbers.random() < 0.5
         self.topic = numbers.choice(("t", "t", "z"))
         self.held = 0
+        self.crowd = list(self.members) if numbers.random() < 0.2 else []
+        """Who joins at once at the beginning."""
         if not self.static:
             for member in self.members:
                 member.instance = member.instance if numbers.random() < 0.3 else None
 
     def act(self) -> Act:
         """By what the group is at."""
+        if self.crowd:
+            newcomer = self.crowd.pop().number
+            return act("join", newcomer, identity="new", version=3, **self._timeouts())
         group = self.player.group
         weights = _WEIGHTS[None if group is None else group.state]
         if self.held and self.numbers.random() < 0.4:
