@@ -66,6 +66,9 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "logs": Lazy("groups.logs", "logs", "What the workers of a group write.", "Look"),
     "ui": Lazy("page.ui", "ui", "One page of all groups, worst first; read only.", "Look"),
     "plan": Lazy("groups.reading", "plan", "What would be done, and what it costs.", "Look"),
+    "simulate": Lazy(
+        "simulate.simulate", "simulate", "What a story would cost a group; no broker.", "Look"
+    ),
     "history": Lazy("parts.history", "history", "Record every group's past as tables.", "Look"),
     "apply": Lazy("change.changing", "apply", "Carry out the plans of groups.", "Change"),
     "scale": Lazy("change.changing", "scale", "Give a group N slots.", "Change"),

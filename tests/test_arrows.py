@@ -18,7 +18,7 @@ ROOT = repository()
 PACKAGES = ("fleet", "assets", "k8s")
 MOST_LINES = 450
 MOST_FLOORS = 12
-MOST_ARROWS = 121
+MOST_ARROWS = 122
 """Between the folders of fleet/, `assets` and `k8s`, whatever rooms they have inside."""
 ENTRIES = (
     *("fleet.__main__", "fleet.worker.__main__", "fleet.cli"),
@@ -49,6 +49,7 @@ commands.page: commands commands.groups config decide.storms log.readers manager
     ui
 commands.parts: act act.local broker commands config demo exporter history history.tables
     decide kafka_source manager report system testing worker worker.batch worker.slot
+commands.simulate: commands config sim.scenarios
 config: lag
 dagster: config decide decide.storms history.tables lag manager report slots
 dagster.watch: config dagster decide decide.storms history.tables lag manager slots
@@ -83,6 +84,7 @@ sim:
 sim.assignors: sim.hashing
 sim.coordinator: log sim sim.assignors sim.hashing
 sim.hashing:
+sim.scenarios: sim.coordinator
 slots:
 system: config
 testbed: log log.replay manager slots system

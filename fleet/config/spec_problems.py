@@ -28,8 +28,10 @@ _HINTS = {
 _KINDS = {"int": "whole number", "float": "number", "bool": "true or false", "string": "text"}
 
 
-def problems_of(error: ValidationError, root: YamlNode) -> list[Problem]:
-    """Every finding of one validation, in the file's order, without repetitions."""
+def problems_of(
+    error: ValidationError, root: YamlNode, spec: type[BaseModel] = FleetSpec
+) -> list[Problem]:
+    """Every finding of one validation against `spec`, in the file's order, each once."""
     given: list[dict[str, Any]] = [dict(each) for each in error.errors(include_url=False)]
     # A list whose entries are wrong counts as too short as well: only the entries are told.
     places = [each["loc"] for each in given]
@@ -39,7 +41,7 @@ def problems_of(error: ValidationError, root: YamlNode) -> list[Problem]:
         if each["type"] != "too_short"
         or not any(p[: len(each["loc"])] == each["loc"] and p != each["loc"] for p in places)
     ]
-    found = {_problem(each, root) for each in given}
+    found = {_problem(each, root, spec) for each in given}
     return sorted(found, key=lambda p: (p.line, p.path, p.text))
 
 
@@ -63,8 +65,8 @@ def never_inline(key: str) -> str:
     )
 
 
-def _problem(each: dict[str, Any], root: YamlNode) -> Problem:
-    place = _Place.of(each["loc"])
+def _problem(each: dict[str, Any], root: YamlNode, spec: type[BaseModel]) -> Problem:
+    place = _Place.of(each["loc"], spec)
     node, rest = root.at(place.steps)
     path = node.path
     for step in rest:
@@ -95,19 +97,19 @@ class _Place:
 
     __slots__ = ("annotation", "field", "model", "steps", "tag", "union")
 
-    def __init__(self) -> None:
+    def __init__(self, spec: type[BaseModel]) -> None:
         self.steps: tuple[str | int, ...] = ()
-        self.model: type[BaseModel] = FleetSpec
+        self.model = spec
         self.field: FieldInfo | None = None
-        self.annotation: Any = FleetSpec
+        self.annotation: Any = spec
         self.union: Any = None
         self.tag: str | None = None
 
     @classmethod
-    def of(cls, loc: tuple[str | int, ...]) -> "_Place":
+    def of(cls, loc: tuple[str | int, ...], spec: type[BaseModel]) -> "_Place":
         """Walk the annotations along pydantic's location, dropping the union tags in it."""
-        place, here = cls(), FleetSpec
-        current: Any = here
+        place = cls(spec)
+        current: Any = spec
         for step in loc:
             variants = {v: m for m in _models(current) for v in [_tag_of(m)] if v is not None}
             if isinstance(step, str) and step in variants and not _is_model(current):

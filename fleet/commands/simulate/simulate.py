@@ -1,0 +1,163 @@
+"""`fleet simulate`: a group's story on simulated time, and what it cost."""
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleet.commands.answers import print_json, stdout, table
+from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
+from fleet.commands.progress import Progress
+from fleet.errors import ConfigError
+from fleet.text import duration, plural
+
+if TYPE_CHECKING:
+    from fleet.config.spec_scenario import ScenarioSpec
+    from fleet.sim.scenarios.play import Played
+    from fleet.sim.scenarios.scenario import Scenario
+
+FIGURES = ("rebalances", "moved", "pause_p50", "pause_p95", "pause_longest", "settled")
+"""Counts, then seconds. A pause is a partition's time without an owner."""
+
+
+@click.command(
+    epilog="Examples:  fleet simulate deploy --members 50  |  fleet simulate story.yaml --seeds 100"
+)
+@click.argument("scenario", default="deploy", metavar="[SCENARIO|FILE]")
+@click.option(
+    "--members",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Number of members (default: 10, or what the file says).",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the first run.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of runs, each with the next seed.",
+)
+@output_option
+@verbose_option
+def simulate(*, scenario: str, members: int | None, seed: int, seeds: int, output: str) -> None:
+    """What a story would cost a group; no broker.
+
+    SCENARIO is start, deploy, deploy-static, crash-loop or slow-consumer; FILE is YAML as
+    docs/simulate.md has it. Members behave as librdkafka's, classic protocol, assignor range,
+    against a model of Kafka's coordinator; time is simulated, and one seed tells one story.
+    Figures count from the first event on. A pause is a partition's time without an owner: p50
+    and p95 over partitions of all its pauses together, and the longest single one.
+    """
+    from fleet.sim.scenarios.play import play
+
+    wish = _scenario(scenario, members)
+    runs = []
+    with Progress(f"{scenario}: {plural(seeds, 'seed')}") as progress:
+        for number in range(seed, seed + seeds):
+            runs.append(_figures(play(wish, random.Random(number))))
+            if len(runs) % 100 == 0:
+                progress(f"{len(runs)} of {plural(seeds, 'seed')}")
+    answer = _answer(scenario, wish, seed, runs)
+    if output == "json":
+        print_json(answer)
+        return
+    kind = "static" if wish.static else "dynamic"
+    console = stdout()
+    console.print(
+        f"{scenario}: {plural(wish.members, f'{kind} member')}, "
+        f"{plural(wish.partitions, 'partition')}, {plural(seeds, 'seed')} from {seed}",
+        markup=False,
+    )
+    rows = table("FIGURE", "P50", "P95", right=("P50", "P95"))
+    for name in FIGURES:
+        key = name if name in FIGURES[:2] else f"{name}_seconds"
+        p50, p95 = answer["figures"][key]["p50"], answer["figures"][key]["p95"]
+        shown = str if name in FIGURES[:2] else duration
+        rows.add_row(name.replace("_", " "), shown(p50), shown(p95))
+    console.print(rows)
+    if answer["unsettled"]:
+        console.print(f"{plural(answer['unsettled'], 'run')} did not settle within a day")
+
+
+def _scenario(name: str, members: int | None) -> "Scenario":
+    from fleet.sim.scenarios.scenario import LIBRARY, library
+
+    if name in LIBRARY:
+        return library(name, members or 10)
+    path = Path(name)
+    if not path.exists():
+        raise ConfigError(
+            f"{name} is neither a file nor a scenario (allowed: {', '.join(LIBRARY)})"
+        )
+    from fleet.config.spec_scenario import load_scenario
+
+    wish = _played(load_scenario(path))
+    return wish if members is None else wish._replace(members=members)
+
+
+def _played(spec: "ScenarioSpec") -> "Scenario":
+    from fleet.sim.scenarios.scenario import Happening, Scenario
+
+    return Scenario(
+        spec.members,
+        spec.static,
+        spec.partitions,
+        _ms(spec.session_timeout),
+        _ms(spec.heartbeat_interval),
+        _ms(spec.max_poll_interval),
+        _ms(spec.initial_delay),
+        _ms(spec.start_within),
+        _ms(spec.network.shortest),
+        _ms(spec.network.longest),
+        tuple(
+            Happening(_ms(each.at), each.do, each.member, _ms(each.lasts), _ms(each.wait))
+            for each in spec.events
+        ),
+    )
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _figures(played: "Played") -> dict[str, float | None]:
+    return {
+        "rebalances": played.rebalances,
+        "moved": played.moved,
+        "pause_p50_seconds": _quantile(played.pauses, 50) / 1000,
+        "pause_p95_seconds": _quantile(played.pauses, 95) / 1000,
+        "pause_longest_seconds": played.longest / 1000,
+        "settled_seconds": None if played.settled is None else played.settled / 1000,
+    }
+
+
+def _quantile(values: Any, percent: int) -> float:
+    """The smallest value that so many percent do not exceed."""
+    ordered = sorted(values)
+    return float(ordered[max(0, -(-len(ordered) * percent // 100) - 1)])
+
+
+def _answer(
+    name: str, wish: "Scenario", seed: int, runs: list[dict[str, float | None]]
+) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for key in runs[0]:
+        values = [each[key] for each in runs if each[key] is not None]
+        counts = key in FIGURES[:2]
+        found = [_quantile(values, p) if values else None for p in (50, 95)]
+        p50, p95 = (int(v) if counts and v is not None else v for v in found)
+        figures[key] = {"p50": p50, "p95": p95}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "scenario": name,
+        "members": wish.members,
+        "static": wish.static,
+        "partitions": wish.partitions,
+        "seed": seed,
+        "seeds": len(runs),
+        "unsettled": sum(each["settled_seconds"] is None for each in runs),
+        "figures": figures,
+    }

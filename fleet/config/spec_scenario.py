@@ -1,0 +1,88 @@
+"""A scenario file of `fleet simulate` as values: no unknown keys, no impossible timeouts."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from fleet.config.spec import Strict
+from fleet.config.spec_problems import problems_of
+from fleet.config.spec_values import Duration
+from fleet.config.yaml_tree import Problem, read_tree
+from fleet.errors import ConfigError
+
+
+class NetworkSpec(Strict):
+    """How long a message is under way, one way, evenly distributed."""
+
+    shortest: Annotated[Duration, Field(ge=0, le=60)] = 0.001
+    longest: Annotated[Duration, Field(ge=0, le=60)] = 0.005
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "NetworkSpec":
+        if self.shortest > self.longest:
+            raise ValueError(
+                f"shortest is {self.shortest:g} s, longer than longest ({self.longest:g} s)"
+            )
+        return self
+
+
+class EventSpec(Strict):
+    """What happens, to which member (from 0); `lasts` and `wait` as docs/simulate.md has them."""
+
+    at: Annotated[Duration, Field(ge=0, le=43_200)]
+    do: Literal["start", "leave", "crash", "restart", "slow", "roll"]
+    member: Annotated[int, Field(ge=0, le=9_999)] = 0
+    lasts: Annotated[Duration, Field(ge=0, le=43_200)] = 5.0
+    wait: Annotated[Duration, Field(ge=0, le=3_600)] = 10.0
+
+
+class ScenarioSpec(Strict):
+    """A group, its members' timeouts, the network, and what happens."""
+
+    members: Annotated[int, Field(ge=1, le=1_000)] = 10
+    static: bool = False
+    partitions: Annotated[int, Field(ge=1, le=10_000)] = 20
+    session_timeout: Annotated[Duration, Field(ge=6, le=1_800)] = 45.0
+    heartbeat_interval: Annotated[Duration, Field(ge=0.001, le=3_600)] = 3.0
+    max_poll_interval: Annotated[Duration, Field(ge=6, le=86_400)] = 300.0
+    initial_delay: Annotated[Duration, Field(ge=0, le=3_600)] = 3.0
+    start_within: Annotated[Duration, Field(ge=0, le=3_600)] = 1.0
+    network: NetworkSpec = NetworkSpec()
+    events: tuple[EventSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ScenarioSpec":
+        if self.heartbeat_interval >= self.session_timeout:
+            raise ValueError(
+                f"heartbeat_interval is {self.heartbeat_interval:g} s and has to be shorter than "
+                f"session_timeout ({self.session_timeout:g} s)"
+            )
+        if self.max_poll_interval < self.session_timeout:
+            raise ValueError(
+                f"max_poll_interval is {self.max_poll_interval:g} s and may not be shorter than "
+                f"session_timeout ({self.session_timeout:g} s): librdkafka refuses that"
+            )
+        return self
+
+
+def load_scenario(path: Path) -> ScenarioSpec:
+    """Read a scenario. Raises ConfigError that lists every problem as `file:line: key: …`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no UTF-8 text; save it as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    root, problems = read_tree(text, {})
+    if root is None and not problems:
+        raise ConfigError(f"{path} is empty: write at least members:, or see docs/simulate.md")
+    if root is not None and not isinstance(root.value, dict):
+        keys = ", ".join(ScenarioSpec.model_fields)
+        problems.append(Problem(line=root.line, path="", text=f"is no mapping of {keys}"))
+    if root is not None and not problems:
+        try:
+            return ScenarioSpec.model_validate(root.plain())
+        except ValidationError as error:
+            problems = problems_of(error, root, ScenarioSpec)
+    raise ConfigError("\n".join(each.render(str(path)) for each in problems))

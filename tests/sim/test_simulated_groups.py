@@ -1,0 +1,144 @@
+"""Whole groups on simulated time: what stories cost, and that one seed tells one story."""
+
+import json
+import random
+
+import pytest
+
+from fleet import cli
+from fleet.config.spec_scenario import load_scenario
+from fleet.errors import ConfigError
+from fleet.sim.coordinator.requests import JoinGroupMember
+from fleet.sim.scenarios.client import range_of
+from fleet.sim.scenarios.play import Played, play
+from fleet.sim.scenarios.scenario import LIBRARY, Happening, Scenario, library
+from tests.docs.pages import blocks
+from tests.support.json_contract import documented, shape
+
+PAGE = "docs/simulate.md"
+
+
+def played(scenario: Scenario, seed: int = 1) -> Played:
+    """One story."""
+    return play(scenario, random.Random(seed))
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("members", [1, 2, 7])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_story_settles_with_an_owner_for_each_partition(
+    name: str, members: int, seed: int
+) -> None:
+    """And a seed tells it again, word for word; every member has its two partitions."""
+    scenario = library(name, members)
+    once = played(scenario, seed)
+    assert once == played(scenario, seed)
+    assert once.settled is not None
+    assert sorted(once.owners) == sorted(list(range(members)) * 2)
+
+
+def test_another_seed_is_another_story() -> None:
+    """Delays are drawn."""
+    assert played(library("deploy", 3), 1).trace != played(library("deploy", 3), 2).trace
+
+
+@pytest.mark.parametrize("members", [3, 10])
+def test_a_dynamic_restart_costs_two_rebalances_and_a_static_one_none(members: int) -> None:
+    """Each member leaves and joins; a static one is back within its session."""
+    assert played(library("deploy", members)).rebalances == 2 * members
+    static = played(library("deploy-static", members))
+    assert (static.rebalances, static.moved) == (0, 0)
+    assert 5_000 <= static.longest <= 5_050, "as long as its process is away"
+
+
+def test_a_static_member_that_stays_away_is_missed_at_its_session_timeout() -> None:
+    """Then the others get its partitions; it joins as a new one when it is back."""
+    away = Happening(60_000, "restart", lasts=60_000)
+    found = played(Scenario(3, static=True, partitions=6, happenings=(away,)))
+    assert found.rebalances == 2
+    assert 42_000 <= found.longest <= 49_000
+
+
+def test_a_start_at_once_is_one_rebalance() -> None:
+    """All come within the initial delay."""
+    assert played(library("start", 30)).rebalances == 1
+
+
+def test_a_crash_pauses_for_about_the_session_timeout() -> None:
+    """Less what has passed since its last heartbeat, and a heartbeat until the others know."""
+    crash = (Happening(61_000, "crash"),)
+    found = played(Scenario(4, partitions=8, session_timeout=10_000, happenings=crash))
+    assert found.rebalances == 1
+    assert 7_000 <= found.longest <= 13_100
+    assert set(found.owners) == {1, 2, 3}
+
+
+def test_a_slow_consumer_leaves_and_comes_back() -> None:
+    """After max.poll.interval.ms, and at its next poll."""
+    found = played(library("slow-consumer", 4))
+    assert found.rebalances == 2
+    assert any("exceeds max.poll.interval.ms" in line for line in found.trace)
+
+
+def test_ranges() -> None:
+    """Neighbouring partitions; the first members get one more."""
+    ids = [JoinGroupMember(name, None, b"") for name in "cab"]
+    assert range_of(tuple(ids), 7) == {"a": (0, 1, 2), "b": (3, 4), "c": (5, 6)}
+    assert range_of(tuple(ids), 1) == {"a": (0,), "b": (), "c": ()}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("members: 0", "members: 0 is out of range (allowed: 1 to 1000)"),
+        ("member: 3", "member: unknown key; nearest: members"),
+        ("events: [{at: 1m, do: rol}]", "events[0].do: 'rol' is not allowed; nearest: roll"),
+        ("heartbeat_interval: 50s", "has to be shorter than session_timeout (45 s)"),
+        ("max_poll_interval: 10s", "may not be shorter than session_timeout (45 s)"),
+        ("network: {shortest: 1s}", "longer than longest (0.005 s)"),
+        ("- 3", "is no mapping of members, static"),
+        ("", "is empty"),
+    ],
+)
+def test_an_impossible_scenario_is_told(tmp_path, text: str, said: str) -> None:
+    """With file, key, value and what is allowed."""
+    path = tmp_path / "story.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as told:
+        load_scenario(path)
+    assert said in str(told.value)
+    assert str(path) in str(told.value)
+
+
+def test_the_page_prints_what_the_command_prints(capsys) -> None:
+    """Each command of docs/simulate.md with its answer."""
+    (block,) = [b for b in blocks() if b.page == PAGE and b.language == "console"]
+    printed = ""
+    for line in block.commands.splitlines():
+        assert cli.run(line.split()[1:]) == 0
+        printed += f"$ {line}\n" + capsys.readouterr().out
+    assert [line.rstrip() for line in printed.splitlines()] == block.text.splitlines()
+
+
+def test_the_story_of_the_page_is_played(tmp_path, capsys) -> None:
+    """As a file, over seeds, with other members."""
+    (block,) = [b for b in blocks() if b.page == PAGE and b.language == "yaml"]
+    path = tmp_path / "story.yaml"
+    path.write_text(block.text)
+    assert cli.run(["simulate", str(path), "--seeds", "3", "-o", "json", "--members", "4"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["members"] == 4
+    assert answer["figures"]["rebalances"] == {"p50": 10, "p95": 10}
+
+
+def test_json_has_the_documented_shape(capsys) -> None:
+    """docs/json.md has every key."""
+    assert cli.run(["simulate", "start", "-o", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert shape(answer) == shape(documented("fleet simulate -o json"))
+
+
+def test_an_unknown_scenario_is_wrong_usage(capsys) -> None:
+    """The names are listed."""
+    assert cli.run(["simulate", "nope"]) == 2
+    assert "allowed: start, deploy, deploy-static" in capsys.readouterr().err
