@@ -9,9 +9,9 @@ from fleet import cli
 from fleet.config.spec_scenario import load_scenario
 from fleet.errors import ConfigError
 from fleet.sim.coordinator.requests import JoinGroupMember
-from fleet.sim.scenarios.client import range_of
+from fleet.sim.scenarios.group_story import LIBRARY, Happening, Scenario, library
 from fleet.sim.scenarios.play import Played, play
-from fleet.sim.scenarios.scenario import LIBRARY, Happening, Scenario, library
+from fleet.sim.scenarios.simulated_client import range_of
 from tests.docs.pages import blocks
 from tests.support.json_contract import documented, shape
 

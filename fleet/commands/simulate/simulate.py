@@ -14,8 +14,8 @@ from fleet.text import duration, plural
 
 if TYPE_CHECKING:
     from fleet.config.spec_scenario import ScenarioSpec
+    from fleet.sim.scenarios.group_story import Scenario
     from fleet.sim.scenarios.play import Played
-    from fleet.sim.scenarios.scenario import Scenario
 
 FIGURES = ("rebalances", "moved", "pause_p50", "pause_p95", "pause_longest", "settled")
 """Counts, then seconds. A pause is a partition's time without an owner."""
@@ -83,7 +83,7 @@ def simulate(*, scenario: str, members: int | None, seed: int, seeds: int, outpu
 
 
 def _scenario(name: str, members: int | None) -> "Scenario":
-    from fleet.sim.scenarios.scenario import LIBRARY, library
+    from fleet.sim.scenarios.group_story import LIBRARY, library
 
     if name in LIBRARY:
         return library(name, members or 10)
@@ -99,7 +99,7 @@ def _scenario(name: str, members: int | None) -> "Scenario":
 
 
 def _played(spec: "ScenarioSpec") -> "Scenario":
-    from fleet.sim.scenarios.scenario import Happening, Scenario
+    from fleet.sim.scenarios.group_story import Happening, Scenario
 
     return Scenario(
         spec.members,

@@ -11,6 +11,7 @@ and no message is lost.
 import heapq
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -18,8 +19,8 @@ from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator
 from fleet.sim.coordinator.classic_state import ClassicState
 from fleet.sim.coordinator.requests import Client
 from fleet.sim.coordinator.surroundings import CoordinatorConfig
-from fleet.sim.scenarios.client import GROUP, ClientState, SimulatedClient
-from fleet.sim.scenarios.scenario import Happening, Scenario
+from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.simulated_client import GROUP, ClientState, SimulatedClient
 
 HORIZON: Final = 86_400_000
 """Milliseconds after which a group that does not settle is left alone."""
@@ -144,14 +145,14 @@ class _World:
             delay = self.rng.randint(0, self.scenario.start_within)
             self._plan(delay, self._client(number).start)
         for each in self.scenario.happenings:
-            self._plan(each.at, lambda each=each: self._happens(each))  # type: ignore[misc]
+            self._plan(each.at, partial(self._happens, each))
         while not (self._planned == 0 and self._is_settled) and self._step():
             pass
         settled = self._is_settled
         if not settled:
-            for each, owner in enumerate(self.owner):
+            for partition, owner in enumerate(self.owner):
                 if owner is None:
-                    self._pause_over(each)
+                    self._pause_over(partition)
         return Played(
             self._generation - (self._before or 0),
             self._moved,

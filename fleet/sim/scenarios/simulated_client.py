@@ -28,7 +28,7 @@ from fleet.sim.coordinator.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from fleet.sim.scenarios.scenario import Scenario
+from fleet.sim.scenarios.group_story import Scenario
 
 GROUP = "simulated"
 _TOPIC = b"\0\x05topic"
@@ -140,8 +140,12 @@ class SimulatedClient:
 
     def _later(self, delay: int, action: Callable[[], None]) -> None:
         life = self.life
-        alive = lambda: self.life == life and self.state is not ClientState.DOWN  # noqa: E731
-        self.place.after(delay, lambda: action() if alive() else None)
+
+        def acted() -> None:
+            if self.life == life and self.state is not ClientState.DOWN:
+                action()
+
+        self.place.after(delay, acted)
 
     # The application.
 
