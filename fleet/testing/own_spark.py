@@ -4,11 +4,14 @@ Problem: a job that works in classic Spark may use what Spark Connect does not h
 way round; a test has to meet what the workers meet. Choice: a place of `worker.spark`: `shared`
 is a Connect server on this machine, as the workers share one, and `local[2]` the classic session
 of a worker with a JVM of its own; `sc://` is left where it is. Both JVMs are children of this
-process, so that nothing outlives it. Cost: one start of Spark, 5 to 10 s of CPU time.
+process, so that nothing outlives it. PySpark's own local Connect server always listens on port
+15002, so that of two test runs on a machine one would fail: here the system chooses the port.
+Cost: one start of Spark, 5 to 10 s of CPU time, and the names by which PySpark keeps its server.
 """
 
 import os
 import sys
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +22,21 @@ from fleet.errors import ConfigError
 
 SHARED: Final = "shared"
 _CORES: Final = "local[2]"
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_SERVER: Final = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.sql.artifact.isolation.enabled": "true",
+    "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+}
 
 
 @contextmanager
@@ -35,24 +53,33 @@ def local_spark(where: str = SHARED) -> Iterator[Any]:
     # Spark would take the first python3 of PATH, which need not be this environment's.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if where == SHARED:
-        builder = SparkSession.builder.remote(_CORES)
+        spark = _connected()
     elif where.startswith("sc://"):
-        builder = SparkSession.builder.remote(where)
+        spark = SparkSession.builder.remote(where).getOrCreate()
     elif where.startswith("local["):
-        builder = SparkSession.builder.master(where)
+        spark = SparkSession.builder.master(where).config(map=_SETTINGS).getOrCreate()
     else:
         raise ConfigError(f"{where} is no place of Spark: write shared, local[N] or sc://HOST:PORT")
-    if not where.startswith("sc://"):
-        builder = (
-            builder.config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "OFF")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-        )
-    spark = builder.getOrCreate()
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _connected() -> Any:
+    """A session of a Connect server in a JVM of this process.
+
+    What PySpark does for `remote("local[2]")`, but for the port. It knows the server by these
+    variables: `stop` ends it, and a job's own `getOrCreate` gets this session.
+    """
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.sql.connect.session import SparkSession as Connected  # noqa: PLC0415
+
+    os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", str(uuid.uuid4()))
+    conf = SparkConf().setMaster(_CORES).setAll([*_SETTINGS.items(), *_SERVER.items()])
+    server = SparkSession(SparkContext.getOrCreate(conf))
+    service = "org.apache.spark.sql.connect.service.SparkConnectService$"
+    port = getattr(getattr(server._jvm, service), "MODULE$").localPort()
+    os.environ.update(SPARK_LOCAL_REMOTE="1", SPARK_CONNECT_MODE_ENABLED="1")
+    return Connected.builder.remote(f"sc://localhost:{port}").getOrCreate()

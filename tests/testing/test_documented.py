@@ -1,7 +1,9 @@
 """The job and the test of docs/jobs.md, as a person would have them in a folder."""
 
+import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,19 +25,25 @@ def files_of(page: Path) -> dict[str, str]:
 
 @pytest.mark.spark
 def test_the_page_runs(tmp_path: Path) -> None:
-    """A batch made by hand passes through the job, on a Spark Connect session."""
+    """A batch made by hand passes through the job, on a Spark Connect session; another test run
+    of this machine may have the port that PySpark's own local server always wants.
+    """
     files = files_of(PAGE)
     del files["conftest.py"]  # for a job with a JVM of its own: a second start of Spark
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_totals.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(repository())},
-        capture_output=True,
-        text=True,
-        timeout=TEST_SECONDS,
-        check=False,
-    )
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # somebody else has it: just as well
+            taken.bind(("", 15002))
+            taken.listen()
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_totals.py"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(repository())},
+            capture_output=True,
+            text=True,
+            timeout=TEST_SECONDS,
+            check=False,
+        )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
     assert "1 passed" in run.stdout
