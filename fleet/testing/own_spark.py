@@ -80,6 +80,7 @@ def _connected() -> Any:
     conf = SparkConf().setMaster(_CORES).setAll([*_SETTINGS.items(), *_SERVER.items()])
     server = SparkSession(SparkContext.getOrCreate(conf))
     service = "org.apache.spark.sql.connect.service.SparkConnectService$"
-    port = getattr(getattr(server._jvm, service), "MODULE$").localPort()
+    jvm = server._jvm  # noqa: SLF001 - the only way to the port, as PySpark itself asks for it
+    port = getattr(getattr(jvm, service), "MODULE$").localPort()
     os.environ.update(SPARK_LOCAL_REMOTE="1", SPARK_CONNECT_MODE_ENABLED="1")
     return Connected.builder.remote(f"sc://localhost:{port}").getOrCreate()
