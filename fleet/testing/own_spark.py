@@ -22,7 +22,7 @@ from fleet.errors import ConfigError
 
 SHARED: Final = "shared"
 _CORES: Final = "local[2]"
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[str, Any]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "OFF",
