@@ -84,7 +84,7 @@ sim:
 sim.assignors: sim.hashing
 sim.coordinator: log sim sim.assignors sim.hashing
 sim.hashing:
-sim.scenarios: sim.coordinator
+sim.scenarios: log sim.assignors sim.coordinator
 slots:
 system: config
 testbed: log log.replay manager slots system

@@ -31,10 +31,11 @@ class EventSpec(Strict):
     """What happens, to which member (from 0); `lasts` and `wait` as docs/simulate.md has them."""
 
     at: Annotated[Duration, Field(ge=0, le=43_200)]
-    do: Literal["start", "leave", "crash", "restart", "slow", "roll"]
+    do: Literal["start", "leave", "crash", "restart", "slow", "roll", "batched-leave"]
     member: Annotated[int, Field(ge=0, le=9_999)] = 0
     lasts: Annotated[Duration, Field(ge=0, le=43_200)] = 5.0
     wait: Annotated[Duration, Field(ge=0, le=3_600)] = 10.0
+    together: Annotated[int, Field(ge=1, le=1_000)] = 1
 
 
 class ScenarioSpec(Strict):
@@ -42,20 +43,31 @@ class ScenarioSpec(Strict):
 
     members: Annotated[int, Field(ge=1, le=1_000)] = 10
     static: bool = False
+    protocol: Literal["range", "roundrobin", "sticky", "cooperative-sticky", "consumer"] = "range"
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 20
     session_timeout: Annotated[Duration, Field(ge=6, le=1_800)] = 45.0
-    heartbeat_interval: Annotated[Duration, Field(ge=0.001, le=3_600)] = 3.0
+    heartbeat_interval: Annotated[Duration, Field(ge=0.001, le=3_600)] | None = None
     max_poll_interval: Annotated[Duration, Field(ge=6, le=86_400)] = 300.0
     initial_delay: Annotated[Duration, Field(ge=0, le=3_600)] = 3.0
+    assignment_interval: Annotated[Duration, Field(ge=0, le=15)] = 1.0
+    nudge: Annotated[Duration, Field(ge=0, le=60)] = 0.0
     start_within: Annotated[Duration, Field(ge=0, le=3_600)] = 1.0
+    connects_in: Annotated[Duration, Field(ge=0, le=600)] = 0.0
     network: NetworkSpec = NetworkSpec()
     events: tuple[EventSpec, ...] = ()
 
+    @property
+    def beats_every(self) -> float:
+        """Seconds; the protocol's own interval where none is told."""
+        if self.heartbeat_interval is not None:
+            return self.heartbeat_interval
+        return 5.0 if self.protocol == "consumer" else 3.0
+
     @model_validator(mode="after")
     def _possible(self) -> "ScenarioSpec":
-        if self.heartbeat_interval >= self.session_timeout:
+        if self.beats_every >= self.session_timeout:
             raise ValueError(
-                f"heartbeat_interval is {self.heartbeat_interval:g} s and has to be shorter than "
+                f"heartbeat_interval is {self.beats_every:g} s and has to be shorter than "
                 f"session_timeout ({self.session_timeout:g} s)"
             )
         if self.max_poll_interval < self.session_timeout:

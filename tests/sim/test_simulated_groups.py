@@ -2,16 +2,16 @@
 
 import json
 import random
+from collections import Counter
 
 import pytest
 
 from fleet import cli
 from fleet.config.spec_scenario import load_scenario
 from fleet.errors import ConfigError
-from fleet.sim.coordinator.requests import JoinGroupMember
-from fleet.sim.scenarios.group_story import LIBRARY, Happening, Scenario, library
+from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.library import LIBRARY, library
 from fleet.sim.scenarios.play import Played, play
-from fleet.sim.scenarios.simulated_client import range_of
 from tests.docs.pages import blocks
 from tests.support.json_contract import documented, shape
 
@@ -29,12 +29,14 @@ def played(scenario: Scenario, seed: int = 1) -> Played:
 def test_every_story_settles_with_an_owner_for_each_partition(
     name: str, members: int, seed: int
 ) -> None:
-    """And a seed tells it again, word for word; every member has its two partitions."""
+    """And a seed tells it again, word for word; shares differ by one at most."""
     scenario = library(name, members)
     once = played(scenario, seed)
     assert once == played(scenario, seed)
     assert once.settled is not None
-    assert sorted(once.owners) == sorted(list(range(members)) * 2)
+    shares = Counter(once.owners)
+    assert None not in shares
+    assert max(shares.values()) - min(shares.values()) <= 1
 
 
 def test_another_seed_is_another_story() -> None:
@@ -80,13 +82,6 @@ def test_a_slow_consumer_leaves_and_comes_back() -> None:
     assert any("exceeds max.poll.interval.ms" in line for line in found.trace)
 
 
-def test_ranges() -> None:
-    """Neighbouring partitions; the first members get one more."""
-    ids = [JoinGroupMember(name, None, b"") for name in "cab"]
-    assert range_of(tuple(ids), 7) == {"a": (0, 1, 2), "b": (3, 4), "c": (5, 6)}
-    assert range_of(tuple(ids), 1) == {"a": (0,), "b": (), "c": ()}
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -128,7 +123,7 @@ def test_the_story_of_the_page_is_played(tmp_path, capsys) -> None:
     assert cli.run(["simulate", str(path), "--seeds", "3", "-o", "json", "--members", "4"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["members"] == 4
-    assert answer["figures"]["rebalances"] == {"p50": 10, "p95": 10}
+    assert answer["figures"]["rebalances"] == {"p50": 11, "p95": 11}
 
 
 def test_json_has_the_documented_shape(capsys) -> None:

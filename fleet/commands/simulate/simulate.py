@@ -45,9 +45,10 @@ FIGURES = ("rebalances", "moved", "pause_p50", "pause_p95", "pause_longest", "se
 def simulate(*, scenario: str, members: int | None, seed: int, seeds: int, output: str) -> None:
     """What a story would cost a group; no broker.
 
-    SCENARIO is start, deploy, deploy-static, crash-loop or slow-consumer; FILE is YAML as
-    docs/simulate.md has it. Members behave as librdkafka's, classic protocol, assignor range,
-    against a model of Kafka's coordinator; time is simulated, and one seed tells one story.
+    SCENARIO is one of docs/simulate.md's library, as deploy, deploy-static, deploy-consumer,
+    deploy-fleet, scale-up or crash-loop; FILE is YAML as that page has it. Members behave as
+    librdkafka's, against a model of Kafka's coordinator, classic or KIP-848; time is simulated, and
+    one seed tells one story.
     Figures count from the first event on. A pause is a partition's time without an owner: p50
     and p95 over partitions of all its pauses together, and the longest single one.
     """
@@ -67,7 +68,7 @@ def simulate(*, scenario: str, members: int | None, seed: int, seeds: int, outpu
     kind = "static" if wish.static else "dynamic"
     console = stdout()
     console.print(
-        f"{scenario}: {plural(wish.members, f'{kind} member')}, "
+        f"{scenario}: {plural(wish.members, f'{kind} member')} by {wish.protocol}, "
         f"{plural(wish.partitions, 'partition')}, {plural(seeds, 'seed')} from {seed}",
         markup=False,
     )
@@ -83,7 +84,7 @@ def simulate(*, scenario: str, members: int | None, seed: int, seeds: int, outpu
 
 
 def _scenario(name: str, members: int | None) -> "Scenario":
-    from fleet.sim.scenarios.group_story import LIBRARY, library
+    from fleet.sim.scenarios.library import LIBRARY, library
 
     if name in LIBRARY:
         return library(name, members or 10)
@@ -106,16 +107,22 @@ def _played(spec: "ScenarioSpec") -> "Scenario":
         spec.static,
         spec.partitions,
         _ms(spec.session_timeout),
-        _ms(spec.heartbeat_interval),
+        _ms(spec.beats_every),
         _ms(spec.max_poll_interval),
         _ms(spec.initial_delay),
         _ms(spec.start_within),
         _ms(spec.network.shortest),
         _ms(spec.network.longest),
         tuple(
-            Happening(_ms(each.at), each.do, each.member, _ms(each.lasts), _ms(each.wait))
+            Happening(
+                _ms(each.at), each.do, each.member, _ms(each.lasts), _ms(each.wait), each.together
+            )
             for each in spec.events
         ),
+        spec.protocol,
+        _ms(spec.assignment_interval),
+        _ms(spec.nudge),
+        _ms(spec.connects_in),
     )
 
 
@@ -155,6 +162,7 @@ def _answer(
         "scenario": name,
         "members": wish.members,
         "static": wish.static,
+        "protocol": wish.protocol,
         "partitions": wish.partitions,
         "seed": seed,
         "seeds": len(runs),

@@ -5,18 +5,24 @@ Times are milliseconds from the start of the first member.
 
 from typing import Final, NamedTuple
 
+PROTOCOLS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky", "consumer")
+"""Assignors of classic groups, and `consumer`, which is KIP-848."""
+
 
 class Happening(NamedTuple):
     """One event: `do` to `member` (its number from 0), for so long."""
 
     at: int
     do: str
-    """start, leave, crash, restart, slow or roll (restart of all members, one by one)."""
+    """start, leave, crash, restart, slow, roll (restart of all members, one by one), or
+    batched-leave (members end without a word, and one LeaveGroup names them all)."""
     member: int = 0
     lasts: int = 5_000
     """restart, roll: how long a process is away; slow: how long its application does not poll."""
     wait: int = 10_000
     """roll: from a member's new assignment to the stop of the next one."""
+    together: int = 1
+    """So many members, from `member` on, at once."""
 
 
 class Scenario(NamedTuple):
@@ -27,6 +33,7 @@ class Scenario(NamedTuple):
     partitions: int = 20
     session_timeout: int = 45_000
     heartbeat_interval: int = 3_000
+    """consumer: what the group is configured with; Kafka's default is 5 s."""
     max_poll_interval: int = 300_000
     """Also the rebalance timeout, as librdkafka has it."""
     initial_delay: int = 3_000
@@ -37,38 +44,17 @@ class Scenario(NamedTuple):
     longest_delay: int = 5
     """Of a message, one way, evenly distributed."""
     happenings: tuple[Happening, ...] = ()
+    protocol: str = "range"
+    """One of PROTOCOLS."""
+    assignment_interval: int = 1_000
+    """consumer: group.consumer.assignment.interval.ms"""
+    nudge: int = 0
+    """consumer: while the group is not settled, members subscribe again so often (Fleet's
+    workers: 260); 0: never."""
+    connects_in: int = 0
+    """From a process's start until it has its coordinator."""
 
-
-SETTLED: Final = 60_000
-"""When the library's stories begin: long after the start."""
-
-
-def library(name: str, members: int) -> Scenario:
-    """A scenario of LIBRARY with two partitions per member. Raises KeyError."""
-    happenings, static = {
-        "start": ((), False),
-        "deploy": ((Happening(SETTLED, "roll"),), False),
-        "deploy-static": ((Happening(SETTLED, "roll"),), True),
-        "crash-loop": (
-            tuple(
-                each
-                for n in range(5)
-                for each in (
-                    Happening(SETTLED + n * 90_000, "crash"),
-                    Happening(SETTLED + n * 90_000 + 10_000, "start"),
-                )
-            ),
-            False,
-        ),
-        "slow-consumer": ((Happening(SETTLED, "slow", lasts=420_000),), False),
-    }[name]
-    return Scenario(members, static, 2 * members, happenings=happenings)
-
-
-LIBRARY: Final = {
-    "start": "all members start at once",
-    "deploy": "dynamic members are restarted one by one",
-    "deploy-static": "the same with static members",
-    "crash-loop": "one member crashes five times and comes back 10 s later",
-    "slow-consumer": "one member does not poll for 7 minutes",
-}
+    def by(self, protocol: str) -> "Scenario":
+        """The same story by another protocol, with its usual heartbeat interval."""
+        interval = {"consumer": 5_000}.get(protocol, 3_000)
+        return self._replace(protocol=protocol, heartbeat_interval=interval)

@@ -8,29 +8,33 @@ and no message is lost.
 `play` ends when nothing is planned any more and each partition has one owner, or after a day.
 """
 
+import base64
 import heapq
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator
-from fleet.sim.coordinator.classic_state import ClassicState
-from fleet.sim.coordinator.requests import Client
-from fleet.sim.coordinator.surroundings import CoordinatorConfig
+from fleet.sim.coordinator.requests import Client, LeaveGroupRequest
+from fleet.sim.scenarios.classic_client import ClassicClient
+from fleet.sim.scenarios.coordinator_sides import ClassicSide, EpochSide, GroupCoordinator
+from fleet.sim.scenarios.epoch_client import EpochClient
 from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.partition_owners import PartitionOwners
 from fleet.sim.scenarios.simulated_client import GROUP, ClientState, SimulatedClient
 
 HORIZON: Final = 86_400_000
 """Milliseconds after which a group that does not settle is left alone."""
+LOOK_EVERY: Final = 100
+"""Milliseconds: how often a roll looks whether a member is back."""
 
 
 class Played(NamedTuple):
     """What a story cost, from its first event on (without events: from the start)."""
 
     rebalances: int
-    """Generations completed."""
+    """Generations completed, or target assignments (KIP-848)."""
     moved: int
     """Times that a partition got another owner than before."""
     pauses: tuple[int, ...]
@@ -53,23 +57,22 @@ class _World:
     def __init__(self, scenario: Scenario, rng: random.Random) -> None:
         self.scenario, self.rng = scenario, rng
         self.now = 0
-        config = CoordinatorConfig(initial_rebalance_delay=scenario.initial_delay)
-        self.coordinator = ClassicCoordinator(self._uuids(), config=config)
+        self.coordinator: GroupCoordinator = (
+            EpochSide(scenario)
+            if scenario.protocol == "consumer"
+            else ClassicSide(scenario, self._uuids())
+        )
         self.clients: dict[int, SimulatedClient] = {}
         self.trace: list[str] = []
-        self.owner: list[int | None] = [None] * scenario.partitions
-        self._last: list[int | None] = [None] * scenario.partitions
-        self._since = [0] * scenario.partitions
-        self._paused = [0] * scenario.partitions
-        self._longest = self._moved = 0
         self._began = min((each.at for each in scenario.happenings), default=0)
+        self.ownership = PartitionOwners(scenario.partitions, self._began)
         self._before: int | None = None
-        self._changed = self._began
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._order, self._tickets = count(), count()
         self._asked: dict[int, tuple[SimulatedClient, int]] = {}
         self._latest: dict[tuple[int, bool], int] = {}
         self._planned = 0
+        self._nudges = False
 
     def _uuids(self) -> Iterator[str]:
         while True:
@@ -83,18 +86,19 @@ class _World:
 
     def send(self, client: SimulatedClient, request: Any) -> None:
         """See Place."""
-        life = client.life
+        life, named = client.life, Client(client.client_id)
 
         def arrives() -> None:
             ticket = next(self._tickets)
             self._asked[ticket] = (client, life)
-            step = self.coordinator.request(ticket, request, Client("rdkafka"))
-            self._answered(step.answers)
+            self._answered(self.coordinator.ask(ticket, request, named))
 
         self._travels(client, arrives, up=True)
 
     def _answered(self, answers: dict[int, Any]) -> None:
         for ticket, answer in answers.items():
+            if ticket not in self._asked:
+                continue  # an administrator's
             client, life = self._asked.pop(ticket)
 
             def arrives(
@@ -105,37 +109,33 @@ class _World:
 
             self._travels(client, arrives, up=False)
 
+    def _delay(self) -> int:
+        return self.rng.randint(self.scenario.shortest_delay, self.scenario.longest_delay)
+
     def _travels(self, client: SimulatedClient, arrives: Callable[[], None], *, up: bool) -> None:
-        delay = self.rng.randint(self.scenario.shortest_delay, self.scenario.longest_delay)
-        at = max(self.now + delay, self._latest.get((client.number, up), 0))
+        at = max(self.now + self._delay(), self._latest.get((client.number, up), 0))
         self._latest[client.number, up] = at
         self.after(at - self.now, arrives)
+
+    def trip(self) -> int:
+        """See Place."""
+        return self._delay() + self._delay()
+
+    def new_member_id(self) -> str:
+        """See Place."""
+        return base64.urlsafe_b64encode(self.rng.randbytes(16)).decode().rstrip("=")
 
     def tell(self, who: int, what: str) -> None:
         """See Place."""
         self.trace.append(f"{self.now / 1000:.3f} s: member {who} {what}")
 
-    def own(self, who: int, partitions: tuple[int, ...]) -> None:
+    def own(self, who: int, partitions: Iterable[int]) -> None:
         """See Place."""
-        for each in partitions:
-            if self.owner[each] is None:
-                self._pause_over(each)
-            if self._last[each] not in {None, who} and self.now >= self._began:
-                self._moved += 1
-            self.owner[each] = self._last[each] = who
-            self._changed = max(self.now, self._began)
+        self.ownership.own(who, partitions, self.now)
 
-    def disown(self, who: int) -> None:
+    def disown(self, who: int, partitions: Iterable[int]) -> None:
         """See Place."""
-        for each, owner in enumerate(self.owner):
-            if owner == who:
-                self.owner[each], self._since[each] = None, self.now
-
-    def _pause_over(self, partition: int) -> None:
-        pause = self.now - max(self._since[partition], self._began)
-        if pause > 0:
-            self._paused[partition] += pause
-            self._longest = max(self._longest, pause)
+        self.ownership.disown(who, partitions, self.now)
 
     # What happens.
 
@@ -150,55 +150,45 @@ class _World:
             pass
         settled = self._is_settled
         if not settled:
-            for partition, owner in enumerate(self.owner):
-                if owner is None:
-                    self._pause_over(partition)
+            self.ownership.end(self.now)
         return Played(
-            self._generation - (self._before or 0),
-            self._moved,
-            tuple(sorted(self._paused)),
-            self._longest,
-            self._changed - self._began if settled else None,
-            tuple(self.owner),
+            self.coordinator.rebalances - (self._before or 0),
+            self.ownership.moved,
+            tuple(sorted(self.ownership.paused)),
+            self.ownership.longest,
+            self.ownership.changed_at - self._began if settled else None,
+            tuple(self.ownership.owner),
             tuple(self.trace),
         )
 
     @property
-    def _generation(self) -> int:
-        group = self.coordinator.groups.get(GROUP)
-        return 0 if group is None else group.generation
-
-    @property
     def _is_settled(self) -> bool:
         """Nothing is under way; whoever lives has its share, and nobody is in the group besides."""
-        group = self.coordinator.groups.get(GROUP)
         alive = [each for each in self.clients.values() if each.state is not ClientState.DOWN]
         return (
-            group is not None
-            and group.state is (ClassicState.STABLE if alive else ClassicState.EMPTY)
-            and all(each.state is ClientState.STEADY for each in alive)
-            and all(each.busy_until <= self.now for each in alive)
-            and set(group.members) == {each.member_id for each in alive}
-            and (None not in self.owner or not alive)
+            all(each.is_settled for each in alive)
+            and (None not in self.ownership.owner or not alive)
+            and self.coordinator.is_settled({each.member_id for each in alive})
         )
 
     def _step(self) -> bool:
         """The next moment; False where a day is over."""
-        timer = self.coordinator.around.timers.next_deadline
+        timer = self.coordinator.next_deadline
         ours = self._queue[0][0] if self._queue else HORIZON + 1
         at = ours if timer is None else min(ours, timer)
         if at > HORIZON:
             return False
         if self._before is None and at >= self._began and self._began:
-            self._before = self._generation
+            self._before = self.coordinator.rebalances
         self.now = at
-        self._answered(self.coordinator.advance(at - self.coordinator.now).answers)
+        self._answered(self.coordinator.advance(at))
         if self._queue and self._queue[0][0] == at:
             heapq.heappop(self._queue)[2]()
         return True
 
     def _client(self, number: int) -> SimulatedClient:
-        return self.clients.setdefault(number, SimulatedClient(number, self.scenario, self))
+        kind = EpochClient if self.scenario.protocol == "consumer" else ClassicClient
+        return self.clients.setdefault(number, kind(number, self.scenario, self))
 
     def _plan(self, delay: int, action: Callable[[], None]) -> None:
         """Like `after`, for what has to be over before the story ends."""
@@ -211,7 +201,19 @@ class _World:
         self.after(delay, does)
 
     def _happens(self, each: Happening) -> None:
-        client = self._client(each.member)
+        clients = [self._client(each.member + n) for n in range(each.together)]
+        match each.do:
+            case "batched-leave":
+                self._leave_together(clients)
+            case "roll":
+                running = [c.number for c in self.clients.values() if c.state != ClientState.DOWN]
+                self._roll(each, sorted(running))
+            case _:
+                for client in clients:
+                    self._does(each, client)
+        self._nudge()
+
+    def _does(self, each: Happening, client: SimulatedClient) -> None:
         match each.do:
             case "start":
                 client.start()
@@ -224,9 +226,22 @@ class _World:
             case "restart":
                 client.close()
                 self._plan(each.lasts, client.start)
-            case "roll":
-                running = [c.number for c in self.clients.values() if c.state != ClientState.DOWN]
-                self._roll(each, sorted(running))
+
+    def _leave_together(self, clients: list[SimulatedClient]) -> None:
+        """They end, and when the last word of theirs has arrived, one request takes all out."""
+        running = [each for each in clients if each.state is not ClientState.DOWN]
+        leavers = tuple(each.identity for each in running)
+        for each in running:
+            if each.instance is None:
+                each.crash()  # its own leave would be one of many
+            else:
+                each.close()
+        request = LeaveGroupRequest(GROUP, leavers)
+
+        def arrives() -> None:
+            self._answered(self.coordinator.ask(next(self._tickets), request, Client("fleet")))
+
+        self._plan(self.scenario.longest_delay + self._delay(), arrives)
 
     def _roll(self, each: Happening, left: list[int]) -> None:
         if not left:
@@ -236,12 +251,25 @@ class _World:
 
         def started() -> None:
             client.start()
-            self._plan(100, back)
+            self._plan(LOOK_EVERY, back)
 
         def back() -> None:
-            if client.state is ClientState.STEADY:
+            if client.is_settled:
                 self._plan(each.wait if left[1:] else 0, lambda: self._roll(each, left[1:]))
             else:
-                self._plan(100, back)
+                self._plan(LOOK_EVERY, back)
 
         self._plan(each.lasts, started)
+
+    def _nudge(self) -> None:
+        """Members subscribe again until the group is settled."""
+        if self.scenario.nudge and not self._nudges:
+            self._nudges = True
+            self.after(self.scenario.nudge, self._nudge_again)
+
+    def _nudge_again(self) -> None:
+        self._nudges = not self._is_settled or self._planned > 0
+        if self._nudges:
+            for each in self.clients.values():
+                each.nudge()
+            self.after(self.scenario.nudge, self._nudge_again)

@@ -1,53 +1,59 @@
-"""A classic consumer as librdkafka is one: what it sends, and what it makes of the answers.
+"""A consumer's process as librdkafka is one: when it starts, polls, wakes and ends.
 
 Problem: what a rebalance costs is decided as much by when members heartbeat, revoke and poll as
-by the coordinator. Choice: one object per process with librdkafka's steps (heartbeats at their
-interval, a rebalance noticed by one, everything revoked before JoinGroup, range by the leader,
-LeaveGroup at close unless it is static). Cost: looking up the coordinator, reconnecting,
-cooperative assignment, commits and fetches are not modelled; a poll takes no time but for `slow`.
+by the coordinator. Choice: one object per process, with librdkafka's main loop in it: it wakes
+every second from its start and twice a second from its last assignment, and only then sees that a
+heartbeat is due; a heartbeat is due one interval after the last one, whatever happened since.
+So members notice a rebalance apart from each other. Cost: what else
+wakes the loop (answers of fetches and commits) is left out; a poll takes no time but for `slow`.
 """
 
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from fleet.sim.coordinator.error_codes import ErrorCode
-from fleet.sim.coordinator.requests import (
-    UNKNOWN_MEMBER,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupMember,
-    JoinGroupProtocol,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    MemberIdentity,
-    SyncGroupAssignment,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from fleet.errors import FleetError
+from fleet.sim.coordinator.requests import MemberIdentity
 from fleet.sim.scenarios.group_story import Scenario
 
-GROUP = "simulated"
-_TOPIC = b"\0\x05topic"
-_SUBSCRIPTION = b"\0\0" + struct.pack(">i", 1) + _TOPIC + struct.pack(">i", -1)
+GROUP: Final = "simulated"
+TICK_MS: Final = (1_000, 500)
+"""librdkafka's timers: of its connections, from the start on; of max.poll.interval.ms, from each
+assignment on."""
 
 
 class ClientState(StrEnum):
     """What a member's process is at.
 
-    DOWN: no process. JOINING: JoinGroup or SyncGroup is out. STEADY: it has its assignment and
-    heartbeats. REVOKING: a rebalance is known, the application has yet to poll. OUT: it has left
-    after max.poll.interval.ms and joins at the next poll.
+    DOWN: no process. CONNECTING: it looks for its coordinator. JOINING: JoinGroup or SyncGroup is
+    out, or the first heartbeat of KIP-848. STEADY: it is a member and heartbeats. REVOKING: it has
+    to give up partitions, and the application has yet to poll. OUT: it has left after
+    max.poll.interval.ms and joins at the next poll.
+
+    DOWN starts as CONNECTING and joins when it has a coordinator. JOINING becomes STEADY by an
+    assignment, and joins again where it is refused. STEADY becomes REVOKING, or JOINING where the
+    application polls; it is OUT where it does not poll at all. REVOKING and OUT go on at the next
+    poll. Any may end as DOWN.
     """
 
     DOWN = "down"
+    CONNECTING = "connecting"
     JOINING = "joining"
     STEADY = "steady"
     REVOKING = "revoking"
     OUT = "out"
+
+
+CLIENT_MOVES: Final[Mapping[ClientState, frozenset[ClientState]]] = {
+    ClientState.DOWN: frozenset({ClientState.CONNECTING}),
+    ClientState.CONNECTING: frozenset({ClientState.DOWN, ClientState.JOINING}),
+    ClientState.JOINING: frozenset({*ClientState} - {ClientState.CONNECTING}),
+    ClientState.STEADY: frozenset({*ClientState} - {ClientState.CONNECTING}),
+    ClientState.REVOKING: frozenset({*ClientState} - {ClientState.CONNECTING}),
+    ClientState.OUT: frozenset({ClientState.DOWN, ClientState.JOINING}),
+}
+"""State → where it may lead; JOINING to JOINING where a join is refused."""
 
 
 class Place(Protocol):
@@ -61,46 +67,58 @@ class Place(Protocol):
     def send(self, client: "SimulatedClient", request: Any) -> None:
         """To the coordinator; its answer comes to `receive`."""
 
+    def trip(self) -> int:
+        """Milliseconds to a broker and back, of a request that nobody here answers."""
+
+    def new_member_id(self) -> str:
+        """As a KIP-848 member makes its own."""
+
     def tell(self, who: int, what: str) -> None:
         """One line of the trace."""
 
-    def own(self, who: int, partitions: tuple[int, ...]) -> None:
+    def own(self, who: int, partitions: Iterable[int]) -> None:
         """A member processes these from now on."""
 
-    def disown(self, who: int) -> None:
-        """It processes none any more."""
+    def disown(self, who: int, partitions: Iterable[int]) -> None:
+        """It does not process these any more."""
 
 
-def range_of(members: tuple[JoinGroupMember, ...], partitions: int) -> dict[str, tuple[int, ...]]:
-    """Ranges of one topic: by instance id, else member id; the first get what does not divide."""
-    ordered = sorted(
-        members, key=lambda m: (m.group_instance_id is None, m.group_instance_id or m.member_id)
-    )
-    each, more = divmod(partitions, len(ordered))
-    starts = [n * each + min(n, more) for n in range(len(ordered) + 1)]
-    return {m.member_id: tuple(range(starts[n], starts[n + 1])) for n, m in enumerate(ordered)}
-
-
-@dataclass(slots=True, eq=False)
-class SimulatedClient:
+class SimulatedClient(ABC):
     """See the module; `number` stays over restarts, `life` counts them."""
 
-    number: int
-    scenario: Scenario
-    place: Place
-    state: ClientState = ClientState.DOWN
-    life: int = 0
-    member_id: str = UNKNOWN_MEMBER
-    generation: int = -1
+    member_id: str = ""
     busy_until: int = 0
     """The application polls again then; before that it polls all the time."""
-    _beat: int = 0
-    """Counts assignments: heartbeats of an old one stop."""
+
+    def __init__(self, number: int, scenario: Scenario, place: Place) -> None:
+        self.number, self.scenario, self.place = number, scenario, place
+        self.state = ClientState.DOWN
+        self.life = 0
+        self.owned: tuple[int, ...] = ()
+        self._ticks: list[int] = [0, 0]
+        """When each of TICK_MS began."""
+
+    @property
+    def client_id(self) -> str:
+        """Its client.id, by which a coordinator names dynamic members."""
+        return f"member-{self.number:05d}"
 
     @property
     def instance(self) -> str | None:
         """Its group.instance.id; sorts by number."""
-        return f"member-{self.number:05d}" if self.scenario.static else None
+        return self.client_id if self.scenario.static else None
+
+    @property
+    def identity(self) -> MemberIdentity:
+        """As an administrator names it, to take it out."""
+        if self.instance is not None:
+            return MemberIdentity(group_instance_id=self.instance)
+        return MemberIdentity(self.member_id)
+
+    @property
+    def is_settled(self) -> bool:
+        """A member that has what it was given, and nothing to do."""
+        return self.state is ClientState.STEADY and self.busy_until <= self.place.now
 
     # What is done to it.
 
@@ -108,20 +126,23 @@ class SimulatedClient:
         """A new process; nothing where one runs."""
         if self.state is ClientState.DOWN:
             self.life += 1
-            self.member_id, self.generation, self.busy_until = UNKNOWN_MEMBER, -1, 0
+            self.busy_until = 0
+            self._ticks = [self.place.now, self.place.now]
             self.place.tell(self.number, "starts")
-            self._join()
+            self.forget()
+            self.become(ClientState.CONNECTING)
+            self.later(self.scenario.connects_in, self.join)
 
     def close(self) -> None:
-        """A proper end: a dynamic member leaves, a static one is expected back."""
+        """A proper end: what a member says then, it says."""
         if self.state is not ClientState.DOWN:
-            self._leave()
-            self._end("closes")
+            self.leave()
+            self.end("closes")
 
     def crash(self) -> None:
         """The process is gone without a word."""
         if self.state is not ClientState.DOWN:
-            self._end("crashes")
+            self.end("crashes")
 
     def slow(self, lasts: int) -> None:
         """The application does not poll for so long."""
@@ -129,16 +150,79 @@ class SimulatedClient:
             return
         self.place.tell(self.number, f"does not poll for {lasts} ms")
         self.busy_until = self.place.now + lasts
-        self._later(lasts, self._poll)
+        self.later(lasts, self.poll)
         if lasts > self.scenario.max_poll_interval:
-            self._later(self.scenario.max_poll_interval, self._poll_interval_over)
+            self.later(self.scenario.max_poll_interval, self.poll_interval_over)
 
-    def _end(self, how: str) -> None:
+    # What each protocol does in its own way.
+
+    @abstractmethod
+    def forget(self) -> None:
+        """A new process knows nothing."""
+
+    @abstractmethod
+    def join(self) -> None:
+        """Ask to be a member."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Say that it goes, as far as a member of its kind does."""
+
+    @abstractmethod
+    def poll(self) -> None:
+        """The application polls again."""
+
+    @abstractmethod
+    def poll_interval_over(self) -> None:
+        """max.poll.interval.ms is over, and it did not poll."""
+
+    @abstractmethod
+    def receive(self, answer: Any) -> None:
+        """An answer of the coordinator."""
+
+    @abstractmethod
+    def nudge(self) -> None:
+        """Subscribe to the same again."""
+
+    # What they share.
+
+    def become(self, state: ClientState) -> None:
+        """Change the state. Raises FleetError for a move that CLIENT_MOVES does not have."""
+        if state not in CLIENT_MOVES[self.state]:
+            allowed = ", ".join(sorted(CLIENT_MOVES[self.state]))
+            raise FleetError(
+                f"member {self.number} is {self.state} and cannot become {state} (allowed: "
+                f"{allowed}); the story that led here is a bug of the model"
+            )
+        self.state = state
+
+    def end(self, how: str) -> None:
+        """The process is gone."""
         self.place.tell(self.number, how)
-        self.state = ClientState.DOWN
-        self.place.disown(self.number)
+        self.become(ClientState.DOWN)
+        self.give_up(self.owned)
 
-    def _later(self, delay: int, action: Callable[[], None]) -> None:
+    def take(self, partitions: Iterable[int]) -> None:
+        """The application is told to process these, too."""
+        new = tuple(p for p in partitions if p not in self.owned)
+        self._ticks[1] = self.place.now
+        self.owned = tuple(sorted((*self.owned, *new)))
+        self.place.own(self.number, new)
+
+    def give_up(self, partitions: Iterable[int]) -> None:
+        """The application is told that these are gone."""
+        gone = frozenset(partitions)
+        self.owned = tuple(p for p in self.owned if p not in gone)
+        if gone:
+            self.place.disown(self.number, gone)
+
+    @property
+    def polls(self) -> bool:
+        """Whether the application hears what it is told."""
+        return self.place.now >= self.busy_until
+
+    def later(self, delay: int, action: Callable[[], None]) -> None:
+        """Later on in this life."""
         life = self.life
 
         def acted() -> None:
@@ -147,111 +231,10 @@ class SimulatedClient:
 
         self.place.after(delay, acted)
 
-    # The application.
+    def until_awake(self, at: int) -> int:
+        """Milliseconds from now to the first wake of the main loop at that time or after."""
+        found = (began - (began - at) // tick * tick for began, tick in self._wakes())
+        return max(0, min(found) - self.place.now)
 
-    def _poll(self) -> None:
-        if self.state in {ClientState.REVOKING, ClientState.OUT}:
-            self._join()
-
-    def _poll_interval_over(self) -> None:
-        self.place.tell(self.number, "exceeds max.poll.interval.ms")
-        self._leave()
-        self.member_id, self.generation = UNKNOWN_MEMBER, -1
-        self.state = ClientState.OUT
-        self.place.disown(self.number)
-
-    def _leave(self) -> None:
-        if self.instance is None and self.member_id:
-            who = MemberIdentity(self.member_id, None)
-            self.place.send(self, LeaveGroupRequest(GROUP, (who,)))
-
-    # The group.
-
-    def _rejoin(self) -> None:
-        """Revoked is in the application's next poll; heartbeats go on until then."""
-        if self.place.now < self.busy_until:
-            self.state = ClientState.REVOKING
-        else:
-            self._join()
-
-    def _join(self) -> None:
-        self.place.disown(self.number)
-        self.state = ClientState.JOINING
-        self.place.send(
-            self,
-            JoinGroupRequest(
-                GROUP,
-                self.member_id,
-                self.instance,
-                (JoinGroupProtocol("range", _SUBSCRIPTION),),
-                session_timeout_ms=self.scenario.session_timeout,
-                rebalance_timeout_ms=self.scenario.max_poll_interval,
-                version=5,  # the newest that librdkafka speaks
-            ),
-        )
-
-    def receive(self, answer: Any) -> None:
-        """An answer of the coordinator."""
-        match answer:
-            case JoinGroupResponse() if self.state is ClientState.JOINING:
-                self._joined(answer)
-            case SyncGroupResponse() if self.state is ClientState.JOINING:
-                self._synced(answer)
-            case HeartbeatResponse() if self.state is ClientState.STEADY:
-                if answer.error_code:
-                    self._refused(answer.error_code)
-
-    def _refused(self, code: int) -> None:
-        if code == ErrorCode.FENCED_INSTANCE_ID:
-            self._end("is fenced by another process with its instance id")
-            return
-        if code == ErrorCode.UNKNOWN_MEMBER_ID:
-            self.member_id = UNKNOWN_MEMBER
-        if code != ErrorCode.REBALANCE_IN_PROGRESS:
-            self.generation = -1
-        self._rejoin()
-
-    def _joined(self, answer: JoinGroupResponse) -> None:
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id
-            self._join()
-            return
-        if answer.error_code:
-            self._refused(answer.error_code)
-            return
-        self.member_id, self.generation = answer.member_id, answer.generation_id
-        given = range_of(answer.members, self.scenario.partitions) if answer.members else {}
-        self.place.send(
-            self,
-            SyncGroupRequest(
-                GROUP,
-                self.generation,
-                self.member_id,
-                self.instance,
-                protocol_name=answer.protocol_name,
-                assignments=tuple(
-                    SyncGroupAssignment(name, struct.pack(f">{len(of)}i", *of))
-                    for name, of in given.items()
-                ),
-            ),
-        )
-
-    def _synced(self, answer: SyncGroupResponse) -> None:
-        if answer.error_code:
-            self._refused(answer.error_code)
-            return
-        of = struct.unpack(f">{len(answer.assignment) // 4}i", answer.assignment)
-        self.state = ClientState.STEADY
-        self.place.tell(self.number, f"generation {self.generation}: {len(of)} partitions")
-        self.place.own(self.number, of)
-        self._beat += 1
-        self._heartbeat_later(self._beat)
-
-    def _heartbeat_later(self, beat: int) -> None:
-        self._later(self.scenario.heartbeat_interval, lambda: self._heartbeat(beat))
-
-    def _heartbeat(self, beat: int) -> None:
-        if beat == self._beat and self.state in {ClientState.STEADY, ClientState.REVOKING}:
-            request = HeartbeatRequest(GROUP, self.generation, self.member_id, self.instance)
-            self.place.send(self, request)
-            self._heartbeat_later(beat)
+    def _wakes(self) -> Iterable[tuple[int, int]]:
+        return zip(self._ticks, TICK_MS, strict=True)

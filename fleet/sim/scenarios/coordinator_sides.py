@@ -1,0 +1,130 @@
+"""The coordinator of one simulated group, of either protocol, behind one face."""
+
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator
+from fleet.sim.coordinator.classic_state import ClassicState
+from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
+from fleet.sim.coordinator.consumer_group import ConsumerGroupState, EpochGroup
+from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
+from fleet.sim.coordinator.requests import Client, ConsumerGroupHeartbeatRequest
+from fleet.sim.coordinator.surroundings import CoordinatorConfig
+from fleet.sim.coordinator.topic_ids import topic_id_bytes
+from fleet.sim.coordinator.topic_image import TopicFacts
+from fleet.sim.scenarios.group_story import Scenario
+from fleet.sim.scenarios.member_blobs import TOPIC
+from fleet.sim.scenarios.simulated_client import GROUP
+
+TOPIC_ID: Final = "c2ltdWxhdGVkIHRvcGljIQ"
+
+
+class GroupCoordinator(Protocol):
+    """A coordinator as a scenario needs one; times in ms from the start."""
+
+    @property
+    def rebalances(self) -> int:
+        """Completed generations, or target assignments, until now."""
+
+    @property
+    def next_deadline(self) -> int | None:
+        """When its next timer goes off."""
+
+    def ask(self, ticket: int, request: Any, client: Client) -> dict[int, Any]:
+        """A request by its number; what is answered now, by number."""
+
+    def advance(self, until: int) -> dict[int, Any]:
+        """Time goes on; what is answered meanwhile."""
+
+    def is_settled(self, members: set[str]) -> bool:
+        """Whether the group consists of these and has nothing to do."""
+
+
+class ClassicSide:
+    """A classic group's."""
+
+    def __init__(self, scenario: Scenario, uuids: Iterator[str]) -> None:
+        config = CoordinatorConfig(initial_rebalance_delay=scenario.initial_delay)
+        self.model = ClassicCoordinator(uuids, config=config)
+
+    @property
+    def rebalances(self) -> int:
+        """Generations."""
+        group = self.model.groups.get(GROUP)
+        return 0 if group is None else group.generation
+
+    @property
+    def next_deadline(self) -> int | None:
+        """See GroupCoordinator."""
+        return self.model.around.timers.next_deadline
+
+    def ask(self, ticket: int, request: Any, client: Client) -> dict[int, Any]:
+        """See GroupCoordinator."""
+        return self.model.request(ticket, request, client).answers
+
+    def advance(self, until: int) -> dict[int, Any]:
+        """See GroupCoordinator."""
+        return self.model.advance(until - self.model.now).answers
+
+    def is_settled(self, members: set[str]) -> bool:
+        """See GroupCoordinator."""
+        group = self.model.groups.get(GROUP)
+        return (
+            group is not None
+            and group.state is (ClassicState.STABLE if members else ClassicState.EMPTY)
+            and set(group.members) == members
+        )
+
+
+class EpochSide:
+    """A KIP-848 group's."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.model = ConsumerCoordinator(
+            ConsumerGroupSettings(
+                session_ms=scenario.session_timeout,
+                heartbeat_ms=scenario.heartbeat_interval,
+                assignment_interval_ms=scenario.assignment_interval,
+            )
+        )
+        self.model.set_topics((TopicFacts(topic_id_bytes(TOPIC_ID), TOPIC, scenario.partitions),))
+        self._targets = 0
+        self._epoch = 1
+
+    @property
+    def rebalances(self) -> int:
+        """Target assignments."""
+        return self._targets
+
+    @property
+    def next_deadline(self) -> int | None:
+        """See GroupCoordinator."""
+        return self.model.shard.timers.next_deadline
+
+    def ask(self, ticket: int, request: Any, client: Client) -> dict[int, Any]:
+        """See GroupCoordinator."""
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            answer: Any = self.model.heartbeat(request, client)
+        else:
+            answer = self.model.leave_group(request)
+        group = self._group
+        if group is not None and group.target_epoch != self._epoch:
+            self._epoch = group.target_epoch
+            self._targets += 1
+        return {ticket: answer}
+
+    def advance(self, until: int) -> dict[int, Any]:
+        """See GroupCoordinator."""
+        for _ in self.model.advance(until):
+            pass
+        return {}
+
+    @property
+    def _group(self) -> EpochGroup | None:
+        return self.model.shard.groups.by_id.get(GROUP)
+
+    def is_settled(self, members: set[str]) -> bool:
+        """See GroupCoordinator."""
+        group = self._group
+        stable = ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY
+        return group is not None and group.state is stable and set(group.members) == members

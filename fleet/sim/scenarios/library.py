@@ -1,0 +1,153 @@
+"""Stories that everybody knows, each as it was and with what an improvement made of it.
+
+A story with the same happenings stands under one name for each way to play it: dynamic members
+and range (what a consumer does by itself), static ones (KIP-345), cooperative-sticky (KIP-429),
+KIP-848, and Fleet's way, with the worker's own settings.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from fleet.sim.scenarios.group_story import Happening, Scenario
+
+SETTLED: Final = 60_000
+"""When stories begin: long after the start."""
+FLEET_HEARTBEAT: Final = 500
+"""worker.heartbeat_interval"""
+FLEET_NUDGE: Final = 260
+HANDOVER: Final = 50
+"""From a draining worker's close to its standby's join; docs/benchmarks.md has it measured."""
+FLEET_SESSION: Final = 180_000
+"""worker.session_timeout"""
+
+
+class Story(NamedTuple):
+    """A scenario of the library."""
+
+    says: str
+    played: Callable[[int], Scenario]
+    """By the number of members."""
+
+
+def _group(members: int, *happenings: Happening, static: bool = False) -> Scenario:
+    return Scenario(members, static, 2 * members, happenings=happenings)
+
+
+def _start(members: int) -> Scenario:
+    return _group(members)
+
+
+def _deploy(members: int) -> Scenario:
+    return _group(members, Happening(SETTLED, "roll"))
+
+
+def _crashes(members: int) -> Scenario:
+    return _group(
+        members,
+        *(
+            each
+            for n in range(5)
+            for each in (
+                Happening(SETTLED + n * 90_000, "crash"),
+                Happening(SETTLED + n * 90_000 + 10_000, "start"),
+            )
+        ),
+    )
+
+
+def _slow(members: int) -> Scenario:
+    return _group(members, Happening(SETTLED, "slow", lasts=420_000))
+
+
+def _more(members: int) -> int:
+    return max(1, members // 4)
+
+
+def _up(members: int) -> Scenario:
+    """As processes come: 2 s apart."""
+    joins = (Happening(SETTLED + 2_000 * n, "start", members + n) for n in range(_more(members)))
+    return _partitioned(members, *joins)
+
+
+def _down(members: int) -> Scenario:
+    more = _more(members)
+    leaves = (Happening(SETTLED + 2_000 * n, "leave", members + n) for n in range(more))
+    return _partitioned(members, *leaves)._replace(members=members + more)
+
+
+def _gate(members: int) -> Scenario:
+    opened = Happening(SETTLED, "start", members, together=_more(members))
+    return _partitioned(members, opened)
+
+
+def _batch(members: int) -> Scenario:
+    more = _more(members)
+    left = Happening(SETTLED, "batched-leave", members, together=more)
+    return _partitioned(members, left)._replace(members=members + more)
+
+
+def _partitioned(members: int, *happenings: Happening) -> Scenario:
+    return Scenario(members, False, 2 * (members + _more(members)), happenings=happenings)
+
+
+def _static(story: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
+    return lambda members: story(members)._replace(static=True)
+
+
+def _by(protocol: str, story: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
+    return lambda members: story(members).by(protocol)
+
+
+def _fleet(story: Callable[[int], Scenario], protocol: str = "range") -> Callable[[int], Scenario]:
+    """Static workers with the worker's own settings."""
+
+    def played(members: int) -> Scenario:
+        scenario = story(members).by(protocol)._replace(static=True)
+        if protocol == "consumer":
+            return scenario._replace(nudge=FLEET_NUDGE)
+        return scenario._replace(heartbeat_interval=FLEET_HEARTBEAT, session_timeout=FLEET_SESSION)
+
+    return played
+
+
+def _handovers(members: int) -> Scenario:
+    return _group(members, Happening(SETTLED, "roll", lasts=HANDOVER, wait=1_000))
+
+
+STORIES: Final = {
+    "start": Story("all members start within one second", _start),
+    "deploy": Story("dynamic members are restarted one by one: 5 s away, 10 s between", _deploy),
+    "deploy-static": Story("the same with static members (KIP-345)", _static(_deploy)),
+    "deploy-cooperative": Story(
+        "the same with cooperative-sticky (KIP-429)", _by("cooperative-sticky", _deploy)
+    ),
+    "deploy-consumer": Story("the same with KIP-848", _by("consumer", _deploy)),
+    "deploy-consumer-static": Story(
+        "the same with KIP-848 and static members", _static(_by("consumer", _deploy))
+    ),
+    "deploy-fleet": Story("Fleet's roll: standbys take over, one by one", _fleet(_handovers)),
+    "scale-up": Story("a quarter more members, one every 2 s", _up),
+    "scale-up-cooperative": Story("the same with KIP-429", _by("cooperative-sticky", _up)),
+    "scale-up-consumer": Story("the same with KIP-848", _by("consumer", _up)),
+    "scale-up-fleet": Story("Fleet's gate: they all join at once", _fleet(_gate)),
+    "scale-up-fleet-consumer": Story(
+        "Fleet's gate with KIP-848: members are nudged", _fleet(_gate, "consumer")
+    ),
+    "scale-down": Story("a fifth of the members leaves, one every 2 s", _down),
+    "scale-down-cooperative": Story("the same with KIP-429", _by("cooperative-sticky", _down)),
+    "scale-down-consumer": Story("the same with KIP-848", _by("consumer", _down)),
+    "scale-down-fleet": Story("Fleet's batched leave: one request names all", _fleet(_batch)),
+    "scale-down-fleet-consumer": Story(
+        "Fleet's batched leave with KIP-848", _fleet(_batch, "consumer")
+    ),
+    "crash-loop": Story("one member crashes five times and comes back 10 s later", _crashes),
+    "crash-loop-static": Story("the same with static members (KIP-345)", _static(_crashes)),
+    "slow-consumer": Story("one member does not poll for 7 minutes", _slow),
+    "slow-consumer-consumer": Story("the same with KIP-848", _by("consumer", _slow)),
+}
+LIBRARY: Final = {name: story.says for name, story in STORIES.items()}
+
+
+def library(name: str, members: int) -> Scenario:
+    """A scenario of LIBRARY, with two partitions per member. Raises KeyError."""
+    return STORIES[name].played(members)
