@@ -77,10 +77,12 @@ def _connected() -> Any:
     from pyspark.sql.connect.session import SparkSession as Connected  # noqa: PLC0415
 
     os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", str(uuid.uuid4()))
+    # Who was a client of Spark before may start one of its own only with this.
+    os.environ["SPARK_LOCAL_REMOTE"] = "1"
     conf = SparkConf().setMaster(_CORES).setAll([*_SETTINGS.items(), *_SERVER.items()])
     server = SparkSession(SparkContext.getOrCreate(conf))
     service = "org.apache.spark.sql.connect.service.SparkConnectService$"
     jvm = server._jvm  # noqa: SLF001 - the only way to the port, as PySpark itself asks for it
     port = getattr(getattr(jvm, service), "MODULE$").localPort()
-    os.environ.update(SPARK_LOCAL_REMOTE="1", SPARK_CONNECT_MODE_ENABLED="1")
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     return Connected.builder.remote(f"sc://localhost:{port}").getOrCreate()
