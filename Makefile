@@ -4,7 +4,7 @@
 PYTHON ?= python3
 ARGS ?=
 # Most of a test with a broker is waiting: more processes than cores.
-JOBS ?= 3
+JOBS ?= 4
 # Without compiled modules each process of a test, workers too, compiles the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 SHELL := /bin/bash

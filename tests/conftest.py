@@ -16,7 +16,7 @@ from hypothesis import settings
 from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.worker.pod_environment import SPARK_TOKEN
-from tests.support import dying, kube_home, needs
+from tests.support import dying, kube_home, needs, scheduling
 from tests.support.brokers import RunningBroker, running_broker
 
 if TYPE_CHECKING:
@@ -32,26 +32,6 @@ settings.load_profile("fleet")
 _unmet: Counter[str] = Counter()
 _SECONDS = dict.fromkeys(needs.PROBES, 2) | {"spark": 8, "browser": 8, "kubernetes": 6, "slow": 10}
 """Marker → what such a test takes, about; only the order of files depends on it."""
-_LONG_FILES = {
-    "tests/promises/test_promises.py": 150,
-    "tests/faults/test_kills.py": 100,
-    "tests/dagster_ui/test_page.py": 130,
-    "tests/kubernetes/test_unmanaged.py": 120,
-    "tests/kubernetes/test_runtime_promises.py": 120,
-    "tests/kubernetes/test_run_jobs.py": 60,
-    "tests/kubernetes/test_manager_pod.py": 20,
-    "tests/faults/test_schedules.py": 60,
-    "tests/faults/test_store_away.py": 30,
-    "tests/worker/test_no_witness.py": 30,
-    "tests/worker/test_sinks_killed.py": 20,
-    "tests/sinks/test_s3.py": 5,
-    "tests/broker/test_broker.py": 80,
-    "tests/orchestration/test_definitions.py": 1,  # the longest of the unit tests
-    "tests/worker/test_positions.py": 1,
-    "tests/worker/test_owning.py": 1,
-}
-"""File → seconds beyond what its tests' needs say."""
-
 # Every JVM of a test lives for a minute or less, and the optimising compiler pays only after
 # that: a quarter of all CPU time without this. `make bench` does without it. (Not
 # JDK_JAVA_OPTIONS: brokers are started without it.)
@@ -194,18 +174,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Files that take longest come first, whole and in their own order.
+    """The last file decides how long a core idles at the end."""
+    named = [item.nodeid.partition("::")[0] for item in items]
+    known = [
+        max((_SECONDS[name] for name in _SECONDS if item.get_closest_marker(name)), default=0)
+        for item in items
+    ]
+    place = scheduling.longest_first(zip(named, known, strict=True))
+    return sorted(items, key=lambda item: place[item.nodeid.partition("::")[0]])
 
-    The last file decides how long a core idles at the end. (xdist's own order is by number of
-    tests, which is the reverse here.)
-    """
-    seconds: Counter[str] = Counter()
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        known = (_SECONDS[name] for name in _SECONDS if item.get_closest_marker(name))
-        seconds[file] += max(known, default=0)
-    seconds.update({file: _LONG_FILES[file] for file in seconds if file in _LONG_FILES})
-    return sorted(items, key=lambda item: -seconds[item.nodeid.partition("::")[0]])
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.Scheduling:
+    """Of several processes, one runs what shares a server."""
+    return scheduling.Scheduling(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

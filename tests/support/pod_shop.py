@@ -55,7 +55,7 @@ class PodShop(Workshop):
         self.write_code(JOB)
         told: dict[str, Any] = {
             "env": {"JOURNAL_BOOTSTRAP": bootstrap, "JOURNAL_TOPIC": self.journal_topic},
-            "batch": {"max_wait": "1200ms"},
+            "batch": {"max_wait": "2400ms"},
         }
         if worker.get("protocol") != "consumer":  # whose heartbeat is the broker's
             told["heartbeat_interval"] = "1s"
