@@ -71,6 +71,9 @@ MUTANTS = faults(
             "memory-of-the-dead-stays": "[-        sweep(place)\n-]        while True:",
             "memory-anybody-may-look-into": "found.st_uid != os.getuid()[- or found.st_mode & 0o077-]:",
         },
+        ("fleet/act/local/supervisor.py", ("tests/runtime/test_backoff.py",)): {
+            "supervisor-leaves-files-in-memory": "[-        sweep_all(os.environ)\n-]        self._told",
+        },
         # --- failures of records
         ("fleet/worker/batch/poison_search.py", _CULPRITS): {
             "culprits-suspect-not-asked-again": """        for seconds in self._rests{+[1:]+}:

@@ -1,6 +1,7 @@
 """A worker that ends is started again after its pause, whatever is done to the machine's time."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -79,6 +80,54 @@ def test_a_worker_that_cannot_be_started_says_why(tmp_path: Path):
             supervisor._backoffs["w"].not_before = 0.0
         assert found.restarts >= ILL_AFTER
     finally:
+        supervisor.table.close()
+
+
+_KEEPS_FILES = """
+import sys, time
+from pathlib import Path
+from fleet.system.memory_files import MemoryFolder
+folder = MemoryFolder(Path(sys.argv[1]))
+(folder.path / "1.parquet").write_bytes(bytes(1000))
+time.sleep(60)
+"""
+
+
+def test_what_a_killed_worker_had_in_memory_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By the supervisor that sees its end; what a living one has stays."""
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    monkeypatch.setenv("FLEET_SHM", str(memory))
+    supervisor = Supervisor(tmp_path / "home", clock=SystemClock())
+    keeps = Launch(argv=(sys.executable, "-c", _KEEPS_FILES, str(memory)))
+    told = {"cluster": "main", "group": "g", "revision": "r"}
+    supervisor.table.add(
+        [
+            ProcessRow(name=name, launch=keeps, shared_spark=False, **told)
+            for name in ("killed", "living")
+        ]
+    )
+
+    def files() -> int:
+        return len(list(memory.rglob("*.parquet")))
+
+    def until_there_are(wanted: int) -> None:
+        deadline = time.monotonic() + 30.0
+        while files() != wanted:
+            assert time.monotonic() < deadline, files()
+            supervisor.look()
+            time.sleep(0.05)
+
+    try:
+        until_there_are(2)
+        (row,) = (r for r in supervisor.table.rows() if r.name == "killed")
+        assert row.process is not None
+        os.kill(row.process.pid, signal.SIGKILL)
+        until_there_are(1)
+    finally:
+        supervisor.end_all()
         supervisor.table.close()
 
 
