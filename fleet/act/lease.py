@@ -9,6 +9,7 @@ delays the actor, and an actor that lost the lease learns of it at its next writ
 
 import contextlib
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,11 +24,19 @@ Memory = TypeVar("Memory")
 class ChangeLease:
     """Holds a RUNNING change: `with ChangeLease(...)` renews it until the block ends."""
 
-    def __init__(self, store: SlotStore, change: Change, *, lease: float) -> None:
+    def __init__(
+        self,
+        store: SlotStore,
+        change: Change,
+        *,
+        lease: float,
+        mutex: AbstractContextManager[object] | None = None,
+    ) -> None:
+        """mutex: around each write of the change; None: a lock of its own, for threads."""
         self._store = store
         self._change = change
         self._interval = lease / 3
-        self._lock = threading.Lock()
+        self._lock = mutex or threading.Lock()
         self._stop = threading.Event()
         self._lost: LostLease | None = None
         self._thread = threading.Thread(target=self._renew, name="change-lease", daemon=True)
@@ -83,10 +92,14 @@ class ChangeLease:
         if self._lost is not None:
             raise self._lost
 
+    def _wait(self) -> bool:
+        """Until the next renewal is due; whether the work is done."""
+        return self._stop.wait(self._interval)
+
     def _renew(self) -> None:
         """The lease's thread: what makes it end before the work is done ends the work too [40]."""
         try:
-            while not self._stop.wait(self._interval):
+            while not self._wait():
                 with contextlib.suppress(Unreachable):
                     self.update()
         except LostLease:

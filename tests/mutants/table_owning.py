@@ -12,12 +12,12 @@ _NUDGES = ("tests/worker/test_nudging.py",)
 MUTANTS = faults(
     {
         ("fleet/worker/member/membership.py", _OWNING): {
-            "member-drain-does-not-wait-for-the-batch": """                self._cut_short("the drain")[-
-        if self._pipeline.busy:
-            return-]""",
             "member-revoke-does-not-wait": "while self._pipeline.[-touches(tps) or self._pipeline.-]unsettled & tps:",
             "member-lost-partitions-still-ours": """            self._pipeline.interrupt()
         self._pipeline.[-lose-]{+drop+}(tps)""",
+        },
+        ("fleet/worker/member/member_state.py", _OWNING): {
+            "member-drain-does-not-wait-for-the-batch": "return [-not busy and -]not (unsettled and in_time)",
         },
         ("fleet/worker/offsets/commit_metadata.py", _OWNING): {
             "member-every-partition-still-ours": "return tuple(each for each in finished if [-owned.holds(each.tp, each.token)-]{+each.token+})",
@@ -53,8 +53,8 @@ MUTANTS = faults(
         ("fleet/worker/offsets/assigning.py", (*_POSITIONS, *_OWNING)): {
             "position-before-the-log": "position=[-max(-]stored.offset,[- first),-]",
         },
-        ("fleet/worker/member/membership.py", _POSITIONS): {
-            "position-drain-does-not-wait-for-its-commit": "if self._pipeline.unsettled and self._clock.monotonic() < [-self._drain_by-]{+0+}:",
+        ("fleet/worker/member/member_state.py", _POSITIONS): {
+            "position-drain-does-not-wait-for-its-commit": "return not busy[- and not (unsettled and in_time)-]",
         },
         ("fleet/worker/member/nudging.py", _NUDGES): {
             "nudge-without-an-end": """        if hurry.count >= MOST or now - hurry.begins >= LONGEST:

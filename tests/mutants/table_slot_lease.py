@@ -45,17 +45,19 @@ MUTANTS = faults(
                 [-or slot.holder_ended
             -])""",
             "looker-stale-forever": "if seen == self._version[- and now - self._read_at < 1.0-]:",
-            "holding-silent-store-is-a-loss": """going on as long as Kafka has us as a member")
-                return [-True-]{+False+}""",
-            "holding-lost-not-noticed": """[-                self._lost = f"slot {self._slot.number} has another holder or token"
--]""",
-            "holding-still-ours-by-memory": "if self._clock.monotonic() - self._renewed_at < self._lease [-/-]{+*+} 3:",
-            "holding-slow-after-silence": "self._pause = self._lease[- / 12-]",
-            "holding-released-unclean-as-clean": "return self._store.release(self._slot, clean=[-clean-]{+True+})",
-            "holding-dynamic-member-id-kept": "member = [-None if gone else -]self._slot.member_id",
-            "holding-closed-for-a-leave-told-free": "phase = [-Phase.CLOSED if closed else -]self._slot.phase",
             "holding-renews-after-abandon": """        \"""Stop renewing, change nothing.\"""[-
         self._stopped.set()-]""",
+            "holding-still-ours-by-memory": "return self.lost is None if [-self._held.fresh-]{+True+} else self.renew()",
+        },
+        ("fleet/worker/slot/held_slot.py", _HOLDING): {
+            "holding-silent-store-is-a-loss": """going on as long as Kafka has us as a member")
+            return [-None-]{+False+}""",
+            "holding-lost-not-noticed": """[-            self.lost = f"slot {self.slot.number} has another holder or token"
+-]""",
+            "holding-slow-after-silence": "self.pause = self._lease[- / 12-]",
+            "holding-released-unclean-as-clean": "return self._store.release(self.slot, clean=[-clean-]{+True+})",
+            "holding-dynamic-member-id-kept": "member = [-None if gone else -]self.slot.member_id",
+            "holding-closed-for-a-leave-told-free": "phase = [-Phase.CLOSED if closed else -]self.slot.phase",
         },
         # --- taking over
         ("fleet/worker/slot/takeover.py", _TAKEOVER): {
@@ -76,22 +78,23 @@ MUTANTS = faults(
             "tenure-cures-its-own-session": "self.over = seen.clean or former is None[- or former == ours-]",
         },
         ("fleet/worker/slot/slot_holder.py", _TENURE): {
-            "tenure-lost-slot-goes-on-working": """[-        if self._lease.lost is not None:
-            membership.abort()
+            "tenure-lost-slot-goes-on-working": """        if self._lease.lost is not None:
+            [-self._answer(membership)-]{+pass+}
             return
--]""",
+        state""",
             "tenure-frees-after-a-clean-release": "if tools.protocol.exclusive[- and seen.holder is not None-]:",
             "tenure-frees-nobody": "if tools.protocol.exclusive and seen.holder is [-not -]None:",
             "tenure-evicts-a-static-member": "if seen.member_id is not None[- and not tools.is_static-]:",
-            "tenure-handover-of-a-former-holder": "if pin is not None[- and pin.token == token-]:",
-            "tenure-rejoin-of-a-former-holder": "if [-gate.rejoin.get(n) == token-]{+n in gate.rejoin+}:",
-            "tenure-closed-slot-held-on": "if n [-not in gate.open or n -]in gate.quarantined:",
-            "tenure-fenced-for-ever": "if self._fenced_at is None or now - self._fenced_at >[- window-]{+= 0+}:",
-            "tenure-refused-for-ever": "if why is None[- and not again-]:",
-            "tenure-fenced-without-asking-the-store": """        if [-not self._lease.renew()-]{+self._lease.lost is not None+}:
-            self._lease.abandon()
-            return 1, f"slot {self._number} has another holder (82)""",
             "tenure-gate-far-ahead-believed": "open_at=[-min(-]tools.watcher.gate.open_at,[- tools.clock.now() + _LONGEST_WAIT),-]",
+        },
+        ("fleet/worker/slot/slot_life.py", _TENURE): {
+            "tenure-handover-of-a-former-holder": "if pin is not None[- and pin.token == token-]:",
+            "tenure-rejoin-of-a-former-holder": "if [-gate.rejoin.get(number) == token-]{+number in gate.rejoin+}:",
+            "tenure-closed-slot-held-on": "if number [-not in gate.open or number -]in gate.quarantined:",
+            "tenure-fenced-for-ever": "if self._fenced_at is None or now - self._fenced_at >[- self._window-]{+= 0+}:",
+            "tenure-refused-for-ever": "if why is None[- and not self._again-]:",
+            "tenure-fenced-without-asking-the-store": """        if [-not ours-]{+self.state is Life.LOST+}:
+            return self._others(82""",
         },
         # --- leaving together
         ("fleet/worker/slot/leave_completion.py", _LEAVING): {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.errors import FleetError
+from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Slot
 from fleet.worker.batch.spark_link import SparkLink
-from fleet.worker.member.member_state import End, Ended
+from fleet.worker.member.member_state import Drain, End, Ended
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.nudging import Nudging
 from fleet.worker.slot.membership_setup import membership_of
@@ -226,6 +226,17 @@ def test_who_lost_its_slot_stops_at_once(new):
     assert scene.slot().holder == "x"
 
 
+@pytest.mark.parametrize("then", [Drain.CLOSE, Drain.HOLD])
+def test_what_is_asked_during_a_rejoin_is_not_forgotten(new, then):
+    """A member that drains in order to rejoin is told to end, or to leave: nobody asks it twice."""
+    scene = new()
+    membership = unstarted(scene, scene.take())
+    membership.drain(Drain.REJOIN)
+    membership.drain(then)
+    membership._commands.serve(0.0)
+    assert membership._drain is then
+
+
 def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
     """Its writer's clock is wrong."""
     scene = new()
@@ -272,6 +283,46 @@ def test_fenced_by_its_successor_it_stops(new):
         "slot 0 has another holder (82): stopped, batch void",
     )
     assert (scene.slot().holder, scene.store.gate("g").quarantined) == ("x", frozenset())
+
+
+@pytest.mark.parametrize("after", [SlotHolder._after_fencing, SlotHolder._after_refusal])
+def test_refused_while_the_store_is_silent_it_waits_for_it(new, monkeypatch, after):
+    """Its slot may be another's by now: whoever joins on a guess throws its successor out [15]."""
+    scene = new(CONSUMER if after is SlotHolder._after_refusal else CLASSIC)
+    holder = scene.take()
+    asked = []
+
+    def silent(slot: Slot) -> Slot | None:
+        asked.append(slot)
+        raise Unreachable("nobody answers")
+
+    def wait(timeout: float) -> bool:
+        if len(asked) == 3:
+            monkeypatch.undo()
+            scene.lose()
+        return False
+
+    monkeypatch.setattr(scene.store, "renew", silent)
+    monkeypatch.setattr(scene.stop, "wait", wait)
+    ended = after(holder, FENCED if after is SlotHolder._after_fencing else REFUSED)
+    assert ended is not None
+    assert "slot 0 has another holder" in ended[1]
+    assert len(asked) == 3
+    assert (scene.slot().holder, scene.left) == ("x", [])
+
+
+def test_asked_to_end_while_the_store_is_silent_it_claims_nothing(new, monkeypatch):
+    """It does not know whose the slot is."""
+    scene = new()
+    holder = scene.take()
+    scene.stop.set()
+
+    def silent(slot: Slot) -> Slot | None:
+        raise Unreachable("nobody answers")
+
+    monkeypatch.setattr(scene.store, "renew", silent)
+    ended = holder._after_fencing(FENCED)
+    assert ended == (1, "asked to end while nobody tells whose slot 0 is (82)")
 
 
 def test_refused_once_it_frees_the_id_and_joins_again(new):

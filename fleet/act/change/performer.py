@@ -26,6 +26,12 @@ from fleet.slots import Change, ChangeState, Gate, SlotStore
 from fleet.text import plural
 
 Progress = Callable[[str], None]
+Keep = Callable[[SlotStore, Change, float], ChangeLease]
+"""Holds a change for whoever carries it out, by a lease of so many seconds."""
+
+
+def _keep(store: SlotStore, change: Change, lease: float) -> ChangeLease:
+    return ChangeLease(store, change, lease=lease)
 
 
 @dataclass(kw_only=True)
@@ -41,6 +47,7 @@ class Performer:
     clock: Clock
     progress: Progress
     poll: float = 0.1
+    keep: Keep = _keep
     adopting: Adopting | None = None
     """Set where the group is other people's: its Deployment is scaled, there are no slots."""
     _lease: ChangeLease | None = field(default=None, init=False)
@@ -54,7 +61,7 @@ class Performer:
         Returns the ended change. Raises LostLease where another actor took over; any other
         interruption leaves the change RUNNING, to be picked up by the next actor.
         """
-        with ChangeLease(self.store, change, lease=self.spec.runtime.lease) as lease:
+        with self.keep(self.store, change, self.spec.runtime.lease) as lease:
             self._lease = lease
             try:
                 return self._all_steps(lease)

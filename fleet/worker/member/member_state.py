@@ -90,6 +90,16 @@ class Drain(StrEnum):
     REJOIN = "rejoin"
     """Leave and join again once: one forced rebalance."""
 
+    @staticmethod
+    def is_over(*, busy: bool, unsettled: bool, in_time: bool) -> bool:
+        """Whether a member that drains has nothing left to commit, whatever follows.
+
+        busy: a batch runs, or its commit is due. unsettled: a chosen position is not committed
+        yet, which a successor would choose anew, skipping what came meanwhile [42]; it is waited
+        for as long as a drain may take (in_time).
+        """
+        return not busy and not (unsettled and in_time)
+
 
 class End(StrEnum):
     """How a membership ended."""

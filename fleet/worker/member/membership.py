@@ -289,7 +289,7 @@ class Membership:
     # --- draining --------------------------------------------------------------------------
 
     def _begin_drain(self, then: Drain) -> None:
-        if self._drain in {None, Drain.HOLD, Drain.STILL} and not self._done:
+        if self._drain is not Drain.CLOSE and not self._done:  # a rejoin that is due yet is dropped
             if self._drain is None:
                 self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
                 self._spare()
@@ -320,11 +320,11 @@ class Membership:
             self._pipeline.settle()
             if self._pipeline.running and self._clock.monotonic() >= self._drain_by:
                 self._cut_short("the drain")
-        if self._pipeline.busy:
+        if not (busy := self._pipeline.busy):
+            self._pipeline.commit_chosen()
+        unsettled, now = bool(self._pipeline.unsettled), self._clock.monotonic()
+        if not Drain.is_over(busy=busy, unsettled=unsettled, in_time=now < self._drain_by):
             return
-        self._pipeline.commit_chosen()
-        if self._pipeline.unsettled and self._clock.monotonic() < self._drain_by:
-            return  # a successor would choose anew, and skip what came meanwhile [42]
         if self._drain is Drain.CLOSE:
             self._done = True
         elif self._drain is Drain.HOLD:

@@ -1,9 +1,10 @@
 """One slot held, from taking it to giving it up: what the main thread does meanwhile.
 
 Problem: a holder is asked for several things (hand over, leave with others, rejoin, end), may
-lose its slot, its membership or both, and must answer each within a batch. Choice: the gate
-says what is asked; every tick compares it with what was begun, so that an ask may come twice,
-or be taken back. Cost: a tick of 50 ms.
+lose its slot, its membership or both, and must answer each within a batch. Choice: what it does
+next is decided by `SlotLife` of what a tick saw, so that an ask may come twice, or be taken back;
+this is what carries it out, between the store, the coordinator and the member's thread. Cost: a
+tick of 50 ms.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from fleet.slots import Phase, Slot, SlotStore
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events
-from fleet.worker.member.member_state import Drain, End, Ended
+from fleet.worker.member.member_state import End, Ended, MemberState
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.nudging import Nudging
 from fleet.worker.member.protocols import MemberProtocol
@@ -31,6 +32,7 @@ from fleet.worker.slot.membership_setup import membership_of, orphans_of, sessio
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.seen_changes import SeenChanges
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
+from fleet.worker.slot.slot_life import Asked, Do, HolderLook, Instruction, Last, LastAct, SlotLife
 from fleet.worker.slot.spark_cleanup import SparkCleanup
 from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
 
@@ -38,6 +40,8 @@ TICK: Final = 0.05
 _HARD_EXIT: Final = 1
 _LAST_WORD: Final = 0.5
 """Seconds that the consumer thread has for its last commit before a hard exit."""
+_SILENCE: Final = 1.0
+"""Seconds between two questions to a silent store whose the slot is."""
 _LONGEST_WAIT: Final = 30.0
 """Seconds that a gate may lie ahead."""
 
@@ -94,10 +98,14 @@ class SlotHolder:
         self._number = slot.number
         self._gate = GateOfHolder(tools.store, tools.settings.group.group, slot.number)
         self._former = former
-        self._freed_at: float | None = None
         self._membership: Membership | None = None
-        self._began: tuple[str, object] | None = None
-        self._fenced_at: float | None = None
+        self._life = SlotLife(
+            number=slot.number,
+            instance_id=slot.instance_id(),
+            token=slot.token,
+            static=tools.is_static,
+            window=session_timeout(tools.settings),
+        )
         self._cure: SparkCleanup | None = None
         self._quarantine = QuarantinedPartitions(
             tools.store,
@@ -112,7 +120,6 @@ class SlotHolder:
         self._changes = SeenChanges(tools.clock)
         self._told: tuple[Any, ...] = ()
         self._told_batches = 0
-        self._joined_before: float | None = None
         self._lease = SlotLease(
             tools.store,
             slot,
@@ -244,7 +251,7 @@ class SlotHolder:
             events=tools.events,
             columnar=tools.columnar,
         )
-        self._began = None
+        self._life.begins()
         self._tools.reporter.member(self._number, membership.state)
         membership.start()
         while membership.ended is None:
@@ -265,7 +272,7 @@ class SlotHolder:
         if stuck is not None:
             self._end_hard(stuck)
         if self._lease.lost is not None:
-            membership.abort()
+            self._answer(membership)
             return
         state = membership.state
         well = state.error is None or state.batches > 0
@@ -288,42 +295,39 @@ class SlotHolder:
 
     def _answer(self, membership: Membership) -> None:
         """Begin what the gate (or a signal) asks for now; take back what it asks no more."""
-        gate, ask = self._tools.watcher.gate, self._ask()
-        if ask is None:
-            if self._began is not None and self._began[0] == "leave":
-                membership.go_on()
-            if self._began is not None and self._began[0] in {"leave", "rejoin"}:
-                self._began = None
-            return
-        if ask != self._began:
-            self._tools.events.log(f"draining: {ask[0]}")
-            self._tools.events.emit("drain", why=ask[0])
-            self._began, self._joined_before = ask, membership.state.joined_at
-            then = {"leave": Drain.HOLD, "rejoin": Drain.REJOIN}.get(ask[0], Drain.CLOSE)
-            membership.drain(then)
-        phase = membership.state.phase
-        if ask[0] == "leave" and phase is Phase.DRAINED and self._lease.slot.phase is phase:
-            if all_drained(gate, self._tools.watcher.slots, self._tools.watcher.dead()):
-                # A dynamic member's close is a leave of its own: it waits for the one for all.
-                membership.drain(Drain.CLOSE if self._tools.is_static else Drain.STILL)
-        elif ask[0] == "rejoin" and membership.state.joined_at != self._joined_before:
-            self._take_back_rejoin()
+        for told in self._life.look(self._look(membership.state)):
+            self._carry_out(told, membership)
 
-    def _ask(self) -> tuple[str, object] | None:
+    def _look(self, state: MemberState) -> HolderLook:
+        watcher = self._tools.watcher
+        return HolderLook(
+            gate=watcher.gate,
+            phase=state.phase,
+            stored=self._lease.slot.phase,
+            joined_at=state.joined_at,
+            all_drained=all_drained(watcher.gate, watcher.slots, watcher.dead()),
+            ending=self._tools.stop.is_set(),
+            lost=self._lease.lost is not None,
+        )
+
+    def _carry_out(self, told: Instruction, membership: Membership) -> None:
+        if told.why is not None:
+            self._tools.events.log(f"draining: {told.why}")
+            self._tools.events.emit("drain", why=told.why)
+        match told.do:
+            case Do.ABORT:
+                membership.abort()
+            case Do.DRAIN:
+                assert told.then is not None
+                membership.drain(told.then)
+            case Do.GO_ON:
+                membership.go_on()
+            case Do.REJOINED:
+                self._take_back_rejoin()
+
+    def _ask(self) -> Asked | None:
         """What is asked of this slot's holder, most urgent first."""
-        n, gate, token = self._number, self._tools.watcher.gate, self._lease.slot.token
-        if self._tools.stop.is_set():
-            return ("end", None)
-        if n in gate.leaving:
-            return ("leave", None)
-        if n not in gate.open or n in gate.quarantined:
-            return ("slot closed", None)
-        pin = gate.handover.get(n)
-        if pin is not None and pin.token == token:
-            return ("handover", token)
-        if gate.rejoin.get(n) == token:
-            return ("rejoin", token)
-        return None
+        return self._life.asked(self._tools.watcher.gate, ending=self._tools.stop.is_set())
 
     def _ask_for_rebalance(self) -> None:
         with contextlib.suppress(Unreachable):
@@ -341,71 +345,63 @@ class SlotHolder:
         lost = self._lease.lost
         if ended.how is not End.FATAL or lost is not None:
             tools.trial.end()
-        if lost is not None:
-            self._lease.abandon()
-            return 1, f"{lost}: stopped, batch void"
-        # A dynamic member id is nobody's after its close: no leave shall be sent for it.
-        gone = not tools.is_static
-        if ended.how is End.FATAL:
-            self._error(ended.sentence)
-            self._lease.release(clean=ended.clean and self._cured, gone=gone)
-            return 1, ended.sentence
-        why = self._began[0] if self._began is not None else None
-        closed = why == "leave"
-        if not self._lease.release(clean=ended.clean and self._cured, closed=closed, gone=gone):
+        last = self._life.ended(ended, lost=lost, cured=self._cured)
+        if last.exit is not None:
+            if last.do is Last.RELEASE:
+                self._error(last.exit)
+            return self._end(last)
+        if not self._lease.release(clean=last.clean, closed=last.closed, gone=last.gone):
             return 1, f"slot {self._number} was taken while it was drained: stopped"
-        tools.watcher.released(self._lease.slot, handed=why == "handover")
+        tools.watcher.released(self._lease.slot, handed=last.handed)
         tools.events.log(f"released slot {self._number}{'' if ended.clean else ', not clean'}")
-        tools.events.emit("released", slot=self._number, clean=ended.clean, closed=closed)
+        tools.events.emit("released", slot=self._number, clean=ended.clean, closed=last.closed)
         return None
 
+    def _is_ours(self) -> bool | None:
+        """Whether the slot names us, which alone lets us join again; a silent store is waited for
+        until we are to end (None).
+
+        Whoever was cut off from the store and is refused by the coordinator may have a successor:
+        joining on a guess would throw that one out, and be thrown out by it in turn.
+        """
+        while (ours := self._lease.confirm()) is None:
+            self._tools.events.log_rarely("refused as a member while the store is silent: waiting")
+            if self._tools.stop.wait(_SILENCE):
+                return None
+        return ours
+
     def _after_fencing(self, ended: Ended) -> tuple[int, str] | None:
-        """82: once it may be librdkafka fencing itself; twice it is another process [15]."""
-        tools, now = self._tools, self._tools.clock.monotonic()
-        if not self._lease.renew():
-            self._lease.abandon()
-            return 1, f"slot {self._number} has another holder (82): stopped, batch void"
-        window = session_timeout(tools.settings)
-        if self._fenced_at is None or now - self._fenced_at > window:
-            self._fenced_at = now
-            tools.events.log(f"fenced (82) while slot {self._number} is ours: joining once more")
-            return None
-        sentence = (
-            f"another process uses the instance id {self._lease.slot.instance_id()} (82 twice "
-            f"within {window:g} s): slot {self._number} is closed; find that process, then open it"
-        )
-        return self._shut(sentence, ended)
+        ours, now = self._is_ours(), self._tools.clock.monotonic()
+        return self._end(self._life.fenced(ended, ours=ours, now=now, cured=self._cured))
 
     def _after_refusal(self, ended: Ended) -> tuple[int, str] | None:
-        """111: free the instance id and join once more; refused again, the worker ends [10]."""
-        tools, now = self._tools, self._tools.clock.monotonic()
-        if not self._lease.renew():
-            self._lease.abandon()
-            return 1, f"slot {self._number} has another holder (111): stopped"
-        window = session_timeout(tools.settings)
-        again = self._freed_at is not None and now - self._freed_at <= window
-        self._freed_at = now
-        try:
-            why = self._free()
-        except ForeignHolder as error:
-            return self._shut(str(error), ended)
-        if why is None and not again:
-            tools.events.log(f"refused (111) while slot {self._number} is ours: joining once more")
-            return None
-        sentence = (
-            f"the coordinator refuses {self._lease.slot.instance_id()} (111), since it believes "
-            f"that its former member lives, for {window:g} s at most: {why or ended.sentence}"
-        )
-        self._error(sentence)
-        self._lease.release(clean=False)  # the next taker has to free it as well
-        return 1, sentence
+        ours, now = self._is_ours(), self._tools.clock.monotonic()
+        last = self._life.refused(ours=ours, now=now)
+        if last.do is Last.FREE:
+            try:
+                last = self._life.freed(self._free(), ended.sentence)
+            except ForeignHolder as error:
+                last = self._life.foreign(str(error), clean=ended.clean and self._cured)
+            if last.do is Last.RELEASE and last.exit is not None:
+                self._error(last.exit)
+        return self._end(last)
 
-    def _shut(self, sentence: str, ended: Ended) -> tuple[int, str]:
-        """A foreign process has our instance id: close the slot, say so, end [15]."""
-        self._error(sentence)
-        self._gate.shut()
-        self._lease.release(clean=ended.clean and self._cured)
-        return 1, sentence
+    def _end(self, last: LastAct) -> tuple[int, str] | None:
+        """Do with the slot what is told; what the worker ends with, None: join once more."""
+        if last.exit is None:
+            assert last.said is not None
+            self._tools.events.log(last.said)
+            return None
+        match last.do:
+            case Last.ABANDON:
+                self._lease.abandon()
+            case Last.SHUT:
+                self._error(last.exit)
+                self._gate.shut()
+                self._lease.release(clean=last.clean)
+            case _:
+                self._lease.release(clean=last.clean, gone=last.gone)
+        return 1, last.exit
 
     def _error(self, sentence: str) -> None:
         if self._membership is not None:

@@ -11,15 +11,15 @@ small writes per lease.
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from fleet.clock import Clock
-from fleet.errors import FleetError, Unreachable
-from fleet.slots import Gate, Phase, Slot, SlotStore
+from fleet.errors import Unreachable
+from fleet.slots import Gate, Slot, SlotStore
 from fleet.slots.evidence import LeaseWatch, known_for
 from fleet.worker.events import Events
 from fleet.worker.slot.eligibility import candidates, outranked, takeable
+from fleet.worker.slot.held_slot import HeldSlot
 
 
 class SlotWatcher:
@@ -136,7 +136,7 @@ class SlotWatcher:
 
 
 class SlotLease:
-    """One slot that this worker has taken, kept until `release`."""
+    """One slot that this worker has taken, kept until `release` by a thread of its own."""
 
     def __init__(
         self,
@@ -149,33 +149,28 @@ class SlotLease:
         clock: Clock,
         events: Events,
     ) -> None:
-        self._store = store
-        self._slot = slot
-        self._lease = lease
-        self._pause = lease / 3
-        self._fields = fields
+        self._held = HeldSlot(
+            store, slot, lease=lease, fields=fields, clock=clock, say=events.log_rarely
+        )
         self._after = after
-        self._clock = clock
         self._events = events
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        self._renewed_at = clock.monotonic()
-        self._lost: str | None = None
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._thread.start()
 
     @property
     def slot(self) -> Slot:
         """As last written."""
-        return self._slot
+        return self._held.slot
 
     @property
     def lost(self) -> str | None:
         """Why this worker must stop at once: the store shows another holder or token [12], or
         nobody renews any more [40]. None while the slot is ours.
         """
-        return self._lost
+        return self._held.lost
 
     def changed(self) -> None:
         """Write the fields now instead of at the next renewal; returns at once."""
@@ -187,27 +182,16 @@ class SlotLease:
         A store that is silent or refuses is no loss.
         """
         with self._lock:
-            if self._lost is not None:
-                return False
-            try:
-                stored = self._store.renew(replace(self._slot, **self._fields()))
-            except FleetError as error:
-                self._pause = self._lease / 12
-                self._events.log_rarely(f"{error}; going on as long as Kafka has us as a member")
-                return True
-            self._pause = self._lease / 3
-            if stored is None:
-                self._lost = f"slot {self._slot.number} has another holder or token"
-                return False
-            self._slot = stored
-            self._renewed_at = self._clock.monotonic()
-            return True
+            return self._held.renew()
+
+    def confirm(self) -> bool | None:
+        """The same; None where the store does not say whose the slot is."""
+        with self._lock:
+            return self._held.confirm()
 
     def still_ours(self) -> bool:
         """Ask the store where the last renewal is older than a third of the lease."""
-        if self._clock.monotonic() - self._renewed_at < self._lease / 3:
-            return self._lost is None
-        return self.renew()
+        return self.lost is None if self._held.fresh else self.renew()
 
     def release(self, *, clean: bool, closed: bool = False, gone: bool = False) -> bool:
         """Give the slot up, with phase CLOSED for a leave; whether it was still ours.
@@ -217,16 +201,8 @@ class SlotLease:
         self._stopped.set()
         self._wake.set()
         self._thread.join(timeout=10.0)
-        if not self.renew():
-            return False
-        if closed or gone:
-            phase = Phase.CLOSED if closed else self._slot.phase
-            member = None if gone else self._slot.member_id
-            stored = self._store.renew(replace(self._slot, phase=phase, member_id=member))
-            if stored is None:
-                return False
-            self._slot = stored
-        return self._store.release(self._slot, clean=clean)
+        with self._lock:
+            return self._held.give_up(clean=clean, closed=closed, gone=gone)
 
     def abandon(self) -> None:
         """Stop renewing, change nothing."""
@@ -240,19 +216,19 @@ class SlotLease:
             self._renew_on()
         except BaseException as error:  # noqa: BLE001 - nobody catches it in a thread: it is told
             why = f" ({type(error).__name__}: {error})"
-        if not self._stopped.is_set() and self._lost is None:
-            self._lost = f"the lease of slot {self._slot.number} is kept no more{why}"
-            self._events.log(self._lost)
+        if not self._stopped.is_set() and self._held.lost is None:
+            self._held.lost = f"the lease of slot {self.slot.number} is kept no more{why}"
+            self._events.log(self._held.lost)
 
     def _renew_on(self) -> None:
         while True:
-            self._wake.wait(self._pause)
+            self._wake.wait(self._held.pause)
             self._wake.clear()
             if self._stopped.is_set():
                 return
             if not self.renew():
                 self._events.log(
-                    f"slot {self._slot.number} is somebody else's now: stopping at once"
+                    f"slot {self.slot.number} is somebody else's now: stopping at once"
                 )
                 return
             try:
