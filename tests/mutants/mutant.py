@@ -86,6 +86,7 @@ def table() -> tuple[Mutant, ...]:
         table_decide,
         table_k8s,
         table_owning,
+        table_schedules,
         table_sim,
         table_sim_consumer,
         table_slot_lease,
@@ -103,5 +104,6 @@ def table() -> tuple[Mutant, ...]:
         table_decide,
         table_k8s,
         table_sim_consumer,
+        table_schedules,
     )
     return tuple(mutant for room in rooms for mutant in room.MUTANTS)

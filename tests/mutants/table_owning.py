@@ -16,6 +16,9 @@ MUTANTS = faults(
             "member-lost-partitions-still-ours": """            self._pipeline.interrupt()
         self._pipeline.[-lose-]{+drop+}(tps)""",
         },
+        ("fleet/worker/member/member_state.py", ("tests/worker/test_taking_over.py",)): {
+            "member-asked-during-a-rejoin-forgets-it": "return before is not Drain.CLOSE{+ and before is not Drain.REJOIN+}",
+        },
         ("fleet/worker/member/member_state.py", _OWNING): {
             "member-drain-does-not-wait-for-the-batch": "return [-not busy and -]not (unsettled and in_time)",
         },

@@ -118,7 +118,9 @@ def test_a_silent_store_is_no_loss(scene: Scene):
     scene.store.refuses = Unreachable("nobody answers")
     assert scene.holding.renew()
     assert not scene.holding.lost
-    assert scene.holding._held.pause < LEASE / 10, "before the lease of a store that is back is over"
+    assert scene.holding._held.pause < LEASE / 10, (
+        "before the lease of a store that is back is over"
+    )
     scene.store.refuses = None
     assert scene.holding.renew()
     assert scene.holding._held.pause == LEASE / 3

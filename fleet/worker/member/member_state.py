@@ -91,6 +91,13 @@ class Drain(StrEnum):
     """Leave and join again once: one forced rebalance."""
 
     @staticmethod
+    def may_follow(before: "Drain | None") -> bool:
+        """Whether a drain that goes on so may be told otherwise: a close is the end, whereas a
+        rejoin that is due yet gives way to whatever is asked since.
+        """
+        return before is not Drain.CLOSE
+
+    @staticmethod
     def is_over(*, busy: bool, unsettled: bool, in_time: bool) -> bool:
         """Whether a member that drains has nothing left to commit, whatever follows.
 

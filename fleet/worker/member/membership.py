@@ -289,7 +289,7 @@ class Membership:
     # --- draining --------------------------------------------------------------------------
 
     def _begin_drain(self, then: Drain) -> None:
-        if self._drain is not Drain.CLOSE and not self._done:  # a rejoin that is due yet is dropped
+        if Drain.may_follow(self._drain) and not self._done:
             if self._drain is None:
                 self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
                 self._spare()

@@ -1,0 +1,102 @@
+"""Seeded schedules of our own slot, gate and change code: what must hold after every event does.
+
+2,000 small ones here; 100,000 of up to twelve workers in the long form. A schedule that breaks
+something is shrunk, and its timeline told.
+"""
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from fleet.log.records import decode
+from fleet.log.replay.causes import Replay
+from tests.schedules.schedule import (
+    KINDS,
+    Fault,
+    Played,
+    Schedule,
+    drawn,
+    first_broken,
+    shrunk,
+    told,
+)
+from tests.schedules.simulated_broker import GROUP
+
+SMALL = 3
+"""Workers in the usual run."""
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """Python's collector walks all that pytest holds, again and again: a fifth of the time."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def hold(seeds: range, *, most: int) -> None:
+    for begin in range(seeds.start, seeds.stop, 50):
+        broken = first_broken(range(begin, min(begin + 50, seeds.stop)), most=most)
+        gc.collect()
+        if broken is not None:
+            pytest.fail(told(broken), pytrace=False)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_schedules_hold(part: int) -> None:
+    """2,000, with three workers each at first."""
+    hold(range(part * 500, part * 500 + 500), most=SMALL)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(100))
+def test_long_schedules_hold(part: int) -> None:
+    """100,000, with up to twelve workers."""
+    hold(range(part * 1000, part * 1000 + 1000), most=12)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_seed_tells_one_story(seed: int) -> None:
+    """I12: to the last line."""
+    stories = [Played(drawn(seed), told=True).world.story for _ in range(2)]
+    assert stories[0]
+    assert stories[0] == stories[1]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_log_tells_what_the_coordinator_knows(seed: int) -> None:
+    """I13: our replay of what the model wrote, read by our decoder."""
+    broker = Played(drawn(seed)).fleet.broker
+    replay = Replay("main", GROUP)
+    for offset, record in enumerate(broker.coordinator.log):
+        found = decode(record.key, record.value, offset=offset, timestamp=0)
+        replay.feed(0, found)
+    group = broker.group
+    assert group is not None
+    assert {m.member_id for m in replay.members()} == set(group.members)
+    assert replay.number == group.generation
+
+
+def test_most_kinds_of_faults_are_drawn() -> None:
+    """And every kind of change, of both kinds of members."""
+    schedules = [drawn(seed, most=SMALL) for seed in range(300)]
+    assert {f.kind for s in schedules for f in s.faults} == set(KINDS)
+    assert {(s.change, s.static) for s in schedules} >= {("roll", True), ("up", False)}
+    assert any(not s.faults for s in schedules)
+
+
+def test_a_schedule_that_breaks_is_shrunk() -> None:
+    """To the one fault that breaks it, and as few workers as there can be."""
+    crash = Fault(7.0, "crash", 1)
+    more = (Fault(5.5, "freeze", 0, 3.0), crash, Fault(9.0, "clock", 2, 5.0))
+    big = replace(drawn(1), workers=8, partitions=9, change="roll", faults=more)
+
+    def breaks(schedule: Schedule) -> bool:
+        return crash in schedule.faults
+
+    least = shrunk(big, breaks)
+    assert (least.faults, least.workers, least.change) == ((crash,), 3, "none")
+    assert "crash (worker 1, 0.0 s)" in told(least)
+    assert "is killed" in told(least)
