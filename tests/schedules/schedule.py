@@ -142,8 +142,10 @@ class Played:
             self.world.story = []
         self._planned = 0
         self._allowed = 0
+        """Generations that faults explain."""
         self._over_at = CHANGED if schedule.change != "none" else OPENED + 4.0
         self._play()
+        self.world.end()
 
     @property
     def broken(self) -> str | None:

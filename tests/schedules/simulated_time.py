@@ -35,6 +35,7 @@ class Simulation:
         """What does not hold."""
         self.hub = getcurrent()
         """Where every thread goes back to when it waits."""
+        self.processes: list[Process] = []
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
 
@@ -65,6 +66,12 @@ class Simulation:
             action()
         self.now = max(self.now, until)
 
+    def end(self) -> None:
+        """Nothing goes on: a thread that waits for ever is never collected."""
+        self._queue.clear()
+        for process in self.processes:
+            process.kill()
+
 
 class Process:
     """Threads that live and die together, and a machine's clock."""
@@ -79,6 +86,7 @@ class Process:
         self.hurt_at = -1e9
         """When something last was wrong with this very process or its connections."""
         self._threads: set[greenlet] = set()
+        world.processes.append(self)
 
     # --- as a Clock ---------------------------------------------------------------------------
 
