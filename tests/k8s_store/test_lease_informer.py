@@ -152,7 +152,7 @@ def test_a_server_that_is_away_makes_nobody_a_taker(falling, how):
     assert scene.standby.gate(GROUP).open == {0, 1}, "reads answer from what was known"
     began = time.monotonic()
     assert not scene.renew()
-    assert time.monotonic() - began < 9.0, "bounded"
+    assert time.monotonic() - began < 60.0, "bounded"
     began = time.monotonic()
     with pytest.raises(Unreachable):
         scene.standby.take(
@@ -190,7 +190,7 @@ def test_a_silent_server_is_not_asked_by_everybody(falling):
         began = time.monotonic()
         for _ in range(50):
             assert not scene.renew()
-        assert time.monotonic() - began < 25.0, "each alone waits for a second and more"
+        assert time.monotonic() - began < 40.0, "each alone waits for a second and more"
     finally:
         falling.server.thaw()
     until(scene.renew, 10.0)

@@ -33,6 +33,7 @@ from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, setti
 from tests.support.kube import QUICK_JVM, Kube, image
 
 LEASE = 10.0
+SESSION = 180.0
 PARTITIONS = 6
 SLOTS = 3
 """Of a fleet, where a test wants no other number."""
@@ -66,7 +67,7 @@ class PodFleet:
         self.namespace = namespace
         self.group = group
         self.topic = f"{group}-topic"
-        job = {"entrypoint": "pod_job:process", "session_timeout": "180s", "spark": spark}
+        job = {"entrypoint": "pod_job:process", "session_timeout": f"{SESSION:g}s", "spark": spark}
         place = {
             **ON_KUBERNETES,
             "namespace": namespace,

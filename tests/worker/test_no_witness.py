@@ -82,7 +82,7 @@ def test_a_sink_that_is_away_costs_no_record(group: Group):
     group.until(lambda: "does not answer" in str(group.slot(0).error), "it to be ill again")
     asked = time.monotonic()
     assert group.end() == {"w1": 0}
-    assert time.monotonic() - asked < 8, "an ill worker has nothing to finish"
+    assert time.monotonic() - asked < 60, "an ill worker has nothing to finish"
 
 
 def test_a_record_that_kills_its_workers_is_named(group: Group):
