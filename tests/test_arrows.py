@@ -40,7 +40,7 @@ bench: act act.local broker history history.tables log log.readers manager obser
     security slots system testbed worker worker.batch
 broker: config security system
 commands: config manager slots
-commands.bench: bench commands demo system
+commands.bench: bench commands demo sim.scenarios system
 commands.change: act broker commands config decide demo lag manager slots system
 commands.doctor: act broker commands config decide lag manager security slots system
 commands.groups: act commands config decide decide.storms lag log.readers manager report slots

@@ -10,6 +10,7 @@ Integers are big-endian; times are milliseconds.
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 OFFSET_COMMIT: Final = 1
@@ -107,6 +108,21 @@ class WrittenMember(NamedTuple):
     assignment: bytes
 
 
+@lru_cache(maxsize=8192)
+def _member(m: WrittenMember) -> bytes:
+    """Kept, since a group is written anew for one member that changed."""
+    return (
+        text(m.member_id)
+        + text(m.group_instance_id)
+        + text(m.client_id)
+        + text(m.client_host)
+        + _I32.pack(m.rebalance_timeout)
+        + _I32.pack(m.session_timeout)
+        + blob(m.subscription)
+        + blob(m.assignment)
+    )
+
+
 def group_metadata(
     *,
     protocol_type: str,
@@ -117,17 +133,7 @@ def group_metadata(
     members: Iterable[WrittenMember],
 ) -> bytes:
     """GroupMetadataValue, version 3: a classic group."""
-    written = [
-        text(m.member_id)
-        + text(m.group_instance_id)
-        + text(m.client_id)
-        + text(m.client_host)
-        + _I32.pack(m.rebalance_timeout)
-        + _I32.pack(m.session_timeout)
-        + blob(m.subscription)
-        + blob(m.assignment)
-        for m in members
-    ]
+    written = [_member(each) for each in members]
     head = _I16.pack(_GROUP_VERSION) + text(protocol_type) + _I32.pack(generation)
     names = text(protocol) + text(leader)
     return (head + names + _I64.pack(current_state_timestamp) + _I32.pack(len(written))) + b"".join(

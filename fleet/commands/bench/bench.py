@@ -11,6 +11,7 @@ import click
 
 from fleet.commands.bench.bench_history import history
 from fleet.commands.bench.bench_observe import observe
+from fleet.commands.bench.bench_simulate import simulate
 from fleet.commands.bench.bench_start import start
 from fleet.commands.bench.bench_worker import worker
 from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
@@ -366,6 +367,7 @@ bench.add_command(start)
 bench.add_command(worker)
 bench.add_command(observe)
 bench.add_command(history)
+bench.add_command(simulate)
 
 
 def measure(

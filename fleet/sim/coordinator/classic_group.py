@@ -215,6 +215,8 @@ class ClassicGroup:
     def select_protocol(self) -> str:
         """By votes: each member for its first that all support."""
         candidates = {name for name, n in self.supported.items() if n == len(self.members)}
+        if len(candidates) == 1:
+            return candidates.pop()
         votes: HashOrder[str, int] = HashOrder()
         for member in self.members.values():
             name = next((p.name for p in member.protocols if p.name in candidates), None)

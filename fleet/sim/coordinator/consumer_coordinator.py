@@ -159,5 +159,7 @@ class ConsumerCoordinator:
         shard.expect_cleanup()
 
     def _write(self, records: list[ConsumerRecord]) -> None:
+        if not records:
+            return
         self.shard.groups.take_up(records)
         self.log += records

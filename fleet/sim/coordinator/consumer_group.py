@@ -157,7 +157,8 @@ class EpochGroup:
         known: str | None = member.id
         if member.instance is not None:
             known = self.statics.get(member.instance)
-        return self.targets.get(known, HashOrder()) if known is not None else HashOrder()
+        found = None if known is None else self.targets.get(known)
+        return HashOrder() if found is None else found
 
     def must_look(self, now: int) -> bool:
         """Whether the topics are to be looked at again."""

@@ -42,6 +42,9 @@ from fleet.sim.hashing.hash_order import HashOrder
 
 LOOK_AGAIN_MS: Final = 2_147_483_647
 """How long a look at the topics holds without a change of them (24.8 days)."""
+_TELLS: Final = slice(4, 9)
+"""Where a heartbeat says what a member is: rack, rebalance timeout, topics, regex, assignor."""
+_NOTHING_TOLD: Final = ConsumerGroupHeartbeatRequest("", "", 0)[_TELLS]
 
 
 def heartbeat(
@@ -68,9 +71,9 @@ class _Heartbeat:
         records: Records = []
         old = self._member(records)
         told = self._as_told(old, client)
-        if told != old:
+        if told is not old and told != old:
             records.append(ConsumerRecord(MEMBER, self.group.id, told.id, MemberValue.of(told)))
-        renamed = told.topics != old.topics
+        renamed = told is not old and told.topics != old.topics
         regex, more = consumer_regexes.changed(self.group, old, told)
         records += more
         self._ask_to_resolve(old, told)
@@ -118,7 +121,14 @@ class _Heartbeat:
 
     def _as_told(self, old: ConsumerMember, client: Client) -> ConsumerMember:
         asked = self.asked
-        topics = old.topics
+        topics, host = old.topics, f"/{client.host}"
+        if (
+            asked[_TELLS] == _NOTHING_TOLD
+            and asked.instance_id in {None, old.instance}
+            and client.client_id == old.client
+            and host == old.host
+        ):
+            return old  # most heartbeats
         if asked.subscribed_topic_names is not None:
             names = asked.subscribed_topic_names
             topics = HashOrder.collected(names, None, len(names))
@@ -132,7 +142,7 @@ class _Heartbeat:
             topics=topics,
             regex=old.regex if regex is None else regex,
             client=client.client_id,
-            host=f"/{client.host}",
+            host=host,
         )
 
     # The group.

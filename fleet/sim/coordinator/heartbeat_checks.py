@@ -18,9 +18,12 @@ _NOTHING: Final[Mapping[int, int]] = {}
 
 def check(asked: ConsumerGroupHeartbeatRequest, assignors: tuple[str, ...]) -> None:
     """Raises RequestRefused (INVALID_REQUEST, UNSUPPORTED_ASSIGNOR) where fields do not fit."""
-    named = {"MemberId": asked.member_id, "GroupId": asked.group_id}
-    optional = {"InstanceId": asked.instance_id, "RackId": asked.rack_id}
-    for name, value in (named | optional).items():
+    for name, value in (
+        ("MemberId", asked.member_id),
+        ("GroupId", asked.group_id),
+        ("InstanceId", asked.instance_id),
+        ("RackId", asked.rack_id),
+    ):
         if value is not None and not value.strip():
             raise invalid_request(f"{name} is empty")
     if asked.member_epoch == JOINING:

@@ -22,6 +22,8 @@ _LOAD: Final = 0.75
 _DEFAULT: Final = 16
 _FIBONACCI: Final = 0x9E3779B97F4A7C15
 _KNOWN: Final = 1 << 16
+_SMALL: Final = 1 << 16
+"""An int below is its own hash."""
 
 
 @lru_cache(maxsize=_KNOWN)
@@ -57,21 +59,39 @@ def _power_of_two(least: int) -> int:
 
 
 class _Walked(dict[K, V]):
-    """A dictionary whose walks go through `_in_order`."""
+    """A dictionary whose walks go through `_in_order`, which sorts once for what stays as it is.
 
-    __slots__ = ("capacity",)
+    It is changed by item and `pop` alone; other ways would not be noticed.
+    """
+
+    __slots__ = ("_order", "capacity")
 
     capacity: int
+    _order: list[K] | None
 
     def _in_order(self) -> list[K]:
+        if self._order is None:
+            self._order = self._sorted()
+        return self._order
+
+    def _sorted(self) -> list[K]:
         raise NotImplementedError
+
+    def __delitem__(self, key: K) -> None:
+        super().__delitem__(key)
+        self._order = None
+
+    def pop(self, key: K, *otherwise: Any) -> Any:
+        """As `remove`."""
+        self._order = None
+        return super().pop(key, *otherwise)
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._in_order())
 
     def keys(self) -> Any:
         """The keys in the table's order."""
-        return self._in_order()
+        return self._in_order().copy()
 
     def values(self) -> Any:
         """The values in the table's order."""
@@ -93,6 +113,7 @@ class HashOrder(_Walked[K, V]):
     def __init__(self, expected: int | None = None) -> None:
         super().__init__()
         self.capacity = 0
+        self._order = None
         self._first = _DEFAULT if expected is None else _power_of_two(expected)
         self._heads: list[K] | None = None
 
@@ -116,11 +137,15 @@ class HashOrder(_Walked[K, V]):
         return made
 
     def __setitem__(self, key: K, value: V) -> None:
+        known = len(self)
         super().__setitem__(key, value)
         if not self.capacity:
             self.capacity = self._first
         if len(self) > int(self.capacity * _LOAD):
             self.capacity *= 2
+            self._order = None
+        elif len(self) > known:
+            self._order = None
 
     def put_first(self, key: K, value: V) -> None:
         """As `compute` and `merge`: a new key goes before its bucket's others.
@@ -131,6 +156,7 @@ class HashOrder(_Walked[K, V]):
             self.capacity = self._first
         elif len(self) > int(self.capacity * _LOAD):
             self.capacity *= 2
+        self._order = None
         known = key in self
         super().__setitem__(key, value)
         if known:
@@ -144,6 +170,7 @@ class HashOrder(_Walked[K, V]):
 
     def put_all(self, source: Mapping[K, V]) -> None:
         """As `putAll` into a table that exists: it grows for all at once."""
+        self._order = None
         while len(source) > int(self.capacity * _LOAD):
             self.capacity *= 2
         for key, value in source.items():
@@ -166,14 +193,18 @@ class HashOrder(_Walked[K, V]):
         for key in [key for key in dict.__iter__(self) if key not in wanted]:
             del self[key]
 
-    def _in_order(self) -> list[K]:
+    def _sorted(self) -> list[K]:
         found = list(dict.__iter__(self))
         if len(found) < 2:
             return found
+        mask = self.capacity - 1
+        if isinstance(found[0], int) and mask < _SMALL:
+            numbers: list[Any] = found
+            if min(numbers) >= 0 and max(numbers) <= mask:
+                return sorted(numbers)  # a bucket for each
         if self._heads:
             first = self._heads[::-1]
             found = first + [key for key in found if key not in first]
-        mask = self.capacity - 1
         return sorted(found, key=lambda key: _spread(key) & mask)
 
 
@@ -187,7 +218,7 @@ class Neighbours(HashOrder[int, None]):
         for number in range(start, end):
             self[number] = None
 
-    def _in_order(self) -> list[int]:
+    def _sorted(self) -> list[int]:
         return sorted(dict.__iter__(self))
 
 
@@ -199,13 +230,15 @@ class SlotOrder(_Walked[K, V]):
     def __init__(self) -> None:
         super().__init__()
         self.capacity = 2
+        self._order = None
 
     def __setitem__(self, key: K, value: V) -> None:
         if (len(self) + 1) * _LOAD > self.capacity:
             self.capacity *= 2
+        self._order = None
         super().__setitem__(key, value)
 
-    def _in_order(self) -> list[K]:
+    def _sorted(self) -> list[K]:
         found = list(dict.__iter__(self))[::-1]
         shift = 65 - self.capacity.bit_length()
         return sorted(found, key=lambda key: _scattered(key) >> shift)

@@ -64,6 +64,10 @@ class ClassicSide:
 
     def advance(self, until: int) -> dict[int, Any]:
         """See GroupCoordinator."""
+        timer = self.model.around.timers.next_deadline
+        if timer is None or timer > until:
+            self.model.around.now = until
+            return {}
         return self.model.advance(until - self.model.now).answers
 
     def is_settled(self, members: set[str]) -> bool:

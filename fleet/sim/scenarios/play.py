@@ -73,6 +73,8 @@ class _World:
         self._latest: dict[tuple[int, bool], int] = {}
         self._planned = 0
         self._nudges = False
+        self._unsettled: SimulatedClient | None = None
+        """Who was not, when it was looked for last: all others need no look while it is not."""
 
     def _uuids(self) -> Iterator[str]:
         while True:
@@ -164,9 +166,13 @@ class _World:
     @property
     def _is_settled(self) -> bool:
         """Nothing is under way; whoever lives has its share, and nobody is in the group besides."""
+        last = self._unsettled
+        if last is not None and last.state is not ClientState.DOWN and not last.is_settled:
+            return False
         alive = [each for each in self.clients.values() if each.state is not ClientState.DOWN]
+        self._unsettled = next((each for each in alive if not each.is_settled), None)
         return (
-            all(each.is_settled for each in alive)
+            self._unsettled is None
             and (None not in self.ownership.owner or not alive)
             and self.coordinator.is_settled({each.member_id for each in alive})
         )

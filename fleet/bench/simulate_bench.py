@@ -1,0 +1,150 @@
+"""`fleet bench simulate`: events a second of the coordinator's models, and a whole large roll.
+
+Problem: a plan waits for its price, so the model's speed bounds what may be asked of it. Choice:
+CPU seconds of this one process, so that others on the machine do not count: the models of Kafka's
+coordinators alone under a healthy group's requests, and whole stories with members, messages and
+timers. A roll restarts a quarter of the members at a time, which is how a Kubernetes Deployment
+rolls by default, and with Fleet hands over a quarter of the slots at a time. Cost: a roll one by
+one has a hundred times the events; its time is not measured here. Kafka's own code beside it:
+`make conformance` (tests/conformance/test_speed.py).
+"""
+
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from fleet.bench.figures import Goal, Judged
+
+GOAL_RATE: Final = 100_000
+GOAL_SECONDS: Final = 3.0
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """How much is measured, and the goals."""
+
+    events: int = 100_000
+    """Of each model, three times; the best counts, since what disturbs it is not the model's."""
+    members: int = 1_000
+    partitions: int = 10_000
+    min_rate: float = GOAL_RATE
+    max_seconds: float = GOAL_SECONDS
+
+
+class TimedLoad(Protocol):
+    """Events that a model is given; what they are is the caller's."""
+
+    events: int
+
+    def live(self) -> None:
+        """Some more."""
+
+
+class Rolled(NamedTuple):
+    """A whole roll."""
+
+    name: str
+    cpu_seconds: float
+    rebalances: int
+    settled: float | None
+    """Simulated seconds from its beginning; None: not within a day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateResult(Judged):
+    """Events per CPU second by model; rolls; MB that the process took at most."""
+
+    wish: SimulateOptions
+    rates: Mapping[str, float]
+    rolls: Sequence[Rolled]
+    memory: float
+
+    def goals(self) -> tuple[Goal, ...]:
+        """What is held against the figures."""
+        rates = (
+            Goal(what=f"events/s, {name}", limit=self.wish.min_rate, measured=rate, at_least=True)
+            for name, rate in self.rates.items()
+        )
+        rolls = (
+            Goal(
+                what=f"CPU seconds of a roll, {each.name}",
+                limit=self.wish.max_seconds,
+                measured=each.cpu_seconds if each.settled is not None else None,
+            )
+            for each in self.rolls
+        )
+        return (*rates, *rolls)
+
+    def figures(self) -> dict[str, Any]:
+        """See Judged."""
+        return {
+            "met": self.met,
+            "events_per_second": {name: round(rate) for name, rate in self.rates.items()},
+            "members": self.wish.members,
+            "partitions": self.wish.partitions,
+            "rolls": [
+                {
+                    "roll": each.name,
+                    "cpu_seconds": round(each.cpu_seconds, 3),
+                    "rebalances": each.rebalances,
+                    "settled_seconds": each.settled,
+                }
+                for each in self.rolls
+            ],
+            "peak_mb": round(self.memory, 1),
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """For people: a heading, then lines."""
+        return [
+            ("", "CPU", "REBALANCES", "SETTLED"),
+            *((name, f"{rate:,.0f} events/s", "", "") for name, rate in self.rates.items()),
+            *(
+                (
+                    each.name,
+                    f"{each.cpu_seconds:.2f} s",
+                    str(each.rebalances),
+                    "-" if each.settled is None else f"{each.settled:.1f} s",
+                )
+                for each in self.rolls
+            ),
+        ]
+
+    def remarks(self) -> list[str]:
+        """What the table has no column for."""
+        return [
+            f"rolls of {self.wish.members:,} members with {self.wish.partitions:,} partitions",
+            f"memory of the process at most: {self.memory:.0f} MB",
+        ]
+
+
+def run(
+    wish: SimulateOptions,
+    loads: Mapping[str, Callable[[], TimedLoad]],
+    stories: Mapping[str, Callable[[], tuple[int, float | None]]],
+    say: Callable[[str], None],
+) -> SimulateResult:
+    """All of it, in this process. A story tells (rebalances, simulated seconds to settle)."""
+    rates = {}
+    for name, load in loads.items():
+        say(f"events of {name} groups")
+        rates[name] = max(_rate(load, wish.events) for _ in range(_TRIES))
+    found = []
+    for name, story in stories.items():
+        say(f"a roll: {name}")
+        began = time.process_time()
+        rebalances, settled = story()
+        found.append(Rolled(name, time.process_time() - began, rebalances, settled))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return SimulateResult(wish=wish, rates=rates, rolls=found, memory=peak)
+
+
+def _rate(load: Callable[[], TimedLoad], events: int) -> float:
+    loaded = load()
+    began = time.process_time()
+    while loaded.events < events:
+        loaded.live()
+    return loaded.events / (time.process_time() - began)
