@@ -119,6 +119,7 @@ faults: $(READY) ## fault injection, long form
 mutants: $(READY) ## planted faults: do the tests notice? ARGS="-k name", ARGS="-o json"
 	@$(BIN)/python -m tests.mutants --jobs $(JOBS) $(ARGS)
 
+conformance: conformance = tests/scenarios
 conformance: $(READY) ## the simulator against the real coordinator, long form
 	$(long)
 

@@ -89,6 +89,7 @@ def table() -> tuple[Mutant, ...]:
         table_schedules,
         table_sim,
         table_sim_consumer,
+        table_sim_members,
         table_slot_lease,
         table_slots,
         table_worker,
@@ -105,5 +106,6 @@ def table() -> tuple[Mutant, ...]:
         table_k8s,
         table_sim_consumer,
         table_schedules,
+        table_sim_members,
     )
     return tuple(mutant for room in rooms for mutant in room.MUTANTS)

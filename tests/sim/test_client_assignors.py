@@ -59,8 +59,8 @@ def test_the_free_ones_go_to_whoever_has_least_the_highest_first() -> None:
 
 def test_the_newest_of_two_claims_counts() -> None:
     """And two of one generation are both disbelieved."""
-    members = [HeardMember("a", None, (0, 1), 4), HeardMember("b", None, (0, 2, 3), 3)]
-    assert sticky(members, 4) == {"a": (0, 1), "b": (2, 3)}
+    members = [HeardMember("a", None, (0, 1, 2), 4), HeardMember("b", None, (0, 3, 4), 3)]
+    assert sticky(members, 5) == {"a": (0, 1, 2), "b": (3, 4)}
     members = [HeardMember("a", None, (0,), 3), HeardMember("b", None, (0,), 3)]
     assert sticky(members, 1) == {"a": (0,), "b": ()}
 

@@ -118,7 +118,7 @@ def test_nudged_members_do_not_wait_for_their_heartbeats() -> None:
     plain, nudged = played("consumer", join), played("consumer", join, nudge=260)
     assert nudged.settled is not None
     assert plain.settled is not None
-    assert nudged.settled < 1_000 < plain.settled
+    assert nudged.settled < 1_000 < plain.settled < 5_100, "an owner tells at once what it gave up"
 
 
 def test_an_illegal_move_is_told() -> None:
@@ -127,3 +127,18 @@ def test_an_illegal_move_is_told() -> None:
     with pytest.raises(FleetError, match="member 3 is down and cannot become steady"):
         client.become(ClientState.STEADY)
     assert CLIENT_MOVES.keys() == {*ClientState}
+
+
+class _Clock:
+    now = 0
+
+
+def test_the_main_loop_wakes_by_two_timers() -> None:
+    """A second from the start, half a second from the last assignment, each a bit late."""
+    clock: Any = _Clock()
+    client = ClassicClient(0, Scenario(), clock)
+    client._ticks[:] = [300, 10_100]  # by a start, by an assignment
+    clock.now = 11_000
+    assert client.until_awake(11_000) == 101
+    assert client.until_awake(11_102) == 306
+    assert client.until_awake(11_307) == 601

@@ -36,6 +36,13 @@ class GroupCoordinator(Protocol):
     def advance(self, until: int) -> dict[int, Any]:
         """Time goes on; what is answered meanwhile."""
 
+    @property
+    def written(self) -> int:
+        """Records in its log."""
+
+    def records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
+        """Keys and values of those from `start` to before `end`."""
+
     def is_settled(self, members: set[str]) -> bool:
         """Whether the group consists of these and has nothing to do."""
 
@@ -69,6 +76,15 @@ class ClassicSide:
             self.model.around.now = until
             return {}
         return self.model.advance(until - self.model.now).answers
+
+    @property
+    def written(self) -> int:
+        """See GroupCoordinator."""
+        return len(self.model.log)
+
+    def records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
+        """See GroupCoordinator."""
+        return ((each.key, each.value) for each in self.model.log[start:end])
 
     def is_settled(self, members: set[str]) -> bool:
         """See GroupCoordinator."""
@@ -122,6 +138,15 @@ class EpochSide:
         for _ in self.model.advance(until):
             pass
         return {}
+
+    @property
+    def written(self) -> int:
+        """See GroupCoordinator."""
+        return len(self.model.log)
+
+    def records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
+        """See GroupCoordinator."""
+        return ((each.key_bytes(), each.value_bytes()) for each in self.model.log[start:end])
 
     @property
     def _group(self) -> EpochGroup | None:

@@ -81,7 +81,6 @@ class EpochClient(SimulatedClient):
     def poll_interval_over(self) -> None:
         """It falls silent."""
         self.place.tell(self.number, "exceeds max.poll.interval.ms")
-        self._beat += 1
         self.become(ClientState.OUT)
 
     def nudge(self) -> None:

@@ -18,7 +18,8 @@ class Happening(NamedTuple):
     batched-leave (members end without a word, and one LeaveGroup names them all)."""
     member: int = 0
     lasts: int = 5_000
-    """restart, roll: how long a process is away; slow: how long its application does not poll."""
+    """restart, roll: how long a process is away; slow: how long its application does not poll;
+    batched-leave: from the members' end to the request."""
     wait: int = 10_000
     """roll: from a member's new assignment to the stop of the next one."""
     together: int = 1
@@ -52,7 +53,9 @@ class Scenario(NamedTuple):
     """consumer: while the group is not settled, members subscribe again so often (Fleet's
     workers: 260); 0: never."""
     connects_in: int = 0
-    """From a process's start until it has its coordinator."""
+    """From a process's start until it has its coordinator,"""
+    connects_within: int = 0
+    """and up to so long more."""
 
     def by(self, protocol: str) -> "Scenario":
         """The same story by another protocol, with its usual heartbeat interval."""

@@ -82,7 +82,7 @@ def _gate(members: int) -> Scenario:
 
 def _batch(members: int) -> Scenario:
     more = _more(members)
-    left = Happening(SETTLED, "batched-leave", members, together=more)
+    left = Happening(SETTLED, "batched-leave", members, lasts=0, together=more)
     return _partitioned(members, left)._replace(members=members + more)
 
 

@@ -48,9 +48,25 @@ class Played(NamedTuple):
     trace: tuple[str, ...]
 
 
+class WrittenRecord(NamedTuple):
+    """A record of the coordinator's log."""
+
+    at: int
+    """Milliseconds."""
+    key: bytes
+    value: bytes | None
+
+
 def play(scenario: Scenario, rng: random.Random) -> Played:
     """Play it to its end."""
     return _World(scenario, rng).play()
+
+
+def play_records(scenario: Scenario, rng: random.Random) -> tuple[WrittenRecord, ...]:
+    """What the coordinator wrote meanwhile: what a reader of `__consumer_offsets` sees."""
+    world = _World(scenario, rng)
+    world.play()
+    return tuple(world.records())
 
 
 class _World:
@@ -72,6 +88,8 @@ class _World:
         self._asked: dict[int, tuple[SimulatedClient, int]] = {}
         self._latest: dict[tuple[int, bool], int] = {}
         self._planned = 0
+        self._appends: list[tuple[int, int]] = []
+        """When the log grew, and to how many records."""
         self._nudges = False
         self._unsettled: SimulatedClient | None = None
         """Who was not, when it was looked for last: all others need no look while it is not."""
@@ -93,9 +111,27 @@ class _World:
         def arrives() -> None:
             ticket = next(self._tickets)
             self._asked[ticket] = (client, life)
-            self._answered(self.coordinator.ask(ticket, request, named))
+            self._ask(ticket, request, named)
 
         self._travels(client, arrives, up=True)
+
+    def _ask(self, ticket: int, request: Any, client: Client) -> None:
+        answers = self.coordinator.ask(ticket, request, client)
+        self._look_at_log()
+        self._answered(answers)
+
+    def _look_at_log(self) -> None:
+        written = self.coordinator.written
+        if written != (self._appends[-1][1] if self._appends else 0):
+            self._appends.append((self.now, written))
+
+    def records(self) -> Iterator[WrittenRecord]:
+        """The log so far."""
+        done = 0
+        for at, until in self._appends:
+            for key, value in self.coordinator.records(done, until):
+                yield WrittenRecord(at, key, value)
+            done = until
 
     def _answered(self, answers: dict[int, Any]) -> None:
         for ticket, answer in answers.items():
@@ -118,6 +154,11 @@ class _World:
         at = max(self.now + self._delay(), self._latest.get((client.number, up), 0))
         self._latest[client.number, up] = at
         self.after(at - self.now, arrives)
+
+    def connecting(self) -> int:
+        """See Place."""
+        more = self.scenario.connects_within
+        return self.scenario.connects_in + (self.rng.randint(0, more) if more else 0)
 
     def trip(self) -> int:
         """See Place."""
@@ -187,7 +228,9 @@ class _World:
         if self._before is None and at >= self._began and self._began:
             self._before = self.coordinator.rebalances
         self.now = at
-        self._answered(self.coordinator.advance(at))
+        answers = self.coordinator.advance(at)
+        self._look_at_log()
+        self._answered(answers)
         if self._queue and self._queue[0][0] == at:
             heapq.heappop(self._queue)[2]()
         return True
@@ -210,7 +253,7 @@ class _World:
         clients = [self._client(each.member + n) for n in range(each.together)]
         match each.do:
             case "batched-leave":
-                self._leave_together(clients)
+                self._leave_together(clients, each.lasts)
             case "roll":
                 running = [c.number for c in self.clients.values() if c.state != ClientState.DOWN]
                 self._roll(each, sorted(running))
@@ -233,7 +276,7 @@ class _World:
                 client.close()
                 self._plan(each.lasts, client.start)
 
-    def _leave_together(self, clients: list[SimulatedClient]) -> None:
+    def _leave_together(self, clients: list[SimulatedClient], after: int) -> None:
         """They end, and when the last word of theirs has arrived, one request takes all out."""
         running = [each for each in clients if each.state is not ClientState.DOWN]
         leavers = tuple(each.identity for each in running)
@@ -245,9 +288,9 @@ class _World:
         request = LeaveGroupRequest(GROUP, leavers)
 
         def arrives() -> None:
-            self._answered(self.coordinator.ask(next(self._tickets), request, Client("fleet")))
+            self._ask(next(self._tickets), request, Client("fleet"))
 
-        self._plan(self.scenario.longest_delay + self._delay(), arrives)
+        self._plan(self.scenario.longest_delay + after + self._delay(), arrives)
 
     def _roll(self, each: Happening, left: list[int]) -> None:
         if not left:

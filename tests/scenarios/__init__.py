@@ -1,0 +1,1 @@
+"""The simulated members beside real ones, on a real broker."""
