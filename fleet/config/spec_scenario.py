@@ -31,7 +31,7 @@ class EventSpec(Strict):
     """What happens, to which member (from 0); `lasts` and `wait` as docs/simulate.md has them."""
 
     at: Annotated[Duration, Field(ge=0, le=43_200)]
-    do: Literal["start", "leave", "crash", "restart", "slow", "roll", "batched-leave"]
+    do: Literal["start", "leave", "crash", "restart", "slow", "roll", "batched-leave", "failover"]
     member: Annotated[int, Field(ge=0, le=9_999)] = 0
     lasts: Annotated[Duration, Field(ge=0, le=43_200)] = 5.0
     wait: Annotated[Duration, Field(ge=0, le=3_600)] = 10.0

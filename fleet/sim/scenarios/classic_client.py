@@ -37,7 +37,7 @@ from fleet.sim.coordinator.requests import (
     SyncGroupResponse,
 )
 from fleet.sim.scenarios import member_blobs
-from fleet.sim.scenarios.simulated_client import GROUP, ClientState, SimulatedClient
+from fleet.sim.scenarios.simulated_client import GROUP, MOVED, ClientState, SimulatedClient
 
 JOIN_EVERY_MS: Final = 1_000
 
@@ -169,7 +169,7 @@ class ClassicClient(SimulatedClient):
             case SyncGroupResponse() if self.state is ClientState.JOINING:
                 self._synced(answer)
             case HeartbeatResponse() if self.state is ClientState.STEADY:
-                if answer.error_code:
+                if answer.error_code and answer.error_code not in MOVED:
                     self._refused(answer.error_code)
 
     def _refused(self, code: int) -> None:

@@ -1,6 +1,6 @@
 """The coordinator of one simulated group, of either protocol, behind one face."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator
@@ -8,7 +8,20 @@ from fleet.sim.coordinator.classic_state import ClassicState
 from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
 from fleet.sim.coordinator.consumer_group import ConsumerGroupState, EpochGroup
 from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
-from fleet.sim.coordinator.requests import Client, ConsumerGroupHeartbeatRequest
+from fleet.sim.coordinator.error_codes import ErrorCode
+from fleet.sim.coordinator.requests import (
+    Client,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from fleet.sim.coordinator.surroundings import CoordinatorConfig
 from fleet.sim.coordinator.topic_ids import topic_id_bytes
 from fleet.sim.coordinator.topic_image import TopicFacts
@@ -17,6 +30,19 @@ from fleet.sim.scenarios.member_blobs import TOPIC
 from fleet.sim.scenarios.simulated_client import GROUP
 
 TOPIC_ID: Final = "c2ltdWxhdGVkIHRvcGljIQ"
+
+_REFUSALS: Final[Mapping[type, type]] = {
+    JoinGroupRequest: JoinGroupResponse,
+    SyncGroupRequest: SyncGroupResponse,
+    HeartbeatRequest: HeartbeatResponse,
+    LeaveGroupRequest: LeaveGroupResponse,
+    ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponse,
+}
+
+
+def not_coordinator(request: Any) -> Any:
+    """The answer of a broker that coordinates the group no more, or not yet."""
+    return _REFUSALS[type(request)](error_code=int(ErrorCode.NOT_COORDINATOR))
 
 
 class GroupCoordinator(Protocol):
@@ -42,6 +68,12 @@ class GroupCoordinator(Protocol):
 
     def records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys and values of those from `start` to before `end`."""
+
+    def unload(self) -> dict[int, Any]:
+        """Its broker is gone: what is parked is refused; no timer runs until `load`."""
+
+    def load(self) -> None:
+        """Another broker has loaded the log: sessions begin anew."""
 
     def is_settled(self, members: set[str]) -> bool:
         """Whether the group consists of these and has nothing to do."""
@@ -85,6 +117,16 @@ class ClassicSide:
     def records(self, start: int, end: int) -> Iterator[tuple[bytes, bytes | None]]:
         """See GroupCoordinator."""
         return ((each.key, each.value) for each in self.model.log[start:end])
+
+    def unload(self) -> dict[int, Any]:
+        """See GroupCoordinator."""
+        answers = self.model.failover().answers
+        self.model.around.timers.clear()
+        return answers
+
+    def load(self) -> None:
+        """See GroupCoordinator."""
+        self.model.failover()
 
     def is_settled(self, members: set[str]) -> bool:
         """See GroupCoordinator."""
@@ -138,6 +180,15 @@ class EpochSide:
         for _ in self.model.advance(until):
             pass
         return {}
+
+    def unload(self) -> dict[int, Any]:
+        """See GroupCoordinator."""
+        self.model.shard.timers.clear()
+        return {}
+
+    def load(self) -> None:
+        """See GroupCoordinator."""
+        self.model.fail_over()
 
     @property
     def written(self) -> int:

@@ -22,7 +22,13 @@ from fleet.sim.coordinator.requests import (
 )
 from fleet.sim.scenarios.coordinator_sides import TOPIC_ID
 from fleet.sim.scenarios.member_blobs import TOPIC
-from fleet.sim.scenarios.simulated_client import GROUP, ClientState, SimulatedClient
+from fleet.sim.scenarios.simulated_client import (
+    GROUP,
+    LOOK_UP_EVERY_MS,
+    MOVED,
+    ClientState,
+    SimulatedClient,
+)
 
 
 class EpochClient(SimulatedClient):
@@ -157,7 +163,10 @@ class EpochClient(SimulatedClient):
         self.join()
 
     def _refused(self, code: int) -> None:
-        if code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}:
+        if code in MOVED:
+            if self.state is not ClientState.OUT:
+                self._heartbeat_in(LOOK_UP_EVERY_MS)
+        elif code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}:
             if self.state is ClientState.OUT:
                 return
             self.place.tell(self.number, "is fenced and joins again")

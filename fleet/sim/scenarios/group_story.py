@@ -14,12 +14,13 @@ class Happening(NamedTuple):
 
     at: int
     do: str
-    """start, leave, crash, restart, slow, roll (restart of all members, one by one), or
-    batched-leave (members end without a word, and one LeaveGroup names them all)."""
+    """start, leave, crash, restart, slow, roll (restart of all members, one by one),
+    batched-leave (members end without a word, and one LeaveGroup names them all), or failover
+    (another broker coordinates; no member is meant)."""
     member: int = 0
     lasts: int = 5_000
     """restart, roll: how long a process is away; slow: how long its application does not poll;
-    batched-leave: from the members' end to the request."""
+    batched-leave: from the members' end to the request; failover: how long nobody coordinates."""
     wait: int = 10_000
     """roll: from a member's new assignment to the stop of the next one."""
     together: int = 1

@@ -59,6 +59,10 @@ def _slow(members: int) -> Scenario:
     return _group(members, Happening(SETTLED, "slow", lasts=420_000))
 
 
+def _failover(members: int) -> Scenario:
+    return _group(members, Happening(SETTLED, "failover"))
+
+
 def _more(members: int) -> int:
     return max(1, members // 4)
 
@@ -142,6 +146,8 @@ STORIES: Final = {
     ),
     "crash-loop": Story("one member crashes five times and comes back 10 s later", _crashes),
     "crash-loop-static": Story("the same with static members (KIP-345)", _static(_crashes)),
+    "failover": Story("another broker becomes the coordinator, after 5 s without one", _failover),
+    "failover-consumer": Story("the same with KIP-848", _by("consumer", _failover)),
     "slow-consumer": Story("one member does not poll for 7 minutes", _slow),
     "slow-consumer-consumer": Story("the same with KIP-848", _by("consumer", _slow)),
 }

@@ -2,8 +2,8 @@
 
 Problem: a price is only worth something if its story can be played again. Choice: one queue of
 what comes next, by time and then by the order in which it was set; all chance is drawn from one
-`random.Random`; messages of one process keep their order. Cost: one coordinator that never fails,
-and no message is lost.
+`random.Random`; messages of one process keep their order. A coordinator that moves loads the next
+one from its records (`failover`). Cost: no message is lost.
 
 `play` ends when nothing is planned any more and each partition has one owner, or after a day.
 """
@@ -18,7 +18,12 @@ from typing import Any, Final, NamedTuple
 
 from fleet.sim.coordinator.requests import Client, LeaveGroupRequest
 from fleet.sim.scenarios.classic_client import ClassicClient
-from fleet.sim.scenarios.coordinator_sides import ClassicSide, EpochSide, GroupCoordinator
+from fleet.sim.scenarios.coordinator_sides import (
+    ClassicSide,
+    EpochSide,
+    GroupCoordinator,
+    not_coordinator,
+)
 from fleet.sim.scenarios.epoch_client import EpochClient
 from fleet.sim.scenarios.group_story import Happening, Scenario
 from fleet.sim.scenarios.partition_owners import PartitionOwners
@@ -91,6 +96,8 @@ class _World:
         self._appends: list[tuple[int, int]] = []
         """When the log grew, and to how many records."""
         self._nudges = False
+        self._unloaded = 0
+        """Failovers under way."""
         self._unsettled: SimulatedClient | None = None
         """Who was not, when it was looked for last: all others need no look while it is not."""
 
@@ -111,7 +118,10 @@ class _World:
         def arrives() -> None:
             ticket = next(self._tickets)
             self._asked[ticket] = (client, life)
-            self._ask(ticket, request, named)
+            if self._unloaded:
+                self._answered({ticket: not_coordinator(request)})
+            else:
+                self._ask(ticket, request, named)
 
         self._travels(client, arrives, up=True)
 
@@ -214,6 +224,7 @@ class _World:
         self._unsettled = next((each for each in alive if not each.is_settled), None)
         return (
             self._unsettled is None
+            and not self._unloaded
             and (None not in self.ownership.owner or not alive)
             and self.coordinator.is_settled({each.member_id for each in alive})
         )
@@ -252,6 +263,8 @@ class _World:
     def _happens(self, each: Happening) -> None:
         clients = [self._client(each.member + n) for n in range(each.together)]
         match each.do:
+            case "failover":
+                self._fail_over(each.lasts)
             case "batched-leave":
                 self._leave_together(clients, each.lasts)
             case "roll":
@@ -276,6 +289,19 @@ class _World:
                 client.close()
                 self._plan(each.lasts, client.start)
 
+    def _fail_over(self, lasts: int) -> None:
+        """Nobody coordinates for so long; then whoever has loaded the log."""
+        self.trace.append(f"{self.now / 1000:.3f} s: the coordinator is gone for {lasts} ms")
+        self._unloaded += 1
+        self._answered(self.coordinator.unload())
+
+        def loaded() -> None:
+            self._unloaded -= 1
+            if not self._unloaded:
+                self.coordinator.load()
+
+        self._plan(lasts, loaded)
+
     def _leave_together(self, clients: list[SimulatedClient], after: int) -> None:
         """They end, and when the last word of theirs has arrived, one request takes all out."""
         running = [each for each in clients if each.state is not ClientState.DOWN]
@@ -288,7 +314,10 @@ class _World:
         request = LeaveGroupRequest(GROUP, leavers)
 
         def arrives() -> None:
-            self._ask(next(self._tickets), request, Client("fleet"))
+            if self._unloaded:
+                self._plan(LOOK_EVERY, arrives)
+            else:
+                self._ask(next(self._tickets), request, Client("fleet"))
 
         self._plan(self.scenario.longest_delay + after + self._delay(), arrives)
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from fleet.errors import FleetError
+from fleet.sim.coordinator.error_codes import ErrorCode
 from fleet.sim.coordinator.requests import MemberIdentity
 from fleet.sim.scenarios.group_story import Scenario
 
@@ -48,6 +49,16 @@ class ClientState(StrEnum):
     OUT = "out"
 
 
+MOVED: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""The coordinator is looked up anew; the member works on."""
+LOOK_UP_EVERY_MS: Final = 500
+"""While there is none: librdkafka's pace."""
 CLIENT_MOVES: Final[Mapping[ClientState, frozenset[ClientState]]] = {
     ClientState.DOWN: frozenset({ClientState.CONNECTING}),
     ClientState.CONNECTING: frozenset({ClientState.DOWN, ClientState.JOINING}),
