@@ -3,6 +3,7 @@
 from tests.mutants.mutant import faults
 
 _SEEDS = ("tests/schedules/test_schedules.py::test_schedules_hold[0]",)
+_MANAGERS = ("tests/schedules/test_schedules.py::test_managers_come_and_go[0]",)
 
 MUTANTS = faults(
     {
@@ -15,10 +16,12 @@ MUTANTS = faults(
         ("fleet/slots/transitions.py", _SEEDS): {
             "seeds-renewal-by-name-alone": "return stored.holder is not None and [-(stored.holder, stored.token) == mine-]{+True+}",
         },
+        ("fleet/slots/store.py", _MANAGERS): {
+            "seeds-former-actor-writes-the-gate": "if by is not None and by.token < [-record.token-]{+0+}:",
+        },
         ("fleet/worker/slot/slot_life.py", _SEEDS): {
             "seeds-lost-slot-goes-on-working": "        if seen.lost[-:-]{+ and not seen.gate.open:+}",
             "seeds-leaves-before-the-others-drained": "            if seen.all_drained[-:-]{+ is not None and False:+}",
-            "seeds-handover-of-a-former-holder": "if pin is not None[- and pin.token == token-]:",
         },
         ("fleet/worker/slot/held_slot.py", _SEEDS): {
             "seeds-silent-store-is-a-loss": """as Kafka has us as a member")

@@ -41,6 +41,8 @@ class Invariants:
         self.lease, self.session = lease, session
         self.changes: list[Change] = []
         self._written_at: dict[int, float] = {}
+        self._actor = (0, 0.0)
+        """The latest token of a change, and since when."""
         self._openings: set[tuple[str, int]] = set()
         self.moved_at = -1e9
         """When the coordinator last moved."""
@@ -95,10 +97,16 @@ class Invariants:
             if opening in self._openings:
                 self.world.violated(f"S6: {process.name} opens slots one by one")
             self._openings.add(opening)
-        if before.token > token:
+        latest, since = self._actor
+        if before.token > token or (latest > token and self.world.now - since > NEWS):
+            after_token = max(latest, before.token)
             self.world.violated(
-                f"S4: {process.name} (token {token}) wrote the gate after token {before.token}"
+                f"S4: {process.name} (token {token}) wrote the gate after token {after_token}"
             )
+
+    def changes_hands(self, token: int) -> None:
+        """The change has another actor from now on."""
+        self._actor = token, self.world.now
 
     def adopted(self, former: Process, by: Process) -> None:
         """S3: a change is adopted from the dead, or from who could not renew."""

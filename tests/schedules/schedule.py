@@ -71,24 +71,33 @@ class Schedule:
 
 STORE = ("store away", "store slow", "store read only")
 ONE_WORKER = ("crash", "pause", "cut off", "clock", "own store away", "own store read only", "term")
-MANAGER = ("manager crash", "manager pause", "rival", "manager store away")
+MANAGER = (
+    "manager crash",
+    "manager pause",
+    "manager stops at the gate",
+    "rival",
+    "manager store away",
+)
 KINDS = (*STORE, *ONE_WORKER, *ONE_WORKER, *MANAGER, *MANAGER, "freeze", "coordinator", "freeze")
 
 
-def drawn(seed: int, *, most: int = 12) -> Schedule:
-    """The schedule of a seed; most: workers."""
+def drawn(seed: int, *, most: int = 12, kinds: tuple[str, ...] = KINDS) -> Schedule:
+    """The schedule of a seed; most: workers. kinds: of faults; of managers' alone there is always
+    one, and always a change.
+    """
+    managers = set(kinds) <= set(MANAGER)
     rng = random.Random(seed * 2654435761 % 2**31)
     workers = min(most, rng.choice((3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 5, 6, 8, 12)))
     static = rng.random() < 0.75
     changes = ("none", "up", "down", "roll", "roll", "rejoin") if static else ("none", "up", "down")
+    changes = changes[1:] if managers else changes
     change = rng.choice(changes)
     most_count = {"up": 3, "down": workers - 1, "rejoin": 1}.get(change, 0)
     count = rng.randint(1, most_count) if most_count else 0
     faults: tuple[Fault, ...] = ()
-    if rng.random() >= EXACT * 0.5:
-        faults = tuple(
-            sorted((_fault(rng, workers) for _ in range(rng.choice((1, 1, 2, 3)))), key=_when)
-        )
+    if rng.random() >= EXACT * 0.5 or managers:
+        several = range(rng.choice((1, 1, 2, 3)))
+        faults = tuple(sorted((_fault(rng, workers, kinds) for _ in several), key=_when))
     return Schedule(
         seed=seed,
         workers=workers,
@@ -105,8 +114,8 @@ def _when(fault: Fault) -> float:
     return fault.at
 
 
-def _fault(rng: random.Random, workers: int) -> Fault:
-    kind = rng.choice(KINDS)
+def _fault(rng: random.Random, workers: int, kinds: tuple[str, ...]) -> Fault:
+    kind = rng.choice(kinds)
     lasts = {
         "store away": (2.0, 16.0),
         "store slow": (3.0, 12.0),
@@ -118,6 +127,7 @@ def _fault(rng: random.Random, workers: int) -> Fault:
         "freeze": (4.0, SESSION - 6.0),
         "coordinator": (0.2, 6.0),
         "manager pause": (2.0, 20.0),
+        "manager stops at the gate": (LEASE + 2.0, LEASE + 12.0),
         "manager store away": (2.0, 16.0),
         "clock": (-20.0, 20.0),
     }.get(kind, (0.0, 0.0))
@@ -272,9 +282,10 @@ class Played:
         )
         if self._changing():
             self._allowed += 3 + self.schedule.count
-        if fault.kind in STORE:
-            # A dead holder is found one lease after the store is back: its session may be over.
+        if fault.kind in (*STORE, "freeze"):
+            # A dead holder is found one lease after it is over: its session may be, too.
             self._allowed += 2 * (len(self.schedule.faults) > 1)
+        if fault.kind in STORE:
             fleet.weather.all = _SKIES[fault.kind]
             world.after(fault.lasts, lambda: setattr(fleet.weather, "all", Sky.FAIR))
         elif fault.kind in ONE_WORKER:
@@ -337,6 +348,8 @@ class Played:
                 case "manager pause":
                     fleet.invariants.hurt(process, until=world.now + fault.lasts)
                     process.stop(fault.lasts)
+                case "manager stops at the gate":
+                    process.stops_at_gate = fault.lasts
                 case "manager store away":
                     fleet.invariants.hurt(process, until=world.now + fault.lasts + 1.0)
                     fleet.weather.of[manager.name] = Sky.AWAY
@@ -389,10 +402,12 @@ def told(schedule: Schedule, *, most: int = 150) -> str:
     return "\n".join([f"{played.broken}", str(schedule), *lines])
 
 
-def first_broken(seeds: range, *, most: int = 12) -> Schedule | None:
+def first_broken(
+    seeds: range, *, most: int = 12, kinds: tuple[str, ...] = KINDS
+) -> Schedule | None:
     """The first of these seeds whose schedule breaks something, shrunk."""
     for seed in seeds:
-        schedule = drawn(seed, most=most)
+        schedule = drawn(seed, most=most, kinds=kinds)
         if Played(schedule).broken is not None:
             return shrunk(schedule, lambda s: Played(s).broken is not None)
     return None

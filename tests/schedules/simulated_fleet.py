@@ -266,6 +266,7 @@ class SimulatedFleet:
             if old is None or old.gate != after.gate:
                 self._ring(lambda _: True)
         elif isinstance(before, Change) and before.actor != after.actor:
+            self.invariants.changes_hands(after.token)
             former = self.managers.get(before.actor)
             if former is not None and before.token != after.token and former.active:
                 self.invariants.adopted(former.process, process)

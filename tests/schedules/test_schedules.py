@@ -14,6 +14,7 @@ from fleet.log.records import decode
 from fleet.log.replay.causes import Replay
 from tests.schedules.schedule import (
     KINDS,
+    MANAGER,
     Fault,
     Played,
     Schedule,
@@ -36,9 +37,9 @@ def collector() -> Iterator[None]:
     gc.enable()
 
 
-def hold(seeds: range, *, most: int) -> None:
+def hold(seeds: range, *, most: int, kinds: tuple[str, ...] = KINDS) -> None:
     for begin in range(seeds.start, seeds.stop, 50):
-        broken = first_broken(range(begin, min(begin + 50, seeds.stop)), most=most)
+        broken = first_broken(range(begin, min(begin + 50, seeds.stop)), most=most, kinds=kinds)
         gc.collect()
         if broken is not None:
             pytest.fail(told(broken), pytrace=False)
@@ -46,8 +47,14 @@ def hold(seeds: range, *, most: int) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_schedules_hold(part: int) -> None:
-    """2,000, with three workers each at first."""
-    hold(range(part * 500, part * 500 + 500), most=SMALL)
+    """1,800, with three workers each at first."""
+    hold(range(part * 450, part * 450 + 450), most=SMALL)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_managers_come_and_go(part: int) -> None:
+    """200 in which a change's actor is stopped, killed, cut off, or has a rival."""
+    hold(range(part * 100, part * 100 + 100), most=SMALL, kinds=MANAGER)
 
 
 @pytest.mark.long

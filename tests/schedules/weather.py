@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from fleet.errors import Unreachable
 from fleet.slots import Slot
-from fleet.slots.backend import Entry, Key, Remarks, Space, Value
+from fleet.slots.backend import Entry, Key, Kind, Remarks, Space, Value
 from fleet.slots.gates import GateRecord
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
@@ -84,6 +84,8 @@ class Connection(MemoryBackend):
     def read(self, key: Key, *, fresh: bool) -> Entry | None:
         """After whoever goes first."""
         self._turn()
+        if key.kind is Kind.GATE:
+            self._process.reaches_gate()
         return super().read(key, fresh=fresh)
 
     def scan(self, group: str, *, fresh: bool) -> tuple[GateRecord | None, Mapping[int, Slot]]:
