@@ -117,7 +117,7 @@ class Store:
         record, found = self._backend.scan(group, fresh=False)
         opened = frozenset() if record is None else record.opened
         used = {number for number, slot in found.items() if slot.token}
-        return tuple(found.get(n, Slot(group=group, number=n)) for n in sorted(opened | used))
+        return tuple(found.get(n) or Slot(group=group, number=n) for n in sorted(opened | used))
 
     def take(
         self, seen: Slot, *, worker: str, revision: str, spark_session: str | None

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import faults
 
 _SEEDS = ("tests/schedules/test_schedules.py::test_schedules_hold[0]",)
+_LATER_SEEDS = ("tests/schedules/test_schedules.py::test_schedules_hold[2]",)
 _MANAGERS = ("tests/schedules/test_schedules.py::test_managers_come_and_go[0]",)
 
 MUTANTS = faults(
@@ -33,6 +34,9 @@ MUTANTS = faults(
         },
         ("fleet/worker/member/member_state.py", _SEEDS): {
             "seeds-drain-does-not-wait-for-the-batch": "return [-not busy and -]not (unsettled and in_time)",
+        },
+        ("fleet/worker/member/member_state.py", _LATER_SEEDS): {
+            "seeds-asked-during-a-rejoin": "return before is not Drain.CLOSE{+ and before is not Drain.REJOIN+}",
         },
         ("fleet/worker/offsets/assigning.py", _SEEDS): {
             "seeds-latest-commits-nothing": "return not self.gone and self.committed != self.position{+ and self.anew+}",
