@@ -160,7 +160,9 @@ class LeaseWatch:
         seen = self._seen.get(key)
         gap = seen is not None and monotonic - seen.looked_at > _GAP * self.duration
         if seen is None or seen.mark != mark or gap:
-            self._seen[key] = _Seen(mark, monotonic, monotonic)
+            # A slow store may have stored it while it was read: no earlier than now.
+            read = monotonic if self.evidence is None else self.evidence.clock.monotonic()
+            self._seen[key] = _Seen(mark, max(read, monotonic), monotonic)
             return False
         seen.looked_at = monotonic
         if seen.expired or self.evidence is None:

@@ -19,6 +19,7 @@ MUTANTS = faults(
         # --- evidence of death
         ("fleet/slots/evidence.py", _EVIDENCE): {
             "watch-first-look-counts-for-ever": "if seen is None or [-seen.mark != mark or -]gap:",
+            "watch-counts-from-before-it-read": "self._seen[key] = _Seen(mark, [-max(read, monotonic)-]{+min(read, monotonic)+}, monotonic)",
             "watch-frozen-observer-concludes": "if seen is None or seen.mark != mark[- or gap-]:",
             "watch-dead-at-half-a-lease": "seen.expired = monotonic - seen.since >= self.duration{+ / 2+}",
             "watch-own-writes-do-not-matter": "seen.since = [-monotonic-]{+seen.since+} if since is None else max(seen.since, since)",

@@ -14,7 +14,9 @@ from fleet.errors import Unreachable
 from fleet.slots import Gate, Slot, database
 from fleet.slots.database import DATABASE
 from fleet.slots.evidence import Evidence, LeaseWatch
+from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.sqlite import SqliteStore
+from fleet.slots.store import Store
 from fleet.worker.slot.leave_completion import LeaveCompleter
 from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support.batch_parts import events_of
@@ -256,3 +258,17 @@ def test_a_write_that_waits_for_long_proves_nothing_of_what_was_seen_before(scen
     for _ in range(50):
         scene.clock.sleep(LEASE / 10)
         assert not watch.expired("0", ("w", 1, 1), scene.clock.monotonic())
+
+
+def test_a_lease_counts_from_when_its_renewal_was_read():
+    """A slow store may store it while it is read: its holder has a whole lease from then on."""
+    clock = ManualClock()
+    store = Store(MemoryBackend(Memory(), clock=clock), clock=clock)
+    watch = LeaseWatch.over(store, group="g", lease=9.0, clock=clock)
+    began = clock.monotonic()
+    clock.sleep(2.0)
+    expired = [watch.expired("0", "mark", began)]
+    for seconds in (1.0, 3.0, 3.0, 2.0):
+        clock.sleep(seconds)
+        expired.append(watch.expired("0", "mark", clock.monotonic()))
+    assert expired == [False, False, False, False, True]
