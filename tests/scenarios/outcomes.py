@@ -30,8 +30,10 @@ class Delays(NamedTuple):
     message: int
 
 
+LATE = 60
+"""Milliseconds that a process needs at most to do what it does."""
 AT_REST = (Delays(15, 3),)
-AT_WORK = (Delays(300, 10), Delays(600, 30), Delays(1_200, 60))
+AT_WORK = (Delays(300, 10), Delays(600, 30), Delays(900, 45))
 
 
 class Outcome(NamedTuple):
@@ -114,6 +116,11 @@ def modelled(tale: Tale) -> list[Seen]:
         scenario = tale.scenario._replace(
             connects_in=LAG, connects_within=start, longest_delay=message
         )
+        if seed >= CALM:  # a process does not act, or close, at the very moment
+            late = tuple(
+                each._replace(at=each.at + rng.randint(0, LATE)) for each in scenario.happenings
+            )
+            scenario = scenario._replace(happenings=late)
         written = play_records(scenario, rng)
         found.append(seen((_decoded(*each) for each in written), tale))
     return found

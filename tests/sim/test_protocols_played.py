@@ -77,6 +77,21 @@ def test_a_heartbeat_waits_for_the_main_loop() -> None:
     assert played("range", gone, heartbeat_interval=1_200).settled in range(1_600)
 
 
+def test_a_cooperative_member_without_partitions_is_missed_at_its_session() -> None:
+    """Librdkafka sends no LeaveGroup for it."""
+    story = (
+        Happening(AT, "start", 4),
+        Happening(2 * AT, "leave", 4),
+        Happening(3 * AT, "leave", 3),
+    )
+    for protocol, least in (("cooperative-sticky", 40.0), ("range", 0.0)):
+        trace = played(protocol, *story, partitions=4).trace
+        left = next(line for line in trace if "member 4 closes" in line)
+        told = [float(line.split()[0]) for line in trace if "generation" in line]
+        after = min(at for at in told if at > float(left.split()[0]))
+        assert after - 2 * AT / 1000 >= least, protocol
+
+
 def test_gate_and_batched_leave_are_one_rebalance() -> None:
     """However many join or leave; one by one they cost more."""
     assert told("scale-up-fleet", 16).rebalances == 1

@@ -97,6 +97,16 @@ class ClassicClient(SimulatedClient):
         self.give_up(self.owned)
         self.become(ClientState.OUT)
 
+    def close(self) -> None:
+        """A cooperative member without partitions sends no LeaveGroup at its end.
+
+        Seen in librdkafka 2.16 with real members: its group waits for the session timeout.
+        """
+        if self.is_cooperative and not self.owned and self.state is not ClientState.DOWN:
+            self.end("closes without a word")
+        else:
+            super().close()
+
     def leave(self) -> None:
         """A static member is expected back."""
         if self.instance is None and self.member_id:
