@@ -53,8 +53,8 @@ def tale(seed: int) -> Tale:
     alive = list(range(members))
     for place in range(rng.randint(1, 2)):
         at = (FIRST, SECOND)[place] + rng.randrange(1_500)
-        # With KIP-848 the successor of a process that has not yet ended is refused.
-        shortest = 500 if protocol == "consumer" else 0
+        # KIP-848: sooner, a static successor may be refused, and others' heartbeats decide.
+        shortest = 1_500 if protocol == "consumer" else 0
         story += _event(rng, at, place, alive, static=static, shortest=shortest)
         events.append(story[-1].at if story[-1].do == "crash" else at)
     scenario = Scenario(
