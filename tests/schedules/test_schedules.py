@@ -45,12 +45,14 @@ def hold(seeds: range, *, most: int, kinds: tuple[str, ...] = KINDS) -> None:
             pytest.fail(told(broken), pytrace=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_schedules_hold(part: int) -> None:
     """1,800, with three workers each at first."""
     hold(range(part * 450, part * 450 + 450), most=SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
 def test_managers_come_and_go(part: int) -> None:
     """200 in which a change's actor is stopped, killed, cut off, or has a rival."""
