@@ -10,6 +10,7 @@ from confluent_kafka import Consumer
 
 from fleet.act.kafka import GroupAdmin, LeaveResult, LeavingMember
 from fleet.errors import FleetError, Unreachable
+from fleet.worker.member.protocols import is_unreleased
 from tests.support.kafka_tools import generations
 from tests.support.waiting import until
 
@@ -17,10 +18,17 @@ PARTITIONS = 6
 
 
 class StaticMembers:
-    """Real static members of one group, polled in turn by one thread."""
+    """Real static members of one group, polled in turn by one thread.
 
-    def __init__(self, bootstrap: str, group: str, topic: str, protocol: str) -> None:
-        self.bootstrap, self.group, self.topic, self.protocol = bootstrap, group, topic, protocol
+    A KIP-848 member that never hears the answer to its first heartbeat asks again and is refused
+    (111) for the sake of the member that it already is: what a worker does about it is done here.
+    """
+
+    def __init__(
+        self, admin: GroupAdmin, bootstrap: str, group: str, topic: str, protocol: str
+    ) -> None:
+        self.admin, self.bootstrap = admin, bootstrap
+        self.group, self.topic, self.protocol = group, topic, protocol
         self.consumers: dict[int, Consumer] = {}
         self.all: list[Consumer] = []
 
@@ -51,8 +59,12 @@ class StaticMembers:
         """Poll all members in turn until something holds."""
 
         def held() -> bool:
-            for consumer in self.consumers.values():
-                consumer.poll(0.02)
+            for number, consumer in list(self.consumers.items()):
+                message = consumer.poll(0.02)
+                error = message.error() if message is not None else None
+                if error and is_unreleased(error):
+                    self.admin.leave(self.group, self.leaving(number), reason="refused")
+                    self.join(number)
             return done()
 
         until(held, "the group", every=0.0)
@@ -94,7 +106,7 @@ def members(broker, admin, unique, request) -> Iterator[StaticMembers]:
     protocol = getattr(request, "param", "classic")
     topic = f"leave-{unique}"
     assert admin.create_topic(topic, PARTITIONS, 1) is True
-    members = StaticMembers(broker.bootstrap_servers, f"leavers-{unique}", topic, protocol)
+    members = StaticMembers(admin, broker.bootstrap_servers, f"leavers-{unique}", topic, protocol)
     yield members
     for consumer in members.all:
         consumer.close()
