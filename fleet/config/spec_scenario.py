@@ -45,7 +45,8 @@ class ScenarioSpec(Strict):
     static: bool = False
     protocol: Literal["range", "roundrobin", "sticky", "cooperative-sticky", "consumer"] = "range"
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 20
-    session_timeout: Annotated[Duration, Field(ge=6, le=1_800)] = 45.0
+    client: Literal["librdkafka", "java-0.10.0", "java-0.10.1"] = "librdkafka"
+    session_timeout: Annotated[Duration, Field(ge=6, le=1_800)] | None = None
     heartbeat_interval: Annotated[Duration, Field(ge=0.001, le=3_600)] | None = None
     max_poll_interval: Annotated[Duration, Field(ge=6, le=86_400)] = 300.0
     initial_delay: Annotated[Duration, Field(ge=0, le=3_600)] = 3.0
@@ -63,19 +64,39 @@ class ScenarioSpec(Strict):
             return self.heartbeat_interval
         return 5.0 if self.protocol == "consumer" else 3.0
 
+    @property
+    def session(self) -> float:
+        """Seconds; the client's own default where none is told."""
+        if self.session_timeout is not None:
+            return self.session_timeout
+        return {"java-0.10.0": 30.0, "java-0.10.1": 10.0}.get(self.client, 45.0)
+
     @model_validator(mode="after")
     def _possible(self) -> "ScenarioSpec":
-        if self.beats_every >= self.session_timeout:
+        if self.beats_every >= self.session:
             raise ValueError(
                 f"heartbeat_interval is {self.beats_every:g} s and has to be shorter than "
-                f"session_timeout ({self.session_timeout:g} s)"
+                f"session_timeout ({self.session:g} s)"
             )
-        if self.max_poll_interval < self.session_timeout:
+        if self.client == "librdkafka" and self.max_poll_interval < self.session:
             raise ValueError(
                 f"max_poll_interval is {self.max_poll_interval:g} s and may not be shorter than "
-                f"session_timeout ({self.session_timeout:g} s): librdkafka refuses that"
+                f"session_timeout ({self.session:g} s): librdkafka refuses that"
             )
+        if self.client != "librdkafka":
+            self._possible_for_java()
         return self
+
+    def _possible_for_java(self) -> None:
+        if self.static:
+            raise ValueError(
+                f"client is {self.client}, which has no static members (allowed: static: false)"
+            )
+        if self.protocol not in {"range", "roundrobin"}:
+            raise ValueError(
+                f"client is {self.client}, which does not have protocol {self.protocol} "
+                "(allowed: range, roundrobin)"
+            )
 
 
 def load_scenario(path: Path) -> ScenarioSpec:

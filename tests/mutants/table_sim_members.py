@@ -3,6 +3,7 @@
 from tests.mutants.mutant import faults
 
 _PLAYED = ("tests/sim/test_protocols_played.py",)
+_KIP_62 = ("tests/sim/test_kip_62_played.py",)
 _GIVEN = ("tests/sim/test_client_assignors.py",)
 _ROOM = "fleet/sim/scenarios"
 
@@ -35,6 +36,32 @@ MUTANTS = faults(
                 "self._must_tell = True\n            if not self._in_flight[-:-]{+ and False:+}"
             ),
             "simulated-client-nudge-is-nothing": "and not self._in_flight[-:-]{+ and False:+}\n            self._heartbeat(topics=True)",
+        },
+        (f"{_ROOM}/epoch_client.py", _KIP_62): {
+            "simulated-client-stuck-and-its-batch-counts": "                self.lose_batch()[-  #-]{+ if False else None  #+} its commit is refused",
+        },
+        (f"{_ROOM}/java_client.py", _KIP_62): {
+            "simulated-java-0.10.0-heartbeats-in-a-batch": "if self.generation >= 0 and ([-self.has_thread or self.polls-]{+True+}):",
+            "simulated-java-0.10.1-heartbeats-by-poll": "if self.generation >= 0 and ([-self.has_thread or -]self.polls):",
+            "simulated-java-0.10.0-reads-in-a-batch": "        elif self.has_thread or [-self.polls-]{+True+}:\n",
+            "simulated-java-0.10.0-silent-after-a-batch": "if self.state is ClientState.STEADY and not self.has_thread[-:-]{+ and False:+}",
+            "simulated-java-0.10.0-rebalance-timeout-of-its-own": "if [-self.has_thread else session-]{+True else session+}",
+            "simulated-java-0.10.1-session-is-no-bound": "return [-max(session, self.scenario.max_poll_interval)-]{+self.scenario.max_poll_interval+} if",
+            "simulated-java-0.10.0-looks-at-max-poll-interval": "return self.rebalance_timeout if self.has_thread else [-None-]{+self.scenario.max_poll_interval+}",
+            "simulated-java-0.10.1-hears-at-once-that-it-left": "        self.leave()\n{+        self.give_up(self.owned)\n+}        self.member_id",
+            "simulated-java-0.10.1-leaves-without-a-word": "[-        self.leave()\n-]        self.member_id",
+            "simulated-java-refused-batch-counts": '(error {code})")\n[-            self.lose_batch()\n-]',
+            "simulated-java-batch-of-who-left-counts": "            if self.owned[-:-]{+ and False:+}\n",
+            "simulated-java-commit-is-not-sent-again": "        if code in MOVED[-:-]{+ and not self._commits:+}\n            self.later(RETRY_MS, self._commit)",
+            "simulated-java-refused-but-keeps-its-partitions": "self.generation < 0 or [-self.state in-]{+self.state not in+} {ClientState.REVOKING,",
+            "simulated-java-batch-before-it-has-joined": "if self.state in _JOINS[- or-]{+ and+} self._commits:",
+            "simulated-java-first-heartbeat-at-once": "        self._beaten_at = self.place.now{+ - 3_000+}\n        super()",
+        },
+        (f"{_ROOM}/simulated_client.py", _KIP_62): {
+            "simulated-client-shorter-batch-ends-the-longer": "if until <= self.busy_until[-:-]{+ and False:+}",
+            "simulated-client-first-batch-ends-both": "if self.place.now == self.busy_until[-:-]{+ or True:+}",
+            "simulated-client-leaves-twice": "if self.state is not ClientState.OUT[-:-]{+ or True:+}",
+            "simulated-client-batch-counts-twice": "if self._redone_until != self.busy_until[-:-]{+ or True:+}",
         },
         (f"{_ROOM}/simulated_client.py", _PLAYED): {
             "simulated-client-wakes-whenever-due": "return max(0, [-min(found)-]{+at+} - self.place.now)",

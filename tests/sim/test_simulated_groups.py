@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -12,8 +13,10 @@ from fleet.errors import ConfigError
 from fleet.sim.scenarios.group_story import Happening, Scenario
 from fleet.sim.scenarios.library import LIBRARY, library
 from fleet.sim.scenarios.play import Played, play
+from fleet.text import duration
 from tests.docs.pages import blocks
 from tests.support.json_contract import documented, shape
+from tests.support.needs import repository
 
 PAGE = "docs/simulate.md"
 
@@ -113,6 +116,20 @@ def test_the_page_prints_what_the_command_prints(capsys) -> None:
         assert cli.run(line.split()[1:]) == 0
         printed += f"$ {line}\n" + capsys.readouterr().out
     assert [line.rstrip() for line in printed.splitlines()] == block.text.splitlines()
+
+
+def test_the_page_prices_kip_62(capsys) -> None:
+    """Each row of its table, from five seeds."""
+    page = (repository() / PAGE).read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if re.match(r"\| `.+-kip-62` \| \d", line)]
+    assert len(rows) == sum(name.endswith("-kip-62") for name in LIBRARY)
+    for row in rows:
+        name = row.split("`")[1]
+        assert cli.run(["simulate", name, "--seeds", "5", "-o", "json"]) == 0
+        of = {k: v["p50"] for k, v in json.loads(capsys.readouterr().out)["figures"].items()}
+        pauses = (of["pause_p50_seconds"], of["pause_longest_seconds"])
+        cells = [of["rebalances"], of["moved"], of["redone"], *map(duration, pauses)]
+        assert row == f"| `{name}` | {' | '.join(map(str, cells))} |"
 
 
 def test_the_story_of_the_page_is_played(tmp_path, capsys) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from fleet.sim.scenarios.group_story import Scenario
     from fleet.sim.scenarios.play import Played
 
-FIGURES = ("rebalances", "moved", "pause_p50", "pause_p95", "pause_longest", "settled")
+COUNTS = ("rebalances", "moved", "redone")
+FIGURES = (*COUNTS, "pause_p50", "pause_p95", "pause_longest", "settled")
 """Counts, then seconds. A pause is a partition's time without an owner."""
 
 
@@ -47,8 +48,8 @@ def simulate(*, scenario: str, members: int | None, seed: int, seeds: int, outpu
 
     SCENARIO is one of docs/simulate.md's library, as deploy, deploy-static, deploy-consumer,
     deploy-fleet, scale-up or crash-loop; FILE is YAML as that page has it. Members behave as
-    librdkafka's, against a model of Kafka's coordinator, classic or KIP-848; time is simulated, and
-    one seed tells one story.
+    librdkafka's, or as Java's before and after KIP-62, against a model of Kafka's coordinator,
+    classic or KIP-848; time is simulated, and one seed tells one story.
     Figures count from the first event on. A pause is a partition's time without an owner: p50
     and p95 over partitions of all its pauses together, and the longest single one.
     """
@@ -74,9 +75,9 @@ def simulate(*, scenario: str, members: int | None, seed: int, seeds: int, outpu
     )
     rows = table("FIGURE", "P50", "P95", right=("P50", "P95"))
     for name in FIGURES:
-        key = name if name in FIGURES[:2] else f"{name}_seconds"
+        key = name if name in COUNTS else f"{name}_seconds"
         p50, p95 = answer["figures"][key]["p50"], answer["figures"][key]["p95"]
-        shown = str if name in FIGURES[:2] else duration
+        shown = str if name in COUNTS else duration
         rows.add_row(name.replace("_", " "), shown(p50), shown(p95))
     console.print(rows)
     if answer["unsettled"]:
@@ -106,7 +107,7 @@ def _played(spec: "ScenarioSpec") -> "Scenario":
         spec.members,
         spec.static,
         spec.partitions,
-        _ms(spec.session_timeout),
+        _ms(spec.session),
         _ms(spec.beats_every),
         _ms(spec.max_poll_interval),
         _ms(spec.initial_delay),
@@ -123,6 +124,7 @@ def _played(spec: "ScenarioSpec") -> "Scenario":
         _ms(spec.assignment_interval),
         _ms(spec.nudge),
         _ms(spec.connects_in),
+        client=spec.client,
     )
 
 
@@ -134,6 +136,7 @@ def _figures(played: "Played") -> dict[str, float | None]:
     return {
         "rebalances": played.rebalances,
         "moved": played.moved,
+        "redone": played.redone,
         "pause_p50_seconds": _quantile(played.pauses, 50) / 1000,
         "pause_p95_seconds": _quantile(played.pauses, 95) / 1000,
         "pause_longest_seconds": played.longest / 1000,
@@ -153,7 +156,7 @@ def _answer(
     figures: dict[str, Any] = {}
     for key in runs[0]:
         values = [each[key] for each in runs if each[key] is not None]
-        counts = key in FIGURES[:2]
+        counts = key in COUNTS
         found = [_quantile(values, p) if values else None for p in (50, 95)]
         p50, p95 = (int(v) if counts and v is not None else v for v in found)
         figures[key] = {"p50": p50, "p95": p95}

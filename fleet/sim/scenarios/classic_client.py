@@ -68,6 +68,16 @@ class ClassicClient(SimulatedClient):
     """Counts the times that heartbeats began: those of a former time stop."""
 
     @property
+    def join_version(self) -> int:
+        """Of JoinGroup: the newest that librdkafka speaks."""
+        return 5
+
+    @property
+    def rebalance_timeout(self) -> int:
+        """Milliseconds that the others wait for it in a round."""
+        return self.scenario.max_poll_interval
+
+    @property
     def is_cooperative(self) -> bool:
         """Whether it keeps its partitions while the group rebalances."""
         return self.scenario.protocol == "cooperative-sticky"
@@ -127,8 +137,8 @@ class ClassicClient(SimulatedClient):
                 self.instance,
                 (JoinGroupProtocol(self.scenario.protocol, self._told),),
                 session_timeout_ms=self.scenario.session_timeout,
-                rebalance_timeout_ms=self.scenario.max_poll_interval,
-                version=5,  # the newest that librdkafka speaks
+                rebalance_timeout_ms=self.rebalance_timeout,
+                version=self.join_version,
             ),
         )
 

@@ -19,6 +19,8 @@ from fleet.sim.coordinator.requests import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -36,6 +38,7 @@ _REFUSALS: Final[Mapping[type, type]] = {
     SyncGroupRequest: SyncGroupResponse,
     HeartbeatRequest: HeartbeatResponse,
     LeaveGroupRequest: LeaveGroupResponse,
+    OffsetCommitRequest: OffsetCommitResponse,
     ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponse,
 }
 

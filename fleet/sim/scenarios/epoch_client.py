@@ -47,6 +47,7 @@ class EpochClient(SimulatedClient):
     _is_telling: bool = False
     _in_flight: bool = False
     _beat: int = 0
+    _beaten_at: int = 0
     _leaving: bool = False
 
     @property
@@ -80,6 +81,8 @@ class EpochClient(SimulatedClient):
             self.become(ClientState.STEADY)
             self._reconcile()
         elif self.state is ClientState.OUT:
+            if self.place.now - self._beaten_at >= self.scenario.session_timeout:
+                self.lose_batch()  # its commit is refused
             self.give_up(self.owned)
             self._leaving = True
             self.leave()
@@ -116,6 +119,7 @@ class EpochClient(SimulatedClient):
         owned = self._target if self._must_tell else self._acked if joins else None
         self._is_telling = self._must_tell
         self._in_flight = True
+        self._beaten_at = self.place.now
         self.place.send(
             self,
             ConsumerGroupHeartbeatRequest(

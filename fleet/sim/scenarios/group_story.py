@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 PROTOCOLS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky", "consumer")
 """Assignors of classic groups, and `consumer`, which is KIP-848."""
+CLIENTS: Final = ("librdkafka", "java-0.10.0", "java-0.10.1")
+"""How members behave; Java's before KIP-62 (as 0.9) and with it, see `java_client`."""
 
 
 class Happening(NamedTuple):
@@ -37,7 +39,7 @@ class Scenario(NamedTuple):
     heartbeat_interval: int = 3_000
     """consumer: what the group is configured with; Kafka's default is 5 s."""
     max_poll_interval: int = 300_000
-    """Also the rebalance timeout, as librdkafka has it."""
+    """Also the rebalance timeout, but for java-0.10.0, whose session is both."""
     initial_delay: int = 3_000
     """group.initial.rebalance.delay.ms"""
     start_within: int = 1_000
@@ -57,6 +59,8 @@ class Scenario(NamedTuple):
     """From a process's start until it has its coordinator,"""
     connects_within: int = 0
     """and up to so long more."""
+    client: str = "librdkafka"
+    """One of CLIENTS; Java's are dynamic members with range or roundrobin."""
 
     def by(self, protocol: str) -> "Scenario":
         """The same story by another protocol, with its usual heartbeat interval."""

@@ -2,7 +2,9 @@
 
 A story with the same happenings stands under one name for each way to play it: dynamic members
 and range (what a consumer does by itself), static ones (KIP-345), cooperative-sticky (KIP-429),
-KIP-848, and Fleet's way, with the worker's own settings.
+KIP-848, and Fleet's way, with the worker's own settings. KIP-62 is older than librdkafka's group
+members: its stories are played by Java's consumer of 0.10.0 and 0.10.1, with the defaults of each
+and a coordinator without an initial delay.
 """
 
 from collections.abc import Callable
@@ -19,6 +21,10 @@ HANDOVER: Final = 50
 """From a draining worker's close to its standby's join; docs/benchmarks.md has it measured."""
 FLEET_SESSION: Final = 180_000
 """worker.session_timeout"""
+BATCH: Final = 45_000
+"""Longer than the session of 0.10.0, and than 0.10.1's."""
+JAVA_SESSIONS: Final = {"java-0.10.0": 30_000, "java-0.10.1": 10_000}
+"""session.timeout.ms as it was by default."""
 
 
 class Story(NamedTuple):
@@ -57,6 +63,18 @@ def _crashes(members: int) -> Scenario:
 
 def _slow(members: int) -> Scenario:
     return _group(members, Happening(SETTLED, "slow", lasts=420_000))
+
+
+def _batches(members: int) -> Scenario:
+    """With 5 s between them to join in."""
+    return _group(
+        members, *(Happening(SETTLED + n * 50_000, "slow", lasts=BATCH) for n in range(10))
+    )
+
+
+def _join_in_batch(members: int) -> Scenario:
+    slow = Happening(SETTLED, "slow", lasts=BATCH)
+    return _group(members, slow, Happening(SETTLED + 5_000, "start", members))
 
 
 def _failover(members: int) -> Scenario:
@@ -100,6 +118,23 @@ def _static(story: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
 
 def _by(protocol: str, story: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
     return lambda members: story(members).by(protocol)
+
+
+def _java(client: str, story: Callable[[int], Scenario]) -> Callable[[int], Scenario]:
+    """Java's members with the defaults of their time, before group.initial.rebalance.delay.ms."""
+    session = JAVA_SESSIONS[client]
+    return lambda members: story(members)._replace(
+        client=client, session_timeout=session, initial_delay=0
+    )
+
+
+def _kip_62(name: str, says: str, story: Callable[[int], Scenario]) -> dict[str, Story]:
+    return {
+        f"{name}-before-kip-62": Story(f"{says}, heartbeats by poll", _java("java-0.10.0", story)),
+        f"{name}-after-kip-62": Story(
+            "the same with heartbeats in the background", _java("java-0.10.1", story)
+        ),
+    }
 
 
 def _fleet(story: Callable[[int], Scenario], protocol: str = "range") -> Callable[[int], Scenario]:
@@ -150,6 +185,10 @@ STORIES: Final = {
     "failover-consumer": Story("the same with KIP-848", _by("consumer", _failover)),
     "slow-consumer": Story("one member does not poll for 7 minutes", _slow),
     "slow-consumer-consumer": Story("the same with KIP-848", _by("consumer", _slow)),
+    **_kip_62("slow-consumer", "one member does not poll for 7 minutes", _slow),
+    **_kip_62("slow-batches", "one member does ten batches of 45 s", _batches),
+    **_kip_62("join-in-batch", "one more starts while a member is at a batch", _join_in_batch),
+    **_kip_62("crash-loop", "one member crashes five times, back 10 s later", _crashes),
 }
 LIBRARY: Final = {name: story.says for name, story in STORIES.items()}
 

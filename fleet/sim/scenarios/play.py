@@ -26,6 +26,7 @@ from fleet.sim.scenarios.coordinator_sides import (
 )
 from fleet.sim.scenarios.epoch_client import EpochClient
 from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.sim.scenarios.java_client import JavaClient
 from fleet.sim.scenarios.partition_owners import PartitionOwners
 from fleet.sim.scenarios.simulated_client import GROUP, ClientState, SimulatedClient
 
@@ -42,6 +43,8 @@ class Played(NamedTuple):
     """Generations completed, or target assignments (KIP-848)."""
     moved: int
     """Times that a partition got another owner than before."""
+    redone: int
+    """Batches (`slow`) that were done in vain, since the member had lost them when they ended."""
     pauses: tuple[int, ...]
     """Milliseconds without an owner, per partition, all its pauses together, ascending."""
     longest: int
@@ -207,6 +210,7 @@ class _World:
         return Played(
             self.coordinator.rebalances - (self._before or 0),
             self.ownership.moved,
+            sum(each.redone for each in self.clients.values()),
             tuple(sorted(self.ownership.paused)),
             self.ownership.longest,
             self.ownership.changed_at - self._began if settled else None,
@@ -247,7 +251,11 @@ class _World:
         return True
 
     def _client(self, number: int) -> SimulatedClient:
-        kind = EpochClient if self.scenario.protocol == "consumer" else ClassicClient
+        kind: type[SimulatedClient] = JavaClient
+        if self.scenario.protocol == "consumer":
+            kind = EpochClient
+        elif self.scenario.client == "librdkafka":
+            kind = ClassicClient
         return self.clients.setdefault(number, kind(number, self.scenario, self))
 
     def _plan(self, delay: int, action: Callable[[], None]) -> None:

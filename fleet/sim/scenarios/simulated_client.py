@@ -106,6 +106,10 @@ class SimulatedClient(ABC):
     member_id: str = ""
     busy_until: int = 0
     """The application polls again then; before that it polls all the time."""
+    redone: int = 0
+    """Batches done in vain, in all its lives: when they ended they were another's to do."""
+    _redone_until: int = 0
+    """When the last of them ended: each counts once."""
 
     def __init__(self, number: int, scenario: Scenario, place: Place) -> None:
         self.number, self.scenario, self.place = number, scenario, place
@@ -166,12 +170,33 @@ class SimulatedClient(ABC):
         if self.state is ClientState.DOWN:
             return
         self.place.tell(self.number, f"does not poll for {lasts} ms")
-        self.busy_until = self.place.now + lasts
-        self.later(lasts, self.poll)
+        until = self.place.now + lasts
+        if until <= self.busy_until:
+            return  # it is at a longer batch
+        self.busy_until = until
+        self.later(lasts, self._batch_ends)
+        looked = self.until_poll_is_overdue()
+        if looked is not None and lasts > looked:
+            self.later(looked, self._poll_is_overdue)
+
+    def _batch_ends(self) -> None:
+        if self.place.now == self.busy_until:
+            self.poll()
+
+    def _poll_is_overdue(self) -> None:
+        if self.state is not ClientState.OUT:
+            self.poll_interval_over()
+
+    def until_poll_is_overdue(self) -> int | None:
+        """Milliseconds until max.poll.interval.ms is seen to be over; None: nobody looks."""
         over = self.place.now + self.scenario.max_poll_interval
-        looked = _tick_at(self._ticks[1], TICK_MS[1], over) - self.place.now
-        if lasts > looked:
-            self.later(looked, self.poll_interval_over)
+        return _tick_at(self._ticks[1], TICK_MS[1], over) - self.place.now
+
+    def lose_batch(self) -> None:
+        """What the application is at, or was until now, has to be done again."""
+        if self._redone_until != self.busy_until:
+            self._redone_until = self.busy_until
+            self.redone += 1
 
     # What each protocol does in its own way.
 
@@ -234,6 +259,8 @@ class SimulatedClient(ABC):
         self.owned = tuple(p for p in self.owned if p not in gone)
         if gone:
             self.place.disown(self.number, gone)
+            if self.place.now < self.busy_until and self.state is not ClientState.DOWN:
+                self.lose_batch()
 
     @property
     def polls(self) -> bool:
