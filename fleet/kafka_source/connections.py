@@ -105,7 +105,7 @@ class Connections(Closing):
         from kafka.errors import KafkaError  # noqa: PLC0415 - only where it is asked
         from kafka.net.selector import NetworkSelector  # noqa: PLC0415
 
-        logging.getLogger("kafka").addHandler(logging.NullHandler())  # what matters is raised
+        _quieten()
         net = NetworkSelector(client_id=self._config["client_id"], slow_task_threshold_secs=0)
         try:
             manager = telling_manager(net, self._config)
@@ -297,6 +297,17 @@ class Connections(Closing):
         )
         self._manager.cluster.update_metadata(brokers)
         return found
+
+
+def _quieten() -> None:
+    """What matters is raised; kafka-python tells each connection that it closes as an ERROR.
+
+    A level that somebody set for `kafka.net` stays.
+    """
+    logging.getLogger("kafka").addHandler(logging.NullHandler())
+    net = logging.getLogger("kafka.net")
+    if net.level == logging.NOTSET:
+        net.setLevel(logging.CRITICAL)
 
 
 def _answer(sent: Any, timeout: float) -> Any:

@@ -17,6 +17,9 @@ MUTANTS = faults(
         self._tokens[tp] = self._last""",
             "worker-plan-of-another-version-believed": 'return plan if isinstance(plan, dict) [-and plan.get("v") == 1 -]else {}',
         },
+        ("fleet/worker/member/protocols.py", ("tests/worker/test_consumer_protocol.py",)): {
+            "commit-failed-login-ends-the-worker": "-187, -180, -166[-, -169-], -181}",
+        },
         # --- inline batches
         ("fleet/worker/batch/batches.py", _BATCHES): {
             "batches-refetched-records-kept": "known ={+ 0 if not part.offsets else+} bisect_left(offsets, part.[-position-]{+start+})",

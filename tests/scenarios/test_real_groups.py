@@ -1,9 +1,9 @@
 """What real members do on a real broker is what the model says they do.
 
 Each tale is played by members of confluent-kafka in a group of its own, all groups side by side,
-and by the model with a dozen seeds of delays, a machine's at rest and a busy one's. Rebalances
-after each event and the owners in the end have to be among the model's outcomes, and the time
-until the coordinator wrote no more near the model's.
+and by the model with a score of seeds of delays: a machine at rest, a faster one and busy ones.
+Rebalances after each event and the owners in the end have to be among the model's outcomes, and
+the time until the coordinator wrote no more near the model's.
 """
 
 import os

@@ -115,6 +115,7 @@ def test_a_worker_and_its_manager_work_on(guarded, group, login, tmp_path, uniqu
     assert not [event for kind in AMISS for event in group.events(kind)]
     assert rebalances(guarded.broker, group.name) == 1
     assert group.end() == {"w1": 0}
+    assert "kafka.net" not in group.logs(), "a connection closed as it should is no error"
     if lifetime:
         assert guarded.issuer.count(f"worker-{unique}") >= 3
         assert guarded.issuer.count(f"manager-{unique}") >= 3

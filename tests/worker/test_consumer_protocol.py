@@ -1,13 +1,18 @@
 """KIP-848's side of the protocol seam; who may be evicted is in test_takeover.py [10, 17]."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
 
+from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import Member
-from fleet.worker.member.member_state import End
+from fleet.worker.member.commits import Committed, Committer
+from fleet.worker.member.member_state import End, MemberState
 from fleet.worker.member.protocols import (
     RETRIED,
     VOID,
@@ -70,6 +75,24 @@ def test_commits_of_a_stale_epoch_are_retried_and_of_a_fenced_one_void():
     assert 113 in RETRIED
     assert {110, 25} <= VOID
     assert not RETRIED & VOID
+
+
+@pytest.mark.parametrize("code", [-195, -169, -181])
+def test_a_commit_on_a_connection_that_failed_is_made_again(code):
+    """Unreachable, a login whose token has just ended, a TLS handshake cut short."""
+
+    def commit(**_: Any) -> None:
+        raise KafkaException(KafkaError(code))
+
+    clock = ManualClock()
+    committer = Committer(
+        SimpleNamespace(commit=commit),
+        state=MemberState(),
+        clock=clock,
+        events=events_of("w1", clock),
+    )
+    entries = [KafkaPartition("orders", 0, 7)]
+    assert committer.write(entries) == (Committed.RETRY, frozenset())
 
 
 # --- who is evicted for a newcomer under KIP-848, and who never is ----------------------------

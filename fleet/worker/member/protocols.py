@@ -29,12 +29,16 @@ FATAL: Final = {
     112: "the broker does not have the assignor that the group asks for (112)",
 }
 """Codes after which a member never works by waiting, with what to do [10]."""
-RETRIED: Final = frozenset({22, 27, 113, 7, 14, 15, 16, 19, 88, -185, -195, -187, -180, -166})
+RETRIED: Final = frozenset(
+    {22, 27, 113, 7, 14, 15, 16, 19, 88, -185, -195, -187, -180, -166, -169, -181}
+)
 """Of a commit: rebalance in progress, stale epoch, and weather between us and the coordinator.
 
 22 is among them: in a cooperative rebalance kept partitions stay ours while the generation moves
 on, and a commit sent just before the JoinGroup response is answered with 22. Its retry carries
-the new generation; where the membership is really over, the token is void by then.
+the new generation; where the membership is really over, the token is void by then. -169 and -181
+are a login or a TLS handshake that failed: a token that ended before the next one was there, or an
+identity provider that is away. Who is refused for good is without a session soon.
 """
 VOID: Final = frozenset({25, 82, 110, -142, -144, -150})
 """Of a commit: the membership that the batch belongs to is over [2]."""
