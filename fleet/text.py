@@ -57,3 +57,11 @@ def numbers_of(values: Sequence[int]) -> str:
 def slots_of(values: Sequence[int]) -> str:
     """`slot 3`, `slots 0-3, 7`."""
     return f"{'slot' if len(set(values)) == 1 else 'slots'} {numbers_of(values)}"
+
+
+def expected_within(expected: int | None, low: int | None, high: int | None) -> str:
+    """What is expected and, where they say something else, its bounds: `2 (1-2)`, `1-2`, `?`."""
+    if low is None or high is None:
+        return "?" if expected is None else str(expected)
+    bounds = str(high) if low == high else f"{low}-{high}"
+    return bounds if expected is None or low == high else f"{expected} ({bounds})"

@@ -18,7 +18,7 @@ ROOT = repository()
 PACKAGES = ("fleet", "assets", "k8s")
 MOST_LINES = 450
 MOST_FLOORS = 12
-MOST_ARROWS = 122
+MOST_ARROWS = 123
 """Between the folders of fleet/, `assets` and `k8s`, whatever rooms they have inside."""
 ENTRIES = (
     *("fleet.__main__", "fleet.worker.__main__", "fleet.cli"),
@@ -39,7 +39,7 @@ act.steps: act config decide slots
 bench: act act.local broker history history.tables log log.readers manager observe
     security slots system testbed worker worker.batch
 broker: config security system
-commands: config manager slots
+commands: config decide manager slots
 commands.bench: bench commands demo sim.scenarios system
 commands.change: act broker commands config decide demo lag manager slots system
 commands.doctor: act broker commands config decide lag manager security slots system
@@ -49,11 +49,12 @@ commands.page: commands commands.groups config decide.storms log.readers manager
     ui
 commands.parts: act act.local broker commands config demo exporter history history.tables
     decide kafka_source manager report system testing worker worker.batch worker.slot
-commands.simulate: commands config sim.scenarios
+commands.simulate: commands config decide.forecast manager sim.scenarios
 config: lag
 dagster: config decide decide.storms history.tables lag manager report slots
 dagster.watch: config dagster decide decide.storms history.tables lag manager slots
 decide: config decide.storms slots
+decide.forecast: config decide sim.scenarios
 decide.storms: config slots
 demo: broker decide log.readers manager security slots system testbed
 exporter: decide.storms lag log.readers manager observe slots system
@@ -72,8 +73,8 @@ lag:
 log:
 log.readers: kafka_source lag log log.replay system
 log.replay: lag log
-manager: act act.change act.local act.steps broker config decide decide.storms history
-    history.tables kafka_source lag log log.readers log.replay observe report security slots
+manager: act act.change act.local act.steps broker config decide decide.forecast decide.storms
+    history history.tables kafka_source lag log log.readers log.replay observe report security slots
     system worker worker.batch
 observe: kafka_source lag log log.readers log.replay observe.messages
 observe.messages:

@@ -13,9 +13,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from fleet.model import Plan, Price, Receipt, Step, Verdict
+from fleet.decide.receipts import expectation
+from fleet.model import Alternative, Plan, Price, Receipt, Step, Verdict
 from fleet.slots import Change, ChangeState
-from fleet.text import numbers_of
+from fleet.text import expected_within, numbers_of
 
 _PIPE_WIDTH: Final = 200
 _VERDICT: Final = {
@@ -62,22 +63,36 @@ def print_plan(console: Console, plan: Plan) -> None:
     if plan.empty and not plan.refusals and not told:
         console.print("  nothing to do")
     if plan.steps:
-        rows = table("STEP", "KIND", "SLOTS", "REBALANCES", "MOVED", "PAUSE", "WHAT")
+        rows = table(
+            "STEP", "KIND", "SLOTS", "REBALANCES", "MOVED", "PAUSE", "P95", "SETTLED", "BACKLOG",
+            "WHAT", right=("PAUSE", "P95", "SETTLED", "BACKLOG"),
+        )  # fmt: skip
         for number, step in enumerate(plan.steps, 1):
-            rows.add_row(
-                str(number),
-                step.kind.value,
-                numbers_of(step.slots),
-                str(step.price),
-                _moved(step.price),
-                "-" if step.price.pause_s is None else f"{step.price.pause_s:.1f} s",
-                _plain(_what(step)),
-            )
+            what = (str(number), step.kind.value, numbers_of(step.slots))
+            rows.add_row(*what, *_price_row(step.price), _plain(_what(step)))
         console.print(rows)
+    _print_ways(console, plan)
     for refusal in plan.refusals:
         console.print(f"  [red]refused[/red]: {_plain(refusal)}")
     for note in plan.notes:
         console.print(f"  note: {_plain(note)}")
+
+
+def _print_ways(console: Console, plan: Plan) -> None:
+    """Other ways to do the plan's changes, beside its own."""
+    if not plan.alternatives:
+        return
+    right = ("REBALANCES", "MOVED", "PAUSE", "P95", "SETTLED", "BACKLOG")
+    rows = table("STEP", "WAY", "STARTS", *right, "", right=right)
+    for each in plan.alternatives:
+        told = ["taken"] * each.taken + ["cheapest"] * each.cheapest
+        told += ["beyond the limits"] * (not each.keeps_limits)
+        starts = f"in {each.starts_in_s:.0f} s" if each.starts_in_s else "now"
+        figures = (str(each.rebalances), str(each.moved))
+        times = (_seconds(t) for t in (each.pause_s, each.pause_p95_s, each.settled_s))
+        ways = (str(each.step + 1), each.way, starts)
+        rows.add_row(*ways, *figures, *times, _count(each.backlog), ", ".join(told))
+    console.print(rows)
 
 
 def print_change(console: Console, change: Change) -> None:
@@ -91,6 +106,8 @@ def print_change(console: Console, change: Change) -> None:
             rows.add_row(*_receipt_row(receipt))
         console.print(rows)
     for receipt in change.receipts:
+        if expected := expectation(receipt.price):
+            console.print(f"  step {receipt.step + 1} was expected to cost {expected}")
         for sentence in receipt.sentences:
             console.print(f"  step {receipt.step + 1}: {_plain(sentence)}")
     if change.traceback is not None:
@@ -138,18 +155,28 @@ def _receipt_row(receipt: Receipt) -> list[str]:
         "-" if unverified else str(receipt.others),
         "-" if unverified else str(receipt.aborted),
         "-" if unverified else str(receipt.moved),
-        "-" if pause is None else f"{pause:.2f} s",
+        _seconds(pause),
         f"{receipt.seconds:.1f} s",
         _VERDICT[receipt.verdict],
     ]
 
 
-def _moved(price: Price) -> str:
-    if price.moved_max is None:
-        return "?"
-    if price.moved_min in (None, price.moved_max):
-        return str(price.moved_max)
-    return f"{price.moved_min}-{price.moved_max}"
+def _price_row(price: Price) -> list[str]:
+    times = (price.pause_s, price.pause_p95_s, price.settled_s)
+    return [
+        expected_within(price.rebalances_expected, price.rebalances_min, price.rebalances_max),
+        expected_within(price.moved_expected, price.moved_min, price.moved_max),
+        *map(_seconds, times),
+        _count(price.backlog),
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def _what(step: Step) -> str:
@@ -175,6 +202,24 @@ def plan_answer(plan: Plan) -> dict[str, Any]:
         "steps": [_step_answer(step) for step in plan.steps],
         "refusals": list(plan.refusals),
         "notes": list(plan.notes),
+        "alternatives": [_way_answer(each) for each in plan.alternatives],
+    }
+
+
+def _way_answer(way: Alternative) -> dict[str, Any]:
+    return {
+        "step": way.step,
+        "way": way.way,
+        "starts_in_seconds": way.starts_in_s,
+        "rebalances": way.rebalances,
+        "moved": way.moved,
+        "pause_seconds": way.pause_s,
+        "pause_p95_seconds": way.pause_p95_s,
+        "settled_seconds": way.settled_s,
+        "backlog": way.backlog,
+        "keeps_limits": way.keeps_limits,
+        "cheapest": way.cheapest,
+        "taken": way.taken,
     }
 
 
@@ -196,6 +241,11 @@ def _price_answer(price: Price) -> dict[str, Any]:
         "moved_max": price.moved_max,
         "pause_seconds": price.pause_s,
         "note": price.note,
+        "rebalances_expected": price.rebalances_expected,
+        "moved_expected": price.moved_expected,
+        "pause_p95_seconds": price.pause_p95_s,
+        "settled_seconds": price.settled_s,
+        "backlog": price.backlog,
     }
 
 

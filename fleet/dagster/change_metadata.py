@@ -5,13 +5,15 @@ on a click. So what a person must know stands in sentences, and every count is a
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from dagster import MetadataValue
 
+from fleet.decide.receipts import expectation
 from fleet.model import Plan, Price, Receipt, Verdict
 from fleet.slots import Change
 from fleet.slots.codec import as_json
+from fleet.text import expected_within
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -42,6 +44,28 @@ def total(prices: Iterable[Price]) -> str:
     return span(sum(p.rebalances_min for p in known), sum(p.rebalances_max for p in known))
 
 
+PRICE_HEAD: Final = (
+    "rebalances",
+    "moved",
+    "pause p50",
+    "pause p95",
+    "settled after",
+    "backlog then",
+)
+
+
+def price_cells(price: Price) -> tuple[str, ...]:
+    """Of PRICE_HEAD; what cannot be said is `?`, of pauses also that there is none."""
+    pauses = (price.pause_s, price.pause_p95_s)
+    return (
+        expected_within(price.rebalances_expected, price.rebalances_min, price.rebalances_max),
+        expected_within(price.moved_expected, price.moved_min, price.moved_max),
+        *("none" if each is None else seconds(each, 2) for each in pauses),
+        "?" if price.settled_s is None else seconds(price.settled_s, 1),
+        "?" if price.backlog is None else f"{price.backlog:,}",
+    )
+
+
 def plan_table(plan: Plan) -> str:
     """Steps with their prices."""
     rows = [
@@ -49,15 +73,32 @@ def plan_table(plan: Plan) -> str:
             number,
             step.kind.value,
             ", ".join(map(str, step.slots)) or "none",
-            str(step.price),
-            span(step.price.moved_min, step.price.moved_max),
-            "none" if step.price.pause_s is None else seconds(step.price.pause_s, 1),
+            *price_cells(step.price),
             " ".join(filter(None, (step.sentence, step.price.note))),
         )
         for number, step in enumerate(plan.steps, start=1)
     ]
-    head = ("step", "kind", "slots", "rebalances", "moved", "pause", "what happens")
-    return markdown(head, rows)
+    return markdown(("step", "kind", "slots", *PRICE_HEAD, "what happens"), rows)
+
+
+def ways_table(plan: Plan) -> str:
+    """The plan's changes in other ways, its own among them."""
+    rows = [
+        (
+            way.step + 1,
+            way.way,
+            f"in {seconds(way.starts_in_s, 0)}" if way.starts_in_s else "now",
+            way.rebalances,
+            way.moved,
+            *("none" if t is None else seconds(t, 2) for t in (way.pause_s, way.pause_p95_s)),
+            seconds(way.settled_s, 1),
+            "?" if way.backlog is None else f"{way.backlog:,}",
+            "yes" if way.keeps_limits else "no",
+            "taken" * way.taken + ", " * (way.taken and way.cheapest) + "cheapest" * way.cheapest,
+        )
+        for way in plan.alternatives
+    ]
+    return markdown(("step", "way", "starts", *PRICE_HEAD, "keeps the limits", ""), rows)
 
 
 def receipts_table(receipts: Iterable[Receipt]) -> str:
@@ -74,13 +115,14 @@ def receipts_table(receipts: Iterable[Receipt]) -> str:
             "none" if r.longest_pause_s is None else seconds(r.longest_pause_s, 2),
             seconds(r.seconds, 1),
             r.verdict.value,
+            expectation(r.price) or "?",
             " ".join(r.sentences),
         )
         for r in receipts
     ]
     head = (
         *("step", "kind", "expected", "recorded", "others", "aborted", "moved", "longest pause"),
-        *("took", "verdict", "notes"),
+        *("took", "verdict", "price", "notes"),
     )
     return markdown(head, rows)
 
@@ -114,6 +156,7 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
     return {
         "sentence": plan_sentence(plan),
         "plan": MetadataValue.md(plan_table(plan) if plan.steps else "no steps"),
+        "other ways": MetadataValue.md(ways_table(plan) if plan.alternatives else "none"),
         "expected rebalances": total(s.price for s in plan.steps),
         "wanted slots": plan.wanted,
         "steps": len(plan.steps),

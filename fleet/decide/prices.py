@@ -1,26 +1,22 @@
-"""What a step costs, stated before it is done.
+"""What a step may cost, stated before it is done.
 
 Counted in coordinator records: generations (classic) or assignment epochs (KIP-848), by the
 cost table of the group protocol (docs/design/protocol.md 2.4 to 2.6; [19, 21, 23, 28]). Moved
 partitions are exact for static members under range, a lower bound for the sticky assignors.
-Pauses are estimates: a heartbeat until members hear of it, the batch in hand, and a second.
-A price is a promise: where it cannot be one number, it is a range with its reason.
+A price is a promise: where it cannot be one number, it is a range with its reason. What is
+expected within it, and how long it takes, `fleet.decide.forecast` plays to the coordinator's model.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet.config.spec import CONSUMER_HEARTBEAT, ClassicWorker, ConsumerWorker
+from fleet.config.spec import ClassicWorker, ConsumerWorker
 from fleet.decide.capacity import expected_topics, subscribed
 from fleet.decide.moves import least_moved, moved, owners_now, range_owners
 from fleet.decide.world import GroupWorld
 from fleet.model import Price
 from fleet.text import plural
 
-HANDOVER = 0.5
-"""Seconds from the old holder's last commit to the new one's first fetch, goal at p95."""
-SMALL_BATCH = 0.25
-"""Seconds one inline batch takes when workers keep up (measured)."""
 _COOPERATIVE = "2 where partitions move between survivors, as the assignor may decide"
 _STICKY_LEAVE = (
     "2 where the assignor also moves partitions of those who stay (librdkafka issue #3306)"
@@ -57,7 +53,6 @@ class Pricing:
             rebalances_max=1 if self._range else 2,
             moved_min=least,
             moved_max=most,
-            pause_s=self._rebalance_pause(),
             note=self._open_note(),
         )
 
@@ -72,7 +67,6 @@ class Pricing:
             rebalances_max=2 if sticky else 1,
             moved_min=least,
             moved_max=most,
-            pause_s=self._rebalance_pause(),
             note=_STICKY_LEAVE if sticky else "",
         )
 
@@ -94,7 +88,6 @@ class Pricing:
         return Price(
             rebalances_min=1,
             rebalances_max=2 if sticky else 1,
-            pause_s=self._rebalance_pause(),
             note="members that are not ours take over the partitions",
         )
 
@@ -105,23 +98,15 @@ class Pricing:
             return Price(
                 rebalances_min=1,
                 rebalances_max=max(1, count),
-                pause_s=self._rebalance_pause(),
                 note="under KIP-848 each member's new subscription is an assignment of its own",
             )
-        return Price(
-            rebalances_min=0,
-            rebalances_max=0,
-            moved_min=0,
-            moved_max=0,
-            pause_s=round(HANDOVER + self._batch(), 3),
-        )
+        return Price(rebalances_min=0, rebalances_max=0, moved_min=0, moved_max=0)
 
     def wave(self, index: int, waves: int, *, width: int) -> Price:
         """`width` dynamic members join beside those that they replace, which then leave."""
         return Price(
             rebalances_min=2,
             rebalances_max=2 if self._range else 3,
-            pause_s=self._rebalance_pause(),
             note=(
                 f"wave {index} of {waves}: one join of {plural(width, 'dynamic member')}, then "
                 "one batched leave of as many; static members roll with 0"
@@ -133,13 +118,10 @@ class Pricing:
         del number
         if members <= 1:
             note = "alone in the group: one generation to Empty and one back"
-            return Price(
-                rebalances_min=2, rebalances_max=2, pause_s=self._rebalance_pause(), note=note
-            )
+            return Price(rebalances_min=2, rebalances_max=2, note=note)
         return Price(
             rebalances_min=1,
             rebalances_max=1 if self._range else 2,
-            pause_s=self._rebalance_pause(),
             note="" if self._range else _COOPERATIVE,
         )
 
@@ -173,21 +155,6 @@ class Pricing:
         if self._consumer:
             return "new assignments, merged by the group's assignment interval"
         return "2 where partitions move: one generation takes them, the next gives them"
-
-    def _batch(self) -> float:
-        worker = self.world.spec.worker
-        if worker is None:
-            return 0.0
-        return min(worker.batch.max_seconds, worker.batch.max_wait + SMALL_BATCH)
-
-    def _rebalance_pause(self) -> float:
-        worker = self.world.spec.worker
-        if worker is None:
-            return 0.0
-        beat = (
-            worker.heartbeat_interval if isinstance(worker, ClassicWorker) else CONSUMER_HEARTBEAT
-        )
-        return round(beat + worker.batch.max_wait + 1.0, 3)
 
     def _moved_from_empty(self, numbers: Sequence[int]) -> tuple[int, int]:
         """Nobody owns anything, but a partition may go to another than it had last."""

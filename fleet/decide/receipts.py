@@ -12,12 +12,29 @@ session expired cannot be told from these records, so the sentences say "left or
 
 from collections.abc import Iterable
 
-from fleet.model import Plan, Receipt, Verdict
+from fleet.model import Plan, Price, Receipt, Verdict
 from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
 from fleet.text import count_of, few, plural
 
 _NAMED = 5
+
+
+def expectation(price: Price) -> str:
+    """What the coordinator's model expected of a step, in words; empty where it said nothing."""
+    if price.rebalances_expected is None or price.moved_expected is None:
+        return ""
+    parts = [
+        plural(price.rebalances_expected, "rebalance"),
+        f"{plural(price.moved_expected, 'partition')} moved",
+    ]
+    if price.pause_s is not None and price.pause_p95_s is not None:
+        parts.append(f"pause {price.pause_s:.2f} s (p95 {price.pause_p95_s:.2f} s)")
+    if price.settled_s is not None:
+        parts.append(f"settled after {price.settled_s:.1f} s")
+    if price.backlog is not None:
+        parts.append(f"{plural(price.backlog, 'record')} waiting then")
+    return ", ".join(parts)
 
 
 def judge(

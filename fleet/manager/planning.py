@@ -120,6 +120,7 @@ class PlanningFleet(OpenFleet):
             raise Refused("; ".join(hidden))
         if spec.worker is None:
             return self._adopted_plan(spec, seen, wanted=wanted, roll=roll)
+        by_policy = wanted is None and self.hold(group) is None
         if wanted is None:
             decision = self.wanted(group, seen)
             wanted, sentence = decision.wanted, decision.sentence
@@ -131,13 +132,15 @@ class PlanningFleet(OpenFleet):
             asked = self._asked(group, seen, current=wanted, memory=ScalingMemory())
             sentence = undone_by(asked, wanted, group) or ""
         recent = self.rebalances(group, window=spec.storm.window)
+        world = replace(self.world(group, seen), readable_log=recent is not None)
         plan = make_plan(
-            replace(self.world(group, seen), readable_log=recent is not None),
+            world,
             wanted=wanted,
             now=self.clock.now(),
             force_roll=roll,
             why=sentence,
         )
+        plan = _priced(world, plan, by_policy=by_policy)
         against = obstacles(spec, plan, environ=self._environ, here=Path.cwd())
         return self.runtime.vetoes(plan).told_in(against.told_in(plan))
 
@@ -170,8 +173,10 @@ class PlanningFleet(OpenFleet):
             why=why,
         )
         if plan.steps:
+            from fleet.decide.forecast.adopted_costs import foretold_of_pods  # noqa: PLC0415
+
             against = refusals(self.world(spec.group, seen), now, steps=plan.steps)
-            plan = replace(plan, refusals=against)
+            plan = replace(foretold_of_pods(plan, group, adopted), refusals=against)
         return self.runtime.vetoes(plan).told_in(plan)
 
     def drain_plan(self, group: str, slots: Sequence[int]) -> Plan:
@@ -179,8 +184,9 @@ class PlanningFleet(OpenFleet):
         if self.group(group).worker is None:
             raise Refused(f"group {group} declares no worker: it has no slots to drain")
         seen = self.snapshot([group])
-        plan = make_drain_plan(self.world(group, seen), slots=tuple(slots), now=self.clock.now())
-        return self.runtime.vetoes(plan).told_in(plan)
+        world = self.world(group, seen)
+        plan = make_drain_plan(world, slots=tuple(slots), now=self.clock.now())
+        return self.runtime.vetoes(plan).told_in(_priced(world, plan))
 
     def _works_on(self, group: str) -> bool | None:
         """Whether an unfinished change's actor lives, without waiting; None: not known yet."""
@@ -197,3 +203,20 @@ class PlanningFleet(OpenFleet):
             runtime=self.runtime,
             clock=self.clock,
         )
+
+
+def _priced(world: GroupWorld, plan: Plan, *, by_policy: bool = False) -> Plan:
+    """With what the coordinator's model expects of each step; most plans have none.
+
+    by_policy: nobody asked for so many, so it has to be worth its price.
+    """
+    if plan.empty:
+        return plan
+    # Of use to few commands, and 60 ms of imports.
+    from fleet.decide.forecast.expected_costs import foretold  # noqa: PLC0415
+    from fleet.decide.forecast.other_ways import with_other_ways  # noqa: PLC0415
+    from fleet.decide.forecast.scale_up_worth import not_worth  # noqa: PLC0415
+
+    priced = with_other_ways(world, foretold(world, plan))
+    against = not_worth(world, priced) if by_policy else ""
+    return replace(priced, refusals=(*priced.refusals, against)) if against else priced

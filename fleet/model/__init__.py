@@ -125,7 +125,11 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a step is expected to cost, counted in coordinator records."""
+    """What a step is expected to cost, counted in coordinator records.
+
+    The bounds are the promise that a receipt is held against. What is expected within them, and
+    all times, come from the coordinator's model (`fleet.decide.forecast`); None = cannot be said.
+    """
 
     rebalances_min: int
     rebalances_max: int
@@ -133,8 +137,15 @@ class Price:
     moved_max: int | None = None
     """Partitions that change owner; None = cannot be said."""
     pause_s: float | None = None
-    """Expected pause of one moved partition, seconds; None = none."""
+    """Of a partition that pauses at all, seconds without an owner: p50; None = none pauses."""
     note: str = ""
+    rebalances_expected: int | None = None
+    moved_expected: int | None = None
+    pause_p95_s: float | None = None
+    settled_s: float | None = None
+    """Seconds from the first member's move until the last partition has its owner."""
+    backlog: int | None = None
+    """Records that wait then, by this group's measured rates."""
 
     def __str__(self) -> str:
         if self.rebalances_min == self.rebalances_max:
@@ -156,6 +167,29 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """What one change of a plan would cost done this way; figures as in Price."""
+
+    step: int
+    """The change's first step in the plan."""
+    way: str
+    starts_in_s: float = 0.0
+    rebalances: int
+    moved: int
+    pause_s: float | None
+    pause_p95_s: float | None
+    settled_s: float
+    """From its own start."""
+    backlog: int | None
+    keeps_limits: bool
+    """The storm budget, and of a roll rollout.max_parallel."""
+    cheapest: bool
+    """Of those that keep the limits."""
+    taken: bool
+    """The plan's own way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A change with its stated price, or the reasons why there is none."""
 
@@ -172,6 +206,8 @@ class Plan:
     """Why nothing may be done now, each a sentence; with any of these the plan is not performed."""
     notes: tuple[str, ...] = ()
     """What a person should know: promises that cannot be kept, caps, named hot partitions."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Each change of several members in other ways, its own among them."""
 
     @property
     def empty(self) -> bool:

@@ -27,6 +27,7 @@ from fleet.decide.verdicts import GroupVerdict, LagVerdict, PartitionVerdict
 from fleet.errors import FleetError
 from fleet.manager.recent import Recent
 from fleet.model import (
+    Alternative,
     GroupSnapshot,
     GroupState,
     LagCase,
@@ -56,7 +57,11 @@ from tests.support.json_contract import documented, shape
 from tests.support.snapshots import snapshot_of
 
 TP = TopicPartition("orders", 0)
-PRICE = Price(rebalances_min=1, rebalances_max=2, moved_min=3, moved_max=6, note="moves [6] of 12")
+PRICE = Price(
+    rebalances_min=1, rebalances_max=2, moved_min=3, moved_max=6, note="moves [6] of 12",
+    rebalances_expected=2, moved_expected=4, pause_s=0.525, pause_p95_s=0.532, settled_s=0.796,
+    backlog=120,
+)  # fmt: skip
 PLAN = Plan(
     id="main-orders-17", cluster="main", group="orders", created_at=100.0, snapshot_at=99.5,
     wanted=4, revision="0a1b2c3d4e",
@@ -65,6 +70,11 @@ PLAN = Plan(
              sentence="slots 2 and 3 open together"),
     ),
     notes=("the hot partition orders-0 is not scaled for",),
+    alternatives=(
+        Alternative(step=0, way="all at once", rebalances=2, moved=4, pause_s=0.525,
+                    pause_p95_s=0.532, settled_s=0.796, backlog=120, keeps_limits=True,
+                    cheapest=True, taken=True),
+    ),
 )  # fmt: skip
 RECEIPT = Receipt(
     plan_id=PLAN.id, group="orders", step=0, kind=StepKind.OPEN, price=PRICE, ours=2, others=0,
@@ -227,6 +237,13 @@ def test_a_plan_states_its_price_before_anything_is_done():
         "note: the hot",
     ):
         assert part in text
+    assert re.search(r"2 \(1-2\)\s+4 \(3-6\)\s+0\.53 s\s+0\.53 s\s+0\.80 s\s+120", text)
+    assert re.search(r"all at once\s+now\s+2\s+4\s.*120\s+taken, cheapest", text)
+    later = dataclasses.replace(
+        PLAN.alternatives[0], starts_in_s=40.0, backlog=None, keeps_limits=False, taken=False
+    )
+    text = printed(print_plan, dataclasses.replace(PLAN, alternatives=(later,)), width=160)
+    assert re.search(r"in 40 s .* - +cheapest, beyond the limits", text)
 
 
 def test_an_empty_plan_says_so():
@@ -248,6 +265,10 @@ def test_a_receipt_that_differs_stands_out():
     text = printed(print_change, dataclasses.replace(CHANGE, receipts=(receipt,)))
     assert re.search(r"1\s+open\s+1-2\s+5\s+0\s+1\s+6\s+0\.40 s\s+6\.5 s\s+DIFFERS", text)
     assert "step 1: join spread 0.03 s" in text
+    assert (
+        "step 1 was expected to cost 2 rebalances, 4 partitions moved, pause 0.53 s (p95 0.53 s), "
+        "settled after 0.8 s, 120 records waiting then"
+    ) in " ".join(text.split())
 
 
 def test_status_lists_every_group_with_what_is_known():

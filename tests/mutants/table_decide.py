@@ -12,6 +12,7 @@ _SCALING = ("tests/decide/test_scaling.py", "tests/membership/test_decisions.py"
 _STORMS = ("tests/decide/test_storms.py",)
 _RECEIPTS = ("tests/counting/test_receipts.py",)
 _VERDICTS = ("tests/decide/test_lag_verdicts.py",)
+_EXPECTED = ("tests/decide/test_expected_costs.py",)
 _ADOPTED = ("tests/decide/test_adopted.py",)
 
 MUTANTS = faults(
@@ -34,6 +35,48 @@ MUTANTS = faults(
             "prices-join-of-nobody-costs-two": "from_empty = [-(-]self.emptied and not strangers[-) or (self.world.is_empty() and not beside)-]",
             "prices-what-leaves-is-what-runs-next": """            return [-group.type == "consumer"-]{+self._consumer+}
         return self._consumer""",
+        },
+        ("fleet/decide/forecast/expected_costs.py", _EXPECTED): {
+            "expected-from-a-balanced-group-alone": "        moved = [-max(moved, price.moved_min)-]{+moved+}",
+            "expected-pause-of-those-that-do-not": "told = [pause for pause in cost.pauses[- if pause-]]",
+            "expected-pause-where-nobody-owned": "if not held or [-(world.is_empty() and not emptied)-]{+world.is_empty() and emptied+}:",
+            "expected-of-a-small-part": "round(median(run.moved for run in runs)[- * of-])",
+            "expected-roll-of-its-first-handovers": "later = [--(-changing // width) - -(-some // width)-]{+0+}",
+            "expected-batch-of-nobody-in-particular": "    if [-not batches-]{+True+}:",
+            "expected-with-members-not-ours": "if worker is None or [-world.strangers() or -]not sum(topics.values()):",
+            "expected-backlog-reads-while-it-pauses": "read_for = max(0.0, cost.settled[- - pause-])",
+            "expected-backlog-begins-anew": "waiting = flow.after([-waiting-]{+flow.waiting+}, cost, members=len(held))",
+            "expected-unknown-lag-is-none": "if not seen or not busy[- or any(each.lag is None for each in seen)-]:",
+        },
+        ("fleet/decide/forecast/other_ways.py", ("tests/decide/test_other_ways.py",)): {
+            "ways-beyond-the-storm-budget": "size: cost.rebalances <= [-storm.rebalances-]{+size + cost.rebalances+}",
+            "ways-wider-than-a-roll-may-be": "        and (not is_roll or size [-<= rollout.max_parallel-]{+> 0+})",
+            "ways-cheapest-settles-last": "round(sum(cost.pauses) / len(cost.pauses), 2), [-cost.settled-]{+-cost.settled+}, not usual)",
+            "ways-of-three-parts-only": "    if total is None or [-len(chosen) == len(parts)-]{+True+}:",
+            "ways-leave-of-those-who-left": 'return played(group, "leave", change.held - done[- - size-], size)',
+            "ways-each-wave-a-change": "if [-waves == 1 and -]rolled > 1:",
+            "ways-backlog-gone-still-waits": "later = flow.after([-0.0-]{+flow.waiting+}, known[usual], members=members)",
+        },
+        ("fleet/decide/forecast/scale_up_worth.py", ("tests/decide/test_scale_up_worth.py",)): {
+            "worth-without-its-own-time": "if left is None or [-price.settled_s + -]left < alone:",
+            "worth-of-the-least-declared": "or held < max(1, [-spec.replicas.min-]{+0+}):",
+            "worth-of-a-fixed-number": "if [-not isinstance(spec.scaling, LagScaling) or -]held < max(",
+        },
+        ("fleet/decide/forecast/recorded_groups.py", ("tests/sim/test_recorded_groups.py",)): {
+            "recorded-with-those-who-left": """            there[-.pop(span.member, None)-]{+[span.member] = span+}""",
+            "recorded-first-rebalance": "last = rebalances[[--1-]{+0+}]",
+            "recorded-processes-all-at-once": "_APART: Final = [-2_000-]{+0+}",
+            "recorded-leave-of-those-beyond": "staying=group.members[- - fewer-],",
+        },
+        ("fleet/decide/forecast/adopted_costs.py", ("tests/decide/test_adopted_costs.py",)): {
+            "adopted-with-members-elsewhere": "if len(ours) != adopted.replicas[- or len(group.members) != len(ours)-]:",
+            "adopted-static-as-dynamic": "if [-found.static-]{+False+}:",
+        },
+        ("fleet/decide/forecast/step_stories.py", _EXPECTED): {
+            "expected-roll-one-by-one-always": "together=[-min(width, rolled - first)-]{+1+},",
+            "expected-second-round-throttled": "connected=[-True-]{+False+},",
+            "expected-848-without-nudges": "nudge=[-FLEET_NUDGE if is_consumer else 0-]{+0+},",
+            "expected-no-batch-in-hand": "if (left := rng.randint(0, [-group.batch-]{+0+}))",
         },
         ("fleet/decide/moves.py", _PLANS): {
             "moves-by-number-not-by-bytes": "order = sorted(members, key=lambda name: [-name.encode(-]{+(len(name), name+}))",

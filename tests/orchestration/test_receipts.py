@@ -1,5 +1,7 @@
 """What a rollout leaves in Dagster: the receipt, its check, and failures that say why."""
 
+from dataclasses import replace
+
 import pytest
 from dagster import (
     AssetCheckSeverity,
@@ -18,7 +20,7 @@ from fleet.dagster.resources import told
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict
 from fleet.errors import Refused
-from fleet.model import LagCase, Verdict
+from fleet.model import Alternative, LagCase, Price, Verdict
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, receipt, step
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
@@ -125,6 +127,27 @@ def test_metadata_of_a_plan():
     assert shown["plan json"].value["id"] == "plan-1"
     assert plan_sentence(plan(step())) == "Do open. Expected rebalances: 1-2."
     assert plan_sentence(plan()).startswith("Nothing to do")
+
+
+def test_what_is_expected_stands_in_plan_and_receipt():
+    """Prices and other ways as tables; a receipt has its price beside what was recorded."""
+    price = Price(
+        rebalances_min=1, rebalances_max=2, rebalances_expected=2, moved_expected=4, pause_s=0.525,
+        pause_p95_s=0.532, settled_s=0.796, backlog=1200,
+    )  # fmt: skip
+    way = Alternative(
+        step=0, way="one by one", starts_in_s=40.0, rebalances=6, moved=9, pause_s=None,
+        pause_p95_s=None, settled_s=4.0, backlog=None, keeps_limits=False, cheapest=False,
+        taken=True,
+    )  # fmt: skip
+    shown = plan_metadata(replace(plan(replace(step(), price=price)), alternatives=(way,)))
+    told = [shown[name].value.replace("\u00a0", " ") for name in ("plan", "other ways")]
+    assert "| 2 (1-2) | 4 | 0.53 s | 0.53 s | 0.8 s | 1,200 |" in told[0]
+    assert "| 1 | one by one | in 40 s | 6 | 9 | none | none | 4.0 s | ? | no | taken |" in told[1]
+
+    done = change(ChangeState.DONE, replace(receipt(Verdict.EQUAL), price=price))
+    table = change_metadata(done)["receipt"].value
+    assert "| equal | 2 rebalances, 4 partitions moved, pause 0.53 s (p95 0.53 s), settled" in table
 
 
 def test_table_cells_cannot_break_the_table():

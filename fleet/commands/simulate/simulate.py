@@ -1,13 +1,15 @@
 """`fleet simulate`: a group's story on simulated time, and what it cost."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fleet.commands.answers import print_json, stdout, table
-from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
+from fleet.commands.completing import group_names
+from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.commands.progress import Progress
 from fleet.errors import ConfigError
 from fleet.text import duration, plural
@@ -17,15 +19,21 @@ if TYPE_CHECKING:
     from fleet.sim.scenarios.group_story import Scenario
     from fleet.sim.scenarios.play import Played
 
+    Named = tuple[str, Callable[[random.Random], Scenario]]
+
 COUNTS = ("rebalances", "moved", "redone")
 FIGURES = (*COUNTS, "pause_p50", "pause_p95", "pause_longest", "settled")
 """Counts, then seconds. A pause is a partition's time without an owner."""
 
+_PATIENCE = 60.0
+"""Seconds for a history that has to be read from the broker."""
+
 
 @click.command(
     epilog="Examples:  fleet simulate deploy --members 50  |  fleet simulate story.yaml --seeds 100"
+    "  |  fleet simulate --group orders --scale 12"
 )
-@click.argument("scenario", default="deploy", metavar="[SCENARIO|FILE]")
+@click.argument("scenario", required=False, metavar="[SCENARIO|FILE]")
 @click.option(
     "--members",
     type=click.IntRange(1, 1000),
@@ -41,9 +49,23 @@ FIGURES = (*COUNTS, "pause_p50", "pause_p95", "pause_longest", "settled")
     metavar="N",
     help="Number of runs, each with the next seed.",
 )
+@click.option("--group", metavar="GROUP", shell_complete=group_names,
+              help="Group to scale, from its recorded history; with --scale.")  # fmt: skip
+@click.option("--scale", type=click.IntRange(1, 1000), metavar="N",
+              help="Number of members that GROUP would get.")  # fmt: skip
 @output_option
-@verbose_option
-def simulate(*, scenario: str, members: int | None, seed: int, seeds: int, output: str) -> None:
+@common
+def simulate(
+    invocation: Invocation,
+    *,
+    scenario: str | None,
+    members: int | None,
+    seed: int,
+    seeds: int,
+    group: str | None,
+    scale: int | None,
+    output: str,
+) -> None:
     """What a story would cost a group; no broker.
 
     SCENARIO is one of docs/simulate.md's library, as deploy, deploy-static, deploy-consumer,
@@ -52,14 +74,22 @@ def simulate(*, scenario: str, members: int | None, seed: int, seeds: int, outpu
     classic or KIP-848; time is simulated, and one seed tells one story.
     Figures count from the first event on. A pause is a partition's time without an owner: p50
     and p95 over partitions of all its pauses together, and the longest single one.
+    With --group and --scale: what another number of members would cost that group as `fleet
+    rebalances` knows it, by Fleet's gate or leave where Fleet runs it, else one process every 2 s.
     """
     from fleet.sim.scenarios.play import play
 
-    wish = _scenario(scenario, members)
-    runs = []
+    if (group is None) != (scale is None) or (group and (scenario or members)):
+        raise click.UsageError("--group GROUP goes with --scale N, and with no story or --members")
+    if group is not None and scale is not None:
+        scenario, told = _of_group(invocation, group, scale)
+    else:
+        scenario, told = _of_file(scenario or "deploy", members)
+    wish, runs = told(random.Random(seed)), []
     with Progress(f"{scenario}: {plural(seeds, 'seed')}") as progress:
         for number in range(seed, seed + seeds):
-            runs.append(_figures(play(wish, random.Random(number))))
+            rng = random.Random(number)
+            runs.append(_figures(play(told(rng), rng)))
             if len(runs) % 100 == 0:
                 progress(f"{len(runs)} of {plural(seeds, 'seed')}")
     answer = _answer(scenario, wish, seed, runs)
@@ -82,6 +112,39 @@ def simulate(*, scenario: str, members: int | None, seed: int, seeds: int, outpu
     console.print(rows)
     if answer["unsettled"]:
         console.print(f"{plural(answer['unsettled'], 'run')} did not settle within a day")
+
+
+def _of_file(name: str, members: int | None) -> "Named":
+    """A story of the library or of a file, which every seed plays as it is."""
+    story = _scenario(name, members)
+
+    def told(rng: random.Random) -> "Scenario":
+        del rng
+        return story
+
+    return name, told
+
+
+def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
+    """What it is called, and the change of a recorded group by a seed."""
+    from fleet.decide.forecast.recorded_groups import recorded_group, scaled_to
+    from fleet.manager.past import past_of
+
+    with invocation.open() as fleet:
+        with Progress(f"{name}: its history"):
+            past = past_of(fleet, group=name, live=False, patience=_PATIENCE)
+        rows = past.rows
+        found = recorded_group(name, rows.rebalances(group=name), rows.memberships(group=name))
+        declared = [each.worker for each in fleet.spec.fleets if each.group == name]
+        click.echo(f"{name} {past.source.sentence(fleet.clock.now())}", err=True)
+    if found.members == members:
+        raise ConfigError(f"group {name} has {members} members already: --scale another number")
+    worker = next(iter(declared), None)
+
+    def told(rng: random.Random) -> "Scenario":
+        return scaled_to(found, members, worker, rng)
+
+    return f"{name} from {found.members} to {members}", told
 
 
 def _scenario(name: str, members: int | None) -> "Scenario":

@@ -63,6 +63,8 @@ class ClassicClient(SimulatedClient):
     """The last assignment, which a sticky member tells."""
     _last_generation: int = -1
     _joined_at: int | None = None
+    _subscribed_at: int | None = None
+    """Of a connected process: its first JoinGroup."""
     _beaten_at: int | None = None
     _beat: int = 0
     """Counts the times that heartbeats began: those of a former time stop."""
@@ -86,7 +88,7 @@ class ClassicClient(SimulatedClient):
         """A new process knows nothing."""
         self.member_id, self.generation = UNKNOWN_MEMBER, -1
         self._last, self._last_generation = None, -1
-        self._joined_at = self._beaten_at = None
+        self._joined_at = self._subscribed_at = self._beaten_at = None
 
     # The application.
 
@@ -128,6 +130,8 @@ class ClassicClient(SimulatedClient):
     def join(self) -> None:
         """JoinGroup now."""
         self.become(ClientState.JOINING)
+        if self._joined_at is None and self.scenario.connected:
+            self._subscribed_at = self.place.now
         self._joined_at = self.place.now
         self.place.send(
             self,
@@ -152,7 +156,8 @@ class ClassicClient(SimulatedClient):
     def _join_in_turn(self) -> None:
         """JoinGroup, a second after the last one at the earliest."""
         self.become(ClientState.JOINING)
-        due = 0 if self._joined_at is None else self._joined_at + JOIN_EVERY_MS
+        last = self._joined_at if self._joined_at != self._subscribed_at else None
+        due = 0 if last is None else last + JOIN_EVERY_MS
         if self.place.now > due:
             self.join()
         else:
@@ -264,7 +269,7 @@ class ClassicClient(SimulatedClient):
         self.take(of)
         self._begin_heartbeats()
         if revoked:
-            self.later(0, self._join_after(self.generation))
+            self.later(self.scenario.rejoins_after, self._join_after(self.generation))
 
     def _join_after(self, generation: int) -> Callable[[], None]:
         """The second round, for what it gave up."""

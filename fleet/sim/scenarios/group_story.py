@@ -61,6 +61,12 @@ class Scenario(NamedTuple):
     """and up to so long more."""
     client: str = "librdkafka"
     """One of CLIENTS; Java's are dynamic members with range or roundrobin."""
+    connected: bool = False
+    """Processes have their coordinator before they subscribe, as Fleet's workers do: subscribing
+    itself sends the first JoinGroup, which librdkafka does not count when the next one is due."""
+    rejoins_after: int = 0
+    """cooperative-sticky: from a member's revocation to the join that it brings, at least (Fleet's
+    workers: 250)."""
 
     def by(self, protocol: str) -> "Scenario":
         """The same story by another protocol, with its usual heartbeat interval."""

@@ -1,0 +1,1 @@
+"""What plans will cost, played to the model of the coordinator."""

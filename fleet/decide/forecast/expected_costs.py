@@ -1,0 +1,293 @@
+"""What each step of a plan will cost: rebalances, moves, pauses, time and backlog. Pure.
+
+Problem: a bound says what a change may cost, not what it will. Choice: each step is played some
+times to the coordinator's model by fixed seeds, so that one world has one price; counts are the
+median of the runs, pauses are percentiles over all partitions of all runs that pause. What was
+played once is kept, since a plan is made anew at every look. The bounds of `fleet.decide.prices`
+stand, and where they say exactly who moves, that is what is expected. Cost: milliseconds of CPU a
+step; what the model does not know (members that are not ours, a subscription that changes) has no
+figures.
+
+The backlog is a flow: what waits now, by the age of what waits the rate at which it comes, and
+the members' own records per busy second; evenly over partitions, each read until its pause.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import median
+from typing import Final, NamedTuple
+
+from fleet.config.spec import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ClassicWorker, Worker
+from fleet.decide.capacity import expected_topics, subscribed
+from fleet.decide.forecast.step_stories import (
+    ChangeKind,
+    PlayedGroup,
+    handover_every,
+    scaled,
+    story_of,
+)
+from fleet.decide.world import GroupWorld
+from fleet.model import Plan, Price, Step, StepKind
+from fleet.sim.scenarios.play import Played, play
+
+SMALL_BATCH: Final = 0.25
+"""Seconds one inline batch takes when workers keep up (measured); of a group with no figures."""
+_FEW: Final = 8
+"""Up to so many members are played `_RUNS` times, larger groups less often."""
+_RUNS: Final = 5
+
+
+class StepCost(NamedTuple):
+    """Of one change. Seconds."""
+
+    rebalances: int
+    moved: int
+    pauses: tuple[float, ...]
+    """Of every partition in every run, ascending; 0 where it had an owner all the time."""
+    settled: float
+
+
+def foretold(world: GroupWorld, plan: Plan) -> Plan:
+    """The same plan, its prices filled in from the coordinator's model; its id stays."""
+    group = played_group(world)
+    if group is None or not plan.steps:
+        return plan
+    held = frozenset(world.open_slots())
+    flow = Flow.measured(world)
+    waiting = None if flow is None else flow.waiting
+    emptied = False
+    steps = []
+    for step in plan.steps:
+        cost = _cost(world, group, step, len(held - {*step.slots}), len(held))
+        held = _held_after(held, step)
+        if cost is not None and flow is not None and waiting is not None:
+            waiting = flow.after(waiting, cost, members=len(held))
+        else:
+            waiting = waiting if step.kind is StepKind.WARM else None
+        price = step.price if cost is None else priced_by(step.price, cost, waiting)
+        if not held:  # it stands still until somebody joins, whenever that is
+            price = replace(price, settled_s=None, backlog=None)
+        if not held or (world.is_empty() and not emptied):  # nobody owned anything before
+            price = replace(price, pause_s=None, pause_p95_s=None)
+        steps.append(replace(step, price=price))
+        emptied = emptied or not held
+    return replace(plan, steps=tuple(steps))
+
+
+def played_group(world: GroupWorld) -> PlayedGroup | None:
+    """What a story has to know of this group; None where others are in it, or it has no topic."""
+    worker = world.spec.worker
+    topics = subscribed(expected_topics(world.topics, world.spec), world.spec)
+    if worker is None or world.strangers() or not sum(topics.values()):
+        return None
+    return group_of_workers(worker, sum(topics.values()), batch=_batch(world))
+
+
+def group_of_workers(worker: Worker, partitions: int, *, batch: float) -> PlayedGroup:
+    """A group of such workers; a batch in seconds."""
+    classic = worker if isinstance(worker, ClassicWorker) else None
+    return PlayedGroup(
+        protocol=classic.assignor if classic else "consumer",
+        static=worker.membership == "static",
+        partitions=partitions,
+        heartbeat=_ms(classic.heartbeat_interval if classic else CONSUMER_HEARTBEAT),
+        session=_ms(classic.session_timeout if classic else CONSUMER_SESSION),
+        max_poll=_ms(worker.max_poll_interval),
+        batch=_ms(batch),
+    )
+
+
+def _batch(world: GroupWorld) -> float:
+    batches = sum(each.batches for each in world.reports)
+    if not batches:
+        return SMALL_BATCH
+    return sum(each.busy_seconds for each in world.reports) / batches
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+# --- steps -------------------------------------------------------------------------------------
+
+
+def _held_after(held: frozenset[int], step: Step) -> frozenset[int]:
+    match step.kind:
+        case StepKind.OPEN:
+            return held | {*step.slots}
+        case StepKind.LEAVE | StepKind.STOP_ALL:
+            return held - {*step.slots}
+        case StepKind.ROLL:
+            fresh = frozenset(step.slots) - held
+            return held if not fresh else (held | fresh) - (held & frozenset(step.slots))
+    return held
+
+
+def _cost(
+    world: GroupWorld, group: PlayedGroup, step: Step, others: int, held: int
+) -> StepCost | None:
+    """`others` of the `held` members are not named by the step. None: the model cannot say."""
+    count, width = len(step.slots), world.spec.rollout.max_parallel
+    match step.kind:
+        case StepKind.OPEN:
+            return played(group, "open", held, count)
+        case StepKind.LEAVE | StepKind.STOP_ALL:
+            return played(group, "leave", others, count)
+        case StepKind.REJOIN:
+            return played(group, "rejoin", held, 1)
+        case StepKind.ROLL if not group.static:
+            wave = count // 2
+            joined, left = played(group, "open", held, wave), played(group, "leave", held, wave)
+            return None if joined is None or left is None else one_after_other(joined, left)
+        case StepKind.ROLL if step.price.rebalances_max == 0:
+            return handovers(world, group, held=held, count=count, width=width)
+    return None  # standbys are no members; a subscription is not played
+
+
+def handovers(
+    world: GroupWorld, group: PlayedGroup, *, held: int, count: int, width: int
+) -> StepCost | None:
+    """A roll of `count` static members, with the canary's proof where there is what to read."""
+    worker = world.spec.worker
+    wait = worker.batch.max_wait if worker is not None else 0.0
+    proof = world.spec.rollout.canary_batches * (group.batch / 1000 + wait)
+    cost = played(group, "hand over", max(held, count), count, width)
+    return None if cost is None else cost._replace(settled=round(cost.settled + proof, 3))
+
+
+def one_after_other(first: StepCost, second: StepCost) -> StepCost:
+    """Of two changes, the second when the first has settled."""
+    return StepCost(
+        first.rebalances + second.rebalances,
+        first.moved + second.moved,
+        tuple(sorted((*first.pauses, *second.pauses))),
+        round(first.settled + second.settled, 3),
+    )
+
+
+@lru_cache(maxsize=512)
+def played(
+    group: PlayedGroup, kind: ChangeKind, staying: int, changing: int, width: int = 1
+) -> StepCost | None:
+    """What a change costs in the model; see `story_of` for the members that it names."""
+    part = scaled(group, kind, staying, changing)
+    small = group._replace(partitions=max(1, round(group.partitions * part)))
+    few, some = _part(staying, part), _part(changing, part)
+    runs = [
+        play(
+            story_of(
+                small,
+                kind,
+                staying=max(few, some) if kind == "hand over" else few,
+                changing=some,
+                width=width,
+                rng=(rng := random.Random(seed)),
+            ),
+            rng,
+        )
+        for seed in range(max(1, _RUNS * _FEW // max(_FEW, few + some)))
+    ]
+    cost = summed(runs, of=group.partitions / small.partitions)
+    if cost is not None and kind == "hand over":
+        later = -(-changing // width) - -(-some // width)
+        return cost._replace(settled=round(cost.settled + later * handover_every(group) / 1000, 3))
+    return cost
+
+
+def summed(runs: Sequence[Played], *, of: float = 1.0) -> StepCost | None:
+    """Of some runs of one story; `of` so many times the partitions that were played.
+
+    None: some run was not settled within a simulated day.
+    """
+    ends = [run.settled for run in runs if run.settled is not None]
+    if len(ends) < len(runs):
+        return None
+    return StepCost(
+        round(median(run.rebalances for run in runs)),
+        round(median(run.moved for run in runs) * of),
+        tuple(sorted(pause / 1000 for run in runs for pause in run.pauses)),
+        round(median(ends) / 1000, 3),
+    )
+
+
+def _part(members: int, part: float) -> int:
+    return max(1, round(members * part)) if members else 0
+
+
+# --- figures -----------------------------------------------------------------------------------
+
+
+def priced_by(price: Price, cost: StepCost, waiting: float | None) -> Price:
+    """The price with what is expected, within its bounds on moves."""
+    told = [pause for pause in cost.pauses if pause]
+    moved = cost.moved
+    if price.moved_min is not None:  # what today's owners demand, which need not be balanced
+        moved = max(moved, price.moved_min)
+    if price.moved_max is not None:
+        moved = min(moved, price.moved_max)
+    return replace(
+        price,
+        rebalances_expected=cost.rebalances,
+        moved_expected=moved,
+        pause_s=percentile(told, 50),
+        pause_p95_s=percentile(told, 95),
+        settled_s=cost.settled,
+        backlog=None if waiting is None else round(waiting),
+    )
+
+
+def percentile(ascending: Sequence[float], percent: int) -> float | None:
+    """The smallest value that so many percent do not exceed; None of nothing."""
+    if not ascending:
+        return None
+    return ascending[max(0, -(-len(ascending) * percent // 100) - 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """Records of a group, by its own measurements. Rates are records/s."""
+
+    waiting: float
+    comes: float
+    reads: float
+    """One member's, while it is busy."""
+
+    @classmethod
+    def measured(cls, world: GroupWorld) -> "Flow | None":
+        """None where a lag, an age or a worker's capacity is not known."""
+        seen = world.group.partitions if world.group is not None else ()
+        busy = sum(each.busy_seconds for each in world.reports)
+        if not seen or not busy or any(each.lag is None for each in seen):
+            return None
+        behind = [(each.lag or 0, each.lag_seconds or 0.0) for each in seen if each.lag]
+        if not behind or any(age <= 0 for _, age in behind):
+            return None
+        return cls(
+            waiting=float(sum(lag for lag, _ in behind)),
+            comes=sum(lag / age for lag, age in behind),
+            reads=sum(each.records for each in world.reports) / busy,
+        )
+
+    def gone_after(self, waiting: float, *, members: int) -> float | None:
+        """Seconds until `members` have read what waits; None: they never will."""
+        net = self.reads * members - self.comes
+        return waiting / net if net > 0 else None
+
+    def after(self, waiting: float, cost: StepCost, *, members: int) -> float:
+        """What waits when it is settled; `members` read, but for partitions that pause."""
+        if not cost.pauses:
+            return waiting
+        net = self.comes - self.reads * members
+
+        def left(pause: float) -> float:
+            read_for = max(0.0, cost.settled - pause)
+            return max(0.0, waiting + net * read_for) + self.comes * pause
+
+        return _mean(left(min(pause, cost.settled)) for pause in cost.pauses)
+
+
+def _mean(values: Iterable[float]) -> float:
+    told = list(values)
+    return sum(told) / len(told)

@@ -1,0 +1,228 @@
+"""What the coordinator's model expects of a plan: within the promise, near what was measured."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from fleet.decide.forecast.expected_costs import Flow, StepCost, foretold, percentile, played
+from fleet.decide.forecast.step_stories import PlayedGroup
+from fleet.decide.plans import make_drain_plan, make_plan
+from fleet.decide.world import GroupWorld
+from fleet.model import Plan, StepKind, TopicPartition
+from fleet.slots import WorkerReport
+from tests.decide.worlds import GROUP, NOW, group_of, member, spec, world
+from tests.support.seen_groups import partition_seen
+
+COOPERATIVE: dict = {}
+RANGE = {"assignor": "range"}
+KIP848 = {"protocol": "consumer"}
+DYNAMIC = {"membership": "dynamic"}
+WORKERS = (COOPERATIVE, RANGE, KIP848, DYNAMIC, RANGE | DYNAMIC, KIP848 | DYNAMIC)
+
+
+def planned(seen: GroupWorld, wanted: int, *, roll: bool = False) -> Plan:
+    """A plan with its expected costs."""
+    return foretold(seen, make_plan(seen, wanted=wanted, now=NOW, force_roll=roll))
+
+
+def test_what_is_expected_lies_within_the_promise() -> None:
+    """Over worlds from a seed: within the bounds; of one world always the same."""
+    rng = random.Random(18)
+    kinds = set()
+    for _ in range(100):
+        fleet = spec(worker=rng.choice(WORKERS), rollout={"max_parallel": rng.randint(1, 4)})
+        held, wanted = rng.randint(0, 9), rng.randint(0, 12)
+        topics = {"orders": rng.randint(1, 24)}
+        seen = world(fleet, held=min(held, topics["orders"]), topics=topics)
+        plan = planned(seen, wanted, roll=rng.random() < 0.3)
+        for step in plan.steps:
+            price = step.price
+            kinds.add(step.kind)
+            assert price.rebalances_expected is not None, (fleet.worker, held, step)
+            assert price.moved_expected is not None
+            promised = range(price.rebalances_min, price.rebalances_max + 1)
+            assert price.rebalances_expected in promised, (fleet.worker, held, topics, step)
+            assert price.moved_expected >= (price.moved_min or 0)
+            assert price.moved_max is None or price.moved_expected <= price.moved_max
+            if price.pause_s is not None:
+                assert price.pause_p95_s is not None
+                assert 0 < price.pause_s <= price.pause_p95_s
+                assert price.settled_s is not None
+            assert price.backlog is None, "no rate is known here"
+        again = make_plan(seen, wanted=wanted, now=NOW, force_roll=plan.steps != ())
+        assert foretold(seen, again) == foretold(seen, again)
+    assert kinds == {StepKind.OPEN, StepKind.LEAVE, StepKind.ROLL}
+
+
+@pytest.mark.parametrize(
+    ("worker", "held", "wanted", "settled", "pause"),
+    [
+        pytest.param(COOPERATIVE, 2, 4, 0.71, 0.48, id="cooperative-up"),
+        pytest.param(COOPERATIVE, 4, 2, 0.38, None, id="cooperative-down"),
+        pytest.param(KIP848, 2, 4, 1.27, None, id="848-up"),
+    ],
+)
+def test_it_is_near_what_was_measured(
+    worker: dict, held: int, wanted: int, settled: float, pause: float | None
+) -> None:
+    """docs/benchmarks.md, `fleet bench gate`: medians of 6 to 8 gates, within a factor of 1.5."""
+    seen = world(spec(worker=worker), held=held, topics={"orders": 8})
+    (step,) = planned(seen, wanted).steps
+    assert step.price.settled_s is not None
+    assert settled / 1.5 <= step.price.settled_s <= settled * 1.5
+    if pause is not None:
+        assert step.price.pause_s is not None
+        assert pause / 1.5 <= step.price.pause_s <= pause * 1.5
+
+
+def test_a_roll_is_played_as_handovers() -> None:
+    """Nothing moves, each partition pauses for its handover, and more slots take longer."""
+    few, more = (planned(world(held=n), n, roll=True).steps[0].price for n in (3, 12))
+    assert (few.rebalances_expected, few.moved_expected) == (0, 0)
+    assert few.pause_p95_s is not None
+    assert few.pause_p95_s < 0.2
+    assert few.settled_s is not None
+    assert more.settled_s is not None
+    assert more.settled_s > few.settled_s
+    wide = spec(rollout={"max_parallel": 4})
+    at_once = planned(world(wide, held=12), 12, roll=True).steps[0].price
+    assert at_once.settled_s is not None
+    assert at_once.settled_s < more.settled_s
+    group = PlayedGroup("range", True, 12, 500, 180_000, 300_000, 250)
+    cost = played(group, "hand over", 6, 6, 2)
+    assert cost is not None
+    assert all(cost.pauses), "each of them is handed over"
+
+
+def test_members_from_nothing_pause_nothing() -> None:
+    """Nobody owned anything before; the broker's initial delay is time until it is settled."""
+    (step,) = planned(world(held=0), 3).steps
+    assert (step.price.rebalances_expected, step.price.pause_s) == (1, None)
+    assert step.price.settled_s is not None
+    assert 3 < step.price.settled_s < 8
+
+
+def test_a_standstill_pauses_until_the_next_members_own_it() -> None:
+    """Another assignor: all stop, which settles nothing; then the partitions wait for the open."""
+    seen = world(spec(worker=RANGE), held=3, runs=(spec(), "code"))
+    stop, opened = planned(seen, 3).steps
+    assert (stop.kind, stop.price.settled_s, stop.price.pause_s) == (StepKind.STOP_ALL, None, None)
+    assert opened.price.pause_s is not None
+    assert opened.price.pause_s > 3
+
+
+def test_what_the_model_does_not_know_has_no_figures() -> None:
+    """Members that are not ours; a roll that changes the subscription of each under KIP-848."""
+    seen = world(held=2)
+    assert seen.group is not None
+    theirs = group_of((*seen.group.members, member("theirs-1")))
+    (step,) = planned(replace(seen, group=theirs), 4).steps
+    assert (step.price.rebalances_expected, step.price.settled_s) == (None, None)
+
+    other = {"worker": KIP848, "topics": ["orders", "returns"]}
+    topics = {"orders": 8, "returns": 8}
+    seen = world(spec(**other), held=2, runs=(spec(worker=KIP848), "code"), topics=topics)
+    (step,) = planned(seen, 2).steps
+    assert (step.kind, step.price.rebalances_expected) == (StepKind.ROLL, None)
+
+
+def test_today_s_owners_say_at_least_what_moves() -> None:
+    """The model's group is balanced, this one is not: what balance demands of it is the least."""
+    partitions = [TopicPartition("orders", n) for n in range(12)]
+    members = (member("orders-0", frozenset(partitions)), member("orders-1"))
+    (step,) = planned(replace(world(held=2), group=group_of(members)), 3).steps
+    assert step.price.moved_min == 8
+    assert step.price.moved_expected == 8
+
+
+def test_the_id_and_the_steps_stay() -> None:
+    """A price is no part of what a person approves."""
+    seen = world(held=4)
+    plan = make_drain_plan(seen, slots=(1,), now=NOW)
+    told = foretold(seen, plan)
+    assert told.id == plan.id
+    assert [replace(s, price=plan.steps[0].price) for s in told.steps] == [*plan.steps]
+
+
+def report(records: int, busy: float, batches: int) -> WorkerReport:
+    """What a worker says of its batches."""
+    return WorkerReport(
+        worker="w0", group=GROUP, revision="r", phase="active", slot=0, counter=1, http_port=None,
+        batches=batches, records=records, busy_seconds=busy,
+    )  # fmt: skip
+
+
+def flowing(*lags: tuple[int | None, float | None]) -> GroupWorld:
+    """A world with these (lag, age) and a worker of 100 records/s."""
+    seen = world(held=2)
+    assert seen.group is not None
+    parts = tuple(
+        replace(partition_seen(n, lag), lag_seconds=age) for n, (lag, age) in enumerate(lags)
+    )
+    group = replace(seen.group, partitions=parts)
+    return replace(seen, group=group, reports=(report(1000, 10.0, 20),))
+
+
+def test_the_backlog_is_a_flow_by_measured_rates() -> None:
+    """100 waiting, 50/s come, 2 x 100/s are read; 1 s until settled, half of it paused."""
+    flow = Flow.measured(flowing((60, 2.0), (40, 2.0)))
+    assert flow == Flow(waiting=100.0, comes=50.0, reads=100.0)
+    cost = StepCost(rebalances=1, moved=2, pauses=(0.0, 0.5), settled=1.0)
+    unpaused, paused = 0.0, 100 - 150 * 0.5 + 50 * 0.5
+    assert flow.after(100.0, cost, members=2) == (unpaused + paused) / 2
+    assert flow.after(100.0, cost, members=0) == 150.0
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(flowing((60, 2.0), (None, None)), id="a-lag"),
+        pytest.param(flowing((60, None), (40, 2.0)), id="an-age"),
+        pytest.param(flowing((0, 0.0), (0, 0.0)), id="nothing-waits"),
+        pytest.param(replace(flowing((60, 2.0)), reports=()), id="no-capacity"),
+    ],
+)
+def test_an_unknown_rate_is_no_backlog(seen: GroupWorld) -> None:
+    """Null, never 0."""
+    assert Flow.measured(seen) is None
+    assert planned(seen, 4).steps[0].price.backlog is None
+
+
+def test_each_step_begins_with_what_the_one_before_left() -> None:
+    """While members are fewer than records need, more wait after each step; then fewer."""
+    seen = flowing((5_000, 10.0), (5_000, 10.0))
+    roll, more = planned(seen, 4, roll=True).steps
+    assert roll.price.backlog is not None
+    assert more.price.backlog is not None
+    assert 10_000 < roll.price.backlog < more.price.backlog
+
+
+def test_a_batch_in_hand_is_the_group_s_own() -> None:
+    """Whoever hears of a rebalance ends its batch first, however long this group's take."""
+    slow = replace(world(spec(worker=RANGE), held=4), reports=(report(100, 60.0, 20),))
+    usual = world(spec(worker=RANGE), held=4)
+    told = [planned(each, 6).steps[0].price.settled_s or 0 for each in (usual, slow)]
+    assert told[1] > told[0] + 1
+
+
+def test_a_large_group_is_played_by_a_smaller_one() -> None:
+    """Counts of partitions are of the whole group, and the figures come at once."""
+    group = PlayedGroup("cooperative-sticky", True, 10_000, 500, 180_000, 300_000, 250)
+    cost = played(group, "open", 900, 100)
+    assert cost is not None
+    assert cost.rebalances == 2
+    assert 900 <= cost.moved <= 1100
+    small = played(group._replace(partitions=320), "open", 29, 3)
+    assert small is not None
+    assert cost.settled == small.settled
+    longer, shorter = (played(group, "hand over", 1000, n) for n in (1000, 500))
+    assert longer is not None
+    assert shorter is not None
+    assert longer.settled == pytest.approx(shorter.settled * 2, 0.1)
+
+
+def test_percentiles_are_values_that_occur() -> None:
+    """The smallest that so many percent do not exceed; none of nothing."""
+    assert (percentile([1, 2, 3, 4], 50), percentile([1, 2, 3, 4], 95)) == (2, 4)
+    assert percentile([], 50) is None

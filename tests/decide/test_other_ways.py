@@ -1,0 +1,120 @@
+"""The other ways of a plan's changes: their prices, and which is the cheapest that may be."""
+
+from dataclasses import replace
+
+import pytest
+
+from fleet.decide.forecast.expected_costs import foretold, played, played_group
+from fleet.decide.forecast.other_ways import with_other_ways
+from fleet.decide.plans import make_plan
+from fleet.decide.world import GroupWorld
+from fleet.model import Alternative
+from tests.decide.test_expected_costs import flowing
+from tests.decide.worlds import NOW, spec, world
+
+RANGE = {"assignor": "range"}
+DYNAMIC = {"membership": "dynamic"}
+
+
+def ways(seen: GroupWorld, wanted: int, *, roll: bool = False) -> dict[str, Alternative]:
+    """By name."""
+    plan = make_plan(seen, wanted=wanted, now=NOW, force_roll=roll)
+    told = with_other_ways(seen, foretold(seen, plan))
+    assert told.id == plan.id
+    return {each.way: each for each in told.alternatives}
+
+
+def marks(found: dict[str, Alternative]) -> dict[str, str]:
+    """Taken, cheapest, within the limits."""
+    return {
+        name: "t" * way.taken + "c" * way.cheapest + "k" * way.keeps_limits
+        for name, way in found.items()
+    }
+
+
+def test_all_at_once_costs_least_rebalances() -> None:
+    """Range rebalances once for each part; more of them than the storm budget are no way."""
+    found = ways(world(spec(worker=RANGE), held=4, topics={"orders": 24}), 10)
+    assert {name: way.rebalances for name, way in found.items()} == {
+        "all at once": 1,
+        "3 at a time": 2,
+        "one by one": 6,
+    }
+    assert marks(found) == {"all at once": "tck", "3 at a time": "k", "one by one": ""}
+    assert found["one by one"].moved > found["all at once"].moved
+    assert found["one by one"].settled_s > found["all at once"].settled_s
+
+
+def test_a_leave_in_parts_is_of_those_who_are_there() -> None:
+    """The parts of a leave: the first has the most beside it."""
+    seen = world(spec(worker=RANGE), held=4, topics={"orders": 24})
+    found = ways(seen, 2)
+    group = played_group(seen)
+    assert group is not None
+    costs = [played(group, "leave", staying, 1) for staying in (3, 2)]
+    assert found["one by one"].moved == sum(cost.moved for cost in costs if cost)
+    assert marks(found) == {"all at once": "tck", "one by one": "k"}
+
+
+def test_a_roll_is_no_wider_than_it_may_be() -> None:
+    """Nothing rebalances: the widest allowed settles first and is taken."""
+    rollout = {"max_parallel": 2}
+    found = ways(world(spec(rollout=rollout), held=6), 6, roll=True)
+    assert marks(found) == {
+        "all at once": "",
+        "3 at a time": "",
+        "2 at a time": "tck",
+        "one by one": "k",
+    }
+    assert found["2 at a time"].settled_s < found["one by one"].settled_s
+
+
+def test_waves_are_one_change() -> None:
+    """Of dynamic members: each wave joins and leaves, so that fewer and larger ones cost less."""
+    fleet = spec(worker=DYNAMIC | RANGE, rollout={"max_parallel": 2}, storm={"rebalances": 6})
+    found = ways(world(fleet, held=6, topics={"orders": 24}), 6, roll=True)
+    assert {name: way.rebalances for name, way in found.items()} == {
+        "all at once": 2,
+        "3 at a time": 4,
+        "2 at a time": 6,
+        "one by one": 12,
+    }
+    assert {way.step for way in found.values()} == {0}
+    assert marks(found)["2 at a time"] == "tck"
+
+
+def test_what_moves_too_much_is_beyond_the_limits() -> None:
+    """The storm budget of a group may bound moves, too."""
+    fleet = spec(worker=RANGE, storm={"moved": 10})
+    found = ways(world(fleet, held=2, topics={"orders": 24}), 4)
+    assert found["all at once"].moved > 10
+    assert marks(found) == {"all at once": "t", "one by one": ""}
+
+
+@pytest.mark.parametrize(
+    ("seen", "wanted"),
+    [
+        pytest.param(world(held=0), 3, id="nobody-works-on"),
+        pytest.param(world(held=3), 0, id="nobody-stays"),
+        pytest.param(world(held=3), 4, id="one-member"),
+        pytest.param(world(held=3), 3, id="nothing-to-do"),
+    ],
+)
+def test_there_is_one_way_only(seen: GroupWorld, wanted: int) -> None:
+    """Nothing to divide, or nobody for whom it would matter."""
+    assert ways(seen, wanted) == {}
+
+
+def test_a_backlog_is_waited_for_where_it_ever_ends() -> None:
+    """100 wait and 50/s come; two members read 200/s: gone in 0.7 s."""
+    later = ways(flowing((60, 2.0), (40, 2.0)), 4)["all at once, when the backlog is gone"]
+    now = ways(flowing((60, 2.0), (40, 2.0)), 4)["all at once"]
+    assert later.starts_in_s == 0.7
+    assert replace(later, starts_in_s=0.0, way=now.way, backlog=now.backlog) == replace(
+        now, taken=False, cheapest=False
+    )
+    assert later.backlog is not None
+    assert now.backlog is not None
+    assert 0 < later.backlog < now.backlog
+    never = ways(flowing((5_000, 10.0), (5_000, 10.0)), 4)
+    assert list(never) == ["all at once", "one by one"]
