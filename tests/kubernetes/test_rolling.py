@@ -1,6 +1,7 @@
 """A held Deployment on the real controller manager: exactly what is asked comes and goes."""
 
 import json
+import os
 import signal
 import threading
 import time
@@ -90,6 +91,8 @@ def test_a_controller_that_has_not_heard_of_the_mark_is_waited_for(
     drained = ground.names_of("one")[1]
     assert control_plane.controllers is not None
     control_plane.controllers.send_signal(signal.SIGSTOP)
+    # On a busy machine its other threads go on until the one with the signal gets a core.
+    os.waitid(os.P_PID, control_plane.controllers.pid, os.WSTOPPED)
     try:
         ground.rolling.mark([drained])
         (why,) = ground.rolling.settle()
