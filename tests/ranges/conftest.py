@@ -62,6 +62,14 @@ class Topic:
         until(answered, "an answer to ListOffsets")
         return found[self.tp]
 
+    def decided(self) -> int:
+        """Its end, once every transaction's marker is written: EndTxn is answered before that."""
+        until(
+            lambda: self.look("read_committed").end == self.look("read_uncommitted").end,
+            "the markers of all transactions",
+        )
+        return self.look("read_committed").end
+
     def range(self, start: int, end: int) -> OffsetRange:
         """A range of it."""
         return OffsetRange(self.name, 0, start, end)

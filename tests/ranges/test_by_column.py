@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 CALLS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
 
 
-def written(topic: Topic, isolation: str) -> int:
+def written(topic: Topic) -> int:
     """Records of every kind, an aborted transaction among them; the end to read to."""
     odd = topic.producer(**{"compression.type": "zstd"})
     for number in range(300):
@@ -44,7 +44,7 @@ def written(topic: Topic, isolation: str) -> int:
             spoilt.produce(topic.name, f"{ends.__name__} {number}")
         spoilt.flush(20)
         ends(20)
-    return topic.look(isolation).end
+    return topic.decided()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_row_for_row_as_the_other_ways(
 ):
     """All columns of all records, their types too: in memory, by Spark's tasks, inline."""
     topic.create(**config)
-    wanted = topic.range(3, written(topic, isolation))
+    wanted = topic.range(3, written(topic))
     gathering = Gathering(tmp_path / "1", most=1 << 20, files=2)
     gathering.run(
         lambda check: tables_of(
