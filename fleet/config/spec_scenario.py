@@ -54,6 +54,7 @@ class ScenarioSpec(Strict):
     nudge: Annotated[Duration, Field(ge=0, le=60)] = 0.0
     start_within: Annotated[Duration, Field(ge=0, le=3_600)] = 1.0
     connects_in: Annotated[Duration, Field(ge=0, le=600)] = 0.0
+    drifts_at: Annotated[Duration, Field(ge=0, le=43_200)] = 0.0
     network: NetworkSpec = NetworkSpec()
     events: tuple[EventSpec, ...] = ()
 

@@ -1,7 +1,8 @@
 """Write what the code says of itself: `python -m tests.reference.pages`.
 
 docs/fleet-yaml.md and fleet/config/fleet.schema.json come from fleet/config/spec*.py, docs/cli.md
-from the commands; tests/reference/test_pages.py compares them with the code.
+from the commands, the tables of docs/rebalance-table.md from their data;
+tests/reference/test_pages.py compares them with the code.
 """
 
 import ast
@@ -18,6 +19,7 @@ import click
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from fleet.bench.rebalance_table import markdown, read_cells
 from fleet.cli import COMMANDS, SECTIONS, cli
 from fleet.config.spec import FleetSpec, seconds
 from fleet.config.spec_problems import _bare, _bounds, _literals, _models, _tag_of
@@ -227,7 +229,16 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
                 yield from _command(inner, f"{path} {name}")
 
 
+def rebalance_page() -> str:
+    """docs/rebalance-table.md: what people wrote, then the tables of its data."""
+    root = repository()
+    written = (root / "docs" / "rebalance-table.md").read_text(encoding="utf-8")
+    prose, mark, _ = written.partition(f"<!-- by {AGAIN} -->\n")
+    return prose + mark + markdown(read_cells(root / "docs" / "data" / "rebalance-table.csv"))
+
+
 PAGES = {
+    "docs/rebalance-table.md": rebalance_page,
     "docs/fleet-yaml.md": yaml_page,
     "docs/cli.md": cli_page,
     "fleet/config/fleet.schema.json": schema,

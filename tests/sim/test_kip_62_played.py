@@ -124,8 +124,8 @@ def test_a_dead_member_stops_a_round_for_its_session() -> None:
         play(library(f"crash-loop-{each}-kip-62", 4), random.Random(1))
         for each in ("before", "after")
     )
-    assert before.longest in range(26_900, 30_100)
-    assert after.longest in range(6_900, 10_100)
+    assert before.longest in range(26_900, 33_100)
+    assert after.longest in range(6_900, 13_100)
     assert before.pauses[0] > 60_000, "who is back makes all others wait for who it was"
     assert after.pauses[0] < 20_000
 

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from fleet import cli
+from fleet.commands.simulate.simulate import _played
 from fleet.config.spec_scenario import load_scenario
 from fleet.errors import ConfigError
 from fleet.sim.scenarios.group_story import Happening, Scenario
@@ -106,6 +107,36 @@ def test_an_impossible_scenario_is_told(tmp_path, text: str, said: str) -> None:
         load_scenario(path)
     assert said in str(told.value)
     assert str(path) in str(told.value)
+
+
+def test_every_key_of_a_file_is_played(tmp_path) -> None:
+    """In milliseconds; a member of Java's time has its session."""
+    path = tmp_path / "story.yaml"
+    path.write_text(
+        "{members: 4, partitions: 7, client: java-0.10.0, protocol: roundrobin, drifts_at: 30s, "
+        "heartbeat_interval: 2s, max_poll_interval: 40s, initial_delay: 1s, nudge: 0.2s, "
+        "assignment_interval: 2s, start_within: 5s, connects_in: 4s, "
+        "network: {shortest: 2ms, longest: 9ms}, "
+        "events: [{at: 1m, do: slow, member: 2, lasts: 3s, wait: 4s, together: 2}]}"
+    )
+    assert _played(load_scenario(path)) == Scenario(
+        members=4,
+        partitions=7,
+        session_timeout=30_000,
+        heartbeat_interval=2_000,
+        max_poll_interval=40_000,
+        initial_delay=1_000,
+        start_within=5_000,
+        shortest_delay=2,
+        longest_delay=9,
+        happenings=(Happening(60_000, "slow", 2, 3_000, 4_000, 2),),
+        protocol="roundrobin",
+        assignment_interval=2_000,
+        nudge=200,
+        connects_in=4_000,
+        drifts_at=30_000,
+        client="java-0.10.0",
+    )
 
 
 def test_the_page_prints_what_the_command_prints(capsys) -> None:

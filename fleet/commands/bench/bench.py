@@ -13,6 +13,7 @@ from fleet.commands.bench.bench_history import history
 from fleet.commands.bench.bench_observe import observe
 from fleet.commands.bench.bench_simulate import simulate
 from fleet.commands.bench.bench_start import start
+from fleet.commands.bench.bench_table import rebalance_table
 from fleet.commands.bench.bench_worker import worker
 from fleet.commands.invocation import SCHEMA_VERSION, output_option, verbose_option
 
@@ -368,6 +369,7 @@ bench.add_command(worker)
 bench.add_command(observe)
 bench.add_command(history)
 bench.add_command(simulate)
+bench.add_command(rebalance_table)
 
 
 def measure(

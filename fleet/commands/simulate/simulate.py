@@ -187,6 +187,7 @@ def _played(spec: "ScenarioSpec") -> "Scenario":
         _ms(spec.assignment_interval),
         _ms(spec.nudge),
         _ms(spec.connects_in),
+        drifts_at=_ms(spec.drifts_at),
         client=spec.client,
     )
 

@@ -101,6 +101,16 @@ class ClassicClient(SimulatedClient):
     def nudge(self) -> None:
         """The same subscription is no news to a classic member."""
 
+    def drift(self, by: int) -> None:
+        """Its heartbeats begin anew; nothing where it has none."""
+        self.shift_ticks(by)
+        if self.state is ClientState.STEADY and self._beaten_at is not None:
+            self._beaten_at -= by
+            if self._beaten_at + self.scenario.heartbeat_interval < self.place.now:
+                self._beaten_at += self.scenario.heartbeat_interval
+            self._beat += 1
+            self._heartbeat_later(self._beat)
+
     def poll_interval_over(self) -> None:
         """A dynamic member leaves, any forgets its id."""
         self.place.tell(self.number, "exceeds max.poll.interval.ms")

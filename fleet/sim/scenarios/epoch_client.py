@@ -98,6 +98,14 @@ class EpochClient(SimulatedClient):
         if (waits or self.state is ClientState.STEADY) and not self._in_flight:
             self._heartbeat(topics=True)
 
+    def drift(self, by: int) -> None:
+        """Its heartbeats begin anew; nothing where it has none."""
+        self.shift_ticks(by)
+        if self._interval:
+            due = self._beaten_at + self._interval - self.place.now
+            self._beat += 1
+            self._heartbeat_in((due - by) % self._interval)
+
     def leave(self) -> None:
         """A static member will be back, also where it does not know it (librdkafka PR #4994)."""
         if self.epoch > 0:

@@ -59,6 +59,9 @@ class Scenario(NamedTuple):
     """From a process's start until it has its coordinator,"""
     connects_within: int = 0
     """and up to so long more."""
+    drifts_at: int = 0
+    """When timers of members stand apart as after hours, heartbeats evenly over their interval;
+    0: never. Members that got their partitions in one round heartbeat together for long."""
     client: str = "librdkafka"
     """One of CLIENTS; Java's are dynamic members with range or roundrobin."""
     connected: bool = False

@@ -124,7 +124,7 @@ def _java(client: str, story: Callable[[int], Scenario]) -> Callable[[int], Scen
     """Java's members with the defaults of their time, before group.initial.rebalance.delay.ms."""
     session = JAVA_SESSIONS[client]
     return lambda members: story(members)._replace(
-        client=client, session_timeout=session, initial_delay=0
+        client=client, session_timeout=session, initial_delay=0, drifts_at=SETTLED // 2
     )
 
 

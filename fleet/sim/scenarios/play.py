@@ -200,6 +200,8 @@ class _World:
         for number in range(self.scenario.members):
             delay = self.rng.randint(0, self.scenario.start_within)
             self._plan(delay, self._client(number).start)
+        if self.scenario.drifts_at:
+            self._plan(self.scenario.drifts_at, self._drift)
         for each in self.scenario.happenings:
             self._plan(each.at, partial(self._happens, each))
         while not (self._planned == 0 and self._is_settled) and self._step():
@@ -249,6 +251,10 @@ class _World:
         if self._queue and self._queue[0][0] == at:
             heapq.heappop(self._queue)[2]()
         return True
+
+    def _drift(self) -> None:
+        for client in self.clients.values():
+            client.drift(self.rng.randrange(self.scenario.heartbeat_interval))
 
     def _client(self, number: int) -> SimulatedClient:
         kind: type[SimulatedClient] = JavaClient

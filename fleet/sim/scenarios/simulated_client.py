@@ -228,6 +228,13 @@ class SimulatedClient(ABC):
     def nudge(self) -> None:
         """Subscribe to the same again."""
 
+    @abstractmethod
+    def drift(self, by: int) -> None:
+        """Its timers come earlier by so many ms, its next heartbeat later where it would be past.
+
+        Less than a heartbeat interval.
+        """
+
     # What they share.
 
     def become(self, state: ClientState) -> None:
@@ -276,6 +283,10 @@ class SimulatedClient(ABC):
                 action()
 
         self.place.after(delay, acted)
+
+    def shift_ticks(self, by: int) -> None:
+        """Those of its main loop, earlier by so many ms."""
+        self._ticks = [began - by for began in self._ticks]
 
     def until_awake(self, at: int) -> int:
         """Milliseconds from now to the first wake of the main loop at that time or after."""
