@@ -103,6 +103,11 @@ class Objects:
         stored = self.edit(key_of(slot), of)
         return stored if isinstance(stored, Slot) else None
 
+    def read_slot(self, slot: Slot) -> Slot | None:
+        """The slot as it is now; None where there is no such slot."""
+        entry = self.backend.read(key_of(slot), fresh=True)
+        return entry.value if entry is not None and isinstance(entry.value, Slot) else None
+
     def make(self, group: str, number: int) -> None:
         """The slot's object is there before the slot opens."""
         key = Key(group, Kind.SLOT, number)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fleet.clock import Clock
-from fleet.errors import Unreachable
+from fleet.errors import FleetError, Unreachable
 from fleet.model import Plan, TopicPartition
 from fleet.slots import (
     Change,
@@ -132,8 +132,18 @@ class Store:
         self._taking.settle()
 
     def renew(self, slot: Slot) -> Slot | None:
-        """Write the holder's fields with counter + 1; None: somebody else has the slot."""
-        return self._objects.change_slot(slot, lambda stored: transitions.renewed(stored, slot))
+        """Write the holder's fields with counter + 1; None: somebody else has the slot.
+
+        Where nothing can be written, what can be read still tells that it is another's [12].
+        """
+        try:
+            return self._objects.change_slot(slot, lambda stored: transitions.renewed(stored, slot))
+        except FleetError:
+            with contextlib.suppress(FleetError):
+                stored = self._objects.read_slot(slot)
+                if stored is not None and transitions.renewed(stored, slot) is None:
+                    return None
+            raise
 
     def release(self, slot: Slot, *, clean: bool) -> bool:
         """Give the slot up; False where it was not the caller's any more."""

@@ -128,6 +128,8 @@ def test_what_an_earlier_release_left_behind(ground: Ground) -> None:
     assert shape_of(ground).replicas > 6
     ground.until(lambda: all_refused(shape_of(ground)))  # as it stood for hours: all was told
     ground.rolling.finish_removals(give_up=lambda _: True)
+    # A controller in the middle of asking for what it wanted before asks once more.
+    ground.until(lambda: shape_of(ground).settled)
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.5)
     assert (shape_of(ground).replicas, shape_of(ground).held) == (3, False)

@@ -35,6 +35,13 @@ MUTANTS = faults(
         ("fleet/slots/store.py", _STORE): {
             "store-gate-written-over-a-newer-one": "if record.gate.version [-!=-]{+<+} gate.version:",
         },
+        ("fleet/slots/store.py", ("tests/slots/test_refused_renewals.py",)): {
+            "store-refused-renewal-asks-nothing": "if [-stored is not None and transitions.renewed(stored, slot) is None-]{+stored is None+}:",
+            "store-refused-renewal-is-a-loss": "if stored is not None[- and transitions.renewed(stored, slot) is None-]:",
+        },
+        ("fleet/slots/group_objects.py", ("tests/slots/test_refused_renewals.py",)): {
+            "store-refused-renewal-believes-the-watch": "entry = self.backend.read(key_of(slot), fresh=[-True-]{+False+})",
+        },
         ("fleet/slots/transitions.py", _STORE): {
             "store-take-without-the-gate": "return number in gate.open - gate.[-leaving - gate.-]quarantined",
             "store-take-over-a-renewal": "return (stored.holder, stored.token[-, stored.counter-]) == (seen.holder, seen.token[-, seen.counter-])",

@@ -40,10 +40,12 @@ _POLL: Final = 0.2
 _CURE_SECONDS: Final = 5.0
 _AGAIN: Final = 1.0
 """Seconds from one interrupt to the next, for as long as what is interrupted goes on."""
-LINGER: Final = 2.5
-"""Seconds until an interrupted task has ended, for Spark's own killTimeout of 2 s."""
-LINGER_SHARED: Final = 0.5
-"""The same for the shared server, which is started with 0.2 s."""
+LINGER: Final = 4.5
+"""Seconds until an interrupted task's Python function has ended: Spark looks every 2 s whether a
+task was interrupted, and kills its Python worker after spark.python.task.killTimeout (2 s).
+"""
+LINGER_SHARED: Final = 2.5
+"""The same for the shared server, whose killTimeout is 0.2 s."""
 _LOOPBACK: Final = "127.0.0.1"
 _ANSWER: Final = "SELECT * FROM VALUES (1)"
 """What a server answers by itself: `SELECT 1` is a task, for which one without executors waits."""
@@ -188,8 +190,8 @@ class SparkLink:
     def cure(self, foreign_session: str) -> str | None:
         """Interrupt and release another worker's session, within 5 s; why it failed, or None [3].
 
-        A Python function that runs inside Spark at that moment goes on for up to
-        spark.python.task.killTimeout: `linger` seconds are waited, so that it has ended too.
+        A Python function that runs inside Spark at that moment goes on for a while: where anything
+        was interrupted, `linger` seconds are waited, so that it has ended too.
         """
         if self._url is None or not self._url.startswith("sc://"):
             return None
@@ -203,8 +205,8 @@ class SparkLink:
                 self._channel(_with_session(self._url, foreign_session)), rpc_deadlines=deadlines
             )
             client.set_retry_policies([_bounded_retries()])
-            client.interrupt_all()
-            self._clock.sleep(self._linger)
+            if client.interrupt_all():
+                self._clock.sleep(self._linger)
             # Seen: released right behind the interrupt, the session is refused as one whose
             # operation has not ended yet (an illegal state transition).
             self._released(client)
