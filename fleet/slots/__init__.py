@@ -356,7 +356,10 @@ class SlotStore(Protocol):
         ...
 
     def begin_change(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
-        """Start a change: None where one is RUNNING for the group (see `change`)."""
+        """Start a change: None where one is RUNNING for the group (see `change`).
+
+        Asked again with the same plan, actor and time, it is the one that runs.
+        """
         ...
 
     def change(self, group: str) -> Change | None:

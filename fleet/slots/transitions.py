@@ -188,10 +188,12 @@ def begun(
 ) -> Change | None:
     """The change that carries a plan out; None while another one runs.
 
-    after: the latest token known of elsewhere, where the last change is.
+    after: the latest token known of elsewhere, where the last change is. Asked again by who did not
+    hear that it was stored, it is the one that runs.
     """
     if last is not None and last.state is ChangeState.RUNNING:
-        return None
+        stored = (last.actor, last.plan.id, last.started_at)
+        return last if stored == (actor, plan.id, started_at) else None
     return Change(
         group=plan.group,
         plan=plan,

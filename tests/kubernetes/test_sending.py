@@ -15,6 +15,10 @@ from fleet.clock import ManualClock, SystemClock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import LONGEST_WAIT, Api, Request, connect, transmit
 from fleet.kubernetes.leases.patient_store import PatientStore
+from fleet.slots.backend import Entry, Key, Kind, Value
+from fleet.slots.memory import Memory, MemoryBackend
+from fleet.slots.store import Store
+from tests.support.plans import plan_of
 
 TOKEN = "a-token"
 
@@ -122,7 +126,7 @@ class Away:
             raise Unreachable("nobody answers")
         return group
 
-    begin = gate
+    adopt = gate
 
 
 def patient(inner: Away) -> Any:
@@ -154,12 +158,45 @@ def test_the_wait_ends() -> None:
     assert inner.asked <= LONGEST_WAIT + 3
 
 
-def test_a_change_is_begun_once() -> None:
+def test_a_change_is_adopted_once() -> None:
     """Whether it was done has to be looked at."""
     inner = Away()
     store = patient(inner)
     store.gate("orders")
     inner.missing, inner.asked = 1, 0
     with pytest.raises(Unreachable):
-        store.begin("orders")
+        store.adopt("orders")
     assert inner.asked == 1
+
+
+class Unanswered(MemoryBackend):
+    """Stores the next change, and nobody hears of it."""
+
+    lost = 0
+
+    def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
+        stored = super().swap(key, value, seen)
+        if key.kind is Kind.CHANGE and self.lost:
+            self.lost -= 1
+            raise Unreachable("the answer was lost")
+        return stored
+
+
+def test_a_change_whose_answer_was_lost_is_begun_once() -> None:
+    """Asked for again it is known as our own; another one is still refused."""
+    clock = ManualClock()
+    backend = Unanswered(Memory(), clock=clock)
+    store: Any = PatientStore(Store(backend, clock=clock), clock=clock)
+    assert store.change("orders") is None
+    backend.lost = 2
+    plan = plan_of(id="p1", group="orders")
+    begun = store.begin_change(plan, actor="a", started_at=5.0)
+    assert begun is not None
+    assert store.change("orders") == begun
+    assert (begun.token, begun.step) == (1, 0)
+    for other in (
+        {"plan": plan, "actor": "b", "started_at": 5.0},
+        {"plan": plan, "actor": "a", "started_at": 6.0},
+        {"plan": plan_of(id="p2", group="orders"), "actor": "a", "started_at": 5.0},
+    ):
+        assert store.begin_change(other.pop("plan"), **other) is None

@@ -45,7 +45,7 @@ MUTANTS = faults(
                     -]self._answered()""",
         },
         ("fleet/kubernetes/leases/patient_store.py", ("tests/kubernetes/test_sending.py",)): {
-            "k8s-patience-begins-a-change-twice": "if late or not self._answered[- or name in _ONCE-]:",
+            "k8s-patience-adopts-a-change-twice": "if late or not self._answered[- or name in _ONCE-]:",
             "k8s-patience-never-ends": "late = self._clock.monotonic() >= deadline{+ + 10 * LONGEST_WAIT+}",
         },
         # --- revisions

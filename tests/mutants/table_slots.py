@@ -61,8 +61,9 @@ MUTANTS = faults(
         -]revision=revision,""",
             "store-clear-whoever-has-it": """    if stored.token [-!=-]{+<+} seen.token:
         return None""",
-            "store-two-changes-at-once": """if last is not None and last.state is ChangeState.RUNNING{+ and last.step == 0+}:
-        return None""",
+            "store-two-changes-at-once": "if last is not None and last.state is ChangeState.RUNNING{+ and last.step == 0+}:",
+            "store-begun-by-whoever-asks": "return last[- if stored == (actor, plan.id, started_at) else None-]",
+            "store-begun-again-is-refused": "return last if stored == (actor, plan.id, started_at){+ and after < 0+} else None",
             "store-adopts-a-change-that-moved": "(last.actor, last.token[-, last.counter-]) != (seen.actor, seen.token[-, seen.counter-])",
             "store-former-actor-goes-on-writing": "if last is None or [-(last.actor, last.token) != (told.actor, told.token)-]{+last.token < told.token+}:",
         },

@@ -208,6 +208,8 @@ def test_one_change_at_a_time_and_a_token_that_grows(store):
     """A second one is refused while a change runs; the next one has a higher token."""
     first = store.begin_change(plan_of(id="p1"), actor="a", started_at=5.0)
     assert first is not None
+    again = store.begin_change(plan_of(id="p1"), actor="a", started_at=5.0)
+    assert again == first, "its answer was lost"
     first = store.advance(replace(first, step=1))
     assert store.begin_change(plan_of(id="p2"), actor="b", started_at=6.0) is None
     assert (
