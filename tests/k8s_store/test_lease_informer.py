@@ -202,7 +202,7 @@ def test_a_version_that_was_forgotten_is_listed_again(falling):
     manager = opened(falling)
     worker = falling.worker(slots=2)
     assert worker.slots(GROUP)
-    stream = worker.leases.view._streams[falling.names.gate]
+    stream = worker.leases.view._by_name[falling.names.gate]
     for number in range(5):
         assert manager.write_gate(replace(manager.gate(GROUP), open_at=float(number)))
     server.compact()

@@ -10,13 +10,13 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
-from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import (
     COST_ANNOTATION,
     GROUP_LABEL,
     MANAGED_LABEL,
     ObjectNames,
 )
+from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.deployment import pod_counts
 from fleet.kubernetes.deployment.rolling import Rolling
 from fleet.kubernetes.deployment.templates import RegisteredTemplates
@@ -40,7 +40,7 @@ class Yard:
         """Whether the ReplicaSets' controller hears of marks at once."""
         api = self.server.api(self.clock)
         store = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=10.0)
-        self.mirror = Informer(api, "Pod", GROUP_LABEL, clock=self.clock)
+        self.mirror = PodInformer(api, GROUP_LABEL, clock=self.clock)
         self.rolling = Rolling(
             api,
             NAMES,
@@ -104,7 +104,7 @@ class Yard:
         found = self.server.get("Pod", name)
         found["status"] = {**found["status"], **status}
         stored = self.server.put(found)
-        self.mirror.put(json.loads(json.dumps(stored)))
+        self.mirror.written(json.loads(json.dumps(stored)))
 
     def tell(self, hash_: str) -> None:
         """The ReplicaSet's controller hears of its pods."""

@@ -44,6 +44,11 @@ MUTANTS = faults(
             "k8s-refused-is-an-answer-of-the-store": """                [-if isinstance(refused, Conflict):
                     -]self._answered()""",
         },
+        ("fleet/kubernetes/client/informer.py", ("tests/kubernetes/test_informers.py",)): {
+            "informer-late-news-win": "if known is not None and known[0] >= version[-:-]{+ + 1000:+}",
+            "informer-a-list-deletes-nothing": """            for name in set(self._taken(selector)) - {f["metadata"]["name"] for f in items}:
+                [-self.gone(name, version)-]{+pass+}""",
+        },
         ("fleet/kubernetes/leases/patient_store.py", ("tests/kubernetes/test_sending.py",)): {
             "k8s-patience-adopts-a-change-twice": "if late or not self._answered[- or name in _ONCE-]:",
             "k8s-patience-never-ends": "late = self._clock.monotonic() >= deadline{+ + 10 * LONGEST_WAIT+}",

@@ -87,7 +87,8 @@ class MemoryServer:
     def delete(self, kind: str, name: str) -> None:
         """Deleted by somebody else."""
         with self._lock:
-            gone = self.objects.pop((kind, name))
+            gone = self.get(kind, name)  # a copy: what was told of it stays as it was
+            del self.objects[kind, name]
             self._version += 1
             gone["metadata"]["resourceVersion"] = str(self._version)
             self._tell("DELETED", gone)

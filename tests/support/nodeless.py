@@ -14,8 +14,8 @@ from fleet.clock import SystemClock
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec
 from fleet.kubernetes.client.api import Api
-from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
+from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_ready
 from fleet.kubernetes.deployment.rolling import Rolling
 from fleet.kubernetes.deployment.templates import RegisteredTemplates
@@ -32,7 +32,7 @@ class Ground:
         self.api = api
         self.clock = SystemClock()
         self.names = ObjectNames("main", "orders")
-        self.mirror = Informer(api, "Pod", GROUP_LABEL, clock=self.clock)
+        self.mirror = PodInformer(api, GROUP_LABEL, clock=self.clock)
         self.rolling = self.another()
         self.unready: set[str] = set()
         self.auto = True

@@ -187,22 +187,6 @@ class Api(Closing):
         """The server's version."""
         return str((self._call("GET", "/version") or {}).get("gitVersion", "unknown"))
 
-    def watch(self, kind: str, selector: str, *, since: str, seconds: int) -> "Watching":
-        """What changes from a version on. Raises Gone where the server forgot that version."""
-        query = [
-            ("watch", "true"),
-            ("resourceVersion", since),
-            ("timeoutSeconds", str(seconds)),
-            ("allowWatchBookmarks", "true"),
-        ]
-        if selector:
-            query.append(("labelSelector", selector))
-        timeouts = (_TIMEOUTS[0], seconds + 15.0)
-        response = self._send(Request("GET", self._path(kind), query=query), timeouts)
-        if response.status >= 400:
-            raise _refusal(response.status, _text(response.read()))
-        return Watching(response)
-
     # --- sending ----------------------------------------------------------------------------
 
     def _path(self, kind: str, name: str | None = None) -> str:

@@ -11,21 +11,20 @@ connection per slot (about 130 KB), and after an outage a dead holder is found o
 """
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import Object
 from fleet.kubernetes.client.calls import PATIENCE, Calls
-from fleet.kubernetes.client.reflector import Reflector, version_of
-from fleet.system.closing import Closing
+from fleet.kubernetes.client.informer import Informer
+from fleet.kubernetes.client.reflector import Reflector
 
 _BY_NAME = "metadata.name="
 
 
-class LeaseInformer(Closing):
-    """The last known state of some Leases. Thread-safe; reads never wait for the server.
+class LeaseInformer(Informer):
+    """The last known state of some Leases; reads never wait for the server.
 
     lease: seconds; see the module for what depends on it. pulse: the object that is read to find
     out whether the server lives.
@@ -41,83 +40,56 @@ class LeaseInformer(Closing):
         lease: float,
         clock: Clock,
     ) -> None:
-        self.calls = calls
-        self.kind = kind
+        super().__init__(calls, kind, silence=lease / 5, clock=clock)
         self._pulse = pulse
-        self.clock = clock
         self._every = lease / 10
-        self.silence = lease / 5
-        """Seconds without a word after which nothing is known."""
-        self._lock = threading.Condition()
-        self._known: dict[str, tuple[int, Object | None]] = {}
-        self._version = 0
-        self._heard_at: float | None = None
-        self._known_since: float | None = None
-        self.stopped = threading.Event()
-        self._streams: dict[str, Reflector] = {}
-        self._threads: list[threading.Thread] = []
+        self._by_name: dict[str, Reflector] = {}
         calls.on_answer = self.heard
         self._start(self._beat, "pulse")
         for name in names:
             self.follow(name, needed=True)
 
-    def close(self) -> None:
-        """End all watches; returns when their threads have ended, or after two seconds."""
-        self.stopped.set()
-        with self._lock:
-            streams = list(self._streams.values())
-            self._lock.notify_all()
-        for stream in streams:
-            stream.stop()
-        for thread in self._threads:
-            thread.join(timeout=2.0)
-
     def follow(self, name: str, *, needed: bool = False) -> None:
         """Watch one more; where it is not needed, the view is known without it too."""
-        with self._lock:
-            if name in self._streams or self.stopped.is_set():
+        with self._moved:
+            if name in self._by_name or self.stopped.is_set():
                 return
             stream = Reflector(self, {"fieldSelector": _BY_NAME + name}, needed=needed)
-            self._streams[name] = stream
-        self._start(stream.run, f"watch {name}")
-
-    def _start(self, run: Callable[[], None], name: str) -> None:
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+            self._by_name[name] = stream
+            self._watch(stream, f"watch {name}")
 
     # --- reading ----------------------------------------------------------------------------
 
     def follows(self, name: str) -> bool:
         """Whether this object is watched."""
-        return name in self._streams
+        return name in self._by_name
 
     def get(self, name: str) -> Object | None:
         """As last known; do not change it. Waits for the first list of what is needed, else
         Unreachable; anything else is not there until it is known.
         """
-        with self._lock:
-            stream = self._streams[name]
+        with self._moved:
+            stream = self._by_name[name]
 
             def settled() -> bool:
                 return name in self._known or stream.denied or self.stopped.is_set()
 
-            known = not stream.needed or self._lock.wait_for(settled, PATIENCE)
+            known = not stream.needed or self._moved.wait_for(settled, PATIENCE)
             if not known or (stream.denied and name == self._pulse and name not in self._known):
                 raise Unreachable(f"{self.kind} {name} could not be read yet: {stream.why}")
             return self._known.get(name, (0, None))[1]
 
     def version(self) -> int:
         """Differs whenever anything in the view has changed."""
-        return self._version
+        return self._changes
 
     def known_since(self) -> float | None:
         """Monotonic time since when the view has been current without a break; None: it is not."""
         now = self.clock.monotonic()
-        with self._lock:
-            if self._heard_at is None or now - self._heard_at > self.silence:
+        with self._moved:
+            if self._is_silent():
                 return None
-            streams = self._streams.items()
+            streams = self._by_name.items()
             # A slot that our Role does not name (made before replicas.max grew) is not ours to
             # take; of the gate something has to be known.
             if any(s.is_out(now) and (name == self._pulse or not s.denied) for name, s in streams):
@@ -126,49 +98,14 @@ class LeaseInformer(Closing):
 
     # --- being told -------------------------------------------------------------------------
 
-    def listed(self, selector: Mapping[str, str], items: Sequence[Object], version: int) -> None:
-        """The one object that was listed, or that it is not there."""
-        for found in items:
-            self.put(found)
-        if not items:
-            self.gone(selector["fieldSelector"].removeprefix(_BY_NAME), version)
+    def _taken(self, selector: Mapping[str, str]) -> Iterable[str]:
+        """The one that was listed, there or not."""
+        return (selector["fieldSelector"].removeprefix(_BY_NAME),)
 
     def put(self, found: Object) -> None:
-        """Take over what the server said of an object, unless it is older than what is known."""
-        name = found["metadata"]["name"]
-        if name not in self._streams:
-            return
-        found["metadata"].pop("managedFields", None)
-        self._take(name, version_of(found), found)
-
-    def gone(self, name: str, version: int) -> None:
-        """It is deleted."""
-        self._take(name, version, None)
-
-    def _take(self, name: str, version: int, found: Object | None) -> None:
-        with self._lock:
-            known = self._known.get(name)
-            if known is not None and known[0] >= version:
-                return
-            self._known[name] = (version, found)
-            self._version += 1
-            self._lock.notify_all()
-
-    def heard(self, *, proof: bool = True) -> None:
-        """The server proved that it reads and writes its own store."""
-        if not proof:
-            return
-        now = self.clock.monotonic()
-        with self._lock:
-            silent = self._heard_at is None or now - self._heard_at > self.silence
-            if silent or self._known_since is None:
-                self._known_since = now  # what was not heard before counts for nothing
-            self._heard_at = now
-
-    def interrupted(self) -> None:
-        """A watch was away for too long: what it may have missed counts for nothing."""
-        with self._lock:
-            self._known_since = None
+        """Of those that are followed."""
+        if found["metadata"]["name"] in self._by_name:
+            super().put(found)
 
     def _beat(self) -> None:
         """Find out whether the server lives where nothing is heard of it."""

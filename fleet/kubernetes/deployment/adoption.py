@@ -13,8 +13,8 @@ from fleet.clock import Clock
 from fleet.decide.adopted import Adopted
 from fleet.errors import FleetError
 from fleet.kubernetes.client.api import Api, Object, again_on_conflict
-from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import MANAGED_LABEL, MANAGER
+from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.deployment.pod_status import exit_reason, is_gone, is_ready
 
 _SLACK: Final = 120.0
@@ -52,7 +52,7 @@ class Adoption:
         found = again_on_conflict(self._clock, write)
         template = found["spec"]["template"]["spec"]
         limit = float(template.get("terminationGracePeriodSeconds") or 30) + _SLACK
-        pods = Informer(self._api, "Pod", _selector(found), clock=self._clock)
+        pods = PodInformer(self._api, _selector(found), clock=self._clock)
         try:
 
             def there(items: tuple[Object, ...]) -> bool:

@@ -22,7 +22,6 @@ from fleet.decide.vetoes import NO_CONCERNS, Vetoes
 from fleet.errors import FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Object
 from fleet.kubernetes.client.calls import Denied
-from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import (
     COST_ANNOTATION,
     GROUP_LABEL,
@@ -30,6 +29,7 @@ from fleet.kubernetes.client.object_names import (
     ObjectNames,
     pauses,
 )
+from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.client.pod_log import read_log
 from fleet.kubernetes.deployment.adoption import Adoption
 from fleet.kubernetes.deployment.conflicts import autoscalers_of, named
@@ -75,7 +75,7 @@ class KubernetesRuntime:
         self.api = api
         self._store = store
         self._clock = clock
-        self._pods = Informer(api, "Pod", GROUP_LABEL, clock=clock)
+        self._pods = PodInformer(api, GROUP_LABEL, clock=clock)
         self._rolling: dict[str, Rolling] = {}
         self._settings: dict[tuple[str, str], str] = {}
         self._packed: dict[tuple[str, str], bytes | None] = {}
@@ -301,7 +301,7 @@ class KubernetesRuntime:
             wanted = HOLDER_COST if name in holders else None
             if not is_gone(pod) and told != wanted:
                 patch = {"metadata": {"annotations": {COST_ANNOTATION: wanted}}}
-                self._pods.put(self.api.merge("Pod", name, patch))
+                self._pods.written(self.api.merge("Pod", name, patch))
 
     # --- what is not ours -------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from fleet.clock import Clock
 from fleet.kubernetes.client.api import Api, Object
-from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import ASKED_ANNOTATION
+from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.deployment.pod_counts import CountedReplicaSet, set_of
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_marked
 
@@ -33,7 +33,7 @@ class PodCreation:
     def __init__(
         self,
         api: Api,
-        pods: Informer,
+        pods: PodInformer,
         wanted: CountedReplicaSet,
         *,
         settle: Callable[[], object],

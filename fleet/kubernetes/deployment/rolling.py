@@ -19,7 +19,6 @@ from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
 from fleet.errors import FleetError, NoRoom
 from fleet.kubernetes.client.api import Api, Conflict, Object, again_on_conflict
-from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import (
     COST_ANNOTATION,
     DRAINED_ANNOTATION,
@@ -27,6 +26,7 @@ from fleet.kubernetes.client.object_names import (
     RELEASED_ANNOTATION,
     ObjectNames,
 )
+from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.deployment import pod_counts, pod_status
 from fleet.kubernetes.deployment.pod_counts import CountedReplicaSet, PodCounts
 from fleet.kubernetes.deployment.pod_creation import PodCreation
@@ -51,7 +51,7 @@ class Rolling:
         api: Api,
         names: ObjectNames,
         *,
-        pods: Informer,
+        pods: PodInformer,
         templates: RegisteredTemplates,
         clock: Clock,
     ) -> None:
@@ -229,7 +229,7 @@ class Rolling:
         patch = {"metadata": {"annotations": notes, "labels": {MANAGED_LABEL: None}}}
         there = {p["metadata"]["name"] for p in self.pods() if not pod_status.is_leaving(p)}
         for name in sorted(there & set(names)):
-            self._mirror.put(self._api.merge("Pod", name, patch))
+            self._mirror.written(self._api.merge("Pod", name, patch))
 
     def settle(self) -> tuple[str, ...]:
         """Take the marked pods away as far as that is exact now; what is left, in sentences.
