@@ -206,7 +206,8 @@ class SlotAcquisition:
         return on_trial(slots.values(), slots[attempt.seen.number], attempt.revision)
 
     def _is_void(self, attempt: Attempt, claim: Claim, slots: Mapping[int, Slot]) -> bool:
-        return claim.worker == attempt.worker or slots[claim.slot].token >= claim.token
+        slot = slots.get(claim.slot)  # somebody may have deleted it
+        return claim.worker == attempt.worker or (slot is not None and slot.token >= claim.token)
 
     def _has_waited(self, attempt: Attempt, claim: Claim) -> bool:
         """Whether this claim was seen unused for so long that its claimant may be dead."""

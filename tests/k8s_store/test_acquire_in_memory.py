@@ -172,6 +172,16 @@ def test_a_claim_of_the_dead_holds_up_for_two_seconds(place):
     assert take() is not None
 
 
+def test_a_claim_of_a_slot_that_was_deleted_holds_up_no_longer(place):
+    """Nobody can use it any more, and nobody falls over it."""
+    claimed(place)
+    place.server.delete(LEASE, NAMES.slot(0))
+    store, seen = place.worker("new"), place.slot(1)
+    assert store.take(seen, worker="b", revision="new", spark_session=None) is None
+    place.clock.sleep(CLAIM_PATIENCE + 0.1)
+    assert store.take(seen, worker="b", revision="new", spark_session=None) is not None
+
+
 def test_a_claim_that_was_used_is_over(place):
     """Its slot has the token that it named."""
     claimed(place)
