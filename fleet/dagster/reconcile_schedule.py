@@ -8,6 +8,10 @@ is off until somebody turns it on, or fleet.yaml names it (`dagster.schedules`).
 A run key is the plan's id [35]. Dagster drops a repeated key of a schedule only within one
 tick, so the tick also leaves out groups whose run is not over, and groups whose last runs
 after the same aim failed: those wait 5, 10, 20, ... 60 minutes, or for a changed aim.
+
+Whether the actor of an unfinished change lives shows only after a lease, and Dagster ends a tick
+after a minute, with all that it was to ask for. So the tick looks at all such groups together, as
+long as it has time, and goes on in the next one; the run that it asks for watches the lease itself.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,6 +52,8 @@ SETTLE_SECONDS = 60.0
 """What a membership change may take beyond drains and warm-ups."""
 FIRST_WAIT = 300.0
 LONGEST_WAIT = 3600.0
+LOOK = 1.0
+"""Seconds between two looks at leases within a tick."""
 SENTENCES = 10
 """How many groups a skipped tick speaks of by name."""
 
@@ -97,6 +103,8 @@ class Said:
     group: str
     sentence: str
     request: RunRequest | None = None
+    unknown: bool = False
+    """Whether somebody still works on its unfinished change shows at a later look."""
 
 
 def request_for(plan: Plan, fleet: GroupSpec, *, resume: bool = False) -> RunRequest:
@@ -122,6 +130,34 @@ class Tick:
         self._instance = instance
         self._snapshot = snapshot
         self._busy = busy_groups(instance)
+        self._deadline = cycle.clock.monotonic() + TICK_DEADLINE
+
+    def all(self, fleets: Iterable[GroupSpec]) -> list[Said]:
+        """Every group once, in this order, and again where that tells more, as time allows."""
+        said: dict[str, Said] = {}
+        unknown: list[GroupSpec] = []
+        for fleet in fleets:
+            if self._is_over():
+                said[fleet.group] = Said(group=fleet.group, sentence="not reached in this tick")
+                continue
+            said[fleet.group] = self._one(fleet)
+            if said[fleet.group].unknown:
+                unknown.append(fleet)
+        while unknown and not self._is_over():
+            self._cycle.clock.sleep(LOOK)
+            said.update((fleet.group, self._one(fleet)) for fleet in unknown)
+            unknown = [fleet for fleet in unknown if said[fleet.group].unknown]
+        return list(said.values())
+
+    def _is_over(self) -> bool:
+        return self._cycle.clock.monotonic() > self._deadline
+
+    def _one(self, fleet: GroupSpec) -> Said:
+        """One group; what is wrong with it does not hold the others."""
+        try:
+            return self.reconcile(fleet)
+        except FleetError as error:
+            return Said(group=fleet.group, sentence=str(error))
 
     def reconcile(self, fleet: GroupSpec) -> Said:
         """Ask for a run of this group, or say why not."""
@@ -130,8 +166,15 @@ class Tick:
             return Said(group=group, sentence="a run of it is not over")
         change = self._cycle.store.change(group)
         if change is not None and change.state is ChangeState.RUNNING:
-            if self._cycle.change_alive(group):
+            alive = self._cycle.change_alive(group)
+            if alive:
                 return Said(group=group, sentence=f"{change.actor} is changing it")
+            if alive is None:
+                sentence = (
+                    f"whether {change.actor} still changes it shows within "
+                    f"{duration(fleet.runtime.lease)}"
+                )
+                return Said(group=group, sentence=sentence, unknown=True)
             request = request_for(change.plan, fleet, resume=True)
             return self._unless_waiting(group, request, f"{change.actor} left a change unfinished")
         plan = self._cycle.plan(group, snapshot=self._snapshot)
@@ -188,31 +231,17 @@ def tick(
     context: ScheduleEvaluationContext, resource: FleetResource
 ) -> list[RunRequest] | SkipReason:
     """Plan all groups in mode act; a run per group that needs one."""
-    said: list[Said] = []
     try:
         with resource.open() as cycle:
-            began = cycle.clock.monotonic()
             acting = [f for f in cycle.spec.fleets if cycle.spec.mode_of(f) == "act"]
             snapshot = cycle.snapshot([f.group for f in acting])
             this = Tick(cycle, context.instance, snapshot)
-            for fleet in rotated(acting, context):
-                if cycle.clock.monotonic() - began > TICK_DEADLINE:
-                    said.append(Said(group=fleet.group, sentence="not reached in this tick"))
-                    continue
-                said.append(one(this, fleet))
+            said = this.all(rotated(acting, context))
     except FleetError as error:
         return SkipReason(str(error))
     requests = [s.request for s in said if s.request is not None]
     context.log.info(summary(said))
     return requests or SkipReason(summary(said))
-
-
-def one(this: Tick, fleet: GroupSpec) -> Said:
-    """One group; what is wrong with it does not hold the others."""
-    try:
-        return this.reconcile(fleet)
-    except FleetError as error:
-        return Said(group=fleet.group, sentence=str(error))
 
 
 def rotated(acting: Sequence[GroupSpec], context: ScheduleEvaluationContext) -> Iterable[GroupSpec]:

@@ -49,10 +49,6 @@ def silent(_sentence: str) -> None:
 class Fleet(PlanningFleet):
     """One fleet.yaml, opened: everything a manager may ask or do."""
 
-    def change_alive(self, group: str) -> bool:
-        """Whether somebody is changing the group now; looks for up to one lease."""
-        return self._changing(group).alive()
-
     # --- act --------------------------------------------------------------------------------
 
     def apply(

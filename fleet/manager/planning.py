@@ -50,7 +50,7 @@ class PlanningFleet(OpenFleet):
             reports=reports,
             processes=processes,
             change=self.store.change(group),
-            change_alive=self._works_on(group),
+            change_alive=self.change_alive(group),
             pauses=self.store.pauses(),
             quarantines=self.store.quarantines(group),
             revision=revision,
@@ -61,6 +61,17 @@ class PlanningFleet(OpenFleet):
                 if (text := self.runtime.published(group, revision)) is not None
             },
         )
+
+    def change_alive(self, group: str) -> bool | None:
+        """Whether somebody works on the group's unfinished change, without waiting.
+
+        None: that shows at a later look, one lease from the first; see `fleet.act.liveness`.
+        """
+        left = self.store.change(group)
+        if left is None or left.state is not ChangeState.RUNNING:
+            return False
+        lease = self.group(group).runtime.lease
+        return works_on(self.store, left, lease=lease, clock=self.clock)
 
     def wanted(self, group: str, snapshot: Snapshot, *, adopted: Adopted | None = None) -> Decision:
         """What the policy wants now; its agreement over time is kept in the store."""
@@ -187,14 +198,6 @@ class PlanningFleet(OpenFleet):
         world = self.world(group, seen)
         plan = make_drain_plan(world, slots=tuple(slots), now=self.clock.now())
         return self.runtime.vetoes(plan).told_in(_priced(world, plan))
-
-    def _works_on(self, group: str) -> bool | None:
-        """Whether an unfinished change's actor lives, without waiting; None: not known yet."""
-        left = self.store.change(group)
-        if left is None or left.state is not ChangeState.RUNNING:
-            return False
-        lease = self.group(group).runtime.lease
-        return works_on(self.store, left, lease=lease, clock=self.clock)
 
     def _revisions(self) -> Revisions:
         return Revisions(

@@ -52,6 +52,39 @@ def test_a_lease_that_moved_is_alive(store, change, clock):
     assert works_on(store, renewed, lease=LEASE, clock=clock) is True
 
 
+def test_observers_of_other_machines_do_not_begin_our_count_anew(store, change, clock, monkeypatch):
+    """Each counts by its own clock, however often the others look, many of them too."""
+
+    def looked(host: str) -> bool | None:
+        monkeypatch.setattr("socket.gethostname", lambda: host)
+        return works_on(store, change, lease=LEASE, clock=clock)
+
+    assert looked("ours") is None
+    for second in range(int(LEASE) - 1):
+        clock.sleep(1)
+        assert looked("another") is None
+        assert looked(f"passing-{second}") is None
+    clock.sleep(1)
+    assert looked("ours") is False
+    assert looked("another") is None
+    for number in range(200):
+        looked(f"pod-{number}")
+    assert len(store.note("g", "change lease looks")["looks"]) <= 50
+    clock.sleep(LEASE)
+    assert looked("pod-199") is False
+
+
+def test_a_machine_that_tells_no_boot_learns_it_within_one_process(
+    store, change, clock, monkeypatch
+):
+    """Where there is no /proc."""
+    monkeypatch.setattr("fleet.act.liveness.identify", lambda pid: None)
+    sign(store, change)
+    assert works_on(store, change, lease=LEASE, clock=clock) is None
+    clock.sleep(LEASE)
+    assert works_on(store, change, lease=LEASE, clock=clock) is False
+
+
 def test_a_process_of_this_machine_is_known_at_once(store, change, clock):
     """It runs: alive. It is gone: dead, without a wait."""
     sign(store, change)

@@ -132,6 +132,22 @@ MUTANTS = faults(
                 continue""",
         },
         # --- who may change a group
+        ("fleet/act/liveness.py", ("tests/acting/test_liveness.py",)): {
+            "liveness-others-begin-our-count-anew": 'store.put_note(change.group, _SEEN, {"mark": mark, "looks": [-looks-]{+{_observer(me): now}+}})',
+            "liveness-dead-at-the-first-look": """    elif now - first >= lease[-:
+        return False-]{+ - lease:
+        return False+}""",
+            "liveness-moved-long-ago-is-unknown": "if isinstance(before, list) and before[:2] == mark[:2] and before [-!=-]{+is+} mark:",
+        },
+        ("fleet/dagster/reconcile_schedule.py", ("tests/orchestration/test_unfinished.py",)): {
+            "reconcile-one-unfinished-change-after-the-other": """            if said[fleet.group].unknown[-:
+                unknown.append(fleet)-]{+:
+                while said[fleet.group].unknown and not self._is_over():
+                    self._cycle.clock.sleep(LOOK)
+                    said[fleet.group] = self._one(fleet)+}""",
+            "reconcile-waits-for-every-lease": "while unknown[- and not self._is_over()-]:",
+            "reconcile-unknown-is-dead": "if alive is None[-:-]{+ and not change:+}",
+        },
         ("fleet/act/change/changes.py", _CHANGING): {
             "change-of-a-living-manager-adopted": """[-        if self.alive():
             raise Refused(self._busy())

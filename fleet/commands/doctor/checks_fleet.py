@@ -6,7 +6,7 @@ lease at most.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,9 @@ from fleet.errors import FleetError, Unreachable
 from fleet.model.findings import Finding, Severity, fail, ok, warn
 from fleet.slots import ChangeState
 from fleet.text import duration, plural
+
+_LOOK = 0.5
+"""Seconds between two looks at the leases of unfinished changes."""
 
 if TYPE_CHECKING:
     from fleet.config.spec import FleetSpec
@@ -260,19 +263,20 @@ def _silent(fleet: "Fleet", strange: "list[Slot]") -> "list[Slot]":
 
 def changes(fleet: "Fleet") -> Iterator[Finding]:
     """No change was left half done, and nobody holds a group."""
-    unfinished = 0
-    for spec in fleet.spec.fleets:
-        last = fleet.changes(spec.group, limit=1)
-        if not last or last[0].state is not ChangeState.RUNNING:
+    running = {
+        spec.group: last[0].actor
+        for spec in fleet.spec.fleets
+        if (last := fleet.changes(spec.group, limit=1)) and last[0].state is ChangeState.RUNNING
+    }
+    alive = _alive(fleet, running)
+    for group, actor in running.items():
+        if alive[group]:
+            yield ok("changes", f"{actor} is changing {group} now")
             continue
-        if fleet.change_alive(spec.group):
-            yield ok("changes", f"{last[0].actor} is changing {spec.group} now")
-            continue
-        unfinished += 1
         yield warn(
             "changes",
-            f"{last[0].actor} left a change of {spec.group} unfinished",
-            f"fleet apply {spec.group} --resume, or --abort",
+            f"{actor} left a change of {group} unfinished",
+            f"fleet apply {group} --resume, or --abort",
         )
     for pause in fleet.pauses():
         whose = pause.group or "all groups"
@@ -281,5 +285,14 @@ def changes(fleet: "Fleet") -> Iterator[Finding]:
             f"{whose}: {pause.reason} ({pause.by})",
             f"fleet resume {pause.group or '--all'}",
         )
-    if not unfinished:
+    if all(alive.values()):
         yield ok("changes", "none was left unfinished")
+
+
+def _alive(fleet: "Fleet", groups: Iterable[str]) -> dict[str, bool]:
+    """Whether somebody works on each unfinished change; all are watched together, for a lease."""
+    known = {group: fleet.change_alive(group) for group in groups}
+    while unknown := [group for group, alive in known.items() if alive is None]:
+        fleet.clock.sleep(_LOOK)
+        known.update((group, fleet.change_alive(group)) for group in unknown)
+    return {group: bool(alive) for group, alive in known.items()}

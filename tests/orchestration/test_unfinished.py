@@ -1,0 +1,115 @@
+"""Changes whose actors may be dead: the reconciling tick finds out, and ends within its minute."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from dagster import DagsterInstance
+
+from fleet.clock import ManualClock
+from fleet.config.spec import GroupSpec
+from fleet.dagster.reconcile_schedule import LOOK, TICK_DEADLINE, Said, Tick
+from fleet.manager.planning import PlanningFleet
+from fleet.slots.memory import Memory, MemoryBackend
+from fleet.slots.store import Store
+from tests.orchestration.made import group
+from tests.support.plans import plan_of
+
+MINUTE = 60.0
+"""From one tick to the next, and what Dagster gives a tick."""
+
+
+class Clock(ManualClock):
+    """Somebody else does something whenever time passes."""
+
+    then: Callable[[], None] = staticmethod(lambda: None)
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.then()
+
+
+class Cluster:
+    """Groups in mode act, each with an unfinished change; what a tick asks of it."""
+
+    def __init__(self, groups: int, *, lease: float) -> None:
+        runtime = group().runtime.model_copy(update={"lease": lease})
+        self.fleets = [
+            group().model_copy(update={"group": f"g{n}", "runtime": runtime}) for n in range(groups)
+        ]
+        self.clock = Clock()
+        self.store = Store(MemoryBackend(Memory(), clock=self.clock), clock=self.clock)
+        for each in self.fleets:
+            plan = plan_of(group=each.group, id=f"plan of {each.group}")
+            assert self.store.begin_change(plan, actor="gone@elsewhere:1", started_at=0.0)
+
+    def group(self, name: str) -> GroupSpec:
+        return next(each for each in self.fleets if each.group == name)
+
+    def change_alive(self, name: str) -> bool | None:
+        return PlanningFleet.change_alive(self, name)  # type: ignore[arg-type]
+
+    def works_on(self, name: str) -> None:
+        """Its actor renews, as a living one does."""
+        change = self.store.change(name)
+        assert change is not None
+        self.store.advance(change)
+
+    def tick(self, instance: DagsterInstance) -> list[Said]:
+        """One, which has to end in time."""
+        began = self.clock.monotonic()
+        cycle: Any = self
+        said = Tick(cycle, instance, SimpleNamespace()).all(self.fleets)  # type: ignore[arg-type]
+        took = self.clock.monotonic() - began
+        assert took <= TICK_DEADLINE + 2 * LOOK, "Dagster ends a tick that takes a minute"
+        self.clock.sleep(MINUTE - took)
+        return said
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    with DagsterInstance.ephemeral() as made:
+        yield made
+
+
+def resumed(said: list[Said]) -> list[str]:
+    assert all(each.request is None or "left a change unfinished" in each.sentence for each in said)
+    return [each.group for each in said if each.request is not None]
+
+
+def test_many_are_found_dead_in_one_tick(instance):
+    """After one lease for all together: a power cut ends every run of a daemon at once."""
+    cluster = Cluster(20, lease=30.0)
+    said = cluster.tick(instance)
+    assert resumed(said) == [each.group for each in cluster.fleets]
+    (first, *_) = [each.request for each in said if each.request is not None]
+    assert first.run_key == "plan of g0-resume"
+
+
+def test_a_lease_longer_than_a_tick_is_watched_over_several(instance):
+    """Meanwhile it is said how long that takes."""
+    cluster = Cluster(2, lease=180.0)
+    for _ in range(3):
+        said = cluster.tick(instance)
+        assert resumed(said) == []
+        assert said[1].sentence == "whether gone@elsewhere:1 still changes it shows within 3 min"
+    assert resumed(cluster.tick(instance)) == ["g0", "g1"]
+
+
+def test_the_living_are_left_alone(instance):
+    """Beside the dead, from the first renewal that the tick sees."""
+    cluster = Cluster(3, lease=30.0)
+    cluster.clock.then = lambda: cluster.works_on("g1")
+    said = cluster.tick(instance)
+    assert resumed(said) == ["g0", "g2"]
+    assert said[1].sentence == "gone@elsewhere:1 is changing it"
+
+
+def test_what_ends_meanwhile_is_looked_at_again(instance, monkeypatch):
+    """As any other group."""
+    cluster = Cluster(1, lease=30.0)
+    done = Said(group="g0", sentence="as wanted")
+    looks = iter([Said(group="g0", sentence="?", unknown=True), done])
+    monkeypatch.setattr(Tick, "reconcile", lambda *_: next(looks))
+    assert cluster.tick(instance) == [done]
