@@ -4,10 +4,9 @@ They go by the store alone, as real ones do, and every turn of the clock is a tu
 What they cost is kept: a generation for each joint subscribe, for each leave.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from fleet.clock import ManualClock
 from fleet.errors import NoRoom
 from fleet.model import GroupState
 from fleet.model.counted import Counted
@@ -17,6 +16,7 @@ from fleet.slots.store import Store
 from fleet.worker.slot.eligibility import candidates
 from fleet.worker.slot.leave_completion import all_drained
 from fleet.worker.slot.slot_lease import SlotWatcher
+from tests.support.clocks import Turning
 from tests.support.rebalances import rebalance
 from tests.support.slot_records import report_of
 
@@ -51,21 +51,6 @@ class Behaviour:
     commits: bool = True
     ends: int = 0
     """How often it ended before it was warm."""
-
-
-class Turning(ManualClock):
-    """A clock of which everything that lives takes notice."""
-
-    __slots__ = ("turn",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.turn: Callable[[], None] = lambda: None
-
-    def sleep(self, seconds: float) -> None:
-        """Advance, and let everybody take a turn."""
-        super().sleep(seconds)
-        self.turn()
 
 
 @dataclass

@@ -1,33 +1,23 @@
 """Changes whose actors may be dead: the reconciling tick finds out, and ends within its minute."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from dagster import DagsterInstance
 
-from fleet.clock import ManualClock
 from fleet.config.spec import GroupSpec
 from fleet.dagster.reconcile_schedule import LOOK, TICK_DEADLINE, Said, Tick
 from fleet.manager.planning import PlanningFleet
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.orchestration.made import group
+from tests.support.clocks import Turning
 from tests.support.plans import plan_of
 
 MINUTE = 60.0
 """From one tick to the next, and what Dagster gives a tick."""
-
-
-class Clock(ManualClock):
-    """Somebody else does something whenever time passes."""
-
-    then: Callable[[], None] = staticmethod(lambda: None)
-
-    def sleep(self, seconds: float) -> None:
-        super().sleep(seconds)
-        self.then()
 
 
 class Cluster:
@@ -38,7 +28,7 @@ class Cluster:
         self.fleets = [
             group().model_copy(update={"group": f"g{n}", "runtime": runtime}) for n in range(groups)
         ]
-        self.clock = Clock()
+        self.clock = Turning()
         self.store = Store(MemoryBackend(Memory(), clock=self.clock), clock=self.clock)
         for each in self.fleets:
             plan = plan_of(group=each.group, id=f"plan of {each.group}")
@@ -100,7 +90,7 @@ def test_a_lease_longer_than_a_tick_is_watched_over_several(instance):
 def test_the_living_are_left_alone(instance):
     """Beside the dead, from the first renewal that the tick sees."""
     cluster = Cluster(3, lease=30.0)
-    cluster.clock.then = lambda: cluster.works_on("g1")
+    cluster.clock.turn = lambda: cluster.works_on("g1")
     said = cluster.tick(instance)
     assert resumed(said) == ["g0", "g2"]
     assert said[1].sentence == "gone@elsewhere:1 is changing it"
