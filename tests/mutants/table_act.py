@@ -139,6 +139,10 @@ MUTANTS = faults(
         return False+}""",
             "liveness-moved-long-ago-is-unknown": "if isinstance(before, list) and before[:2] == mark[:2] and before [-!=-]{+is+} mark:",
         },
+        ("fleet/dagster/watch/dead_runs.py", ("tests/orchestration/test_requests.py",)): {
+            "dead-runs-by-a-store-that-refuses": "known.mark != mark[- or not provable-]:",
+            "dead-runs-by-a-clock-that-was-set": "passed = [-min(max(0.0, now - known.at), LONGEST_TICK)-]{+now - known.at+}",
+        },
         ("fleet/dagster/reconcile_schedule.py", ("tests/orchestration/test_unfinished.py",)): {
             "reconcile-one-unfinished-change-after-the-other": """            if said[fleet.group].unknown[-:
                 unknown.append(fleet)-]{+:

@@ -1,5 +1,7 @@
 """What the reconciling schedule asks for."""
 
+from dataclasses import replace
+
 import pytest
 from dagster import validate_run_config
 
@@ -89,7 +91,7 @@ def test_mark(seen, mark):
 
 
 @pytest.mark.parametrize(
-    ("mark", "ticks", "since", "dead"),
+    ("mark", "ticks", "still", "dead"),
     [
         pytest.param("1.3", 3, 45, True, id="lease not renewed"),
         pytest.param("1.3", 3, 12, False, id="within the lease and its margin"),
@@ -99,22 +101,46 @@ def test_mark(seen, mark):
         pytest.param(IDLE, 5, 4000, False, id="the machine slept while it planned"),
     ],
 )
-def test_dead(mark, ticks, since, dead):
+def test_dead(mark, ticks, still, dead):
     """Both the ticks and the seconds must be over."""
-    run = StartedRun(mark=mark, since=1000, ticks=ticks)
-    assert (why_dead(run, lease=10.0, now=1000.0 + since) is not None) is dead
+    run = StartedRun(mark=mark, still=still, ticks=ticks, at=1000.0)
+    assert (why_dead(run, lease=10.0) is not None) is dead
 
 
 def test_long_lease_waits_longer():
     """An idle run may be waiting for another actor's lease."""
-    run = StartedRun(mark=IDLE, since=1000, ticks=9)
-    assert why_dead(run, lease=60.0, now=1000.0 + 150) is None
-    assert why_dead(run, lease=60.0, now=1000.0 + 190)
+    run = StartedRun(mark=IDLE, still=150.0, ticks=9, at=1000.0)
+    assert why_dead(run, lease=60.0) is None
+    assert why_dead(replace(run, still=190.0), lease=60.0)
 
 
 def test_a_renewal_starts_the_count_again():
     """The count is of looks that saw the same."""
     run = seen_again(None, "1.3", now=0.0)
     run = seen_again(run, "1.3", now=15.0)
-    assert (run.ticks, run.since) == (2, 0)
-    assert seen_again(run, "1.4", now=30.0) == StartedRun(mark="1.4", since=30, ticks=1)
+    assert (run.ticks, run.still) == (2, 15.0)
+    assert seen_again(run, "1.4", now=30.0) == StartedRun(mark="1.4", still=0.0, ticks=1, at=30.0)
+
+
+def after(*times: float, provable: bool = True) -> StartedRun:
+    """A run that looked the same at ticks of these wall times."""
+    run = None
+    for now in times:
+        run = seen_again(run, "1.3", now=now, provable=provable)
+    assert run is not None
+    return run
+
+
+def test_a_clock_that_is_set_neither_ends_a_run_nor_keeps_it():
+    """A tick counts for what ticks are apart, at most."""
+    assert why_dead(after(0.0, 15.0, 3600.0), lease=60.0) is None
+    back = after(7200.0, 7215.0, 3600.0, 3615.0)
+    assert (back.ticks, back.still) == (4, 30.0)
+    assert why_dead(back, lease=10.0)
+
+
+def test_who_could_not_renew_is_not_dead():
+    """Ticks that find the store refusing what they write say nothing of anybody [38]."""
+    times = [15.0 * n for n in range(20)]
+    assert why_dead(after(*times, provable=False), lease=10.0) is None
+    assert why_dead(after(*times), lease=10.0)

@@ -1,5 +1,6 @@
 """The sensor's and the schedule's ticks and the checks, with a real broker and consumers."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -22,9 +23,12 @@ from fleet.dagster.group_assets import group_assets
 from fleet.dagster.reconcile_schedule import tick
 from fleet.dagster.watch.cluster_tick import look
 from fleet.dagster.watch.group_checks import group_checks
-from fleet.dagster.watch.sensor_cursor import SensorMemory, StartedRun
+from fleet.dagster.watch.sensor_cursor import SensorMemory
 from fleet.dagster.watch.storm_sensor import watch_storms
 from fleet.dagster.watch.watch_sensor import end_dead_runs, watch
+from fleet.errors import Unreachable
+from fleet.slots.store import Store
+from tests.support.plans import plan_of
 
 pytestmark = pytest.mark.broker
 
@@ -86,6 +90,24 @@ def test_first_tick_tells_all_the_next_one_nothing(scene, instance):
         assert asset_keys.discovered_key("main") not in told or scene.stranger not in {
             event.partition for event in second.asset_events
         }
+
+
+def test_a_tick_tries_whether_those_who_change_could_renew(scene, monkeypatch):
+    """Where a change runs; not where nobody could be told dead."""
+    tried: list[str] = []
+
+    def refused(self: Store, group: str) -> None:
+        tried.append(group)
+        raise Unreachable("the disk is full")
+
+    monkeypatch.setattr(Store, "beat", refused)
+    with scene.resource.open() as fleet:
+        assert look(fleet, SensorMemory()).writable
+        assert tried == []
+        plan = plan_of(group=scene.managed, id="p")
+        assert fleet.store.begin_change(plan, actor="a", started_at=0.0)
+        assert not look(fleet, SensorMemory()).writable
+    assert tried == [scene.managed]
 
 
 def test_a_member_that_joins_is_told_and_a_storm_fails_its_check(scene, instance):
@@ -191,7 +213,10 @@ def test_dead_run_is_ended_and_a_young_one_left(scene, instance):
     kept, said = end_dead_runs(instance, looked, SensorMemory())
     assert (set(kept), said) == ({run.run_id}, [])
 
-    old = StartedRun(mark=kept[run.run_id].mark, since=int(looked.at) - 130, ticks=8)
+    old = replace(kept[run.run_id], still=130.0, ticks=8)
+    silent = replace(looked, writable=False)
+    kept, said = end_dead_runs(instance, silent, SensorMemory(runs={run.run_id: old}))
+    assert (kept[run.run_id].ticks, said) == (1, []), "nobody could have written anything"
     kept, said = end_dead_runs(instance, looked, SensorMemory(runs={run.run_id: old}))
     assert kept == {}
     assert "its process is gone" in said[0]

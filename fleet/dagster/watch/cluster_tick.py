@@ -22,12 +22,13 @@ from fleet.dagster.watch.recent_rebalances import from_tables
 from fleet.dagster.watch.sensor_cursor import GroupSummary, SensorMemory, due
 from fleet.decide.storms.storm_watch import watch_reach
 from fleet.decide.verdicts import GroupVerdict
+from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import in_doubt, judged
 from fleet.manager.recent import minutes_of
 from fleet.model import GroupSnapshot, GroupState
 from fleet.model.rebalances import Rebalance
-from fleet.slots import Change
+from fleet.slots import Change, ChangeState
 from fleet.text import duration
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Looked:
     spec: FleetSpec
     groups: tuple[GroupTick, ...]
     problems: tuple[str, ...]
+    writable: bool = True
+    """Whether those who carry out changes could have renewed their leases [38]."""
 
 
 def look(cycle: "Fleet", memory: SensorMemory) -> Looked:
@@ -92,7 +95,21 @@ def look(cycle: "Fleet", memory: SensorMemory) -> Looked:
         spec=cycle.spec,
         groups=(*counted, *others),
         problems=snapshot.problems,
+        writable=all(
+            is_writable(cycle, seen.group)
+            for seen in declared
+            if seen.change is not None and seen.change.state is ChangeState.RUNNING
+        ),
     )
+
+
+def is_writable(cycle: "Fleet", group: str) -> bool:
+    """Whether what is written of a group is stored, tried as its changer would write it."""
+    try:
+        cycle.store.beat(group)
+    except FleetError:
+        return False
+    return True
 
 
 def keeping_up(

@@ -4,8 +4,10 @@ Problem: after a power cut a run stays STARTED in Dagster's storage for ever; no
 Dagster's own notices a local run worker that is gone with its code server [36]. Choice: an
 acting run shows life through its change's counter, which it raises every third of a lease.
 A run whose change stands still for a lease, or that has no running change for two minutes,
-is over. Times are counted in ticks as well as in seconds, so that a machine that slept does
-not wake to a mass ending. Cost: a dead run is seen after a minute or two, not at once.
+is over. Times are counted in ticks as well as in seconds, of which a tick adds no more than ticks
+are apart: a machine that slept does not wake to a mass ending, and no setting of the clock ends or
+keeps a run. A tick whose own writes are refused begins the count anew: the run's would have been
+as well [38]. Cost: a dead run is seen after a minute or two, not at once.
 """
 
 from fleet.dagster.asset_keys import actor
@@ -18,6 +20,8 @@ IDLE_TICKS = 6
 IDLE_SECONDS = 120.0
 """A run plans, waits for a dead actor's lease, checks: with no change of its own that long."""
 MARGIN = 5.0
+LONGEST_TICK = 30.0
+"""Seconds that one tick may add: they are 15 s apart, and what lies between is not watched."""
 
 IDLE = "idle"
 
@@ -29,16 +33,19 @@ def mark_of(run_id: str, change: Change | None) -> str:
     return f"{change.token}.{change.counter}"
 
 
-def seen_again(known: StartedRun | None, mark: str, *, now: float) -> StartedRun:
-    """The memory of a run after one more tick."""
-    if known is None or known.mark != mark:
-        return StartedRun(mark=mark, since=int(now), ticks=1)
-    return StartedRun(mark=mark, since=known.since, ticks=known.ticks + 1)
+def seen_again(
+    known: StartedRun | None, mark: str, *, now: float, provable: bool = True
+) -> StartedRun:
+    """The memory of a run after one more tick. provable: whether a renewal would be stored."""
+    if known is None or known.mark != mark or not provable:
+        return StartedRun(mark=mark, still=0.0, ticks=1, at=now)
+    passed = min(max(0.0, now - known.at), LONGEST_TICK)
+    return StartedRun(mark=mark, still=known.still + passed, ticks=known.ticks + 1, at=now)
 
 
-def why_dead(run: StartedRun, *, lease: float, now: float) -> str | None:
+def why_dead(run: StartedRun, *, lease: float) -> str | None:
     """Why the run is over, in a sentence; None while it may be alive."""
-    still = now - run.since
+    still = run.still
     if run.mark == IDLE:
         if run.ticks >= IDLE_TICKS and still >= max(IDLE_SECONDS, 3 * lease):
             return (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from fleet.model import GroupSnapshot
 
-VERSION = 1
+VERSION = 2
 EVENTS_A_TICK = 50
 HEARTBEAT = 3600.0
 """Seconds after which a group is observed though nothing changed."""
@@ -69,11 +69,13 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRun:
-    """How long a STARTED run has looked the same: `mark` since `since`, over `ticks` ticks."""
+    """How long a STARTED run has looked the same: `mark` for `still` seconds, in `ticks` ticks."""
 
     mark: str
-    since: int
+    still: float
     ticks: int
+    at: float
+    """Wall time of the last tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,10 @@ class SensorMemory:
                 k: Emitted(hard=hard, band=band, at=at, over=bool(over))
                 for k, (hard, band, at, over) in stored["g"].items()
             },
-            runs={k: StartedRun(mark=m, since=s, ticks=n) for k, (m, s, n) in stored["r"].items()},
+            runs={
+                k: StartedRun(mark=mark, still=still, ticks=ticks, at=at)
+                for k, (mark, still, ticks, at) in stored["r"].items()
+            },
         )
 
     def as_cursor(self) -> str:
@@ -106,7 +111,10 @@ class SensorMemory:
         stored = {
             "v": VERSION,
             "g": {k: [e.hard, e.band, e.at, int(e.over)] for k, e in self.groups.items()},
-            "r": {k: [r.mark, r.since, r.ticks] for k, r in self.runs.items()},
+            "r": {
+                k: [r.mark, round(r.still, 1), r.ticks, round(r.at, 1)]
+                for k, r in self.runs.items()
+            },
         }
         return json.dumps(stored, separators=(",", ":"))
 
@@ -136,9 +144,7 @@ def due(
         known = memory.known(look.group)
         if known is None or (known.hard, known.over) != (look.hard, look.over):
             ranked.append((0, known.at if known else 0, look))
-        elif now - known.at >= HEARTBEAT or (
-            known.band != look.band and now - known.at >= BAND_EVERY
-        ):
+        elif not 0 <= now - known.at < (HEARTBEAT if known.band == look.band else BAND_EVERY):
             ranked.append((1, known.at, look))
     ranked.sort(key=lambda entry: entry[:2])
     return tuple(look for _, _, look in ranked[:limit])

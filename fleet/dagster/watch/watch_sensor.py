@@ -80,8 +80,10 @@ def end_dead_runs(
         if mine is None or mine.fleet is None:
             continue
         mark = mark_of(run.run_id, mine.change)
-        known = seen_again(memory.runs.get(run.run_id), mark, now=looked.at)
-        why = why_dead(known, lease=mine.fleet.runtime.lease, now=looked.at)
+        known = seen_again(
+            memory.runs.get(run.run_id), mark, now=looked.at, provable=looked.writable
+        )
+        why = why_dead(known, lease=mine.fleet.runtime.lease)
         if why is None:
             kept[run.run_id] = known
             continue

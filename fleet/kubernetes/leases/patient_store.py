@@ -4,8 +4,9 @@ Problem: a change that fails because the control plane was restarted is a person
 nothing; the store itself gives up after seconds, since a worker must. Choice: calls are repeated
 with a pause until the server answers, once it has answered at all; each is a compare-and-set or
 a reading, so that a repeated one finds what the first one did. Not the one that adopts a change:
-whether it was this process that did has to be looked at. Cost: a manager hangs for a minute and a
-half before it says that nobody answers.
+whether it was this process that did has to be looked at; nor the one that only tries whether
+anything is stored. Cost: a manager hangs for a minute and a half before it says that nobody
+answers.
 """
 
 from typing import Any, Final
@@ -15,7 +16,7 @@ from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import LONGEST_WAIT
 from fleet.slots import SlotStore
 
-_ONCE: Final = {SlotStore.adopt.__name__}
+_ONCE: Final = {SlotStore.adopt.__name__, SlotStore.beat.__name__}
 _PAUSE: Final = 1.0
 
 
