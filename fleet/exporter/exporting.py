@@ -137,15 +137,17 @@ class Exporter(Closing):
         """Look once; what was found is what /metrics answers from now on."""
         self._turned = self._clock.monotonic()
         seen = self._watcher.look()
+        slots, unread = self._slots_told()
         picture = picture_of(
             seen,
             totals=self._tail.totals(),
             owners={fleet.group: fleet.owner for fleet in self._fleet.spec.fleets},
-            slots=tuple(self._slots()),
+            slots=slots,
             decode_errors=self._tail.decode_errors(),
             records=self._tail.records,
             transactions=self._tail.open_transactions(),
             partitions=self._fleet.spec.exporter.partitions,
+            unread=unread,
         )
         self._body.show(rendered(picture, self._more(seen)))
         # The age is that of the figures, not of the text.
@@ -163,6 +165,13 @@ class Exporter(Closing):
 
     def _looks(self) -> tuple[int, int]:
         return self._complete, self._failed
+
+    def _slots_told(self) -> tuple[tuple[SlotPicture, ...], tuple[str, ...]]:
+        """The slots, and why they cannot be told."""
+        try:
+            return tuple(self._slots()), ()
+        except FleetError as error:
+            return (), (f"slots and changes are not told: {error}",)
 
     def _slots(self) -> Iterator[SlotPicture]:
         for fleet in self._fleet.spec.fleets:

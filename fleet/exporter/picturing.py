@@ -34,6 +34,7 @@ def picture_of(
     records: int,
     transactions: Iterable[OpenTransaction] = (),
     partitions: bool = False,
+    unread: tuple[str, ...] = (),
 ) -> Picture:
     """What the metrics of one look are made of."""
     judged = verdicts(seen)
@@ -68,7 +69,7 @@ def picture_of(
         decode_errors=decode_errors,
         transactions=tuple(_long(seen.at, transactions)),
         records=records,
-        problems=seen.problems,
+        problems=(*seen.problems, *unread),
     )
 
 

@@ -51,7 +51,7 @@ class ChangeProgress:
 
 def change_progress(fleet: OpenFleet, group: str) -> ChangeProgress | None:
     """How far the group's change is; None where none is being carried out."""
-    change = fleet.store.change(group)
+    change = fleet.change(group)
     if change is None or change.state is not ChangeState.RUNNING:
         return None
     if change.step >= len(change.plan.steps):

@@ -136,6 +136,12 @@ class OpenFleet(Closing):
         """Where slots, gates and changes live."""
         return self.runtime.store
 
+    @property
+    def _at_once(self) -> SlotStore:
+        """The same for who only looks: an API server that is away is waited for by who acts."""
+        store: SlotStore = getattr(self.store, "at_once", self.store)
+        return store
+
     def group(self, name: str) -> GroupSpec:
         """The declared fleet; ConfigError naming those there are."""
         found = self.spec.fleet(name)
@@ -270,15 +276,15 @@ class OpenFleet(Closing):
 
     def slots(self, group: str) -> tuple[Slot, ...]:
         """The group's slots."""
-        return self.store.slots(group)
+        return self._at_once.slots(group)
 
     def gate(self, group: str) -> Gate:
         """The group's gate."""
-        return self.store.gate(group)
+        return self._at_once.gate(group)
 
     def reports(self, group: str) -> tuple[WorkerReport, ...]:
         """What the group's workers last said of themselves."""
-        return self.store.reports(group)
+        return self._at_once.reports(group)
 
     def workers(self, group: str | None = None) -> tuple[WorkerProcess, ...]:
         """The runtime's workers."""
@@ -286,16 +292,20 @@ class OpenFleet(Closing):
 
     def pauses(self) -> tuple[Pause, ...]:
         """What people hold."""
-        return self.store.pauses()
+        return self._at_once.pauses()
 
     def hold(self, group: str) -> Hold | None:
         """The number of slots that a person holds now."""
         hold = Hold.from_json(self.store.note(group, HOLD_NOTE))
         return hold if hold is not None and self.clock.now() < hold.until else None
 
+    def change(self, group: str) -> Change | None:
+        """The group's running change, or else the last one."""
+        return self._at_once.change(group)
+
     def changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
         """The group's changes, latest first."""
-        return self.store.changes(group, limit=limit)
+        return self._at_once.changes(group, limit=limit)
 
 
 def _with_login(spec: FleetSpec, broker: Broker) -> FleetSpec:

@@ -22,12 +22,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.clock import SystemClock
+from fleet.errors import Unreachable
 from fleet.exporter.exporting import Exporter
 from fleet.log.readers.tail import Tail
 from fleet.manager.cycle import Fleet
 from fleet.manager.keeping_up import verdicts
 from fleet.observe.admin import Observer
 from fleet.observe.watcher import GroupWatcher
+from fleet.slots import Gate
+from fleet.slots.store import Store
 from tests.support import commits
 from tests.support.needs import repository
 from tests.support.waiting import until
@@ -215,6 +218,44 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
             finally:
                 stop.set()
                 thread.join()
+
+
+def test_a_place_of_slots_that_is_away_hides_nothing_else(bootstrap, unique, config, monkeypatch):
+    """Of Kafka all is told on schedule; slots are absent until they can be read, and told so."""
+    spec = yaml.safe_load(config.read_text())
+    (topic,) = spec["fleets"][0]["topics"]
+    spec["fleets"] = [
+        {"group": f"seen-{unique}", "topics": [topic], "worker": {"entrypoint": "jobs:process"}}
+    ]
+    config.write_text(yaml.safe_dump(spec))
+    commit(bootstrap, f"seen-{unique}", topic, 2)
+    said: list[str] = []
+    with Fleet.open(config, home=config.parent / "home", clock=SystemClock()) as opened:
+        opened.store.write_gate(Gate(group=f"seen-{unique}", open=frozenset({0})))
+        with Exporter.of(opened, listen="127.0.0.1:0", say=said.append) as exporter:
+            exporter.wait_for_log()
+
+            def told() -> Scraped:
+                exporter.look()
+                return Scraped(exporter.text(), f"seen-{unique}")
+
+            assert told()["fleet_slot_state"] == 1
+
+            def away(*_: object, **__: object) -> None:
+                raise Unreachable("the API server does not answer")
+
+            with monkeypatch.context() as patch:
+                for name in ("slots", "gate", "change"):
+                    patch.setattr(Store, name, away)
+                found = told()
+                assert found["fleet_group_lag_records"] == 6
+                assert found["fleet_group_storm"] == 0
+                assert "fleet_slot_state" not in found
+                assert found["fleet_exporter_problems"] == 1
+                assert said[-1].endswith("not told: the API server does not answer")
+            found = told()
+            assert (found["fleet_slot_state"], found["fleet_exporter_problems"]) == (1, 0)
+            assert said[-1].startswith("well again: slots")
 
 
 class OneSilent(GroupWatcher):

@@ -147,6 +147,17 @@ def test_a_server_that_answered_once_is_waited_for() -> None:
     assert store.cluster == "main"
 
 
+def test_who_only_looks_waits_for_nothing() -> None:
+    """It looks again soon, and shows the rest meanwhile."""
+    inner = Away()
+    store = patient(inner)
+    store.gate("orders")
+    inner.missing, inner.asked = 1, 0
+    with pytest.raises(Unreachable):
+        store.at_once.gate("orders")
+    assert inner.asked == 1
+
+
 def test_the_wait_ends() -> None:
     """After an upgrade's time somebody has to hear of it."""
     inner = Away()

@@ -136,7 +136,7 @@ def declared_group(
         state=state,
         fleet=fleet,
         lag=lag_judgement(fleet, state, verdicts.get(fleet.group)),
-        change=cycle.store.change(fleet.group) if fleet.worker is not None else None,
+        change=cycle.change(fleet.group) if fleet.worker is not None else None,
         was_over=known is not None and known.over,
     )
 

@@ -28,6 +28,11 @@ class PatientStore:
         self._clock = clock
         self._answered = False
 
+    @property
+    def at_once(self) -> SlotStore:
+        """The store inside, for who only looks, and looks again soon."""
+        return self._inner
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._inner, name)
         if not callable(method):
