@@ -4,6 +4,7 @@ The base of `fleet.manager.cycle.Fleet`: it finds file, home and cluster, holds 
 answers what people and decisions ask of the present. It changes nothing but its own memory.
 """
 
+import contextlib
 import difflib
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +22,7 @@ from fleet.decide.holds import NOTE as HOLD_NOTE
 from fleet.decide.holds import Hold
 from fleet.decide.storms.assessment import Storm, assess, reach
 from fleet.decide.storms.storm_watch import budget_of, excuses_of
-from fleet.errors import ConfigError, Unreachable
+from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kafka_source.bounds import LogBounds, log_bounds
 from fleet.kafka_source.failures import RangeUnread
 from fleet.kafka_source.group_sessions import AskedSessions
@@ -240,7 +241,8 @@ class OpenFleet(Closing):
             excuses=excuses_of(self.spec, group, self.changes(group)),
         )
         if storm is not None or note is not None:
-            self.store.put_note(group, STORM_NOTE, storm.as_json() if storm else None)
+            with contextlib.suppress(Unreachable):  # a full disk hides no storm
+                self.store.put_note(group, STORM_NOTE, storm.as_json() if storm else None)
         return storm
 
     def last_storm(self, group: str) -> Storm | None:
@@ -273,6 +275,14 @@ class OpenFleet(Closing):
     def topic_ids(self) -> dict[str, str]:
         """Topic name by topic id."""
         return self._observer.topic_ids()
+
+    def store_problem(self) -> str | None:
+        """Why what Fleet itself keeps cannot be read now, for who shows the rest; else None."""
+        try:
+            self._at_once.pauses()
+        except FleetError as error:
+            return f"slots, changes and pauses are not shown: {error}"
+        return None
 
     def slots(self, group: str) -> tuple[Slot, ...]:
         """The group's slots."""

@@ -163,35 +163,50 @@ class Database:
         return connection
 
     def _prepare(self, connection: _Connection) -> None:
+        """Make what is missing; a file that is as it shall be is not written, so that one which
+        cannot be (locked, read-only) is read all the same.
+        """
         self._into_wal(connection)
+        if self._is_prepared(connection):
+            return
         connection.execute("BEGIN IMMEDIATE")
         try:
             connection.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value)")
-            row = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
-            if row is not None and int(row[0]) > SCHEMA:
-                raise SchemaTooNew(
-                    f"{self.path} was written with schema {row[0]}, this version reads up to "
-                    f"{SCHEMA}: use the newer fleet that wrote it"
-                )
-            if row is None:
+            if self._schema(connection) is None:
                 for statement in _TABLES.split(";"):
                     connection.execute(statement)
                 connection.execute("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA,))
-            self._add_columns(connection)
+            for column in self._missing_columns(connection):
+                kind = _LATER_COLUMNS[column]
+                connection.execute(f"ALTER TABLE slots ADD COLUMN {column} {kind}")
             connection.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise
 
-    def _add_columns(self, connection: _Connection) -> None:
+    def _is_prepared(self, connection: _Connection) -> bool:
+        there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
+        if there is None or self._schema(connection) is None:
+            return False
+        return not self._missing_columns(connection)
+
+    def _schema(self, connection: _Connection) -> int | None:
+        """By whom it was written; None: by nobody yet. Raises SchemaTooNew."""
+        row = connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+        if row is not None and int(row[0]) > SCHEMA:
+            raise SchemaTooNew(
+                f"{self.path} was written with schema {row[0]}, this version reads up to "
+                f"{SCHEMA}: use the newer fleet that wrote it"
+            )
+        return None if row is None else int(row[0])
+
+    def _missing_columns(self, connection: _Connection) -> list[str]:
         """What came since the schema's first release, which goes on with the same file: it
         writes its own columns, and the others have their defaults then.
         """
         there = {row[1] for row in connection.execute("PRAGMA table_info(slots)")}
-        for column, kind in _LATER_COLUMNS.items():
-            if column not in there:
-                connection.execute(f"ALTER TABLE slots ADD COLUMN {column} {kind}")
+        return [column for column in _LATER_COLUMNS if column not in there]
 
     def _into_wal(self, connection: _Connection) -> None:
         """Change the journal mode, which does not wait for a lock by itself."""

@@ -4,6 +4,7 @@ No worker is started here; what changes a running fleet is in tests/promises and
 """
 
 import json
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +86,50 @@ class Live:
         plan = plan_of(step_of(StepKind.WARM, ()), id="left", cluster="live", group=self.ours)
         with Fleet.open(Path("fleet.yaml"), clock=SystemClock()) as fleet:
             assert fleet.store.begin_change(plan, actor="killed@there:1", started_at=1.0)
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: away
+contexts: [{name: away, context: {cluster: away, user: me}}]
+clusters: [{name: away, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: me, user: {token: t}}]
+"""
+
+
+def test_status_goes_on_while_the_api_server_is_away(cluster, capsys, monkeypatch):
+    """Kafka's side is shown, of all groups and of one; that there is another side is said."""
+    (cluster.folder / "kubeconfig").write_text(KUBECONFIG)
+    monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+    runtime = {"kind": "kubernetes", "namespace": "n", "image": "image:1"}
+    cluster.declare("act", runtime=runtime)
+    found = answer(capsys, "status")
+    groups = {each["group"]: each for each in found["groups"]}
+    assert groups[cluster.theirs]["lag"] == WAITING
+    assert groups[cluster.ours]["managed"] is None
+    (problem,) = [p for p in found["problems"] if "not shown" in p]
+    assert problem.startswith("slots, changes and pauses are not shown: the Kubernetes API server")
+    for name in (cluster.ours, cluster.theirs):
+        out, _ = said(capsys, "status", name)
+        assert "slots, changes and pauses are not shown" in " ".join(out.split())
+    assert "has no group" in said(capsys, "status", "nobodys", code=1)[1]
+    _, why = said(capsys, "plan", cluster.ours, code=1)
+    assert "does not answer" in why, "what would be done is not guessed"
+
+
+def test_a_file_that_cannot_be_written_is_read(cluster, capsys):
+    """Locked, as by a process that hangs: what is stored is shown."""
+    said(capsys, "pause", cluster.ours, "--reason", "freeze")
+    other = sqlite3.connect(cluster.folder / "home" / "fleet.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        found = answer(capsys, "status", cluster.ours)
+    finally:
+        other.close()
+    assert [each["reason"] for each in found["pauses"]] == ["freeze"]
+    (ours,) = found["groups"]
+    assert ours["managed"]["mode"] == "act"
 
 
 def test_status_shows_ours_and_theirs(cluster, capsys):

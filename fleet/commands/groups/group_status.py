@@ -126,18 +126,35 @@ class GroupStatus:
 
 
 def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupStatus], Recent]:
-    """All groups of the cluster and all declared ones, or those named, in order of name."""
+    """All groups of the cluster and all declared ones, or those named, in order of name.
+
+    Where what Fleet itself keeps cannot be read, Kafka's side alone, and a problem that says so.
+    """
     snapshot = fleet.snapshot(names or None)
     recent = recently(fleet)
+    storm: Callable[[str], Storm | None] = fleet.storm if names else _storm_of(fleet, recent)
+    problem = fleet.store_problem()
+    if problem is not None:
+        snapshot = replace(snapshot, problems=(*snapshot.problems, problem))
+        storm = _no_storm
+    seen = statuses(fleet, snapshot, recent, names, storm=storm, kept=problem is None)
     if not names:
-        storm = partial(_storm_now, fleet, recent)
-        return snapshot, statuses(fleet, snapshot, recent, storm=storm), recent
+        return snapshot, seen, recent
     found = []
-    for status in statuses(fleet, snapshot, recent, names, storm=fleet.storm):
+    for status in seen:
         window = budget_of(fleet.spec, status.group).window
         counted = fleet.rebalances(status.group, window=window)
         found.append(replace(status, rebalances=counted, window=window))
     return snapshot, found, recent
+
+
+def _no_storm(group: str) -> None:
+    """Where nobody can tell since when there is one."""
+    del group
+
+
+def _storm_of(fleet: "Fleet", recent: Recent) -> Callable[[str], Storm | None]:
+    return partial(_storm_now, fleet, recent)
 
 
 def _storm_now(fleet: "Fleet", recent: Recent, group: str) -> Storm | None:
@@ -156,17 +173,21 @@ def statuses(
     names: Sequence[str] = (),
     *,
     storm: Callable[[str], Storm | None],
+    kept: bool = True,
 ) -> list[GroupStatus]:
-    """The same from what was already seen; `storm` tells a group's."""
+    """The same from what was already seen; `storm` tells a group's.
+
+    kept: whether what Fleet itself keeps can be read.
+    """
     verdicts = judged(fleet, snapshot, recent, names)
-    pauses = fleet.pauses()
+    pauses = fleet.pauses() if kept else ()
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
     return [
         GroupStatus(
             group=name,
             seen=snapshot.groups.get(name),
-            managed=_managed(fleet, name) if name in declared else None,
+            managed=_managed(fleet, name) if kept and name in declared else None,
             pauses=tuple(p for p in pauses if p.group in (None, name)),
             per_hour=recent.per_hour(name),
             last_rebalance=recent.last.get(name),

@@ -42,7 +42,9 @@ class Look:
     storms: Mapping[str, Storm] = field(default_factory=dict)
     generations: Mapping[str, int | None] = field(default_factory=dict)
     changes: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
-    """Of declared groups, latest first."""
+    """Of declared groups, latest first; the last known ones where they cannot be read."""
+    kept: bool = True
+    """Whether what Fleet itself keeps could be read."""
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -59,6 +61,7 @@ class Looks(Closing):
         self._apart = apart
         self._watch = StormLooks(fleet.spec)
         self._before: Snapshot | None = None
+        self._changes: dict[str, tuple[Change, ...]] = {}
         self._why = ""
         """Why there is no tail."""
         self.tail: Tail | None = None
@@ -85,10 +88,21 @@ class Looks(Closing):
         """Look once. Raises Unreachable."""
         snapshot = self._fleet.snapshot()
         self._read()
-        declared = [fleet.group for fleet in self._fleet.spec.fleets]
-        changes = {group: self._fleet.changes(group) for group in declared}
+        problem = self._fleet.store_problem()
+        if problem is None:
+            declared = [fleet.group for fleet in self._fleet.spec.fleets]
+            self._changes = {group: self._fleet.changes(group) for group in declared}
+        else:
+            snapshot = replace(snapshot, problems=(problem, *snapshot.problems))
         before, self._before = self._before, snapshot
-        look = Look(snapshot=snapshot, before=before, recent=self._recent(), changes=changes)
+        changes = self._changes
+        look = Look(
+            snapshot=snapshot,
+            before=before,
+            recent=self._recent(),
+            changes=changes,
+            kept=problem is None,
+        )
         if self.tail is None:
             return look
         return replace(

@@ -60,9 +60,10 @@ def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str, detail: 
     from fleet.commands.groups.status_table import print_status
 
     snapshot, found, recent = gather(fleet, groups)
-    _known(fleet, [status.group for status in found if not status.exists and not status.managed])
+    _known(fleet, [s.group for s in found if not s.exists and not fleet.spec.fleet(s.group)])
     if output == "json":
-        print_json(status_answer(snapshot, found, fleet.pauses(), recent=recent, detail=detail))
+        pauses = () if fleet.store_problem() else fleet.pauses()
+        print_json(status_answer(snapshot, found, pauses, recent=recent, detail=detail))
         return
     now = fleet.clock.now()
     print_status(stdout(), snapshot, found, now=now, detail=detail, recent=recent)
