@@ -85,7 +85,7 @@ MUTANTS = faults(
             "take-gives-back-anothers": "return [-(stored.holder, stored.token) == (self.worker, self.seen.token + 1)-]{+stored.holder is not None+}",
             "claim-not-looked-for-again": "stands = [-claim is FREE or record.trials.get(attempt.revision) == claim-]{+True+}",
             "claim-replaced-without-a-second-look": "return [-None if abandoned and self._is_tried(attempt) else -]mine",
-            "claim-of-another-taken-for-void": "return [-claim.worker == attempt.worker or slots[claim.slot].token >= claim.token-]{+True+}",
+            "claim-of-another-taken-for-void": "return [-claim.worker == attempt.worker or (slot is not None and slot.token >= claim.token)-]{+True+}",
             "claim-without-a-trial": "return [-self._claim(attempt)-]{+FREE+}",
         },
         ("fleet/slots/memory.py", _ORDERS): {

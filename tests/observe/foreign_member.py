@@ -12,6 +12,10 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from fleet.kafka_source.connections import Connections
 
 _LOADING = {14, 15, 16}
+_UNKNOWN_MEMBER = 25
+_REBALANCES = 27
+_AGAIN = {*_LOADING, _UNKNOWN_MEMBER, _REBALANCES}
+"""A coordinator that has just moved, or was loaded anew, knows no member that has not joined yet."""
 _ID_FIRST = 79
 
 
@@ -24,17 +28,28 @@ class ForeignMember:
         self._net = Connections({"bootstrap.servers": bootstrap}, client_id="foreign")
         self._group = group
         self.member_id = ""
+        end = time.monotonic() + 120
+        while (code := self._is_refused(protocol_type, assignment)) != 0:
+            assert code in _AGAIN, f"error {code}"
+            assert time.monotonic() < end, f"error {code} for two minutes"
+            if code == _UNKNOWN_MEMBER:
+                self.member_id = ""
+            time.sleep(0.1)
+
+    def _is_refused(self, protocol_type: str, assignment: bytes) -> int:
+        """Find, join and sync once; the error's code, 0 for none."""
         self._find()
         joined = self._join(protocol_type)
         if joined.error_code == _ID_FIRST:
             self.member_id = joined.member_id
             joined = self._join(protocol_type)
-        assert joined.error_code == 0
+        if joined.error_code != 0:
+            return int(joined.error_code)
         self.member_id = joined.member_id
         given = SyncGroupRequest.SyncGroupRequestAssignment
         synced = self._ask(
             SyncGroupRequest(
-                group_id=group,
+                group_id=self._group,
                 generation_id=joined.generation_id,
                 member_id=self.member_id,
                 protocol_type=protocol_type,
@@ -42,7 +57,7 @@ class ForeignMember:
                 assignments=[given(member_id=self.member_id, assignment=assignment)],
             )
         )
-        assert synced.error_code == 0
+        return int(synced.error_code)
 
     def _find(self) -> None:
         """Wait for the coordinator; a cluster's first group makes it."""
@@ -59,21 +74,16 @@ class ForeignMember:
 
     def _join(self, protocol_type: str):
         protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="any", metadata=b"")
-        end = time.monotonic() + 120
-        while True:
-            joined = self._ask(
-                JoinGroupRequest(
-                    group_id=self._group,
-                    session_timeout_ms=60_000,
-                    rebalance_timeout_ms=60_000,
-                    member_id=self.member_id,
-                    protocol_type=protocol_type,
-                    protocols=[protocol],
-                )
+        return self._ask(
+            JoinGroupRequest(
+                group_id=self._group,
+                session_timeout_ms=60_000,
+                rebalance_timeout_ms=60_000,
+                member_id=self.member_id,
+                protocol_type=protocol_type,
+                protocols=[protocol],
             )
-            if joined.error_code not in _LOADING or time.monotonic() > end:
-                return joined
-            time.sleep(0.1)
+        )
 
     def _ask(self, request):
         return self._net.ask({self._broker: request}, 60)[self._broker]
