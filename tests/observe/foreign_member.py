@@ -15,7 +15,7 @@ _LOADING = {14, 15, 16}
 _UNKNOWN_MEMBER = 25
 _REBALANCES = 27
 _AGAIN = {*_LOADING, _UNKNOWN_MEMBER, _REBALANCES}
-"""A coordinator that has just moved, or was loaded anew, knows no member that has not joined yet."""
+"""A coordinator that was loaded anew knows no member that has not joined yet."""
 _ID_FIRST = 79
 
 
