@@ -80,18 +80,33 @@ seen.observe({ type: "largest-contentful-paint", buffered: true });
 """Milliseconds from asking for the page to the first picture with a group in it, by the browser."""
 
 
+PLAIN = """
+const row = `<tr>${"<td>some words</td>".repeat(12)}</tr>`;
+const began = performance.now();
+document.body.innerHTML = `<table>${row.repeat(1000)}</table>`;
+document.body.getBoundingClientRect();
+return performance.now() - began;
+"""
+"""Milliseconds that a table of as many rows takes this browser now, from nothing to its layout."""
+MOST_PLAIN = 5
+"""So many plain tables the page may take; less than two on a quiet machine, 0.2 s."""
+
+
 def test_a_thousand_groups_are_painted_within_a_second(page_browser, shown, tmp_path):
-    """Asked for, made, sent, laid out and painted: the best of three, on a machine that is busy."""
-    times = []
+    """Asked for, made, sent, laid out and painted: the best of three; or beside a plain table,
+    where the machine is so busy that this one takes long.
+    """
+    times, plain = [], []
     page_browser.resize(1280, 900)
     for _ in range(3):
         page_browser.open("about:blank")
+        plain.append(page_browser.script(PLAIN))
         page_browser.open(f"{shown.url}/")
         times.append(page_browser.later(PAINTED))
         assert len(rows(page_browser, 1000)) == 1000
-    print("painted after", times)
+    print("painted after", times, "a plain table", plain)
     kept(page_browser, "painted", tmp_path)
-    assert min(times) < 1000, times
+    assert min(times) < max(1000, MOST_PLAIN * min(plain)), (times, plain)
 
 
 def test_names_are_text(page, shown):
