@@ -216,13 +216,15 @@ class OpenFleet(Closing):
         """One group's rebalances and pauses from a place in the log on; None where unreadable."""
         return self._ledger.counted(group, since)
 
-    def storm(self, group: str, seen: Sequence[Rebalance] | None = None) -> Storm | None:
+    def storm(
+        self, group: str, seen: Sequence[Rebalance] | None = None, *, kept: bool = True
+    ) -> Storm | None:
         """The group's storm now; None where there is none, or its records cannot be read.
 
         `seen` are its rebalances of the last `reach(budget)` seconds, where the caller has them.
 
         Kept beside the slots, since a storm may be older than what is read to tell it. What
-        our own changes were to cost does not count.
+        our own changes were to cost does not count. Not `kept`: neither can be read now.
         """
         budget = budget_of(self.spec, group)
         now = self.clock.now()
@@ -230,7 +232,7 @@ class OpenFleet(Closing):
             seen = self.recorded(group, since=now - reach(budget))
         if seen is None:
             return None
-        note = self.store.note(group, STORM_NOTE)
+        note = self.store.note(group, STORM_NOTE) if kept else None
         storm = assess(
             seen,
             cluster=self.spec.cluster.name,
@@ -238,9 +240,9 @@ class OpenFleet(Closing):
             budget=budget,
             now=now,
             before=Storm.from_json(note),
-            excuses=excuses_of(self.spec, group, self.changes(group)),
+            excuses=excuses_of(self.spec, group, self.changes(group) if kept else ()),
         )
-        if storm is not None or note is not None:
+        if kept and (storm is not None or note is not None):
             with contextlib.suppress(Unreachable):  # a full disk hides no storm
                 self.store.put_note(group, STORM_NOTE, storm.as_json() if storm else None)
         return storm

@@ -8,7 +8,6 @@ that costs a read per group.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fleet.commands.invocation import SCHEMA_VERSION
@@ -132,12 +131,15 @@ def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupSt
     """
     snapshot = fleet.snapshot(names or None)
     recent = recently(fleet)
-    storm: Callable[[str], Storm | None] = fleet.storm if names else _storm_of(fleet, recent)
     problem = fleet.store_problem()
+    kept = problem is None
     if problem is not None:
         snapshot = replace(snapshot, problems=(*snapshot.problems, problem))
-        storm = _no_storm
-    seen = statuses(fleet, snapshot, recent, names, storm=storm, kept=problem is None)
+
+    def storm(group: str) -> Storm | None:
+        return fleet.storm(group, kept=kept) if names else _storm_now(fleet, recent, group, kept)
+
+    seen = statuses(fleet, snapshot, recent, names, storm=storm, kept=kept)
     if not names:
         return snapshot, seen, recent
     found = []
@@ -148,22 +150,13 @@ def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupSt
     return snapshot, found, recent
 
 
-def _no_storm(group: str) -> None:
-    """Where nobody can tell since when there is one."""
-    del group
-
-
-def _storm_of(fleet: "Fleet", recent: Recent) -> Callable[[str], Storm | None]:
-    return partial(_storm_now, fleet, recent)
-
-
-def _storm_now(fleet: "Fleet", recent: Recent, group: str) -> Storm | None:
+def _storm_now(fleet: "Fleet", recent: Recent, group: str, kept: bool) -> Storm | None:
     """As the log tells it where it was just read; else as somebody saw it within its window."""
     known = recent.rebalances.get(group, ())
     if recent.kind != "log" or not known:
-        return fleet.last_storm(group)
+        return fleet.last_storm(group) if kept else None
     since = fleet.clock.now() - reach(budget_of(fleet.spec, group))
-    return fleet.storm(group, [each for each in known if each.ended_at >= since])
+    return fleet.storm(group, [each for each in known if each.ended_at >= since], kept=kept)
 
 
 def statuses(

@@ -1,0 +1,56 @@
+"""A storm is told also where nothing can be kept, or read, beside the slots."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.clock import ManualClock
+from fleet.errors import Unreachable
+from fleet.manager.opening import OpenFleet
+from fleet.slots.memory import Memory, MemoryBackend
+from fleet.slots.store import Store
+from tests.support.declared import declaration, fleet_spec
+from tests.support.rebalances import rebalance
+
+NOW = 1000.0
+STORMY = [rebalance(n, NOW - 100.0 + 10 * n, group="g") for n in range(1, 8)]
+
+
+class ReadOnly(Store):
+    """Of a disk that is full."""
+
+    def put_note(self, *_: object) -> None:
+        raise Unreachable("the disk is full")
+
+
+@pytest.fixture
+def fleet() -> Any:
+    """What the judgement uses of an open fleet; a place of slots has to be given."""
+    budget = {"rebalances": 5, "window": "10m"}
+    clock = ManualClock(NOW)
+    return SimpleNamespace(
+        spec=fleet_spec(declaration("g", storm=budget)), clock=clock, changes=lambda _: ()
+    )
+
+
+def storm(fleet: Any, **how: Any) -> Any:
+    return OpenFleet.storm(fleet, "g", STORMY, **how)
+
+
+def test_it_is_told_where_the_place_of_the_slots_is_away(fleet):
+    """By what the log says alone."""
+    assert storm(fleet, kept=False) is not None
+
+
+def test_it_is_told_where_it_cannot_be_noted(fleet):
+    """The next look finds it in the log again."""
+    fleet.store = ReadOnly(MemoryBackend(Memory(), clock=fleet.clock), clock=fleet.clock)
+    assert storm(fleet) is not None
+
+
+def test_it_is_noted_where_it_can_be(fleet):
+    """Longer than the log is read for."""
+    fleet.store = Store(MemoryBackend(Memory(), clock=fleet.clock), clock=fleet.clock)
+    assert storm(fleet) is not None
+    assert fleet.store.note("g", "storm")
