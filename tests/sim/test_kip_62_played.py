@@ -7,8 +7,10 @@ import pytest
 
 from fleet.config.spec_scenario import ScenarioSpec, load_scenario
 from fleet.errors import ConfigError
+from fleet.sim.coordinator.error_codes import ErrorCode
+from fleet.sim.coordinator.requests import HeartbeatResponse, LeaveGroupRequest
 from fleet.sim.scenarios.group_story import CLIENTS, Happening, Scenario
-from fleet.sim.scenarios.java_client import JavaClient
+from fleet.sim.scenarios.java_client import LATE_MS, JavaClient
 from fleet.sim.scenarios.library import library
 from fleet.sim.scenarios.play import Played, play
 from fleet.sim.scenarios.simulated_client import ClientState
@@ -173,6 +175,77 @@ def test_whatever_comes_and_goes_every_partition_finds_an_owner(client: str, see
     found = played(client, *story, seed=seed, max_poll_interval=60_000)
     assert found.settled is not None
     assert found == played(client, *story, seed=seed, max_poll_interval=60_000)
+
+
+class Around:
+    """What a member has around it, written down."""
+
+    def __init__(self) -> None:
+        self.now = AT
+        self.sent: list[Any] = []
+        self.waits: list[int] = []
+
+    def send(self, _: Any, request: Any) -> None:
+        self.sent.append(request)
+
+    def after(self, delay: int, _: Any) -> None:
+        self.waits.append(delay)
+
+    def tell(self, *_: Any) -> None: ...
+
+    def own(self, *_: Any) -> None: ...
+
+    def disown(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def member(request: pytest.FixtureRequest) -> JavaClient:
+    """One that owns two partitions and is at a batch."""
+    made = JavaClient(1, Scenario(3, client=request.param), Around())
+    made.state, made.member_id, made.generation, made.owned = ClientState.STEADY, "m", 1, (0, 1)
+    made.busy_until = AT + 20_000
+    return made
+
+
+@pytest.mark.parametrize("member", [BEFORE], indirect=True)
+def test_what_is_answered_during_a_batch_is_read_by_the_next_poll(member: JavaClient) -> None:
+    """Without a thread: that the group rebalances too."""
+    member.receive(HeartbeatResponse(ErrorCode.REBALANCE_IN_PROGRESS))
+    assert (member.state, member.place.sent) == (ClientState.STEADY, [])
+    member.busy_until = AT
+    member._polled()
+    assert member.state is not ClientState.STEADY
+
+
+@pytest.mark.parametrize("member", [AFTER], indirect=True)
+def test_a_thread_that_leaves_says_so_and_tells_the_application_nothing(
+    member: JavaClient,
+) -> None:
+    """Its partitions are its own until its commit is refused."""
+    member.poll_interval_over()
+    (leave,) = member.place.sent
+    assert isinstance(leave, LeaveGroupRequest)
+    assert [each.member_id for each in leave.members] == ["m"]
+    assert (member.owned, member.redone) == ((0, 1), 0)
+
+
+@pytest.mark.parametrize("member", CLIENTS[1:], indirect=True)
+def test_the_first_heartbeat_is_due_an_interval_after_the_assignment(member: JavaClient) -> None:
+    """Not at once, and not an interval after the one before the round."""
+    member._beaten_at = AT - 2_000
+    member._begin_heartbeats()
+    assert member.place.waits == [Scenario(3).heartbeat_interval + LATE_MS]
+
+
+@pytest.mark.parametrize("member", [BEFORE], indirect=True)
+def test_a_batch_is_lost_once(member: JavaClient) -> None:
+    """However many tell it."""
+    member.lose_batch()
+    member.lose_batch()
+    assert member.redone == 1
+    member.busy_until += 1
+    member.lose_batch()
+    assert member.redone == 2
 
 
 def test_two_batches_at_once_are_as_long_as_the_longer_one() -> None:
