@@ -3,8 +3,9 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Most of a test with a broker is waiting: more processes than cores.
-JOBS ?= 4
+# Most of a test with a broker is waiting: two processes a core that may be used (taskset counts),
+# four at most.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 1 ? 4 : 2)))
 # Without compiled modules each process of a test, workers too, compiles the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 SHELL := /bin/bash
