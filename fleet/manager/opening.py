@@ -278,13 +278,12 @@ class OpenFleet(Closing):
         """Topic name by topic id."""
         return self._observer.topic_ids()
 
-    def store_problem(self) -> str | None:
-        """Why what Fleet itself keeps cannot be read now, for who shows the rest; else None."""
+    def pauses_told(self) -> tuple[tuple[Pause, ...] | None, str | None]:
+        """What people hold; or None, and why nothing that Fleet itself keeps can be read now."""
         try:
-            self._at_once.pauses()
+            return self.pauses(), None
         except FleetError as error:
-            return f"slots, changes and pauses are not shown: {error}"
-        return None
+            return None, f"slots, changes and pauses are not shown: {error}"
 
     def slots(self, group: str) -> tuple[Slot, ...]:
         """The group's slots."""

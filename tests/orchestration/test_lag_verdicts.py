@@ -113,7 +113,7 @@ def test_a_group_that_commits_no_more_fails_its_check(scene, instance):
     recorded(scene)
     with stuck(scene):
         with scene.resource.open() as cycle:
-            _, (status,), _ = gather(cycle, [scene.plain])
+            _, (status,), *_ = gather(cycle, [scene.plain])
         told = checked(scene, instance)
     assert status.verdict is not None
     assert (status.verdict.verdict, status.verdict.level) == ("STOP", "ERR")

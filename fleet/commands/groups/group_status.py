@@ -124,30 +124,32 @@ class GroupStatus:
         return self.seen is not None and self.seen.exists
 
 
-def gather(fleet: "Fleet", names: Sequence[str]) -> tuple[Snapshot, list[GroupStatus], Recent]:
+def gather(
+    fleet: "Fleet", names: Sequence[str]
+) -> tuple[Snapshot, list[GroupStatus], Recent, tuple[Pause, ...]]:
     """All groups of the cluster and all declared ones, or those named, in order of name.
 
     Where what Fleet itself keeps cannot be read, Kafka's side alone, and a problem that says so.
     """
     snapshot = fleet.snapshot(names or None)
     recent = recently(fleet)
-    problem = fleet.store_problem()
-    kept = problem is None
+    pauses, problem = fleet.pauses_told()
+    kept = pauses is not None
     if problem is not None:
         snapshot = replace(snapshot, problems=(*snapshot.problems, problem))
 
     def storm(group: str) -> Storm | None:
         return fleet.storm(group, kept=kept) if names else _storm_now(fleet, recent, group, kept)
 
-    seen = statuses(fleet, snapshot, recent, names, storm=storm, kept=kept)
+    seen = statuses(fleet, snapshot, recent, names, storm=storm, pauses=pauses)
     if not names:
-        return snapshot, seen, recent
+        return snapshot, seen, recent, pauses or ()
     found = []
     for status in seen:
         window = budget_of(fleet.spec, status.group).window
         counted = fleet.rebalances(status.group, window=window)
         found.append(replace(status, rebalances=counted, window=window))
-    return snapshot, found, recent
+    return snapshot, found, recent, pauses or ()
 
 
 def _storm_now(fleet: "Fleet", recent: Recent, group: str, kept: bool) -> Storm | None:
@@ -166,22 +168,21 @@ def statuses(
     names: Sequence[str] = (),
     *,
     storm: Callable[[str], Storm | None],
-    kept: bool = True,
+    pauses: tuple[Pause, ...] | None,
 ) -> list[GroupStatus]:
     """The same from what was already seen; `storm` tells a group's.
 
-    kept: whether what Fleet itself keeps can be read.
+    pauses: None where nothing that Fleet itself keeps can be read.
     """
     verdicts = judged(fleet, snapshot, recent, names)
-    pauses = fleet.pauses() if kept else ()
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
     return [
         GroupStatus(
             group=name,
             seen=snapshot.groups.get(name),
-            managed=_managed(fleet, name) if kept and name in declared else None,
-            pauses=tuple(p for p in pauses if p.group in (None, name)),
+            managed=_managed(fleet, name) if pauses is not None and name in declared else None,
+            pauses=tuple(p for p in pauses or () if p.group in (None, name)),
             per_hour=recent.per_hour(name),
             last_rebalance=recent.last.get(name),
             storm=storm(name),

@@ -19,7 +19,7 @@ from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.past import tail_of
 from fleet.manager.recent import DAY, Recent, beginning, recent_from
-from fleet.slots import Change
+from fleet.slots import Change, Pause
 from fleet.system.closing import Closing
 from fleet.text import duration
 
@@ -43,8 +43,8 @@ class Look:
     generations: Mapping[str, int | None] = field(default_factory=dict)
     changes: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
     """Of declared groups, latest first; the last known ones where they cannot be read."""
-    kept: bool = True
-    """Whether what Fleet itself keeps could be read."""
+    pauses: tuple[Pause, ...] | None = ()
+    """None where nothing that Fleet itself keeps could be read."""
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class Looks(Closing):
         """Look once. Raises Unreachable."""
         snapshot = self._fleet.snapshot()
         self._read()
-        problem = self._fleet.store_problem()
+        pauses, problem = self._fleet.pauses_told()
         if problem is None:
             declared = [fleet.group for fleet in self._fleet.spec.fleets]
             self._changes = {group: self._fleet.changes(group) for group in declared}
@@ -101,7 +101,7 @@ class Looks(Closing):
             before=before,
             recent=self._recent(),
             changes=changes,
-            kept=problem is None,
+            pauses=pauses,
         )
         if self.tail is None:
             return look

@@ -59,10 +59,9 @@ def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str, detail: 
     from fleet.commands.groups.group_status import gather, status_answer
     from fleet.commands.groups.status_table import print_status
 
-    snapshot, found, recent = gather(fleet, groups)
+    snapshot, found, recent, pauses = gather(fleet, groups)
     _known(fleet, [s.group for s in found if not s.exists and not fleet.spec.fleet(s.group)])
     if output == "json":
-        pauses = () if fleet.store_problem() else fleet.pauses()
         print_json(status_answer(snapshot, found, pauses, recent=recent, detail=detail))
         return
     now = fleet.clock.now()

@@ -84,8 +84,8 @@ class Watch(Closing):
         if tail is not None and look.recent.known:
             past = replace(look.recent, commits=tail.commits(), reaches=self._looks.reaches)
             look = replace(look, recent=past)
-        storm, kept = look.storms.get, look.kept
-        found = statuses(fleet, look.snapshot, look.recent, storm=storm, kept=kept)
+        storm, pauses = look.storms.get, look.pauses
+        found = statuses(fleet, look.snapshot, look.recent, storm=storm, pauses=pauses)
         at = fleet.clock.monotonic()
         reports = (each for status in found if status.managed for each in status.managed.reports)
         self._times.look(reports, at=at)
@@ -94,7 +94,7 @@ class Watch(Closing):
             look=look,
             frame=seen_in(replace(_EMPTY, cluster=fleet.spec.cluster.name), look),
             statuses={status.group: status for status in found},
-            pauses=fleet.pauses() if kept else (),
+            pauses=pauses or (),
             loads={status.group: self._load(status) for status in found},
             past=None if tail is None or not look.recent.known else _past(tail, fleet.clock.now()),
         )

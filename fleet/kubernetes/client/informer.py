@@ -107,10 +107,10 @@ class Informer(Closing):
         """A stream has come further; proof: the server read or wrote its own store for that."""
         with self._moved:
             if proof:
+                now = self.clock.monotonic()
                 if self._is_silent() or self._known_since is None:
-                    # What was not heard before counts for nothing.
-                    self._known_since = self.clock.monotonic()
-                self._heard_at = self.clock.monotonic()
+                    self._known_since = now  # what was not heard before counts for nothing
+                self._heard_at = now
             self._moved.notify_all()
 
     def interrupted(self) -> None:
