@@ -264,7 +264,7 @@ class Mortal(Api):
     """The API of a manager that is killed at its n-th write, before or after it is done."""
 
     def __init__(self, inner: Api, writes: int, *, done: bool) -> None:
-        super().__init__(inner.client, namespace=inner.namespace, clock=SystemClock())
+        super().__init__(inner.connection, namespace=inner.namespace, clock=SystemClock())
         self.left = writes
         self._done = done
 

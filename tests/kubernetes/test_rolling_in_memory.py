@@ -332,3 +332,58 @@ def test_what_the_controller_has_not_seen_is_waited_for(yard: Yard) -> None:
     with pytest.raises(FleetError, match="has not acted on it for 180 s"):
         yard.rolling._seen()
     assert yard.clock.monotonic() - began >= 180.0
+
+
+@pytest.mark.parametrize("let_go", [True, False])
+def test_what_a_roll_went_back_to_is_not_given_up_in_turn(yard: Yard, let_go: bool) -> None:
+    """Somebody writes between the way back and its end: the old template is the wish all the same,
+    with all of its pods.
+    """
+    yard.deploy(held=True, a=3, b=2)
+
+    def rolled_back(method: str, found: dict) -> None:
+        yard.controller(method, found)
+        if found["kind"] == "Deployment" and found["spec"]["template"]["spec"]["runs"] == "a":
+            yard.server.after = yard.controller
+            made = yard.server.get("Deployment", NAMES.deployment)
+            made["metadata"]["annotations"][_ORDER] = "3"
+            its = yard.server.get("ReplicaSet", "set-a")
+            its["metadata"]["annotations"][_ORDER] = "3"
+            yard.server.put(its)
+            yard.server.put(made)
+            yard.server.before = writes_too
+
+    def writes_too(method: str, kind: str, name: str) -> None:
+        if (method, kind) == ("PATCH", "Deployment"):
+            yard.server.before = lambda method, kind, name: None
+            yard.server.put(yard.server.get("Deployment", NAMES.deployment))
+
+    yard.server.after = rolled_back
+    asked: list[str] = []
+
+    def unused(hash_: str) -> bool:
+        asked.append(hash_)
+        return True
+
+    yard.rolling.finish_removals(give_up=unused, let_go=let_go)
+    assert asked == ["b"]
+    spec = yard.server.get("Deployment", NAMES.deployment)["spec"]
+    assert (spec["minReadySeconds"], spec["replicas"]) == (0, 3)
+    assert spec["template"]["spec"]["runs"] == "a"
+    assert [n for n in yard.names() if n.startswith("a")] == ["a0", "a1", "a2"]
+
+
+def test_nothing_to_go_back_to(yard: Yard) -> None:
+    """Its other template's pods are gone and refused: the current one stays."""
+    yard.deploy(held=True, a=1, b=2)
+    yard.server.delete("Pod", "a0")
+    yard.tell("a")
+    refused = yard.server.get("ReplicaSet", "set-a")
+    refused["status"]["conditions"] = [
+        {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+    ]
+    yard.server.put(refused)
+    yard.rolling.finish_removals(give_up=lambda _: True)
+    spec = yard.server.get("Deployment", NAMES.deployment)["spec"]
+    assert (spec["minReadySeconds"], spec["replicas"]) == (0, 2)
+    assert yard.names() == ["b0", "b1"]

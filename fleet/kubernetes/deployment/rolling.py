@@ -366,6 +366,18 @@ class Rolling:
             )
         )
 
+    def _give_up_current(self, shape: PodCounts) -> None:
+        """Back to the template of most other pods; where no pod runs another, it stays as it is."""
+        for each in shape.others:  # an earlier release may have asked for more
+            self._forgo(each.hash)
+        found, shape = self._seen()
+        if not shape.others:
+            return
+        if fields := pod_counts.without_current(shape):
+            self._write(found, fields)
+            _, shape = self._seen()
+        self.go_back(shape)
+
     def finish_removals(
         self, *, give_up: Callable[[str], bool] | None = None, let_go: bool = True
     ) -> None:
@@ -375,23 +387,20 @@ class Rolling:
         whether it goes back, since no slot runs it.
         let_go: also one whose template is in use: its controller then goes on by itself.
         """
+        went_back = False  # written again after a conflict: what it went back to is not given up
 
         def once() -> None:
+            nonlocal went_back
             found, shape = self.look()
             if found is None or shape is None or not shape.held:
                 return
             if shape.others and give_up is None:
                 return
             if shape.others and give_up is not None and shape.current is not None:
-                if give_up(shape.current.hash):
-                    for each in shape.others:  # an earlier release may have asked for more
-                        self._forgo(each.hash)
-                    found, shape = self._seen()
-                    if fields := pod_counts.without_current(shape):
-                        self._write(found, fields)
-                        _, shape = self._seen()
-                    self.go_back(shape)
-                elif not let_go:
+                if not went_back and give_up(shape.current.hash):
+                    self._give_up_current(shape)
+                    went_back = True
+                elif not (went_back or let_go):
                     return
                 found, shape = self._seen()
             self._write(found, pod_counts.let_go(shape))
