@@ -74,13 +74,13 @@ def hold""",
         },
         ("fleet/kubernetes/deployment/pod_counts.py", (*_SHAPES, *_ROLLING)): {
             "shapes-settled-before-it-was-seen": 'settled=[-seen >= meta["generation"] and -]newest == told and bool(sets),',
+            "rolling-heard-of-marks-alone": "return [-(self.labelled, self.ready) == (whole, sum(map(pod_status.is_ready, pods)))-]{+self.labelled == whole+}",
         },
         # --- rolling
         ("fleet/kubernetes/deployment/rolling.py", _ROLLING): {
             "rolling-removes-beside-a-starting-pod": "elif starting{+ and not staying+}:",
-            "rolling-does-not-wait-for-the-mark-to-be-heard": "elif [-not _knows(its, -]{+its.labelled > len(+}living):",
-            "rolling-while-its-set-moves": "if its is None[- or not (its.replicas == len(living) or _is_short(its, living))-]:",
-            "rolling-heard-of-marks-alone": "return [-(its.labelled, its.ready) == (whole, sum(map(pod_status.is_ready, living)))-]{+its.labelled == whole+}",
+            "rolling-does-not-wait-for-the-mark-to-be-heard": "elif [-not its.knows(-]{+its.labelled > len(+}living):",
+            "rolling-while-its-set-moves": "if its is None[- or not (its.replicas == len(living) or its.is_short(living))-]:",
             "rolling-others-went-unnoticed": "if [-others or kept-]{+kept and not others+}:",
             "rolling-marks-with-the-template-label": 'patch = {"metadata": {"annotations": notes[-, "labels": {MANAGED_LABEL: None}-]}}',
             "rolling-marked-without-a-cost": "notes = {DRAINED_ANNOTATION: now[-, COST_ANNOTATION: FIRST_TO_GO-]}",
@@ -89,6 +89,11 @@ def hold""",
             "rolling-rests-in-mid-roll": """[-            if shape.others and give_up is None:
                 return
 -]""",
+            "rolling-gives-up-what-it-went-back-to": "if [-not went_back and -]give_up(shape.current.hash):",
+            "rolling-stays-held-after-a-conflict": "elif not ([-went_back or -]let_go):",
+            "rolling-nothing-to-go-back-to": """[-        if not shape.others:
+            return
+-]        if fields := pod_counts.without_current""",
             "rolling-goes-back-to-the-smallest": "back = [-max-]{+min+}(shape.others, key=lambda each: (each.replicas, each.order))",
         },
         ("fleet/kubernetes/deployment/pod_status.py", _ROLLING): {

@@ -15,11 +15,12 @@ alone are no more than `replicas`; it adds new ones up to replicas + maxSurge in
 `replicas` in mid-roll is spread over all ReplicaSets in proportion.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fleet.kubernetes.client.object_names import HASH_LABEL, REVISION_ANNOTATION
+from fleet.kubernetes.deployment import pod_status
 
 Object = dict[str, Any]
 
@@ -52,6 +53,15 @@ class CountedReplicaSet:
     """Pods that are ready, as its controller knows."""
     refused: str | None = None
     """The API server's words where it does not take pods that are wanted."""
+
+    def is_short(self, pods: Sequence[Object]) -> bool:
+        """Whether the cluster refuses pods that it wants beside these: there will be no others."""
+        return self.refused is not None and self.replicas > len(pods)
+
+    def knows(self, pods: Sequence[Object]) -> bool:
+        """Whether its controller has heard of these pods what we have: marks, and Ready."""
+        whole = sum(self.labels.items() <= p["metadata"]["labels"].items() for p in pods)
+        return (self.labelled, self.ready) == (whole, sum(map(pod_status.is_ready, pods)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from fleet.kubernetes.client.object_names import (
 )
 from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.deployment import pod_counts, pod_status
-from fleet.kubernetes.deployment.pod_counts import CountedReplicaSet, PodCounts
+from fleet.kubernetes.deployment.pod_counts import PodCounts
 from fleet.kubernetes.deployment.pod_creation import PodCreation
 from fleet.kubernetes.deployment.templates import RegisteredTemplates
 from fleet.kubernetes.manifests import deployment_objects
@@ -211,7 +211,7 @@ class Rolling:
         if found is None or shape is None or its is None:
             return
         living = self._living(hash_)
-        if not _is_short(its, living):
+        if not its.is_short(living):
             return
         if not shape.others:
             self._write(found, pod_counts.at_rest(len(living)))
@@ -274,7 +274,7 @@ class Rolling:
         deadline = self._clock.monotonic() + _HEARD_SECONDS
         while self._clock.monotonic() < deadline:
             sets = [shape.of(hash_) for hash_ in {pod_status.hash_of(pod) for pod in marked}]
-            if all(its is None or _knows(its, self._living(its.hash)) for its in sets):
+            if all(its is None or its.knows(self._living(its.hash)) for its in sets):
                 break
             self._clock.sleep(0.03)
             found, shape = self._seen()
@@ -303,11 +303,11 @@ class Rolling:
             staying = [p for p in living if not pod_status.is_marked(p)]
             starting = sorted(p["metadata"]["name"] for p in staying if not pod_status.is_ready(p))
             its = shape.of(hash_)
-            if its is None or not (its.replicas == len(living) or _is_short(its, living)):
+            if its is None or not (its.replicas == len(living) or its.is_short(living)):
                 held_up.append(f"{', '.join(names)}: its ReplicaSet is making or ending others")
             elif starting:
                 held_up.append(f"{', '.join(names)}: {', '.join(starting)} is not ready yet")
-            elif not _knows(its, living):
+            elif not its.knows(living):
                 held_up.append(f"{', '.join(names)}: its ReplicaSet's controller has not heard it")
             else:
                 going[hash_] = names
@@ -328,7 +328,7 @@ class Rolling:
                 its is None
                 or raw is None
                 or its.replicas != int(raw["spec"]["replicas"])
-                or not _knows(pod_counts.set_of(raw), living)
+                or not pod_counts.set_of(raw).knows(living)
             ):
                 raise Conflict(f"ReplicaSet {hash_} of {self._names.deployment} moved meanwhile")
             patch = {"spec": {"replicas": len(living) - len(names)}}
@@ -437,17 +437,6 @@ class Rolling:
                 self._write(found, pod_counts.at_rest(0))
 
         again_on_conflict(self._clock, once)
-
-
-def _is_short(its: CountedReplicaSet, living: Sequence[Object]) -> bool:
-    """Whether the cluster refuses pods that it wants: there will be no others."""
-    return its.refused is not None and its.replicas > len(living)
-
-
-def _knows(its: CountedReplicaSet, living: Sequence[Object]) -> bool:
-    """Whether a ReplicaSet's controller has heard of its pods what we have: marks, and Ready."""
-    whole = sum(its.labels.items() <= p["metadata"]["labels"].items() for p in living)
-    return (its.labelled, its.ready) == (whole, sum(map(pod_status.is_ready, living)))
 
 
 def with_fields(wanted: Object, fields: Mapping[str, object]) -> Object:
