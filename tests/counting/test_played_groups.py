@@ -1,12 +1,13 @@
 """Whatever a group goes through, what is counted is what its coordinator did [26]."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.log.replay.counting import count
 from fleet.model import TopicPartition
 from fleet.model.counted import Counted
 from tests.support.played_group import TOPIC, TOPIC_ID, PlayedGroup, compacted, played_groups
+from tests.support.sampling import examples
 
 NAMES = {TOPIC_ID: TOPIC}
 
@@ -37,7 +38,7 @@ def replaced(group: PlayedGroup, since: int = 0) -> int:
     return sum(place >= since for place in group.replacements)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(played_groups(converts=True), st.floats(0, 1))
 def test_what_is_counted_is_what_happened_wherever_the_count_begins(
     group: PlayedGroup, share: float
@@ -48,7 +49,7 @@ def test_what_is_counted_is_what_happened_wherever_the_count_begins(
     assert found.to_generation == group.number
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(played_groups(converts=True))
 def test_every_rebalance_is_told_as_it_was(group: PlayedGroup) -> None:
     found = count(group.records, topics=NAMES)
@@ -59,7 +60,7 @@ def test_every_rebalance_is_told_as_it_was(group: PlayedGroup) -> None:
     assert found.to_generation == group.number
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(played_groups(), st.data())
 def test_a_state_that_compaction_left_is_as_good_as_the_whole_log(
     group: PlayedGroup, data: st.DataObject

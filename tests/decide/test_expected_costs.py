@@ -12,6 +12,7 @@ from fleet.decide.world import GroupWorld
 from fleet.model import Plan, StepKind, TopicPartition
 from fleet.slots import WorkerReport
 from tests.decide.worlds import GROUP, NOW, group_of, member, spec, world
+from tests.support.sampling import LONG
 from tests.support.seen_groups import partition_seen
 
 COOPERATIVE: dict = {}
@@ -19,6 +20,7 @@ RANGE = {"assignor": "range"}
 KIP848 = {"protocol": "consumer"}
 DYNAMIC = {"membership": "dynamic"}
 WORKERS = (COOPERATIVE, RANGE, KIP848, DYNAMIC, RANGE | DYNAMIC, KIP848 | DYNAMIC)
+WORLDS = 100 if LONG else 40
 
 
 def planned(seen: GroupWorld, wanted: int, *, roll: bool = False) -> Plan:
@@ -30,7 +32,7 @@ def test_what_is_expected_lies_within_the_promise() -> None:
     """Over worlds from a seed: within the bounds; of one world always the same."""
     rng = random.Random(18)
     kinds = set()
-    for _ in range(100):
+    for number in range(WORLDS):
         fleet = spec(worker=rng.choice(WORKERS), rollout={"max_parallel": rng.randint(1, 4)})
         held, wanted = rng.randint(0, 9), rng.randint(0, 12)
         topics = {"orders": rng.randint(1, 24)}
@@ -50,8 +52,9 @@ def test_what_is_expected_lies_within_the_promise() -> None:
                 assert 0 < price.pause_s <= price.pause_p95_s
                 assert price.settled_s is not None
             assert price.backlog is None, "no rate is known here"
-        again = make_plan(seen, wanted=wanted, now=NOW, force_roll=plan.steps != ())
-        assert foretold(seen, again) == foretold(seen, again)
+        if number % 10 == 0:
+            again = make_plan(seen, wanted=wanted, now=NOW, force_roll=plan.steps != ())
+            assert foretold(seen, again) == foretold(seen, again)
     assert kinds == {StepKind.OPEN, StepKind.LEAVE, StepKind.ROLL}
 
 

@@ -4,21 +4,13 @@ An encoder that shares nothing with the decoders but the tables of fields, and s
 make values for it.
 """
 
-import os
 import struct
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from fleet.log.records import GROUP, GROUP_TOPIC_PARTITION, KEYS
 from fleet.log.schemas import SCHEMAS, Items, Kind, Struct
-
-
-def examples(most: int) -> settings:
-    """So many in the long forms, a third of them else: what is rare is looked for at length."""
-    return settings(max_examples=most if os.environ.get("FLEET_LONG") else most // 3)
-
 
 FORMATS = {"i8": ">b", "i16": ">h", "u16": ">H", "i32": ">i", "i64": ">q"}
 BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.log.record_columns import COLUMNS, columns
@@ -20,6 +20,7 @@ from fleet.log.records import (
 from fleet.log.schemas import SCHEMAS
 from tests.history import making
 from tests.observe.test_records import ASSIGNED, COMMIT, CREATED, CURRENT, EPOCH, JOINED, TARGET
+from tests.support.sampling import examples
 
 Pair = tuple[bytes | None, bytes | None]
 NOTHING: dict[str, Any] = dict.fromkeys(COLUMNS.names)
@@ -82,35 +83,35 @@ def agree(pairs: list[Pair]) -> list[dict[str, Any]]:
     return found
 
 
-@making.examples(150)
+@examples(150)
 @given(st.lists(making.commits(), max_size=12))
 def test_commits_of_every_version(pairs: list[Pair]):
     """Types 0 and 1, versions 0-4, any text, topic ids and unknown tags, tombstones between."""
     assert not [row for row in agree(pairs) if row["problem"]]
 
 
-@making.examples(200)
+@examples(200)
 @given(st.lists(making.events(), max_size=4))
 def test_group_events_of_every_type_and_version(pairs: list[Pair]):
     """What is written by Kafka's definitions is read without a problem by both."""
     assert not [row for row in agree(pairs) if row["problem"]]
 
 
-@making.examples(300)
+@examples(300)
 @given(st.lists(making.commits() | making.events() | making.spoiled(), max_size=8))
 def test_spoiled_records_among_true_ones(pairs: list[Pair]):
     """Cut, longer and changed bytes, other versions and types: the same rows, the same reasons."""
     agree(pairs)
 
 
-@making.examples(200)
+@examples(200)
 @given(st.lists(st.tuples(st.none() | st.binary(), st.none() | st.binary()), max_size=8))
 def test_random_bytes(pairs: list[Pair]):
     """Whatever stands in the log."""
     agree(pairs)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(making.commits() | making.events())
 def test_every_truncation(pair: Pair):
     """A true record, cut at each of its bytes."""
@@ -120,7 +121,7 @@ def test_every_truncation(pair: Pair):
     agree(cuts)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data())
 def test_every_schema_reads_what_was_written(data: st.DataObject):
     """Types that are read by a table of fields give back the fields."""

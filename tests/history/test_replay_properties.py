@@ -2,13 +2,14 @@
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.log.records import Record
 from fleet.log.replay.causes import Replay
 from fleet.model.rebalances import MembershipSpan, Rebalance
 from tests.support.group_streams import GROUP, TOPIC_IDS, streams
+from tests.support.sampling import examples
 
 
 def fresh() -> Replay:
@@ -28,7 +29,7 @@ def fed(replay: Replay, records: list[Record]) -> list[Rebalance | MembershipSpa
     return [row for record in records for row in replay.feed(7, record)]
 
 
-@settings(max_examples=50)
+@examples(60)
 @given(streams(), st.sets(st.integers(0, 40)))
 def test_a_reader_that_stops_anywhere_and_goes_on_gives_the_same_rows(
     records: list[Record], stops: set[int]
@@ -45,7 +46,7 @@ def test_a_reader_that_stops_anywhere_and_goes_on_gives_the_same_rows(
     assert kept(parts).pending() == whole.pending()
 
 
-@settings(max_examples=50)
+@examples(60)
 @given(streams())
 def test_a_rebalance_has_its_own_place_in_the_log(records: list[Record]) -> None:
     replay = fresh()
@@ -58,7 +59,7 @@ def test_a_rebalance_has_its_own_place_in_the_log(records: list[Record]) -> None
         assert row.aborted >= 0
 
 
-@settings(max_examples=50)
+@examples(60)
 @given(streams())
 def test_records_fed_twice_count_once(records: list[Record]) -> None:
     once, twice = fresh(), fresh()
@@ -66,7 +67,7 @@ def test_records_fed_twice_count_once(records: list[Record]) -> None:
     assert fed(twice, records) + fed(twice, records) == expected
 
 
-@settings(max_examples=50)
+@examples(60)
 @given(streams(most=40))
 def test_the_members_are_those_whose_rows_say_so(records: list[Record]) -> None:
     replay = fresh()

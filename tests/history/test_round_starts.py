@@ -2,12 +2,13 @@
 
 from collections.abc import Collection
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.log.replay.round_starts import RoundStarts, StartBounds
 from fleet.model.rebalances import Known
 from tests.history.test_replay import START, A, B, Story
+from tests.support.sampling import examples
 
 
 def looked(
@@ -67,7 +68,7 @@ def test_who_looks_first_in_the_middle_of_a_round_knows_only_its_latest_start() 
     assert found.known(9.0) is None
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(st.tuples(st.floats(0.3, 20.0), st.floats(0.01, 12.0)), min_size=1, max_size=6),
     st.booleans(),

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import SchemaTooNew, Unreachable
@@ -15,6 +15,7 @@ from fleet.kubernetes.leases.pod_revisions import PublishedTemplates
 from fleet.model import TopicPartition
 from fleet.slots import Change, Gate, Handover, Pause, Quarantine, Slot, WorkerReport
 from fleet.slots.gates import Claim, GateRecord
+from tests.support.sampling import examples
 
 NAMES = ObjectNames("main", "orders")
 _finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -33,7 +34,7 @@ def lease():
     return objects.blank("Lease", NAMES.slot(3), NAMES)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.builds(
         Slot, group=st.just("orders"), number=st.just(3), holder=st.none() | st.text(min_size=1)
@@ -54,7 +55,7 @@ def test_an_unwritten_lease_is_a_free_slot():
     assert objects.slot_from(lease(), "orders", 3) == Slot(group="orders", number=3)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.builds(Gate, group=st.just("orders"), version=st.integers(min_value=1)),
     st.frozensets(st.integers(0, 99)),
@@ -71,7 +72,7 @@ def test_the_gates_lease_reads_back(gate, opened, templates, trials):
     assert objects.gate_from(stored, "orders") == replace(held, first=First(slots=2, after=60))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(60)
 @given(st.from_type(Change).map(lambda made: replace(made, detail=dict(made.detail))))
 def test_a_change_reads_back(change):
     """In the Lease and in the archive, packed or not."""
@@ -88,7 +89,7 @@ def test_a_long_change_is_packed():
     assert objects.unpacked(packed) == value
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.from_type(WorkerReport).filter(lambda report: len(report.error or "") < 1000))
 def test_a_report_reads_back(report):
     """With the time of writing beside it."""
@@ -98,7 +99,7 @@ def test_a_report_reads_back(report):
     assert objects.reports_from(found) == {key: (7.0, report)}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.builds(Quarantine, group=st.just("orders")), max_size=3))
 def test_marks_read_back(marks):
     """One key per partition."""
@@ -108,7 +109,7 @@ def test_marks_read_back(marks):
     assert {mark.tp: mark for mark in read} == latest
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.from_type(Pause))
 def test_a_pause_reads_back(pause):
     """Of one group or of all."""
@@ -116,7 +117,7 @@ def test_a_pause_reads_back(pause):
     assert objects.pauses_from({"metadata": {"name": "p"}, "data": data}) == (pause,)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_keys_are_a_config_maps_and_never_shared(one, two):
     """Whatever a worker, a topic or a note is called."""

@@ -4,7 +4,6 @@ kafka-python reads the same bytes record by record. Faults: a field at the wrong
 mixed up, damage read as records, damage that ends the process or never ends.
 """
 
-import os
 import random
 import struct
 import sys
@@ -20,9 +19,10 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from fleet.kafka_source import codecs
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, cut
 from fleet.kafka_source.record_fields import _marks, _numbers, fields
+from tests.support.sampling import LONG
 from tests.support.written_log import NOW, Record, batch, marker, of, signed
 
-DAMAGED = 100_000 if os.environ.get("FLEET_LONG") else 3_000
+DAMAGED = 100_000 if LONG else 1_000
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 

@@ -4,17 +4,16 @@ Three clients and three partitions, dynamic and static, both assignors, the assi
 one disturbance: by default the first states, breadth first; in the long form (FLEET_LONG) all.
 """
 
-import os
 from collections import deque
 
 import pytest
 
 from tests.sim import consumer_space as space
+from tests.support.sampling import LONG
 
-LONG = bool(os.environ.get("FLEET_LONG"))
-STATES = 10_000_000 if LONG else 700
+STATES = 10_000_000 if LONG else 300
 """By default the first so many, breadth first."""
-EVERY = 200
+EVERY = 100
 """Of so many states one is led to its end: it has to converge."""
 
 CASES = {

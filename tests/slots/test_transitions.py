@@ -4,12 +4,13 @@ import json
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.model import Plan, Price, Receipt, Step
 from fleet.slots import Change, Gate, Phase, Slot, WorkerReport, codec, transitions
 from fleet.slots.transitions import Event, IllegalMove, moved
+from tests.support.sampling import examples
 
 AFTER = {
     # take, join, activate, drain, hold, close, release, clear
@@ -70,7 +71,7 @@ def test_round_trip(kind):
     st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
     st.register_type_strategy(object, _json)
 
-    @settings(max_examples=40, deadline=None)
+    @examples(60)
     @given(st.from_type(kind))
     def round_trip(value):
         if isinstance(value, Change):  # a record's own detail is always one object of JSON
