@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fleet.broker import Broker, NodeStatus
+from tests.support.segment_dump import dump
 
-DUMP = "org.apache.kafka.tools.DumpLogSegments"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _RECORD = re.compile(r"\| offset: (\d+) CreateTime: (-?\d+) .*? key: ")
 _JSON = json.JSONDecoder()
@@ -44,14 +44,9 @@ def dump_group_records(broker: Broker, group: str) -> list[Record]:
 def dump_records(broker: Broker, groups: Sequence[str]) -> list[Record]:
     """The same for several groups, by one run of the tool; in offset order for each of them."""
     folders = {folder for group in groups if (folder := _partition_folder(broker, group))}
-    segments = ",".join(
-        str(path) for each in sorted(folders) for path in sorted(each.glob("*.log"))
-    )
-    if not segments:
-        return []
-    done = broker.tool(DUMP, "--offsets-decoder", "--files", segments, timeout=180)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [record for record in parse_dump(done.stdout) if record.group in groups]
+    segments = [path for each in sorted(folders) for path in sorted(each.glob("*.log"))]
+    found = parse_dump(dump(segments)) if segments else []
+    return [record for record in found if record.group in groups]
 
 
 def generations(broker: Broker, group: str) -> list[int]:

@@ -15,6 +15,7 @@ from tests.support.kafka_tools import (
     parse_table,
     partition_of,
 )
+from tests.support.segment_dump import DumpServer
 
 
 @pytest.mark.parametrize(
@@ -124,3 +125,19 @@ def check_other_tables(broker: Broker, group: str) -> None:
     assert state[0]["STATE"] == "Stable"
     assert {"GROUP": group} in consumer_group_command(broker, "--list")
     assert consumer_group_command(broker, "--describe", "--group", f"no-{group}") == []
+
+
+@pytest.mark.broker
+def test_what_ends_the_dump_is_told_and_the_next_one_works(tmp_path) -> None:
+    """As a file that is no segment; the tool itself ends its JVM then."""
+    server = DumpServer()
+    try:
+        with pytest.raises(AssertionError, match="no-number"):
+            server.ask(str(tmp_path / "no-number.log"))
+        (tmp_path / "00000000000000000000.log").write_bytes(b"")
+        for _ in range(2):
+            assert "00000000000000000000.log" in server.ask(
+                str(tmp_path / "00000000000000000000.log")
+            )
+    finally:
+        server.close()
