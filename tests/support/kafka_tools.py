@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fleet.broker import Broker, NodeStatus
-from tests.support.segment_dump import dump
+from tests.support.tool_server import run_tool
 
+DUMP = "org.apache.kafka.tools.DumpLogSegments"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _RECORD = re.compile(r"\| offset: (\d+) CreateTime: (-?\d+) .*? key: ")
 _JSON = json.JSONDecoder()
@@ -44,8 +45,12 @@ def dump_group_records(broker: Broker, group: str) -> list[Record]:
 def dump_records(broker: Broker, groups: Sequence[str]) -> list[Record]:
     """The same for several groups, by one run of the tool; in offset order for each of them."""
     folders = {folder for group in groups if (folder := _partition_folder(broker, group))}
-    segments = [path for each in sorted(folders) for path in sorted(each.glob("*.log"))]
-    found = parse_dump(dump(segments)) if segments else []
+    segments = ",".join(
+        str(path) for each in sorted(folders) for path in sorted(each.glob("*.log"))
+    )
+    if not segments:
+        return []
+    found = parse_dump(run_tool(DUMP, "--offsets-decoder", "--files", segments))
     return [record for record in found if record.group in groups]
 
 
@@ -112,11 +117,10 @@ def consumer_group_command(broker: Broker, *args: str) -> list[dict[str, str]]:
     without members gives []. `--list` gives rows with the one column GROUP.
     """
     servers = broker.status().bootstrap_servers
-    done = broker.tool(GROUPS, "--bootstrap-server", servers, *args)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed = run_tool(GROUPS, "--bootstrap-server", servers, *args)
     if "--list" in args:
-        return [{"GROUP": line} for line in done.stdout.splitlines() if line]
-    return parse_table(done.stdout)
+        return [{"GROUP": line} for line in printed.splitlines() if line]
+    return parse_table(printed)
 
 
 def parse_table(text: str) -> list[dict[str, str]]:

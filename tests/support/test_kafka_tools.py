@@ -6,6 +6,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.broker import Broker
 from tests.support.kafka_tools import (
+    DUMP,
     assignment_epochs,
     consumer_group_command,
     dump_group_records,
@@ -15,7 +16,7 @@ from tests.support.kafka_tools import (
     parse_table,
     partition_of,
 )
-from tests.support.segment_dump import DumpServer
+from tests.support.tool_server import ToolServer
 
 
 @pytest.mark.parametrize(
@@ -128,16 +129,15 @@ def check_other_tables(broker: Broker, group: str) -> None:
 
 
 @pytest.mark.broker
-def test_what_ends_the_dump_is_told_and_the_next_one_works(tmp_path) -> None:
+def test_what_ends_a_tool_is_told_and_the_next_one_works(tmp_path) -> None:
     """As a file that is no segment; the tool itself ends its JVM then."""
-    server = DumpServer()
+    server = ToolServer()
     try:
         with pytest.raises(AssertionError, match="no-number"):
-            server.ask(str(tmp_path / "no-number.log"))
-        (tmp_path / "00000000000000000000.log").write_bytes(b"")
+            server.ask(DUMP, "--files", str(tmp_path / "no-number.log"))
+        segment = tmp_path / "00000000000000000000.log"
+        segment.write_bytes(b"")
         for _ in range(2):
-            assert "00000000000000000000.log" in server.ask(
-                str(tmp_path / "00000000000000000000.log")
-            )
+            assert segment.name in server.ask(DUMP, "--files", str(segment))
     finally:
         server.close()

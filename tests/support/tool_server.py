@@ -1,16 +1,16 @@
-"""Kafka's DumpLogSegments, asked many times by one process.
+"""Kafka's command-line tools, asked many times by one process.
 
-Problem: a run asks it some two hundred times, and each time more than a second of CPU goes into
-starting a JVM. Choice: one JVM per test process runs the tool's own `main` for one question after
-the other (java/DumpServer.java, compiled by the Janino among PySpark's jars). Cost: a JVM of 100 MB
-per process, started with the first question.
+Problem: a run of all tests asks them some hundred times, and each time more than a second of CPU
+goes into starting a JVM. Choice: one JVM per test process runs the tool's own `main` for one
+question after the other (java/ToolServer.java, compiled by the Janino among PySpark's jars). Cost:
+a JVM of 100 MB per process, started with the first question; what the tool says on standard error
+is only told where it ended its JVM.
 """
 
 import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,18 +18,15 @@ from typing import IO
 
 from fleet.broker.jars import find_kafka
 
-_SOURCE = Path(__file__).parent / "java" / "DumpServer.java"
+_SOURCE = Path(__file__).parent / "java" / "ToolServer.java"
 
 
-def dump(segments: Iterable[Path]) -> str:
-    """What the tool prints of these segments of `__consumer_offsets`, in the order given.
-
-    AssertionError with what it said on standard error where it ended instead.
-    """
-    return _server().ask(",".join(map(str, segments)))
+def run_tool(main_class: str, *args: str) -> str:
+    """What the tool prints. AssertionError with what it said where it ended instead."""
+    return _server().ask(main_class, *args)
 
 
-class DumpServer:
+class ToolServer:
     """The JVM; ended by whoever ends all that a test process started (dying.py)."""
 
     def __init__(self) -> None:
@@ -37,21 +34,21 @@ class DumpServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - for as long as this is
 
-    def ask(self, segments: str) -> str:
+    def ask(self, *words: str) -> str:
         """One question at a time; a JVM that ended is started again for the next one."""
         with self._lock:
             process = self._process or self._start()
             self._process = None
             assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write(f"{segments}\n".encode())
+            process.stdin.write("\t".join(words).encode() + b"\n")
             process.stdin.flush()
             length = process.stdout.readline()
             answer = process.stdout.read(int(length)) if length else b""
             if not length or len(answer) < int(length):
                 process.wait()
                 self._said.seek(0)
-                raise AssertionError(f"DumpLogSegments of {segments}: {self._said.read().decode()}")
+                raise AssertionError(f"{' '.join(words)}: {self._said.read().decode()}")
             self._process = process
             return answer.decode()
 
@@ -81,5 +78,5 @@ class DumpServer:
 
 
 @cache
-def _server() -> DumpServer:
-    return DumpServer()
+def _server() -> ToolServer:
+    return ToolServer()
