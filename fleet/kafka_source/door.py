@@ -4,7 +4,7 @@ Problem: a wrong name, a wrong port and TLS spoken to a listener without it all 
 closed connection, and the client library tries again for as long as it may. Choice: one look with
 plain sockets, when the first connection has failed for seconds: a TLS handshake and an ApiVersions
 request (KIP-35) tell what is there. All addresses are looked at side by side: one good one is
-enough, and then it is not this. Cost: up to 2 s more, once, where nothing works anyway.
+enough, and then it is not this. Cost: up to 4 s more, once, where nothing works anyway.
 """
 
 import socket
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 _CONNECTING: Final = 0.7
-_ANSWERING: Final = 0.7
+_ANSWERING: Final = 1.5
 _MOST: Final = 16
 """Addresses that are looked at at once; more than these are looked at in turn."""
 _HELLO: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)

@@ -126,8 +126,13 @@ def store() -> Path:
     return cache_home() / "images"
 
 
+def base_of(name: str) -> str:
+    """The image of `python` or `java` that others are built on, as its recipe is now."""
+    return f"localhost/fleet-base-{name}:{base.recipe(name)}"
+
+
 def _base(name: str, say: Say) -> str:
-    image = f"localhost/fleet-base-{name}:{base.recipe(name)}"
+    image = base_of(name)
     if image in names():
         return image
     say(f"base {image}")

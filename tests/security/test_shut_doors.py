@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import yaml
@@ -21,23 +21,26 @@ pytestmark = pytest.mark.broker
 @contextmanager
 def listener(answer: bytes | None) -> Iterator[str]:
     """An address that takes connections and says that to whatever it hears; None: nothing."""
+    held = []
+
+    def serve(sock: socket.socket) -> None:
+        with sock, suppress(OSError):  # whoever asked may be gone
+            sock.recv(64)
+            sock.sendall(answer or b"")
+
+    def accept() -> None:
+        while True:
+            try:
+                sock, _ = server.accept()
+            except OSError:
+                return
+            if answer is None:
+                held.append(sock)
+            else:
+                threading.Thread(target=serve, args=(sock,), daemon=True).start()
+
     with socket.create_server(("127.0.0.1", 0)) as server:
-        held = []
-
-        def serve() -> None:
-            while True:
-                try:
-                    sock, _ = server.accept()
-                except OSError:
-                    return
-                if answer is None:
-                    held.append(sock)
-                    continue
-                with sock:
-                    sock.recv(64)
-                    sock.sendall(answer)
-
-        threading.Thread(target=serve, daemon=True).start()
+        threading.Thread(target=accept, daemon=True).start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
         for each in held:

@@ -19,6 +19,8 @@ from k8s.images import image_build
 from tests.support import dying
 from tests.support.kube_home import VARIABLE
 
+ROOT = Path(__file__).parents[2]
+_BASES = frozenset(image_build.TARGETS.values())
 QUICK_JVM = "quick-jvm"
 """For `runtime.env_from`: a Secret in every namespace of `Kube.namespace`, with which pods' JVMs
 leave the optimising compiler out, as every JVM of a test does (tests/conftest.py)."""
@@ -134,10 +136,11 @@ def home() -> TrialCluster:
 def image(target: str) -> str:
     """This checkout's image `worker`, `spark` or `manager` (k8s.images), there for pods to run.
 
-    Built by the probe of the need `kubernetes`; brought to the cluster by the first who asks.
+    Built since the session began (`prepare`); brought to the cluster by the first who asks.
     """
     name = _name(target)
     if name not in home().images():
+        build()
         image_build.load([name], home())
     return name
 
@@ -161,9 +164,24 @@ def start() -> Kube:
 
 
 def prepare() -> None:
-    """What may take minutes the first time: base, wheels, images. FleetError where it fails.
+    """Begin with this checkout's images, beside the first tests; FleetError where it fails.
 
-    The processes of a run ask at once: one makes them, the others wait for it.
+    What may take minutes the first time, their bases, is waited for: no test's timeout runs here.
+    """
+    _tag()
+    there = image_build.names()
+    if not all(image_build.base_of(name) in there for name in _BASES):
+        build()
+    elif os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        subprocess.Popen(
+            [sys.executable, "-c", "from tests.support import kube; kube.build()"],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+def build() -> None:
+    """Have this checkout's images. The processes of a run ask at once: one makes them, the others
+    wait for it.
     """
     store = image_build.store()
     store.mkdir(parents=True, exist_ok=True)
