@@ -101,7 +101,8 @@ def dagster_dev(folder: Path, environ: Mapping[str, str]) -> Iterator[Served]:
     process = processes.spawn(
         [sys.executable, "-m", "dagster", "dev", "-h", "127.0.0.1", "-p", str(port)],
         log=folder / "dagster.log",
-        env={**kept, **environ},
+        # A code server that gets no processor for a minute is slow, and fails no run.
+        env={**kept, "DAGSTER_GRPC_TIMEOUT_SECONDS": "600", **environ},
         cwd=folder,
     )
     served = Served(f"http://127.0.0.1:{port}", folder / "dagster.log", process)

@@ -16,7 +16,7 @@ from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
 from tests.worker.conftest import SESSION, Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 LEASE = 2.0
 
 

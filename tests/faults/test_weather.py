@@ -15,7 +15,7 @@ from tests.support import needs
 from tests.support.brokers import running_broker
 from tests.support.workshop import ending
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 MEGABYTES = 96
 """Of the home: far more than it needs."""

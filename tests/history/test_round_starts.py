@@ -108,3 +108,22 @@ def test_a_replay_asks_for_them() -> None:
     row = story.rebalances[-1]
     assert (row.start_known, row.is_timed) == (Known.STATES, True)
     assert abs(row.seconds - 32.5) < 0.1
+
+
+def test_a_commit_out_of_its_rhythm_is_no_revocation_where_the_group_was_seen_settled() -> None:
+    """As of a consumer that gets no processor: its commits come late, and then two at once."""
+    story = Story()
+    starts = RoundStarts()
+    starts.listed({"g"})
+    story.replay.ask_start(lambda **when: starts.of("g", **when))
+    story.generation(1, A, B)
+    story.commits(0, 1, times=20)
+    story.later(-0.7)
+    story.commits(0, every=0.0)  # its burst, two seconds before the round
+    for second in range(23):
+        starts.look((), asked=START + second, answered=START + second, whole=True)
+    story.later(START + 22.9 - story.at)
+    story.generation(2, A, stable=0.0)
+    row = story.rebalances[-1]
+    assert (row.start_known, row.is_timed) == (Known.STATES, True)
+    assert row.seconds < 1

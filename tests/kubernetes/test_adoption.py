@@ -19,7 +19,7 @@ from fleet.slots import ChangeState
 from tests.support.kafka_tools import rebalances
 from tests.support.workshop import until
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.broker]
 
 CONSUMER = textwrap.dedent(
     """

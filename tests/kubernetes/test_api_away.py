@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.kubernetes,
     pytest.mark.long,
-    pytest.mark.timeout(900),
 ]
 SERVER = "kube-apiserver"
 AWAY_IN_A_ROLL = 30.0

@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.kubernetes,
     pytest.mark.long,
-    pytest.mark.timeout(400),
 ]
 
 

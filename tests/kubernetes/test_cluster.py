@@ -21,7 +21,7 @@ from k8s.cluster.cluster_layout import DOMAIN, PAUSE
 from k8s.cluster.lifecycle import TrialCluster
 from tests.support import kube as support
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first starts the cluster
+pytestmark = [pytest.mark.kubernetes]
 
 WHO_AM_I = """
 from kubernetes import client, config

@@ -79,7 +79,6 @@ def as_planned(change: Change, kind: StepKind) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
 def test_from_nothing_and_a_pod_deleted_by_force(
     kube: Kube, kube_broker: RunningBroker, tmp_path: Path, unique: str
 ) -> None:
@@ -89,7 +88,6 @@ def test_from_nothing_and_a_pod_deleted_by_force(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_roll_down_and_up(
     kube: Kube, kube_broker: RunningBroker, tmp_path: Path, unique: str
 ) -> None:

@@ -16,7 +16,6 @@ import pytest
 from k8s.images import image_build, wheels
 from tests.support import kube as support
 
-IMAGES = pytest.mark.timeout(300)  # a gigabyte is written, read or unpacked
 PUBLIC = ".org"
 """How the indexes that everybody has end: many packages name them in their own descriptions; any
 other index is this machine's affair."""
@@ -127,7 +126,6 @@ def _layers(folder: Path, target: str, seen: set[str]) -> list[Path]:
     return fresh
 
 
-@IMAGES
 @pytest.mark.long
 @pytest.mark.kubernetes
 def test_no_index_stays_inside(tmp_path) -> None:
@@ -147,7 +145,6 @@ def test_no_index_stays_inside(tmp_path) -> None:
     assert not wrong
 
 
-@IMAGES
 @pytest.mark.kubernetes
 @pytest.mark.parametrize("target", list(image_build.TARGETS))
 def test_image_can_do_its_work(kube, namespace, target) -> None:

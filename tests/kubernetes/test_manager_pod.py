@@ -20,7 +20,7 @@ from tests.support.needs import repository
 if TYPE_CHECKING:
     from tests.support.kube import Kube
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 
 OVERLAY = repository() / "k8s" / "manifests" / "overlays" / "small" / "kustomization.yaml"
 FILE = """

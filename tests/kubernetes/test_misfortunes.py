@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.kubernetes,
     pytest.mark.long,
-    pytest.mark.timeout(600),
 ]
 ROLLED_BACK_WITHIN = 240.0
 GRACE = 55.0

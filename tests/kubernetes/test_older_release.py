@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.kubernetes,
     pytest.mark.long,
-    pytest.mark.timeout(900),
 ]
 FIRST = ("--diff-filter=A", "--", "k8s/runtime.py")
 """Tells the first state of the code with which pods were managed."""

@@ -301,7 +301,6 @@ def manage(ground: Ground, rolling: Rolling, asked: set[str]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 def test_killed_at_any_write(control_plane: KubeApi, done: bool) -> None:
     """The next manager ends the roll; at no time went a pod that nobody asked for."""
@@ -334,7 +333,6 @@ def test_killed_at_any_write(control_plane: KubeApi, done: bool) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_the_server_is_away_in_mid_roll(control_plane: KubeApi, ground: Ground) -> None:
     """Twice for ten seconds: the roll waits and goes on, and nobody else goes meanwhile."""
     ground.start("one", 3)

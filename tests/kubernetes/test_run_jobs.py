@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.postgres,
     pytest.mark.slow,
-    pytest.mark.timeout(400),
 ]
 
 OVERLAY = repository() / "k8s" / "manifests" / "overlays" / "postgres"
@@ -229,7 +228,6 @@ def test_a_cancelled_run_leaves_no_job(manager: Manager) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_run_outlives_the_managers_pod(
     kube: "Kube", kube_broker: RunningBroker, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from tests.support.kafka_tools import rebalances
 from tests.support.pod_shop import PodShop
 from tests.support.through_dagster import ran
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.broker]
 
 OpenShop = Callable[..., PodShop]
 SPARK = 1

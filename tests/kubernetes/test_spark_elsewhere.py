@@ -33,7 +33,6 @@ def places(batches):
 """
 
 
-@pytest.mark.timeout(600)
 def test_pods_whose_batches_run_on_a_cluster(
     kube: Kube, kube_broker: RunningBroker, namespace: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -22,7 +22,7 @@ from tests.support.kafka_tools import generations
 from tests.support.kube import Kube
 from tests.support.pod_fleet import LEASE, SESSION, SLOTS, PodFleet, derived
 
-pytestmark = [pytest.mark.broker, pytest.mark.kubernetes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.kubernetes]
 
 
 @pytest.fixture(scope="module")

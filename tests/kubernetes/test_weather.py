@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.kubernetes,
     pytest.mark.long,
-    pytest.mark.timeout(900),
 ]
 
 SLOTS = 2

@@ -18,7 +18,7 @@ from tests.support.needs import repository
 from tests.support.older_release import commit_of, extract, name_entry_points
 from tests.support.workshop import Workshop, ending
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 OLDER = ("--no-renames", "--diff-filter=D", "--", "fleet/act/steps.py")
 """Went when the slots' codec and the layout of the package became others."""

@@ -14,7 +14,7 @@ from fleet.worker.offsets.commit_metadata import decode_cluster, decode_parts
 from tests.worker.conftest import Group
 from tests.worker.test_consumer_life import committed_in_order
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 JOB = """
 import json, os

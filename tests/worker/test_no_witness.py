@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewTopic
 from fleet.slots import Phase
 from tests.worker.conftest import Group
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 JOB = """
 import os, signal

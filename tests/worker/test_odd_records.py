@@ -158,7 +158,6 @@ def process(df, context):
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("reading", ["inline", "ranges"])
 def test_a_real_worker_goes_on(group: Group, reading: str):
     """A topic that allows any timestamp; the poisoned one of them is put aside with its headers."""

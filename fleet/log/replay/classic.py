@@ -195,6 +195,8 @@ class ClassicReplay:
         ended = record.timestamp_ms / 1000
         seen = group.round_start(after=self.at, ended=ended)
         if seen is not None:
+            if burst is not None and seen.excludes(burst):
+                burst = None  # a consumer out of its rhythm: the group was settled after that
             seen = seen.within(min(end, burst or end))
             about = seen.known(ended)
             if about is not None:

@@ -33,6 +33,10 @@ class StartBounds(NamedTuple):
         latest = min(self.latest, latest)
         return StartBounds(None if self.earliest is None else min(self.earliest, latest), latest)
 
+    def excludes(self, moment: float) -> bool:
+        """Whether the group was seen settled after that moment."""
+        return self.earliest is not None and moment < self.earliest - _CLOCKS
+
     def known(self, ended: float) -> float | None:
         """The start, where the bounds are close enough to say one."""
         if self.earliest is None:
