@@ -112,7 +112,8 @@ bench: $(READY) ## benchmarks, long form
 	$(long)
 
 faults: faults = tests/membership tests/promises tests/releases tests/ranges tests/security tests/worker \
-  tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/page tests/slots \
+  tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/k8s_store tests/page tests/slots \
+  tests/sinks tests/observe tests/counting tests/decide/test_expected_costs.py \
   tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)
@@ -120,7 +121,7 @@ faults: $(READY) ## fault injection, long form
 mutants: $(READY) ## planted faults: do the tests notice? ARGS="-k name", ARGS="-o json"
 	@$(BIN)/python -m tests.mutants --jobs $(JOBS) $(ARGS)
 
-conformance: conformance = tests/scenarios
+conformance: conformance = tests/scenarios tests/schedules tests/sim/test_consumer_space.py
 conformance: $(READY) ## the simulator against the real coordinator, long form
 	$(long)
 

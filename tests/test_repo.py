@@ -91,6 +91,25 @@ def test_ci_requires_what_it_can() -> None:
     assert "FLEET_REQUIRE=broker,spark,browser make test" in text
 
 
+def test_every_long_form_is_run_by_a_target() -> None:
+    """By `make bench`, `faults` or `conformance`: what nobody runs is broken before long."""
+    made = (ROOT / "Makefile").read_text(encoding="utf-8")
+    run = {"tests/bench", "tests/faults", "tests/conformance"}
+    for name in ("faults", "conformance"):
+        found = re.search(rf"^{name}: {name} = ((?:.*\\\n)*.*)$", made, flags=re.MULTILINE)
+        assert found is not None, name
+        run |= set(found[1].replace("\\", " ").split())
+    assert not [path for path in run if not (ROOT / path).exists()]
+    long = re.compile(r"pytest\.mark\.long|FLEET_LONG|tests\.support\.sampling")
+    left = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if path.parent.name not in {"tests", "support"} and long.search(path.read_text("utf-8"))
+        and not any((ROOT / each) in (path, *path.parents) for each in run)
+    ]  # fmt: skip
+    assert not left
+
+
 def test_no_paths_of_a_machine() -> None:
     """Tracked text names no folder of whoever wrote it."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():

@@ -131,7 +131,7 @@ def test_who_looks_outlives_pauses_and_sees_right_after_them(own_broker: Broker)
         moved = until(coordinators.look, "the coordinators' move")
         assert (moved.partitions, moved.of) == (OFFSETS_PARTITIONS, OFFSETS_PARTITIONS)
         assert coordinators.look() is None
-        assert max(each["took"] for each in looking.seen) < 20.0  # 2 s where nothing else runs
+        assert max(each["took"] for each in looking.seen) < 60.0  # 2 s where nothing else runs
         assert any("does not answer within 2 s" in s.get("error", "") for s in looking.seen)
     finally:
         coordinators.close()
