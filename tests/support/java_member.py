@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.broker.jars import find_kafka
+from fleet.broker.node import shared_classes
 
 _MAIN = "org.apache.kafka.tools.VerifiableConsumer"
 _ASSIGNORS = {
@@ -41,6 +42,7 @@ class JavaGroup:
         kafka = find_kafka()
         command = [
             str(kafka.java), "-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
+            *shared_classes(kafka),
             "-cp", kafka.classpath, _MAIN,
             "--bootstrap-server", self.bootstrap, "--topic", self.topic, "--group-id", self.group,
             "--enable-autocommit", "--reset-policy", "latest", *own,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from fleet.broker.jars import find_kafka
+from fleet.broker.node import shared_classes
 
 _SOURCE = Path(__file__).parent / "java" / "ToolServer.java"
 
@@ -65,11 +66,12 @@ class ToolServer:
         assert found.submodule_search_locations
         jars = Path(next(iter(found.submodule_search_locations)), "jars")
         janino = [*jars.glob("janino-*.jar"), *jars.glob("commons-compiler-*.jar")]
-        classes = os.pathsep.join([*map(str, janino), kafka.classpath])
+        classes = os.pathsep.join([kafka.classpath, *map(str, janino)])
         self._said.truncate(0)
         return subprocess.Popen(
             [
                 str(kafka.java), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m",
+                *shared_classes(kafka),
                 "-Dlog4j2.level=OFF", "-Duser.timezone=UTC", "-cp", classes,
                 "org.codehaus.janino.SimpleCompiler", str(_SOURCE), _SOURCE.stem,
             ],
