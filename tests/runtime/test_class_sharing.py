@@ -81,6 +81,7 @@ def test_what_cannot_be_is_done_without(java: Path, jars: Path, tmp_path: Path) 
     assert class_sharing.options("x", java, jars, cache=java) == []
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_a_broker_maps_what_another_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel says what is mapped; an archive that is damaged or of other jars is no harm."""
