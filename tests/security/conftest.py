@@ -222,9 +222,9 @@ def _binding(user: str, grant: Grant) -> AclBinding:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """The secure broker of this folder's tests."""
+    """The secure broker of this folder's tests, whatever a process runs between them."""
     folder = tmp_path_factory.mktemp("users")
     authority = Authority(folder, "clients")
     with (

@@ -1,8 +1,9 @@
 """Which process of a session runs which test, and in which order.
 
-Problem: each process that needs a Spark server, an API server or the trial cluster's broker starts
-its own (5 to 15 s of CPU time each), and the file that comes last decides how long the others
-idle. Choice: whole files, those that share a costly fixture in one process, the longest first.
+Problem: each process that needs a Spark server, an API server, a broker with logins or the trial
+cluster's broker starts its own (5 to 15 s of CPU time each), and the file that comes last decides
+how long the others idle. Choice: whole files, those that share a costly fixture in one process,
+the longest first.
 Cost: two tables to look after; what they lack costs time, never a result.
 """
 
@@ -22,6 +23,9 @@ _TOGETHER: Final = {
     "tests/kubernetes/test_runtime_promises.py": "cluster",
     "tests/kubernetes/test_unmanaged.py": "cluster",
     "tests/k8s_store/": "API server",
+    "tests/docs/test_blocks.py": "API server",
+    "tests/slots/test_compare_and_set.py": "API server",
+    "tests/slots/test_races.py": "API server",
     "tests/faults/test_foreign_holder.py": "Spark, workers",
     "tests/faults/test_late_commits.py": "Spark, workers",
     "tests/faults/test_schedules.py": "Spark, workers",
@@ -31,6 +35,10 @@ _TOGETHER: Final = {
     "tests/membership/": "Spark, tables",
     "tests/promises/": "Spark, tables",
     "tests/ranges/": "Spark, tables",
+    "tests/formats/test_decoded.py": "Spark, tables",
+    "tests/testing/test_trial_on_a_cluster.py": "Spark, tables",
+    "tests/security/": "Spark, tables",
+    "tests/orchestration/": "a broker with little on it",
 }
 """Files and folders → what they share; the longest name that fits counts."""
 
