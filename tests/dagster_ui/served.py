@@ -47,7 +47,7 @@ class Page(DagsterPage):
             f"the end of run {run}",
             progress=lambda: self.story(run),
             picture=lambda: self.story(run),
-            every=0.3,
+            every=1.0,  # each look is a second's tenth of a processor
         )
 
     def story(self, run: str) -> str:

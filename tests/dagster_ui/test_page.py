@@ -45,7 +45,7 @@ def test_sensor_ticks_observe_through_the_live_daemon(room, browser, pictures):
 def test_cancelled_run_leaves_a_change_that_the_next_run_finishes(stage, room):
     """Cancel ends the run at once; a plain run later picks the same plan up, at its price."""
     first = room.launch(GROUP, cluster="main")
-    until(lambda: stage.is_in(ChangeState.RUNNING), "the change to begin")
+    until(lambda: stage.is_in(ChangeState.RUNNING), "the change to begin", every=0.5)
     plan = stage.change().plan.id
     room.cancel(first)
     assert room.finished(first) == "CANCELED"
@@ -66,8 +66,9 @@ def test_rollout_run_shows_its_receipt(stage, room, browser, pictures):
     second = room.launch(GROUP, cluster="main", config={"roll": True})
     browser.resize(1500, 1000)
     until(
-        lambda: "slots done" in room.story(second), "progress", picture=lambda: room.story(second)
-    )
+        lambda: "slots done" in room.story(second), "progress", every=0.5,
+        picture=lambda: room.story(second),
+    )  # fmt: skip
     browser.show(f"{room.url}/runs/{second}", "slots done", "records waiting")
     assert browser.screenshot(pictures / "dagster-live.png") > SMALLEST_PICTURE
     assert room.finished(second) == "SUCCESS", room.story(second)
