@@ -68,8 +68,12 @@ def to_stderr() -> Tell:
 
 
 def no_rows() -> pa.Table:
-    """A table of these columns without a row. `SCHEMA.empty_table()` would load pandas."""
-    return pa.Table.from_batches([], schema=SCHEMA)
+    """A table of these columns without a row.
+
+    One batch of it: PySpark without Connect takes no column of none. `SCHEMA.empty_table()` would
+    load pandas.
+    """
+    return pa.Table.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
 
 
 def spark_schema() -> Any:

@@ -20,9 +20,7 @@ from tests.support.spark_cluster import standalone
 from tests.support.waiting import until
 from tests.worker.conftest import Group
 
-pytestmark = [
-    *(pytest.mark.broker, pytest.mark.spark, pytest.mark.long),
-]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def test_one_jvm_per_worker(group: Group, tmp_path: Path):
@@ -39,6 +37,7 @@ def test_one_jvm_per_worker(group: Group, tmp_path: Path):
     assert group.end() == {"w1": 0}
 
 
+@pytest.mark.long
 def test_gaps_of_compaction(spark: Any, topic: Topic):
     """A range whose last records were compacted away is done at its end."""
     topic.create(
@@ -77,6 +76,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         yield made.url
 
 
+@pytest.mark.long
 def test_standalone_cluster(
     cluster: str, broker: RunningBroker, unique: str, topic: Topic, tmp_path: Path
 ):

@@ -32,6 +32,7 @@ with pandas_on_demand():
     import pyspark.sql.connect.session as connect
 from fleet.worker.batch.spark_token import BearerChannel
 assert no_rows().num_rows == 0
+assert {column.num_chunks for column in no_rows().columns} == {1}  # PySpark's own JVM takes no 0
 assert not isinstance(no_rows(), connect.pd.DataFrame)
 """
 
