@@ -37,6 +37,8 @@ def fleet(kube: Kube, kube_broker: RunningBroker) -> Iterator[PodFleet]:
 @pytest.fixture
 def counted(fleet: PodFleet, kube_broker: RunningBroker) -> Iterator[None]:
     """No rebalance while the test runs, and records flow before and after it."""
+    if not fleet.pods():  # where the first test is not run
+        fleet.apply()
     fleet.until(fleet.serve, "all slots to be served")
     before = max(generations(kube_broker.broker, fleet.group))
     yield
