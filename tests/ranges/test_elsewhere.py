@@ -24,10 +24,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def test_one_jvm_per_worker(group: Group, tmp_path: Path):
-    """`spark: local[2]`: the same ways, the same records, no server."""
+    """`spark: local[2]`: the same ways, the same records, no server, whatever its starter used."""
     table = tmp_path / "table"
     group.produce(2000)
-    group.start("w1", env={"PARQUET": str(table)}, batch=SMALL, spark="local[2]")
+    env = {"PARQUET": str(table), "SPARK_CONNECT_MODE_ENABLED": "1"}
+    group.start("w1", env=env, batch=SMALL, spark="local[2]")
     group.warm("w1")
     group.open(0)
     group.drained()

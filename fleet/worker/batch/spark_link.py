@@ -269,6 +269,8 @@ class SparkLink:
     def _open_local(self, master: str) -> Any:
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
+        for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+            os.environ.pop(name, None)  # PySpark would look for a server, whatever is asked for
         # Spark would take the first python3 of PATH, which need not be this environment's.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(master).appName(self._app)
