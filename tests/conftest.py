@@ -18,15 +18,14 @@ from fleet.clock import SystemClock
 from fleet.worker.pod_environment import SPARK_TOKEN
 from tests.support import dying, kube_home, needs, scheduling
 from tests.support.brokers import RunningBroker, running_broker
+from tests.support.sampling import LONG
 
 if TYPE_CHECKING:
     from tests.support.kube import Kube
     from tests.support.kube_api import KubeApi
 
 # A busy machine makes any example slow: no test here is about its own speed.
-settings.register_profile(
-    "fleet", deadline=None, max_examples=100 if os.environ.get("FLEET_LONG") else 40
-)
+settings.register_profile("fleet", deadline=None, max_examples=100 if LONG else 40)
 settings.load_profile("fleet")
 
 _unmet: Counter[str] = Counter()
@@ -35,7 +34,7 @@ _SECONDS = dict.fromkeys(needs.PROBES, 2) | {"spark": 8, "browser": 8, "kubernet
 # Every JVM of a test lives for a minute or less, and the optimising compiler pays only after
 # that: a quarter of all CPU time without this. `make bench` does without it. (Not
 # JDK_JAVA_OPTIONS: brokers are started without it.)
-if not os.environ.get("FLEET_LONG"):
+if not LONG:
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
@@ -158,7 +157,7 @@ def pytest_report_header() -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What names no need is a unit test; long forms run only when asked for."""
-    if not os.environ.get("FLEET_LONG"):
+    if not LONG:
         later = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=later)
         items[:] = [item for item in items if item not in later]

@@ -20,8 +20,9 @@ HOME: Final = "FLEET_HOME"
 PART: Final = "FLEET_PART"
 """worker | supervisor | spark; told apart from a person's shell that only has FLEET_HOME."""
 WORKER: Final = "FLEET_WORKER"
-# Our own marks, and what would turn a Spark server or worker into the client of another.
-_NOT_INHERITED: Final = frozenset({PART, WORKER, "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"})
+CONNECT: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+"""What would turn a Spark server, or who wants a JVM of its own, into the client of another."""
+_NOT_INHERITED: Final = frozenset({PART, WORKER, *CONNECT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,8 +57,9 @@ def local_spark(where: str = SHARED) -> Iterator[Any]:
     elif where.startswith("sc://"):
         spark = SparkSession.builder.remote(where).getOrCreate()
     elif where.startswith("local["):
-        for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
-            os.environ.pop(name, None)  # PySpark would look for a server, whatever is asked for
+        from fleet.worker.batch.spark_link import forget_connect  # noqa: PLC0415 - loads pyarrow
+
+        forget_connect()
         spark = SparkSession.builder.master(where).config(map=_SETTINGS).getOrCreate()
     else:
         raise ConfigError(f"{where} is no place of Spark: write shared, local[N] or sc://HOST:PORT")

@@ -33,7 +33,6 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +43,7 @@ from fleet.sim.coordinator.requests import Client, GroupRecord
 from fleet.system.home import cache_home
 from fleet.system.locking import locked
 from tests.conformance.kafka_json import api_of, as_json
+from tests.support import janino
 
 SOURCES = Path(__file__).parent / "kafka"
 _MAIN = "org.apache.kafka.coordinator.group.Harness"
@@ -283,15 +283,9 @@ def _classes(kafka: Kafka) -> Path:
 def _compile(kafka: Kafka, sources: list[Path], into: Path) -> None:
     compiler = next(path for path in sources if path.stem == "CompileHarness")
     others = [str(path) for path in sources if path != compiler]
-    found = find_spec("pyspark")
-    assert found is not None
-    assert found.submodule_search_locations
-    jars = Path(next(iter(found.submodule_search_locations)), "jars")
-    janino = [*jars.glob("janino-*.jar"), *jars.glob("commons-compiler-*.jar")]
-    path = os.pathsep.join([*map(str, janino), kafka.classpath])
-    run = "org.codehaus.janino.SimpleCompiler"
+    run = ["-cp", janino.class_path(kafka.classpath), janino.MAIN]
     done = subprocess.run(
-        [str(kafka.java), "-cp", path, run, str(compiler), compiler.stem, str(into), *others],
+        [str(kafka.java), *run, str(compiler), compiler.stem, str(into), *others],
         capture_output=True,
         text=True,
         check=False,

@@ -14,10 +14,10 @@ import pytest
 from tests.conformance.consumer_shrinking import first_difference, shrunk
 from tests.conformance.consumer_sides import difference, played, scenario, told_by_model
 from tests.conformance.kafka_group_manager import KafkaGroupManager
+from tests.support.sampling import LONG
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(3600)]
 
-LONG = bool(os.environ.get("FLEET_LONG"))
 COUNT = int(os.environ.get("FLEET_STORIES") or (50_000 if LONG else 1_500))
 SEED = int(os.environ.get("FLEET_SEED") or 1)
 LENGTH = 24

@@ -17,11 +17,11 @@ import pytest
 from fleet.broker import Broker
 from tests.faults.lane import CONSUMER, Lane
 from tests.faults.schedules import Kind, schedule
+from tests.support.sampling import LONG
 from tests.worker.conftest import Group
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(7200)]
 
-LONG = bool(os.environ.get("FLEET_LONG"))
 COUNT = int(os.environ.get("FLEET_SCHEDULES") or (200 if LONG else 1))
 SEED = int(os.environ.get("FLEET_SEED") or 1)
 LANES = int(os.environ.get("FLEET_LANES") or (6 if COUNT > 2 else COUNT))

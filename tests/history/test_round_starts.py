@@ -92,13 +92,18 @@ def test_the_start_of_every_round_is_within_its_bounds(parts, gapless) -> None:
         after = end
 
 
-def test_a_replay_asks_for_them() -> None:
-    """Half a minute of standstill is told as such, where it was 0.1 s or nothing."""
-    story = Story()
-    starts = RoundStarts()
+def begun() -> tuple[Story, RoundStarts]:
+    """A group's first generation, whose replay asks these for the starts of rounds."""
+    story, starts = Story(), RoundStarts()
     starts.listed({"g"})
     story.replay.ask_start(lambda **when: starts.of("g", **when))
     story.generation(1, A, B)
+    return story, starts
+
+
+def test_a_replay_asks_for_them() -> None:
+    """Half a minute of standstill is told as such, where it was 0.1 s or nothing."""
+    story, starts = begun()
     for second in range(60):
         now = {"g"} if second >= 28 else set()
         at = START + second
@@ -112,11 +117,7 @@ def test_a_replay_asks_for_them() -> None:
 
 def test_a_commit_out_of_its_rhythm_is_no_revocation_where_the_group_was_seen_settled() -> None:
     """As of a consumer that gets no processor: its commits come late, and then two at once."""
-    story = Story()
-    starts = RoundStarts()
-    starts.listed({"g"})
-    story.replay.ask_start(lambda **when: starts.of("g", **when))
-    story.generation(1, A, B)
+    story, starts = begun()
     story.commits(0, 1, times=20)
     story.later(-0.7)
     story.commits(0, every=0.0)  # its burst, two seconds before the round

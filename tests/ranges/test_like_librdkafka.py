@@ -1,6 +1,5 @@
 """Random topics on a real broker, row for row as librdkafka reads them, in both isolations."""
 
-import os
 import random
 from typing import Any
 
@@ -13,10 +12,11 @@ from fleet.kafka_source.columns import batch_of
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.tasks import read_ranges, reading
 from tests.ranges.conftest import Topic
+from tests.support.sampling import LONG
 
 pytestmark = pytest.mark.broker
 
-SEEDS = range(200 if os.environ.get("FLEET_LONG") else 8)
+SEEDS = range(200 if LONG else 8)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LARGEST = 10_000_000
 

@@ -6,7 +6,6 @@ Rebalances after each event and the owners in the end have to be among the model
 the time until the coordinator wrote no more near the model's.
 """
 
-import os
 from statistics import median
 from typing import NamedTuple
 
@@ -16,10 +15,10 @@ from tests.scenarios.generated import Tale, tale
 from tests.scenarios.outcomes import CALM, Outcome, Seen, modelled
 from tests.scenarios.playing import played
 from tests.support.brokers import RunningBroker
+from tests.support.sampling import LONG
 
 pytestmark = pytest.mark.broker
 
-LONG = bool(os.environ.get("FLEET_LONG"))
 SIDE_BY_SIDE = 30
 TALES = 300 if LONG else 30
 MOST_OUTCOMES = 4

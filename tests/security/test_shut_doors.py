@@ -1,6 +1,5 @@
 """Whoever does not get in reads why: another sentence for each cause, the same in every command."""
 
-import os
 import re
 import socket
 import threading
@@ -14,6 +13,7 @@ from fleet import cli
 from fleet.config.spec import Oidc, Sasl, Security, TokenProvider
 from tests.support.authority import Authority
 from tests.support.oidc_server import oidc_server
+from tests.support.sampling import LONG
 
 pytestmark = pytest.mark.broker
 
@@ -198,7 +198,7 @@ def test_why_it_is_shut(doors, desk, capsys, name):
 
 EVERYWHERE = (
     frozenset(NAMES)
-    if os.environ.get("FLEET_LONG")
+    if LONG
     else frozenset({"port", "no-tls", "authority", "password", "endpoint-mute"})
 )
 """What is said by every command alike; of the rest one command is asked in the short form."""

@@ -17,8 +17,9 @@ import pytest
 from tests.sinks.cases import SINKS, made_topics
 from tests.sinks.killed_writer import PARTITIONS, SECOND_BATCH
 from tests.support.needs import repository
+from tests.support.sampling import LONG
 
-KILLS = 10 if os.environ.get("FLEET_LONG") else 2
+KILLS = 10 if LONG else 2
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from k8s.cluster.lifecycle import ClusterStatus, TrialCluster
 from k8s.images import image_build
 from tests.support import dying
 from tests.support.kube_home import VARIABLE
+from tests.support.needs import repository
 
-ROOT = Path(__file__).parents[2]
 _BASES = frozenset(image_build.TARGETS.values())
 QUICK_JVM = "quick-jvm"
 """For `runtime.env_from`: a Secret in every namespace of `Kube.namespace`, with which pods' JVMs
@@ -175,7 +175,7 @@ def prepare() -> None:
     elif os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
         subprocess.Popen(
             [sys.executable, "-c", "from tests.support import kube; kube.build()"],
-            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            cwd=repository(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
 
 

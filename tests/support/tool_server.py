@@ -7,17 +7,16 @@ a JVM of 100 MB per process, started with the first question; what the tool says
 is only told where it ended its JVM.
 """
 
-import os
 import subprocess
 import tempfile
 import threading
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
 from fleet.broker.jars import find_kafka
 from fleet.broker.node import shared_classes
+from tests.support import janino
 
 _SOURCE = Path(__file__).parent / "java" / "ToolServer.java"
 
@@ -61,19 +60,13 @@ class ToolServer:
 
     def _start(self) -> subprocess.Popen[bytes]:
         kafka = find_kafka()
-        found = find_spec("pyspark")
-        assert found is not None
-        assert found.submodule_search_locations
-        jars = Path(next(iter(found.submodule_search_locations)), "jars")
-        janino = [*jars.glob("janino-*.jar"), *jars.glob("commons-compiler-*.jar")]
-        classes = os.pathsep.join([kafka.classpath, *map(str, janino)])
         self._said.truncate(0)
         return subprocess.Popen(
             [
                 str(kafka.java), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m",
                 *shared_classes(kafka),
-                "-Dlog4j2.level=OFF", "-Duser.timezone=UTC", "-cp", classes,
-                "org.codehaus.janino.SimpleCompiler", str(_SOURCE), _SOURCE.stem,
+                "-Dlog4j2.level=OFF", "-Duser.timezone=UTC", "-cp",
+                janino.class_path(kafka.classpath), janino.MAIN, str(_SOURCE), _SOURCE.stem,
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
         )  # fmt: skip

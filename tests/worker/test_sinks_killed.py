@@ -8,7 +8,6 @@ of them).
 """
 
 import json
-import os
 import random
 import time
 from collections import Counter
@@ -21,12 +20,12 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from tests.sinks.cases import SINKS, made_topics
 from tests.support.needs import repository
+from tests.support.sampling import LONG
 from tests.support.waiting import until
 from tests.worker.conftest import Group
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-LONG = bool(os.environ.get("FLEET_LONG"))
 STRUCK = 10 if LONG else 1
 """Kills per sink; in the long form those that came before its write was done."""
 RECORDS = 40

@@ -33,6 +33,7 @@ from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import text_of
+from fleet.system.home_processes import CONNECT
 from fleet.worker.batch.pandas_on_demand import pandas_on_demand
 from fleet.worker.imports import uncollected
 
@@ -269,8 +270,7 @@ class SparkLink:
     def _open_local(self, master: str) -> Any:
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
-        for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
-            os.environ.pop(name, None)  # PySpark would look for a server, whatever is asked for
+        forget_connect()
         # Spark would take the first python3 of PATH, which need not be this environment's.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(master).appName(self._app)
@@ -290,6 +290,12 @@ class SparkLink:
         if session is not None:
             with contextlib.suppress(Exception):
                 session.stop()
+
+
+def forget_connect() -> None:
+    """Before a JVM of this process' own: PySpark would look for a server, whatever is asked for."""
+    for name in CONNECT:
+        os.environ.pop(name, None)
 
 
 def frame_of(spark: Any, table: pa.Table) -> Any:
