@@ -22,6 +22,8 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
 
 from fleet import __version__
 from fleet.exporter.picture import GroupPicture, Picture
@@ -33,6 +35,10 @@ _GROUP: Final = ("cluster", "group", "owner")
 _TOPIC: Final = ("cluster", "group", "topic", "owner")
 _PARTITION: Final = ("cluster", "group", "topic", "partition", "owner")
 _BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
+
+
+_ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+"""In a label's value."""
 
 
 class _One(Collector):
@@ -48,9 +54,25 @@ class _One(Collector):
 def rendered(picture: Picture, more: Iterable[Metric] = ()) -> bytes:
     """Prometheus text of one look, and of what else was decided from it.
 
-    One family after the other: its samples as objects take ten times as much as its text.
+    One family after the other: its samples as objects take ten times as much as its text. What is
+    said of a family is the library's; its samples are written here, since the library looks
+    through each name and label of each of them, which is half of a look's CPU.
     """
-    return b"".join(generate_latest(_One(family)) for family in chain(families(picture), more))
+    return b"".join(map(_text, chain(families(picture), more)))
+
+
+def _text(family: Metric) -> bytes:
+    samples, family.samples = family.samples, []
+    return generate_latest(_One(family)) + "".join(map(_line, samples)).encode()
+
+
+def _line(sample: Sample) -> str:
+    """As Prometheus reads it; names are ours, and need no care."""
+    labels = ",".join(
+        [f'{name}="{value.translate(_ESCAPED)}"' for name, value in sorted(sample.labels.items())]
+    )
+    value = floatToGoString(sample.value)  # type: ignore[no-untyped-call]
+    return f"{sample.name}{{{labels}}} {value}\n"
 
 
 def families(picture: Picture) -> Iterator[Metric]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from urllib.error import HTTPError
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -133,6 +134,19 @@ def test_names_types_and_labels_are_those_of_the_table():
 
 
 @pytest.mark.prometheus
+@pytest.mark.parametrize("odd", ["plain", 'a "quote"', "back\\slash", "two\nlines", "ümläut {x=1}"])
+def test_text_is_what_the_library_writes(odd):
+    """Samples are written here, for their CPU; byte for byte as prometheus-client does."""
+    (group,) = picture().groups
+    named = picture(groups=(replace(group, group=odd, owner=odd), group), cluster=odd)
+
+    class All:
+        def collect(self):
+            return [*families(named), *decided()]
+
+    assert rendered(named, decided()) == generate_latest(All())
+
+
 def test_promtool_has_no_complaint():
     """Names, units, types and help texts as Prometheus wants them."""
     promtool = shutil.which("promtool")
