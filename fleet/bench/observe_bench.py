@@ -5,8 +5,9 @@ five. Choice: groups with a commit in every partition are made through the admin
 real members that commit all the time; other ways are measured first (describe all, then offsets
 one group at a time; this project's own snapshot, which asks the coordinators about many groups in
 each request), then a real `fleet exporter` process: its looks, a scrape every half second over
-HTTP, and its highest memory; then one that looks every 5 s: its CPU from look to look. What it
-tells is compared with what was made. Cost: about a minute and a half.
+HTTP, and its highest memory; then one that looks every 5 s: its CPU from look to look, at first
+and when every group has stood still for a minute, which is how abandoned groups are. What it
+tells is compared with what was made. Cost: about two minutes and a half.
 """
 
 import os
@@ -83,6 +84,8 @@ class Size:
     """Seconds from the exporter's start to its first complete look by the log."""
     cpu: float | None = None
     """CPU seconds of an exporter that looks every 5 s, from one look to the next."""
+    cpu_stuck: float | None = None
+    """The same, where it has something to say against every group."""
     right: bool = False
     """The groups and the sum of their lag are those that were made."""
 
@@ -118,6 +121,7 @@ class Size:
             "members_age_seconds": self.age and self.age.as_json(),
             "memory_megabytes": self.megabytes and round(self.megabytes, 1),
             "cpu_seconds_per_refresh": self.cpu and round(self.cpu, 3),
+            "cpu_seconds_per_refresh_stuck": self.cpu_stuck and round(self.cpu_stuck, 3),
             "metrics_bytes": self.bytes,
             "first_look_seconds": self.caught_up and round(self.caught_up, 2),
             "one_by_one_seconds": self.one_by_one and round(self.one_by_one, 3),
@@ -320,12 +324,20 @@ def _ours(home: Path, bootstrap: str, wish: ObserveOptions, size: Size, clock: C
 def _refreshes(home: Path, bootstrap: str, size: Size, clock: Clock) -> None:
     """What the exporter spends from look to look: reading, asking, telling and some scrapes."""
     with _exporter(home, bootstrap, every="5s") as (process, url):
-        text = _awaited(process, url, lambda text: _by_log(text, size.groups), clock)
-        for passed in range(_REFRESHES + 1):
-            text = _awaited(process, url, _after(_looks(text)), clock)
-            if not passed:
-                spent = Spent({"exporter": lambda: (process.pid,)})
-        size.cpu = spent.seconds()["exporter"] / _REFRESHES
+        _awaited(process, url, lambda text: _by_log(text, size.groups), clock)
+        size.cpu = _refreshing(process, url, clock)
+        _awaited(process, url, lambda text: text.count('level="ERR"') >= size.groups, clock)
+        size.cpu_stuck = _refreshing(process, url, clock)
+
+
+def _refreshing(process: "subprocess.Popen[str]", url: str, clock: Clock) -> float:
+    """CPU seconds from one look to the next."""
+    text, _ = _scraped(url, clock)
+    for passed in range(_REFRESHES + 1):
+        text = _awaited(process, url, _after(_looks(text)), clock)
+        if not passed:
+            spent = Spent({"exporter": lambda: (process.pid,)})
+    return spent.seconds()["exporter"] / _REFRESHES
 
 
 def _after(looks: float) -> Callable[[str], bool]:
@@ -343,7 +355,7 @@ def _awaited(
     began = clock.monotonic()
     while not there(text := _scraped(url, clock)[0]):
         if clock.monotonic() - began > 120 or process.poll() is not None:
-            raise FleetError(f"the exporter at {url} does not see all groups by the log")
+            raise FleetError(f"the exporter at {url} does not tell of all groups by the log")
         clock.sleep(_SCRAPE_EVERY)
     return text
 

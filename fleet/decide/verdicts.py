@@ -48,6 +48,11 @@ class LagVerdict(StrEnum):
     ABANDONED = "ABANDONED"
     """Of groups only: nobody is in it, and nobody has committed for a day."""
 
+    @property
+    def level(self) -> "Level":
+        """How bad it is."""
+        return _LEVELS.get(self, Level.OK)
+
 
 class Level(StrEnum):
     """How bad that is."""
@@ -74,9 +79,10 @@ _LEVELS: Final = {
     LagVerdict.REWIND: Level.WARN,
     LagVerdict.WARN: Level.WARN,
 }
-_MOVING: Final = frozenset(
+MOVING: Final = frozenset(
     {GroupState.PREPARING, GroupState.COMPLETING, GroupState.REBALANCING, GroupState.UNKNOWN}
 )
+"""States of a group in which nothing is said against its partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +160,7 @@ class GroupVerdict:
     @property
     def level(self) -> Level:
         """How bad it is."""
-        return _LEVELS.get(self.verdict, Level.OK)
+        return self.verdict.level
 
     def as_json(self) -> dict[str, Any]:
         """The `verdict` of a group in JSON answers (docs/json.md)."""
@@ -197,7 +203,7 @@ def _judged(seen: PartitionProgress, around: Around, patience: Patience) -> tupl
         return LagVerdict.REWIND, f"went back {ago:.0f} s ago, by {seen.fell_by:,} records"
     enough = patience.of(seen.gap)
     waits = f"{seen.lag:,} records wait, the oldest for {seen.waited or 0.0:.0f} s"
-    if around.state in _MOVING or seen.waited is None or seen.waited < enough:
+    if around.state in MOVING or seen.waited is None or seen.waited < enough:
         return LagVerdict.OK, waits
     calm = float("inf") if around.since_settled is None else around.since_settled
     silent = min(seen.since_commit if seen.since_commit is not None else 0.0, calm)

@@ -17,7 +17,7 @@ from fleet.lag.lag_columns import NONE, Floats
 from fleet.lag.partition_lag import CASES
 from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.held_commits import OpenTransaction
-from fleet.manager.keeping_up import verdicts
+from fleet.manager.keeping_up import worst_verdicts
 from fleet.model.totals import Totals
 
 _LONG: Final = 10.0
@@ -37,7 +37,7 @@ def picture_of(
     unread: tuple[str, ...] = (),
 ) -> Picture:
     """What the metrics of one look are made of."""
-    judged = verdicts(seen)
+    judged = worst_verdicts(seen)
     topics, cases = _by_topic(seen), _by_case(seen)
     single = _by_partition(seen) if partitions else {}
     none = Totals()
@@ -54,7 +54,7 @@ def picture_of(
                 generation=facts.generation,
                 topics=tuple(topics.get(group, ())),
                 cases=cases.get(group, {}),
-                verdict=judged[group].verdict.value,
+                verdict=judged[group].value,
                 level=judged[group].level.value,
                 totals=counted if seen.from_log else None,
                 partitions=tuple(single.get(group, ())),

@@ -3,11 +3,13 @@
 Problem: judging 240,000 partitions one by one takes seconds, and all but a few are well; and the
 exporter judges what it has watched for minutes, while a command or a check looks once, and a lag
 alone is no verdict. Choice: the rows that a rule could possibly object to are found in the
-columns, and only those become values; one who looks once puts the past that is at hand into the
+columns, and only those become values with a sentence each; the exporter, which needs no sentence,
+judges in the columns alone (`worst_verdicts`), since where many groups are abandoned those rows
+are most of all; one who looks once puts the past that is at hand into the
 same columns first (`with_past`, `with_tables`), from the tables or the offsets topic. Of the
 tables only groups are read in which something has waited for as long as the least patience, or
 those that were named.
-Cost: the condition in `_doubtful` repeats what the rules need (a test holds both together). From
+Cost: `_doubtful` and `_codes` repeat what the rules say (a test holds them together). From
 the topic alone a group that falls behind slowly is not told (WARN needs older figures of its lag,
 which the tables have); where neither can be read there is no verdict.
 """
@@ -20,17 +22,20 @@ import numpy as np
 
 from fleet.decide.verdicts import (
     HORIZON,
+    MOVING,
+    WORST,
     Around,
     GroupVerdict,
+    LagVerdict,
     PartitionProgress,
     Patience,
     group_verdict,
 )
-from fleet.lag.lag_columns import NONE, Commits, Longs, Rows
+from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows
 from fleet.lag.partition_lag import CASES
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.log.readers.positions import Positions, key_to
-from fleet.model import TopicPartition
+from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.model.rebalances import Rebalance
 
 if TYPE_CHECKING:
@@ -43,6 +48,8 @@ GROWTH: Final = 300.0
 _SAFE: Final = 30.0
 _OK: Final = 0
 assert CASES[_OK].value == "ok"
+_BELOW: Final = CASES.index(LagCase.BELOW_START)
+_CODE: Final = {verdict: code for code, verdict in enumerate((*WORST, LagVerdict.UNSCORED))}
 
 
 def verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[str, GroupVerdict]:
@@ -113,6 +120,65 @@ def _progress(seen: Snapshot, row: int) -> PartitionProgress:
         gained=known(seen.gained[row]),
         over=known(seen.over[row]) or 0.0,
     )
+
+
+# --- in columns alone -------------------------------------------------------------------------
+
+
+def worst_verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[str, LagVerdict]:
+    """The verdict of `verdicts` on each group, without its sentences."""
+    patience = patience or Patience()
+    commits, names = seen.commits, seen.commits.groups
+    code = _codes(seen, patience)
+    scored = code != _CODE[LagVerdict.UNSCORED]
+    worst = np.full(len(names), len(_CODE))
+    np.minimum.at(worst, commits.group[scored], code[scored])
+    recent = ~((commits.at != NONE) & (_since(commits.at, seen.at) >= patience.abandoned))
+    bad = code < _CODE[LagVerdict.OK]
+    fresh = np.bincount(commits.group[bad & recent], minlength=len(names))
+    by_name = dict(zip(names, zip(worst.tolist(), fresh.tolist(), strict=True), strict=True))
+    found = {}
+    for group, facts in seen.facts.items():
+        if not facts.exists:
+            continue
+        rank, lately = by_name.get(group, (len(_CODE), 0))
+        verdict = WORST[rank] if rank < len(WORST) else LagVerdict.UNSCORED
+        bad_group = rank < _CODE[LagVerdict.OK]
+        deserted = bad_group and facts.state is GroupState.EMPTY and not lately
+        found[group] = LagVerdict.ABANDONED if deserted else verdict
+    return found
+
+
+def _codes(seen: Snapshot, patience: Patience) -> Longs:
+    """The verdict on each row, as a place in WORST, or behind it: UNSCORED."""
+    commits, lag, now = seen.commits, seen.lag, seen.at
+    nobody = GroupFacts(state=GroupState.UNKNOWN, type="unknown", members=None)
+    groups = [around(seen.facts.get(name, nobody), now) for name in commits.groups]
+    calm = np.array([np.inf if g.since_settled is None else g.since_settled for g in groups])
+    moving = np.array([g.state in MOVING for g in groups], dtype=np.bool_)
+    gap = np.where(commits.gap == NONE, 0.0, commits.gap / 1000)
+    enough = np.minimum(np.maximum(patience.least, patience.gaps * gap), patience.most)
+    fell = (commits.peak != NONE) & (commits.peak > commits.committed)
+    rules = (
+        (lag.case == _BELOW, LagVerdict.LOSS),
+        ((lag.case != _OK) | (lag.records == NONE), LagVerdict.UNSCORED),
+        (lag.records <= patience.allowed, LagVerdict.OK),
+        (fell & (_since(commits.fell, now) < patience.rewound), LagVerdict.REWIND),
+        (moving[commits.group] | ~(lag.waited >= enough), LagVerdict.OK),
+        (np.minimum(_since(commits.at, now), calm[commits.group]) >= enough, LagVerdict.STOP),
+        (np.minimum(_since(commits.moved, now), calm[commits.group]) >= enough, LagVerdict.STALL),
+        (
+            (seen.over > 0) & (seen.gained > np.maximum(patience.slower * seen.over, gap)),
+            LagVerdict.WARN,
+        ),
+    )
+    fits, verdicts_ = zip(*rules, strict=True)
+    return np.select(fits, [_CODE[each] for each in verdicts_], _CODE[LagVerdict.OK])
+
+
+def _since(ms: Longs, now: float) -> Floats:
+    """Seconds since each of these; 0 where it is not known."""
+    return np.where(ms == NONE, 0.0, np.maximum(0.0, now - ms / 1000))
 
 
 # --- for one who looks once -----------------------------------------------------------------

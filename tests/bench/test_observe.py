@@ -26,6 +26,7 @@ def size(groups: int, **found) -> Size:
         "in_flight": 1.0,
         "caught_up": 2.5,
         "cpu": 0.2,
+        "cpu_stuck": 0.2,
         "right": True,
     }
     return Size(groups=groups, **{**known, **found})

@@ -108,6 +108,7 @@ def test_status_goes_on_while_the_api_server_is_away(cluster, capsys, monkeypatc
     groups = {each["group"]: each for each in found["groups"]}
     assert groups[cluster.theirs]["lag"] == WAITING
     assert groups[cluster.ours]["managed"] is None
+    assert (found["pauses"], groups[cluster.ours]["paused"]) == (None, None)
     (problem,) = [p for p in found["problems"] if "not shown" in p]
     assert problem.startswith("slots, changes and pauses are not shown: the Kubernetes API server")
     for name in (cluster.ours, cluster.theirs):

@@ -7,13 +7,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.decide.verdicts import LagVerdict, Patience, partition_verdict
+from fleet.decide.verdicts import WORST, LagVerdict, Patience, partition_verdict
 from fleet.exporter.picturing import picture_of
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.partition_lag import CASES, Lag
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.log.readers.positions import Positions
-from fleet.manager.keeping_up import _doubtful, _progress, around, verdicts
+from fleet.manager.keeping_up import (
+    _codes,
+    _doubtful,
+    _progress,
+    around,
+    verdicts,
+    worst_verdicts,
+)
 from fleet.model import GroupState, LagCase, TopicPartition
 
 
@@ -64,10 +71,11 @@ def snapshot(rows, *, state=GroupState.STABLE, now=1_000_000.0) -> Snapshot:
     )
 
 
-ages = st.one_of(st.just(1.0), st.just(59.0), st.just(61.0), st.floats(0, 2000))
+ages = st.one_of(*map(st.just, (1.0, 59.0, 61.0, 599.0, 601.0, 90_000.0)), st.floats(0, 2000))
+settled = st.one_of(st.none(), st.floats(0, 2000))
 row = st.tuples(
     st.integers(0, 5),
-    st.sampled_from([LagCase.OK, LagCase.OK, LagCase.OK, LagCase.BEYOND_END]),
+    st.sampled_from([LagCase.OK, LagCase.OK, LagCase.OK, *LagCase]),
     st.one_of(st.none(), ages),
     ages,
     ages,
@@ -76,17 +84,40 @@ row = st.tuples(
 )
 
 
-@given(st.lists(row, min_size=1, max_size=15), st.sampled_from(list(GroupState)))
-def test_rows_left_out_are_ok(rows, state):
-    """The condition in columns leaves out no row that a rule objects to."""
+@given(
+    st.lists(row, min_size=1, max_size=15), st.sampled_from(list(GroupState)), settled, st.data()
+)
+def test_columns_say_what_the_rules_say(rows, state, ago, data):
+    """Row by row and for the group; and no row is left out that a rule objects to."""
     seen = snapshot(rows, state=state)
+    at = None if ago is None else seen.at - ago
+    unknown = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
+    commits = replace(seen.commits, gap=np.where(unknown, NONE, seen.commits.gap))
+    for name in ("at", "moved", "fell"):
+        commits = replace(commits, **{name: np.where(unknown, NONE, getattr(commits, name))})
+    seen = replace(seen, commits=commits, facts={"g": replace(seen.facts["g"], changed_at=at)})
     kept = set(_doubtful(seen, Patience()).tolist())
+    codes = _codes(seen, Patience()).tolist()
     judged = around(seen.facts["g"], seen.at)
     for index in range(len(rows)):
+        found = partition_verdict(_progress(seen, index), judged)
+        assert (*WORST, LagVerdict.UNSCORED)[codes[index]] is found.verdict, found
         if index not in kept:
-            found = partition_verdict(_progress(seen, index), judged)
             assert found.verdict is LagVerdict.OK, found
-    assert verdicts(seen)["g"].partitions == len(rows)
+    whole = verdicts(seen)["g"]
+    assert whole.partitions == len(rows)
+    assert worst_verdicts(seen) == {"g": whole.verdict}
+
+
+def test_groups_that_committed_nothing_or_are_not_there():
+    """The first is not scored, the second is not told of."""
+    seen = snapshot([(3, LagCase.OK, 2.0, 1, 1, 0, 0.0)])
+    silent = GroupFacts(state=GroupState.EMPTY, type="classic", members=0)
+    gone = replace(silent, exists=False)
+    seen = replace(seen, facts={**seen.facts, "silent": silent, "gone": gone})
+    found = worst_verdicts(seen)
+    assert found == {"g": LagVerdict.OK, "silent": LagVerdict.UNSCORED}
+    assert found == {group: each.verdict for group, each in verdicts(seen).items()}
 
 
 def test_a_picture_sums_by_topic_and_leaves_out_what_is_unknown():

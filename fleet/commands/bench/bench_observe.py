@@ -43,7 +43,8 @@ def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output:
     them with a member, and is scraped twice a second. Goals for 1,000 groups, and in proportion
     for more: state, offsets and lag of all at most 0.5 s (p95 of its looks), /metrics at most
     0.2 s (the longest scrape), its memory at most 400 MB whatever the number. Beside it: describe
-    all, then offsets one group at a time; and the same with all calls in flight. About a minute.
+    all, then offsets one group at a time; and the same with all calls in flight. About two and a
+    half minutes.
     """
     from fleet.bench.observe_bench import ObserveOptions, run
     from fleet.clock import SystemClock
@@ -93,6 +94,13 @@ def _print(result: "ObserveResult", output: str) -> None:
             _times(size.in_flight, look),
         )
     console.print(shown)
+    for size in result.sizes:
+        console.print(
+            f"  {size.groups:,} groups: CPU for each look, every 5 s: {_seconds(size.cpu)}; where"
+            f" all stand still: {_seconds(size.cpu_stuck)}",
+            markup=False,
+            soft_wrap=True,
+        )
     for goal in result.goals():
         console.print(f"  {goal.sentence()}", markup=False, soft_wrap=True)
 

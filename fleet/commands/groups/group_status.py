@@ -105,7 +105,8 @@ class GroupStatus:
     group: str
     seen: GroupSnapshot | None
     managed: Managed | None
-    pauses: tuple[Pause, ...]
+    pauses: tuple[Pause, ...] | None
+    """None where nothing that Fleet itself keeps can be read."""
     rebalances: int | None = None
     window: float | None = None
     """Seconds over which rebalances were counted; None = not looked at."""
@@ -126,7 +127,7 @@ class GroupStatus:
 
 def gather(
     fleet: "Fleet", names: Sequence[str]
-) -> tuple[Snapshot, list[GroupStatus], Recent, tuple[Pause, ...]]:
+) -> tuple[Snapshot, list[GroupStatus], Recent, tuple[Pause, ...] | None]:
     """All groups of the cluster and all declared ones, or those named, in order of name.
 
     Where what Fleet itself keeps cannot be read, Kafka's side alone, and a problem that says so.
@@ -143,13 +144,13 @@ def gather(
 
     seen = statuses(fleet, snapshot, recent, names, storm=storm, pauses=pauses)
     if not names:
-        return snapshot, seen, recent, pauses or ()
+        return snapshot, seen, recent, pauses
     found = []
     for status in seen:
         window = budget_of(fleet.spec, status.group).window
         counted = fleet.rebalances(status.group, window=window)
         found.append(replace(status, rebalances=counted, window=window))
-    return snapshot, found, recent, pauses or ()
+    return snapshot, found, recent, pauses
 
 
 def _storm_now(fleet: "Fleet", recent: Recent, group: str, kept: bool) -> Storm | None:
@@ -182,7 +183,7 @@ def statuses(
             group=name,
             seen=snapshot.groups.get(name),
             managed=_managed(fleet, name) if pauses is not None and name in declared else None,
-            pauses=tuple(p for p in pauses or () if p.group in (None, name)),
+            pauses=None if pauses is None else tuple(p for p in pauses if p.group in (None, name)),
             per_hour=recent.per_hour(name),
             last_rebalance=recent.last.get(name),
             storm=storm(name),
@@ -211,7 +212,7 @@ def _managed(fleet: "Fleet", name: str) -> Managed:
 def status_answer(
     snapshot: Snapshot,
     groups: Sequence[GroupStatus],
-    pauses: Sequence[Pause],
+    pauses: Sequence[Pause] | None,
     *,
     recent: Recent,
     detail: bool,
@@ -224,7 +225,7 @@ def status_answer(
         "took_seconds": snapshot.took,
         "problems": list(snapshot.problems),
         "rebalances_from": {"kind": recent.kind, "sentence": recent.sentence},
-        "pauses": [_pause(pause) for pause in pauses],
+        "pauses": None if pauses is None else [_pause(pause) for pause in pauses],
         "groups": [_group(group, detail=detail) for group in groups],
     }
 
@@ -242,7 +243,7 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
         "lag_seconds": seen.lag_seconds if seen else None,
         "rebalances_per_hour": status.per_hour,
         "last_rebalance": _last(status.last_rebalance),
-        "paused": bool(status.pauses),
+        "paused": None if status.pauses is None else bool(status.pauses),
         "storm": _storm(status.storm) if status.storm else None,
         "verdict": status.verdict.as_json() if status.verdict else None,
         "managed": _managed_answer(status.managed) if status.managed else None,

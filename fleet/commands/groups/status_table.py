@@ -37,14 +37,14 @@ def print_status(
     else:
         console.print(_overview(groups, now))
     for status in groups:
-        for pause in status.pauses if detail else ():
+        for pause in (status.pauses or ()) if detail else ():
             console.print(f"[yellow]paused[/yellow] by {escape(pause.by)}: {escape(pause.reason)}")
     if not detail:
         for status in groups:
             for number in sorted(status.managed.gate.quarantined) if status.managed else ():
                 told = foreign_holder(status.group, number)
                 console.print(f"[red]foreign holder[/red]: {escape(told)}")
-        for pause in dict.fromkeys(p for status in groups for p in status.pauses):
+        for pause in dict.fromkeys(p for status in groups for p in status.pauses or ()):
             whose = pause.group or "all groups"
             console.print(
                 f"[yellow]paused[/yellow] {escape(whose)}: {escape(pause.reason)} ({pause.by})"

@@ -45,7 +45,8 @@ class Watched:
     """What `fleet top` would show."""
     statuses: Mapping[str, GroupStatus]
     """By group, in order of name."""
-    pauses: tuple[Pause, ...]
+    pauses: tuple[Pause, ...] | None
+    """None where nothing that Fleet itself keeps can be read."""
     loads: Mapping[str, Load]
     past: Past | None
     """Of the last day, and it goes on; None where it is not known."""
@@ -94,7 +95,7 @@ class Watch(Closing):
             look=look,
             frame=seen_in(replace(_EMPTY, cluster=fleet.spec.cluster.name), look),
             statuses={status.group: status for status in found},
-            pauses=pauses or (),
+            pauses=pauses,
             loads={status.group: self._load(status) for status in found},
             past=None if tail is None or not look.recent.known else _past(tail, fleet.clock.now()),
         )

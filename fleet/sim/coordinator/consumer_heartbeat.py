@@ -71,12 +71,15 @@ class _Heartbeat:
         records: Records = []
         old = self._member(records)
         told = self._as_told(old, client)
-        if told is not old and told != old:
-            records.append(ConsumerRecord(MEMBER, self.group.id, told.id, MemberValue.of(told)))
-        renamed = told is not old and told.topics != old.topics
-        regex, more = consumer_regexes.changed(self.group, old, told)
-        records += more
-        self._ask_to_resolve(old, told)
+        renamed, regex = False, RegexChange.NONE
+        if told is not old:
+            if told != old:
+                records.append(ConsumerRecord(MEMBER, self.group.id, told.id, MemberValue.of(told)))
+            renamed = told.topics != old.topics
+            regex, more = consumer_regexes.changed(self.group, old, told)
+            records += more
+        if told is not old or self.group.regexes:
+            self._ask_to_resolve(old, told)
         bumps = renamed or regex is RegexChange.KNOWN
         epoch, homogeneous = self.group.epoch, self.group.homogeneous
         if bumps or self.group.must_look(self.shard.now):
@@ -243,9 +246,5 @@ class _Heartbeat:
         assignment = None
         if asked.member_epoch == JOINING or told_all or new.assigned != old.assigned:
             assignment = ConsumerGroupAssignment(topic_partitions(new.assigned))
-        return ConsumerGroupHeartbeatResponse(
-            member_id=new.id,
-            member_epoch=new.epoch,
-            heartbeat_interval_ms=self.shard.settings_of(self.group.id).heartbeat_ms,
-            assignment=assignment,
-        )
+        interval = self.shard.settings_of(self.group.id).heartbeat_ms
+        return ConsumerGroupHeartbeatResponse(0, new.id, new.epoch, interval, assignment)

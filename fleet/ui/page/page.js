@@ -312,7 +312,7 @@ function showHead(part, status, load, whole_) {
     status.assignor ? `assignor ${status.assignor}` : "", status.managed ? `mode ${status.managed.mode}` : "",
     status.managed?.owner ? `owner ${status.managed.owner}` : ""].filter(Boolean).join(" · ");
   const told = concerns(status, load).map(([text, how]) => said(text, how));
-  const pauses = whole_.pauses.filter((each) => each.group === null || each.group === status.group)
+  const pauses = (whole_.pauses || []).filter((each) => each.group === null || each.group === status.group)
     .map((each) => said(`held by ${each.by} since ${clock(each.at)}: ${each.reason}`, "warn"));
   const well = status.verdict && status.verdict.level === "OK" ? said(status.verdict.sentence, "faint") : null;
   part.head.replaceChildren(...[make("h1", {}, status.group || "(no name)"), said(kind, "faint"), ...told, ...pauses, well].filter(Boolean));
