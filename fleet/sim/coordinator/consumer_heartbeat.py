@@ -194,8 +194,10 @@ class _Heartbeat:
         homogeneous: bool,
     ) -> tuple[int, Target]:
         group, shard = self.group, self.shard
+        if group.target_epoch >= epoch:
+            return group.target_epoch, group.target_of(told)
         interval = shard.settings_of(group.id).assignment_interval_ms
-        if group.target_epoch >= epoch or not may_compute(group, interval, shard.now):
+        if not may_compute(group, interval, shard.now):
             return group.target_epoch, group.target_of(told)
         target, more = computed(
             group,
