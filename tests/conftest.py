@@ -16,7 +16,7 @@ from hypothesis import settings
 from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.worker.pod_environment import SPARK_TOKEN
-from tests.support import dying, kube_home, needs, scheduling
+from tests.support import dying, kube_home, needs, scheduling, sharing
 from tests.support.brokers import RunningBroker, running_broker
 from tests.support.sampling import LONG
 
@@ -142,6 +142,12 @@ def pytest_configure(config: pytest.Config) -> None:
     kube_home.begin_session()
     dying.watch(kube_home.own())
     _hear_interrupts()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Of several processes that collect everything, each begins with other files."""
+    sharing.import_ahead(session.config)
 
 
 def pytest_unconfigure() -> None:
