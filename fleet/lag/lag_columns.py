@@ -27,7 +27,8 @@ NONE: Final = -1
 class Commits:
     """Rows at one moment, in no order. Times in ms.
 
-    `group` and `topic` are places in `groups` and `topics`.
+    `group` and `topic` are places in `groups` and `topics`. A name in `groups` may stand there more
+    than once, where a group went and came back: `places` says where its rows are.
     """
 
     groups: tuple[str, ...]
@@ -89,6 +90,12 @@ class Commits:
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)[2:]}
         return Commits(self.groups, self.topics, **columns)
 
+    def places(self) -> dict[str, int]:
+        """Of each group that has rows."""
+        return {
+            self.groups[place]: place for place in np.flatnonzero(np.bincount(self.group)).tolist()
+        }
+
     def of_groups(self, groups: Iterable[str]) -> Rows:
         """Which rows are of these groups."""
         wanted = frozenset(groups)
@@ -108,7 +115,7 @@ class Commits:
         if not len(other):
             return np.full(len(self), NONE, dtype=np.int64)
         theirs = _keys(other, np.arange(len(other.groups)), np.arange(len(other.topics)), other)
-        groups = {name: place for place, name in enumerate(other.groups)}
+        groups = other.places()
         topics = {name: place for place, name in enumerate(other.topics)}
         mine = _keys(
             self,

@@ -49,7 +49,8 @@ _SAFE: Final = 30.0
 _OK: Final = 0
 assert CASES[_OK].value == "ok"
 _BELOW: Final = CASES.index(LagCase.BELOW_START)
-_CODE: Final = {verdict: code for code, verdict in enumerate((*WORST, LagVerdict.UNSCORED))}
+_BY_CODE: Final = (*WORST, LagVerdict.UNSCORED)
+_CODE: Final = {verdict: code for code, verdict in enumerate(_BY_CODE)}
 
 
 def verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[str, GroupVerdict]:
@@ -60,7 +61,7 @@ def verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[str, G
     watched: dict[int, list[PartitionProgress]] = {}
     for row in _doubtful(seen, patience):
         watched.setdefault(int(commits.group[row]), []).append(_progress(seen, int(row)))
-    place = {group: index for index, group in enumerate(commits.groups)}
+    place = commits.places()
     found = {}
     for group, facts in seen.facts.items():
         if not facts.exists:
@@ -129,23 +130,21 @@ def worst_verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[
     """The verdict of `verdicts` on each group, without its sentences."""
     patience = patience or Patience()
     commits, names = seen.commits, seen.commits.groups
-    code = _codes(seen, patience)
-    scored = code != _CODE[LagVerdict.UNSCORED]
-    worst = np.full(len(names), len(_CODE))
-    np.minimum.at(worst, commits.group[scored], code[scored])
+    codes = _codes(seen, patience)
+    worst = np.full(len(names), _CODE[LagVerdict.UNSCORED])
+    np.minimum.at(worst, commits.group, codes)
     recent = ~((commits.at != NONE) & (_since(commits.at, seen.at) >= patience.abandoned))
-    bad = code < _CODE[LagVerdict.OK]
-    fresh = np.bincount(commits.group[bad & recent], minlength=len(names))
-    by_name = dict(zip(names, zip(worst.tolist(), fresh.tolist(), strict=True), strict=True))
-    found = {}
+    recent &= codes < _CODE[LagVerdict.OK]
+    lately = np.bincount(commits.group[recent], minlength=len(names))
+    place, found = commits.places(), {}
     for group, facts in seen.facts.items():
         if not facts.exists:
             continue
-        rank, lately = by_name.get(group, (len(_CODE), 0))
-        verdict = WORST[rank] if rank < len(WORST) else LagVerdict.UNSCORED
-        bad_group = rank < _CODE[LagVerdict.OK]
-        deserted = bad_group and facts.state is GroupState.EMPTY and not lately
-        found[group] = LagVerdict.ABANDONED if deserted else verdict
+        index = place.get(group)
+        code = _CODE[LagVerdict.UNSCORED] if index is None else worst[index]
+        deserted = index is not None and code < _CODE[LagVerdict.OK] and not lately[index]
+        abandoned = deserted and facts.state is GroupState.EMPTY
+        found[group] = LagVerdict.ABANDONED if abandoned else _BY_CODE[code]
     return found
 
 

@@ -120,6 +120,31 @@ def test_groups_that_committed_nothing_or_are_not_there():
     assert found == {group: each.verdict for group, each in verdicts(seen).items()}
 
 
+def test_a_group_that_was_gone_and_is_back():
+    """Its name stands at two places of the columns, and only one has its rows."""
+    kept, tp = Positions(), TopicPartition("t", 0)
+    for group in ("g", "h"):
+        kept.put(group.encode(), group, tp, 5, 1_000)
+    for group in ("h", "g"):
+        kept.commit(group.encode(), None, 2_000)
+    kept.put(b"h", "h", tp, 7, 3_000)
+    for group in ("g", "i", "h"):  # whatever place each is given
+        commits = kept.copy()
+        assert {commits.groups[place] for place in commits.places().values()} == kept.groups()
+        facts = dict.fromkeys(
+            kept.groups(), GroupFacts(state=GroupState.EMPTY, type="classic", members=0)
+        )
+        seen = replace(snapshot([(2, LagCase.OK, 1.0, 1, 1, 0, 0.0)] * len(commits)), facts=facts)
+        seen = replace(seen, commits=commits)
+        assert set(worst_verdicts(seen).values()) == {LagVerdict.OK}
+        assert worst_verdicts(seen) == {name: v.verdict for name, v in verdicts(seen).items()}
+        for name in facts:
+            (only,) = seen.groups[name].partitions
+            assert only.committed == kept.of_group(name)[tp][0]
+        assert commits.places_in(commits).tolist() == list(range(len(commits)))
+        kept.put(group.encode(), group, tp, 11, 5_000)
+
+
 def test_a_picture_sums_by_topic_and_leaves_out_what_is_unknown():
     """One topic with a known and an unknown lag; the oldest known age."""
     ok, beyond = LagCase.OK, LagCase.BEYOND_END
