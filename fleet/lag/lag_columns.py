@@ -48,8 +48,8 @@ class Commits:
     """When it went back; NONE otherwise."""
     gap: Floats
     """Usual time between commits that go forward, ms; NONE before there were two."""
-    row: Ints
-    """What tells a partition of a group apart from look to look."""
+    row: Longs
+    """What tells a partition of a group apart from look to look; never given to another."""
 
     def __len__(self) -> int:
         return len(self.group)
@@ -82,7 +82,7 @@ class Commits:
             peak=unknown,
             fell=unknown,
             gap=unknown.astype(np.float64),
-            row=np.arange(len(found), dtype=np.int32),
+            row=np.arange(len(found), dtype=np.int64),
         )
 
     def where(self, rows: Rows) -> "Commits":

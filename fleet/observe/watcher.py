@@ -9,7 +9,6 @@ and the snapshot says so. Between looks it remembers what verdicts need: when wh
 committed, and how the ages grew. Cost: two ways to the same figures; a test compares them.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -18,7 +17,8 @@ import numpy as np
 
 from fleet.clock import Clock
 from fleet.lag.end_history import EndHistory
-from fleet.lag.lag_columns import Commits, Floats
+from fleet.lag.growth import Growth
+from fleet.lag.lag_columns import Commits
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.log.readers.group_log import Unreadable
 from fleet.log.readers.positions import Positions, key_to
@@ -36,9 +36,6 @@ _FIRST: Final = 5.0
 with 5,000 groups of 48 partitions 150 MB."""
 _STALE: Final = 30.0
 """An older tail is not used: the coordinators are asked."""
-_WINDOW: Final = 300.0
-"""Seconds over which a growing age is told."""
-_APART: Final = 30.0
 
 
 class GroupWatcher(Observer):
@@ -61,7 +58,7 @@ class GroupWatcher(Observer):
         self._ends.load()
         self._tail = tail
         self._polled = Positions()
-        self._waits: deque[tuple[float, Floats]] = deque()
+        self._growth = Growth()
 
     def look(self) -> Snapshot:
         """Look once, at partitions that were committed."""
@@ -80,7 +77,7 @@ class GroupWatcher(Observer):
             facts, commits = self._by_coordinators(listed, look)
         rows = commits.of_groups(facts)  # a group's tombstones may come after its end
         seen = self._measured(look, facts, commits if rows.all() else commits.where(rows), topics)
-        gained, over = self._growth(seen.commits, seen.lag.waited, seen.at)
+        gained, over = self._growth.look(seen.commits.row, seen.lag.waited, seen.at)
         return replace(
             seen,
             from_log=from_log,
@@ -153,20 +150,3 @@ class GroupWatcher(Observer):
         assert self._tail is not None
         if self._tail.unnamed_topics():
             self._tail.name_topics(topics.names)
-
-    def _growth(self, commits: Commits, waited: Floats, at: float) -> tuple[Floats, float]:
-        """By how much the ages grew since the oldest look of the window."""
-        gained = np.full(len(waited), np.nan)
-        size = int(commits.row.max()) + 1 if len(commits) else 0
-        while self._waits and at - self._waits[0][0] > _WINDOW:
-            self._waits.popleft()
-        over = at - self._waits[0][0] if self._waits else 0.0
-        if self._waits:
-            then = self._waits[0][1]
-            known = commits.row < len(then)
-            gained[known] = waited[known] - then[commits.row[known]]
-        if not self._waits or at - self._waits[-1][0] >= _APART:
-            by_row = np.full(size, np.nan)
-            by_row[commits.row] = waited
-            self._waits.append((at, by_row))
-        return gained, over

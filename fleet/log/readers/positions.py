@@ -5,8 +5,9 @@ second and read all at once; a Python value for each costs 300 MB and a second t
 Choice: numpy columns, one row per key of the offsets topic, found by the key's own bytes; of
 the value only the offset is taken, at the same place in every version (docs/design/protocol.md
 3.3). Beside it each row keeps what a verdict needs of the past: when it was last committed,
-when that last moved forward, in what rhythm, and from where it fell back. Cost: 150 bytes a row
-with its key; rows of deleted groups are used again, so the columns stay as long as they ever were.
+when that last moved forward, in what rhythm, and from where it fell back. Cost: 160 bytes a row
+with its key; rows of deleted groups are used again, under another number, so the columns stay as
+long as they ever were.
 """
 
 import struct
@@ -40,14 +41,14 @@ class Positions:
     def __init__(self) -> None:
         self._rows: dict[bytes, int] = {}
         self._free: list[int] = []
-        self._used = 0
+        self._used = self._made = 0
         self._places: dict[str, int] = {}
         self._names: list[str] = []
         self._unnamed: list[int] = []
         self._of_group: dict[int, int] = {}
         """Rows of each place; a group without any gives its place up."""
         self._topics: dict[str, int] = {}
-        self._long = np.full((5, _FIRST_ROWS), NONE, dtype=np.int64)
+        self._long = np.full((6, _FIRST_ROWS), NONE, dtype=np.int64)
         self._int = np.full((3, _FIRST_ROWS), NONE, dtype=np.int32)
         self._gap = np.full(_FIRST_ROWS, NONE, dtype=np.float64)
         self._early = np.zeros(_FIRST_ROWS, dtype=np.bool_)
@@ -133,6 +134,8 @@ class Positions:
             topic = self._topics.setdefault(tp.topic, len(self._topics))
             self._int[:, row] = place, topic, tp.partition
             self._long[:, row] = NONE
+            self._long[5, row] = self._made
+            self._made += 1
             self._gap[row], self._early[row] = NONE, False
             self._of_group[place] = self._of_group.get(place, 0) + 1
         self._set(row, committed, ms)
@@ -163,9 +166,8 @@ class Positions:
             groups=tuple(self._names),
             topics=tuple(self._topics),
             **dict(zip(("group", "topic", "partition"), ints, strict=True)),
-            **dict(zip(("committed", "at", "moved", "peak", "fell"), longs, strict=True)),
+            **dict(zip(("committed", "at", "moved", "peak", "fell", "row"), longs, strict=True)),
             gap=self._gap[:used][there],
-            row=np.flatnonzero(there).astype(np.int32),
         )
 
     def groups(self) -> frozenset[str]:

@@ -1,0 +1,43 @@
+"""By how much ages grew over the last minutes, of all partitions of all groups at once.
+
+Problem: a group that falls behind shows in its age of some minutes ago, and hundreds of thousands
+of ages cannot be kept for every look. Choice: one look in half a minute is kept, for five minutes,
+by the rows' own numbers, which no other partition is ever given: a partition that was not there
+then did not grow. Cost: 16 bytes a row for each look that is kept.
+"""
+
+from collections import deque
+from typing import Final
+
+import numpy as np
+
+from fleet.lag.lag_columns import Floats, Longs
+
+_WINDOW: Final = 300.0
+"""Seconds over which a growing age is told."""
+_APART: Final = 30.0
+
+
+class Growth:
+    """Asked at each look; for one thread."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, Longs, Floats]] = deque()
+
+    def look(self, rows: Longs, ages: Floats, at: float) -> tuple[Floats, float]:
+        """(by how much each row's age grew, over how many seconds); NaN: not known."""
+        gained = np.full(len(ages), np.nan)
+        while self._kept and at - self._kept[0][0] > _WINDOW:
+            self._kept.popleft()
+        over = 0.0
+        if self._kept:
+            since, known, then = self._kept[0]
+            over = at - since
+            place = np.searchsorted(known, rows)
+            there = place < len(known)
+            there[there] = known[place[there]] == rows[there]
+            gained[there] = ages[there] - then[place[there]]
+        if not self._kept or at - self._kept[-1][0] >= _APART:
+            order = np.argsort(rows)
+            self._kept.append((at, rows[order], ages[order]))
+        return gained, over
