@@ -6,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import ManualClock
+from fleet.kafka_source.record_batches import cut
 from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
 from fleet.model import TopicPartition
 from tests.support.played_group import GROUP, TOPIC, TOPIC_ID, played_groups
+from tests.support.sampling import examples
+from tests.support.written_log import NOW, batch
 
 
 def view(**options) -> LogView:
@@ -121,3 +124,47 @@ def test_the_view_has_who_is_there(group):
     seen.name_topics({TOPIC_ID: TOPIC})
     assert seen.unnamed_topics() == set()
     assert seen.changed() == {GROUP: told[-1].timestamp_ms / 1000}
+
+
+writes = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.sampled_from([False] * 5 + [True]), st.none() | st.integers(1, 9)
+    ),
+    min_size=8,
+    max_size=30,
+)
+
+
+def test_a_position_that_is_dropped_and_back_in_one_answer():
+    """Its row had been another group's meanwhile, which was given its commit."""
+    seen, (key, value) = view(), commit_of("g", 0, 5)
+    other, found = commit_of("h", 0, 7)
+    seen._batches(3, cut(batch(0, [(key, value, ())])))
+    again = (key, commit_of("g", 0, 8)[1], ())
+    seen._batches(3, cut(batch(1, [(key, None, ()), (other, found, ()), again])))
+    at = {g: [offset for offset, _ in seen.committed(g).values()] for g in ("g", "h")}
+    assert at == {"g": [8], "h": [7]}
+
+
+@examples(300)
+@given(writes, st.lists(st.integers(1, 8), min_size=2, max_size=6))
+def test_batches_come_to_what_their_records_do(made, sizes):
+    """Commits of known positions are taken together: also beside their tombstones."""
+    records = []
+    for group, old, offset in made:
+        key, value = commit_of(f"g{group}", 0, offset or 0)
+        key = b"\x00\x00" + key[2:] if old else key
+        records.append((key, value if offset is not None else None))
+    one_by_one, together = view(), view()
+    for offset, (key, value) in enumerate(records):
+        one_by_one._record(3, offset, NOW + offset, key, value)
+    at = 0
+    while at < len(records):
+        until = at + (sizes.pop() if sizes else len(records))
+        rows = [(key, value, ()) for key, value in records[at:until]]
+        together._batches(3, cut(batch(at, rows, timestamp=NOW + at)))
+        at = until
+    for group in ("g0", "g1", "g2"):
+        assert together.committed(group) == one_by_one.committed(group)
+    assert together.groups() == one_by_one.groups()
+    assert together.records == one_by_one.records

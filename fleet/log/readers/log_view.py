@@ -209,8 +209,7 @@ class LogView:
     ) -> None:
         """Take one record of partition `number`; the lock is the caller's."""
         self._records += 1
-        is_commit = key is not None and len(key) > 2 and key[0] == 0 and key[1] <= 1
-        if not is_commit or not self._positions.commit(key_of(key or b""), value, ms):
+        if not _is_commit(key or b"") or not self._positions.commit(key_of(key or b""), value, ms):
             self._event(number, offset, ms, key, value)
 
     def _batches(self, number: int, found: Cut) -> None:
@@ -238,6 +237,11 @@ class LogView:
         rows = self._positions.rows(keys)
         plain, committed = committed_in(read)
         plain &= (rows >= 0) & (producer < 0)
+        # A position that is dropped here may come again, and its row be another's by then.
+        without_value = (keys[each] or b"" for each in np.flatnonzero(read.value_size < 0))
+        gone = [key_of(key) for key in without_value if _is_commit(key)]
+        if gone:
+            plain &= ~np.isin(rows, self._positions.rows(gone))
         if self._held.any_in(number) or (producer >= 0).any():
             plain[:] = False
         stops = [*np.flatnonzero(~plain).tolist(), len(keys)]
@@ -338,6 +342,10 @@ class LogView:
                 if self._changed.get(group, 0) / 1000 < oldest:
                     for known in (self._replays, self._changed, self._totals):
                         known.pop(group, None)
+
+
+def _is_commit(key: bytes) -> bool:
+    return len(key) > 2 and key[0] == 0 and key[1] <= 1
 
 
 def _of(kept: "Mapping[str, deque[Any]]", group: str | None) -> list[Any]:
