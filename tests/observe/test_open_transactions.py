@@ -4,6 +4,7 @@ Faults: a neighbour's commits, members or a new group behind it are not seen; an
 transaction's commits count; a committed one's do not, or win over what was written after them.
 """
 
+import contextlib
 import random
 import time
 
@@ -50,20 +51,38 @@ def test_nothing_else_waits(config, topic, unique):
 
 
 @pytest.mark.broker
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_transactions_the_later_commit_counts(config, topic, unique, first):
+    """Whichever ends first: of one position the record counts that was written last."""
+    group = f"twice-{unique}"
+    producers = [Transactions(config, f"{n}-{group}", group=group) for n in (0, 1)]
+    with tailing(config) as tail:
+        for producer, offset in zip(producers, (5, 3), strict=True):
+            producer.begin([KafkaPartition(topic, 0, offset)])
+        for number in (first, 1 - first):
+            producers[number].end(committed=True)
+        until(lambda: tail.catch_up(10) and not tail.open_transactions(), "the markers")
+        assert [offset for offset, _ in tail.committed(group).values()] == [3]
+    with contextlib.closing(Consumer({**config, "group.id": group})) as asked:
+        (told,) = asked.committed([KafkaPartition(topic, 0)], timeout=10)
+    assert told.offset == 3
+
+
+@pytest.mark.broker
 def test_interleaved_producers_as_the_coordinator_answers(config, topic, unique):
-    """Three of them in random order on one group's partitions."""
+    """Three of them in random order, two of which commit the same group's partitions."""
     rnd = random.Random(3)
     group = f"woven-{unique}"
-    names = [group, beside(group), beside(beside(group))]
-    producers = [Transactions(config, name) for name in names]
+    names = [group, beside(group), group]
+    producers = [Transactions(config, f"{n}-{name}", group=name) for n, name in enumerate(names)]
     still = [False] * 3
     with tailing(config) as tail:
-        for _ in range(40):
+        for _ in range(60):
             number = rnd.randrange(3)
             if still[number]:
                 producers[number].end(committed=rnd.random() < 0.5)
             else:
-                offset = KafkaPartition(topic, rnd.randrange(4), rnd.randrange(1000))
+                offset = KafkaPartition(topic, rnd.randrange(2), rnd.randrange(1000))
                 producers[number].begin([offset])
             still[number] = not still[number]
         for number in range(3):
@@ -97,8 +116,9 @@ def test_what_counts_when_a_transaction_ends():
     for at, key in enumerate((b"a", b"b", b"a", b"c")):
         held.hold(4, 7, record(at, key))
     held.hold(4, 8, record(9, b"a"))
-    held.overtaken(4, b"c")
-    held.overtaken(5, b"b")
+    held.overtaken(4, record(5, b"c"))
+    held.overtaken(4, record(1, b"a"))
+    held.overtaken(5, record(6, b"b"))
     assert [tuple(each) for each in held.open()] == [(4, 7, 0.0, 2), (4, 8, 9.0, 1)]
     assert [(r.offset, r.key) for r in held.end(4, 7, committed=True)] == [(1, b"b"), (2, b"a")]
     assert held.any_in(4)

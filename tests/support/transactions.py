@@ -15,13 +15,13 @@ def beside(group: str) -> str:
 
 
 class Transactions:
-    """A producer that commits a group's offsets in transactions."""
+    """A producer that commits a group's offsets in transactions; the group's name is its own."""
 
-    def __init__(self, config: dict[str, str], name: str) -> None:
+    def __init__(self, config: dict[str, str], name: str, *, group: str | None = None) -> None:
         patient = {"transactional.id": name, "transaction.timeout.ms": 600_000}
         self.producer = Producer({**config, **patient})
         self.producer.init_transactions(20)
-        self.consumer = Consumer({**config, "group.id": name})
+        self.consumer = Consumer({**config, "group.id": group or name})
 
     def begin(self, offsets: list[KafkaPartition]) -> None:
         """Offsets in a transaction that stays open."""

@@ -3,9 +3,9 @@
 Problem: a producer that died in a transaction with offsets leaves it open for minutes; who reads
 committed records only then waits with everything behind it, other groups' members too. Choice:
 the log is read to its end, and only the commits of a transaction wait, for the marker that ends
-it, as in the coordinator itself: they count if it committed, unless the same partition of the
-same group was committed or deleted otherwise meanwhile. Cost: a transaction that began before the
-reading is known from its first record read.
+it, as in the coordinator itself: they count if it committed, unless what was written later for
+the same partition of the same group, in another transaction or in none, counts already. Cost: a
+transaction that began before the reading is known from its first record read.
 
 Pure. Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 """
@@ -55,11 +55,12 @@ class HeldCommits:
         self._held[place].pop(record.key, None)
         self._held[place][record.key] = record
 
-    def overtaken(self, number: int, key: bytes | None) -> None:
-        """The same was committed or deleted outside of a transaction: what is held is out."""
+    def overtaken(self, number: int, by: HeldRecord) -> None:
+        """This counts: what is held of the same key and was written before it is out."""
         for place, records in self._held.items():
-            if place[0] == number:
-                records.pop(key, None)
+            found = records.get(by.key) if place[0] == number else None
+            if found is not None and found.offset < by.offset:
+                del records[by.key]
 
     def end(self, number: int, producer: int, *, committed: bool) -> Iterable[HeldRecord]:
         """What counts from now on, in the order written."""

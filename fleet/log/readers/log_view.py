@@ -228,7 +228,7 @@ class LogView:
             self._stretch(number, read.rows(slice(start, end)), producer[start:end])
             start = end
             for held in self._held.end(number, marker.producer, committed=marker.committed):
-                self._record(number, held.offset, held.ms, held.key, held.value)
+                self._counts(number, held)
         self._stretch(number, read.rows(slice(start, None)), producer[start:])
 
     def _stretch(self, number: int, read: Fields, producer: Ints) -> None:
@@ -258,10 +258,14 @@ class LogView:
                 if producer[stop] >= 0:
                     self._held.hold(number, int(producer[stop]), held)
                 else:
-                    if self._held.any_in(number):
-                        self._held.overtaken(number, held.key)
-                    self._record(number, *held)
+                    self._counts(number, held)
             at = stop + 1
+
+    def _counts(self, number: int, record: HeldRecord) -> None:
+        """Outside of a transaction, or when it ended."""
+        if self._held.any_in(number):
+            self._held.overtaken(number, record)
+        self._record(number, *record)
 
     def _led(self, number: int, epoch: int, ms: int) -> None:
         """A record of another leader epoch: the groups of that partition have a new coordinator."""
