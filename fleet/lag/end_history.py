@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from fleet.lag.lag_columns import NONE, Floats, Ints, Longs
-from fleet.lag.samples import EndStore
+from fleet.lag.samples import CLOCK_SET_BACK, EndStore
 from fleet.model import TopicPartition
 
 _THINNED: Final = ((300.0, 60.0), (1800.0, 300.0))
@@ -73,8 +73,10 @@ class EndHistory:
             self._add(at, ends)
 
     def _add(self, at: float, ends: Mapping[TopicPartition, int]) -> None:
+        if self._times and at <= self._times[-1] - CLOCK_SET_BACK:
+            self._times, self._looks, self._table = [], [], None  # as the store begins again
         if self._times and at <= self._times[-1]:
-            return
+            return  # another thread looked in between
         columns = self._places(list(ends))
         now = np.full(len(self._columns), NONE, dtype=np.int64)
         if self._looks:

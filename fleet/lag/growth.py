@@ -25,7 +25,10 @@ class Growth:
         self._kept: deque[tuple[float, Longs, Floats]] = deque()
 
     def look(self, rows: Longs, ages: Floats, at: float) -> tuple[Floats, float]:
-        """(by how much each row's age grew, over how many seconds); NaN: not known."""
+        """(by how much each row's age grew, over how many seconds); NaN: not known.
+
+        at: seconds of a clock that nobody sets.
+        """
         gained = np.full(len(ages), np.nan)
         while self._kept and at - self._kept[0][0] > _WINDOW:
             self._kept.popleft()

@@ -26,7 +26,8 @@ APART: Final = 1.0
 _THINNED: Final = ((300.0, 10.0), (1800.0, 60.0))
 """(older than, one sample in), seconds."""
 _THIN_EVERY: Final = 60.0
-_CLOCK_SET_BACK: Final = 60.0
+CLOCK_SET_BACK: Final = 60.0
+"""Seconds by which a look is older than the last one only after the clock was set back."""
 
 _TABLES: Final = """
 CREATE TABLE partition (
@@ -165,7 +166,7 @@ class EndStore:
             if partition is None:
                 partition = self._add(cluster, tp)
             recent = self._last_two(partition)
-            if recent and recent[-1][0] - _CLOCK_SET_BACK < at <= recent[-1][0]:
+            if recent and recent[-1][0] - CLOCK_SET_BACK < at <= recent[-1][0]:
                 continue  # another process looked in between
             if recent and (end < recent[-1][1] or at <= recent[-1][0]):
                 # Another log under the same name, or a clock set back: start again.

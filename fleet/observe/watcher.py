@@ -77,7 +77,7 @@ class GroupWatcher(Observer):
             facts, commits = self._by_coordinators(listed, look)
         rows = commits.of_groups(facts)  # a group's tombstones may come after its end
         seen = self._measured(look, facts, commits if rows.all() else commits.where(rows), topics)
-        gained, over = self._growth.look(seen.commits.row, seen.lag.waited, seen.at)
+        gained, over = self._growth.look(seen.commits.row, seen.lag.waited, look.began)
         return replace(
             seen,
             from_log=from_log,

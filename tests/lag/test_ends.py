@@ -96,6 +96,21 @@ def test_another_log_under_the_same_name_begins_anew():
     assert ages(history, [15, 5], 1030.0) == [(5.0, 5.0), (None, 10.0)]
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_clock_that_was_set_back_begins_anew(kept, tmp_path):
+    """An hour back: what waits since then has an age at once, not in an hour."""
+    store = EndStore(tmp_path / "ends.db") if kept else None
+    history = EndHistory("c", store)
+    for at, end in ((10_000.0, 5), (10_010.0, 7)):
+        history.add(at, {TP: end})
+    history.add(9_990.0, {TP: 8})  # of a thread that looked in between: not the clock
+    assert ages(history, [6], 10_010.0) == [(5.0, 5.0)]
+    history.add(6_400.0, {TP: 7})
+    history.add(6_410.0, {TP: 9})
+    assert ages(history, [8, 9], 6_430.0) == [(25.0, 25.0), (0.0, 0.0)]
+    assert ages(history, [5], 6_430.0) == [(None, 30.0)]
+
+
 def test_old_looks_are_thinned_and_stored_ones_loaded():
     """Two hours of looks stay a few rows, and still tell ages."""
     history = EndHistory()
