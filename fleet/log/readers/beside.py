@@ -7,6 +7,7 @@ is judged by what held then. No coordinator request is among them, and nothing h
 process. Cost: half a millisecond of CPU a second for each broker, and 0.2 s at the start.
 """
 
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
@@ -18,6 +19,7 @@ from fleet.kafka_source.unsettled import every_group, unsettled
 from fleet.model.sessions import SessionThen
 from fleet.system.closing import Closing
 
+_log = logging.getLogger("fleet")
 _EVERY: Final = 1.0
 _SESSIONS: Final = 5
 """Sessions are asked for at one look in so many."""
@@ -70,16 +72,21 @@ class Beside(Closing):
         return self._sessions.of(group, protocol, at, live=True)
 
     def _run(self) -> None:
-        looks, due = 0, self._clock.monotonic()
+        looks, due, said = 0, self._clock.monotonic(), ""
         while not self._ending.wait(max(0.0, due - self._clock.monotonic())):
             due = max(due + _EVERY, self._clock.monotonic())
             try:
                 self._look(anew=looks % _BROKERS == 0)
                 looks += 1
+                if looks % _SESSIONS == 0:
+                    self._sessions.ask(self._view.configured())
             except NoAnswer:
                 looks = 0  # brokers may be others now
-            if looks % _SESSIONS == 0:
-                self._sessions.ask(self._view.configured())
+            except Exception as error:  # noqa: BLE001 - what asks goes on, and says why not
+                looks, failed = 0, f"{type(error).__name__}: {error}"
+                if failed != said:
+                    _log.warning("starts and sessions of rebalances are not asked for: %s", failed)
+                said = failed
 
     def _look(self, *, anew: bool) -> None:
         if anew:
