@@ -306,6 +306,7 @@ def _ours(home: Path, bootstrap: str, wish: ObserveOptions, size: Size, clock: C
         scrapes, ages = [], []
         text = _awaited(process, url, lambda text: _by_log(text, size.groups), clock)
         size.caught_up = clock.monotonic() - began
+        first = _looks(text)
         until = clock.monotonic() + wish.seconds
         while clock.monotonic() < until:
             text, took = _scraped(url, clock)
@@ -313,6 +314,7 @@ def _ours(home: Path, bootstrap: str, wish: ObserveOptions, size: Size, clock: C
             looks[_looks(text)] = _value(text, "fleet_exporter_look_duration_seconds")
             ages.append(_value(text, "fleet_offsets_topic_age_seconds"))
             clock.sleep(_SCRAPE_EVERY)
+        looks.pop(first, None)  # it waited for the log: `caught_up`
         size.looks, size.scrapes = spread(looks.values()), spread(scrapes)
         size.age, size.bytes = spread(ages), len(text)
         size.megabytes = peak(process.pid) or None  # unknown where this system does not tell
