@@ -35,8 +35,6 @@ _GROUP: Final = ("cluster", "group", "owner")
 _TOPIC: Final = ("cluster", "group", "topic", "owner")
 _PARTITION: Final = ("cluster", "group", "topic", "partition", "owner")
 _BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
-
-
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 """In a label's value."""
 

@@ -133,7 +133,6 @@ def test_names_types_and_labels_are_those_of_the_table():
     assert found == {name: (kind, sorted(labels)) for name, (kind, labels) in told.items()}
 
 
-@pytest.mark.prometheus
 @pytest.mark.parametrize("odd", ["plain", 'a "quote"', "back\\slash", "two\nlines", "ümläut {x=1}"])
 def test_text_is_what_the_library_writes(odd):
     """Samples are written here, for their CPU; byte for byte as prometheus-client does."""
@@ -147,6 +146,7 @@ def test_text_is_what_the_library_writes(odd):
     assert rendered(named, decided()) == generate_latest(All())
 
 
+@pytest.mark.prometheus
 def test_promtool_has_no_complaint():
     """Names, units, types and help texts as Prometheus wants them."""
     promtool = shutil.which("promtool")
