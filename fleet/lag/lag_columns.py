@@ -27,8 +27,7 @@ NONE: Final = -1
 class Commits:
     """Rows at one moment, in no order. Times in ms.
 
-    `group` and `topic` are places in `groups` and `topics`. A name in `groups` may stand there more
-    than once, where a group went and came back: `places` says where its rows are.
+    `group` and `topic` are places in `groups` and `topics`.
     """
 
     groups: tuple[str, ...]
@@ -90,12 +89,6 @@ class Commits:
         columns = {f.name: getattr(self, f.name)[rows] for f in fields(self)[2:]}
         return Commits(self.groups, self.topics, **columns)
 
-    def places(self) -> dict[str, int]:
-        """Of each group that has rows."""
-        return {
-            self.groups[place]: place for place in np.flatnonzero(np.bincount(self.group)).tolist()
-        }
-
     def of_groups(self, groups: Iterable[str]) -> Rows:
         """Which rows are of these groups."""
         wanted = frozenset(groups)
@@ -115,7 +108,7 @@ class Commits:
         if not len(other):
             return np.full(len(self), NONE, dtype=np.int64)
         theirs = _keys(other, np.arange(len(other.groups)), np.arange(len(other.topics)), other)
-        groups = other.places()
+        groups = {name: place for place, name in enumerate(other.groups)}
         topics = {name: place for place, name in enumerate(other.topics)}
         mine = _keys(
             self,

@@ -158,8 +158,7 @@ class _Groups(Mapping[str, GroupSnapshot]):
             commits = self._commits
             order = np.argsort(commits.group, kind="stable")
             ends = np.searchsorted(commits.group[order], np.arange(1, len(commits.groups) + 1))
-            rows = np.split(order, ends)
-            self._rows = {group: rows[place] for group, place in commits.places().items()}
+            self._rows = dict(zip(commits.groups, np.split(order, ends)[:-1], strict=True))
         return self._rows.get(group, np.zeros(0, dtype=np.int64))
 
 

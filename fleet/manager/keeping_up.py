@@ -61,7 +61,7 @@ def verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[str, G
     watched: dict[int, list[PartitionProgress]] = {}
     for row in _doubtful(seen, patience):
         watched.setdefault(int(commits.group[row]), []).append(_progress(seen, int(row)))
-    place = commits.places()
+    place = {group: index for index, group in enumerate(commits.groups)}
     found = {}
     for group, facts in seen.facts.items():
         if not facts.exists:
@@ -136,7 +136,8 @@ def worst_verdicts(seen: Snapshot, *, patience: Patience | None = None) -> dict[
     recent = ~((commits.at != NONE) & (_since(commits.at, seen.at) >= patience.abandoned))
     recent &= codes < _CODE[LagVerdict.OK]
     lately = np.bincount(commits.group[recent], minlength=len(names))
-    place, found = commits.places(), {}
+    place = {group: index for index, group in enumerate(names)}
+    found = {}
     for group, facts in seen.facts.items():
         if not facts.exists:
             continue

@@ -44,9 +44,10 @@ class Positions:
         self._used = self._made = 0
         self._places: dict[str, int] = {}
         self._names: list[str] = []
-        self._unnamed: list[int] = []
         self._of_group: dict[int, int] = {}
-        """Rows of each place; a group without any gives its place up."""
+        """Rows of each place."""
+        self._vacant: dict[int, None] = {}
+        """Places of groups without any: theirs again, unless another group was given it."""
         self._topics: dict[str, int] = {}
         self._long = np.full((6, _FIRST_ROWS), NONE, dtype=np.int64)
         self._int = np.full((3, _FIRST_ROWS), NONE, dtype=np.int32)
@@ -172,7 +173,7 @@ class Positions:
 
     def groups(self) -> frozenset[str]:
         """Groups with at least one commit."""
-        return frozenset(self._places)
+        return frozenset(self._names[place] for place in self._of_group)
 
     def of_group(self, group: str) -> dict[TopicPartition, tuple[int, int]]:
         """Committed offset and its time (ms) per partition of one group."""
@@ -214,21 +215,24 @@ class Positions:
         place = int(self._int[0, row])
         self._of_group[place] -= 1
         if not self._of_group[place]:
-            del self._of_group[place], self._places[self._names[place]]
-            self._unnamed.append(place)
+            del self._of_group[place]
+            self._vacant[place] = None
         self._int[:, row] = NONE
         self._free.append(row)
 
     def _place(self, group: str) -> int:
         place = self._places.get(group)
-        if place is None:
-            if self._unnamed:
-                place = self._unnamed.pop()
-                self._names[place] = group
-            else:
-                place = len(self._names)
-                self._names.append(group)
-            self._places[group] = place
+        if place is not None:
+            self._vacant.pop(place, None)
+            return place
+        if self._vacant:
+            place, _ = self._vacant.popitem()
+            del self._places[self._names[place]]
+            self._names[place] = group
+        else:
+            place = len(self._names)
+            self._names.append(group)
+        self._places[group] = place
         return place
 
     def _next(self) -> int:
