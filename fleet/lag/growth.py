@@ -42,5 +42,8 @@ class Growth:
             gained[there] = ages[there] - then[place[there]]
         if not self._kept or at - self._kept[-1][0] >= _APART:
             order = np.argsort(rows)
-            self._kept.append((at, rows[order], ages[order]))
+            known = rows[order]
+            if self._kept and np.array_equal(known, self._kept[-1][1]):
+                known = self._kept[-1][1]
+            self._kept.append((at, known, ages[order]))
         return gained, over
