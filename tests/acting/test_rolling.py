@@ -6,6 +6,7 @@ import pytest
 
 from fleet.model import StepKind
 from fleet.slots import ChangeState, Handover, Phase
+from tests.acting.standbys import Behaviour
 from tests.support.plans import TWO, step_of
 
 ROLL = StepKind.ROLL
@@ -163,35 +164,88 @@ def test_a_later_slot_that_fails_ends_the_roll_where_it_stands(scene):
     assert here.gate().handover == {}
 
 
-def test_a_roll_is_carried_on(scene):
-    """Slots that were handed over since it began are not asked again; nor is there a canary."""
-    here = scene()
-    here.running(3)
-    begun = here.begin(step_of(ROLL, range(3)))
+class Killed(Exception):
+    """The actor's end."""
 
-    class Killed(Exception):
-        pass
 
+def killed_when(here, change, seen):
+    """The change, adopted by another actor after the first ended where `seen` was true."""
     turn = here.clock.turn
 
     def dies():
         turn()
-        if here.revisions()[:2] == ["new", "new"] and not here.gate().handover:
+        if seen():
             raise Killed
 
     here.clock.turn = dies
     with pytest.raises(Killed):
-        here.performer().perform(begun)
+        here.performer().perform(change)
     here.clock.turn = turn
-    tokens = [s.token for s in here.slots()]
+    here.told.clear()
     adopted = here.store.adopt(here.store.change("orders"), actor="next")
     assert adopted is not None
+    return adopted
+
+
+def three_of_five(here):
+    """A roll that was cut off where three slots had been handed over."""
+    here.running(5)
+    begun = here.begin(step_of(ROLL, range(5)))
+    three = ["new", "new", "new", "old", "old"]
+    return killed_when(here, begun, lambda: here.revisions() == three and not here.gate().handover)
+
+
+def test_a_roll_is_carried_on(scene):
+    """Slots that were handed over since it began are not asked again; nor is there a canary."""
+    here = scene()
+    adopted = three_of_five(here)
+    tokens = [s.token for s in here.slots()]
     done = here.performer().perform(adopted)
     assert done.state is ChangeState.DONE, done.sentence
-    after = [s.token for s in here.slots()]
-    assert after[:2] == tokens[:2]
-    assert here.revisions() == ["new"] * 3
-    assert not [line for line in here.told if line.startswith("  canary slot")][1:]
+    assert [s.token for s in here.slots()][:3] == tokens[:3]
+    assert here.revisions() == ["new"] * 5
+    assert not [line for line in here.told if "canary" in line]
+
+
+def test_a_slot_that_fails_after_a_resumed_canary_takes_nobody_else_away(scene):
+    """A sink that is away for one slot's first batches is that slot's trouble."""
+    here = scene()
+    adopted = three_of_five(here)
+    before = [(s.holder, s.token) for s in here.slots()]
+    hold = here.crowd.hold
+
+    def ill(who, how, joining):
+        first = who.slot.number == 3 and who.revision == "new"
+        hold(who, replace(how, error="sink is away", commits=False) if first else how, joining)
+
+    here.crowd.hold = ill
+    here.performer().perform(adopted)
+    assert [(s.holder, s.token) for s in here.slots()][:3] == before[:3]
+    assert not {holder for holder, _ in before[:3]} & set(here.crowd.removed)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_canary_that_was_not_proven_is_proven_by_whoever_carries_on(scene, fails):
+    """It holds its slot already: it still has to commit before any other is asked."""
+    here = scene()
+    here.running(3)
+    here.crowd.like["new"] = Behaviour(commits=False)
+    begun = here.begin(step_of(ROLL, range(3)))
+
+    def waits() -> bool:
+        return any(line.startswith("  canary: slot 0 must commit") for line in here.told)
+
+    adopted = killed_when(here, begun, waits)
+    assert here.revisions() == ["new", "old", "old"]
+    here.crowd.like["new"] = (
+        Behaviour(error="sink is away", commits=False) if fails else Behaviour()
+    )
+    token = here.slots()[0].token
+    done = here.performer().perform(adopted)
+    assert fails or waits()
+    assert done.state is (ChangeState.ROLLED_BACK if fails else ChangeState.DONE), done.sentence
+    assert here.revisions() == ["old" if fails else "new"] * 3
+    assert fails or here.slots()[0].token == token
 
 
 def test_a_slot_that_runs_it_already_is_handed_over_all_the_same(scene):

@@ -32,6 +32,8 @@ class HandoverMemory:
     """The slot that was asked first."""
     old_revision: str | None = None
     """What the canary ran, where it goes back to; empty where nothing is known of it."""
+    proven: bool | None = None
+    """True once the canary has committed: others follow, and none goes back."""
 
     def since(self, slot: Slot) -> bool:
         """Whether the slot was taken since the roll began."""
@@ -67,7 +69,9 @@ class _Roll:
         """The canary alone, then as many at once as are allowed and have a successor."""
         slots, gate, memory = self._work.slots(), self._work.gate(), self._memory()
         todo = [n for n in self._step.slots if not rolled(slots.get(n), gate, self._new, memory)]
-        canary_due = len(todo) == len(self._step.slots) or self._canary_asked()
+        canary_due = not memory.proven
+        if memory.canary is not None and canary_due:
+            todo = [memory.canary, *(n for n in todo if n != memory.canary)]
         width = self._work.spec.rollout.max_parallel
         stock = self._first_stock(len(todo)) if canary_due else self._stock(len(todo))
         while todo:
@@ -77,6 +81,8 @@ class _Roll:
             else:
                 self._await_stock(stock)
             self._hand_over(turn, canary=canary_due)
+            if canary_due:
+                self._work.lease.remember(HandoverMemory(proven=True))
             todo = todo[len(turn) :]
             canary_due = False
             stock = self._stock(len(todo))
@@ -193,8 +199,9 @@ class _Roll:
         work.progress(f"  the canary failed ({error}); slot {number} goes back to {old}")
         back = way_back(work.slots()[number], old)
         work.write_gate(lambda gate: asking(gate, back, instead_of=(number,)))
+        holders = {slot.holder for n, slot in work.slots().items() if n != number}
         failed = [w.name for w in work.pool.wanted() if w.revision == self._new != old]
-        work.remove(failed)
+        work.remove([name for name in failed if name not in holders])
         what = f"slot {number} to run revision {old} again"
         work.wait(lambda: runs(work.slots()[number], old), work.pass_limit, what)
         work.unpin((number,))
