@@ -21,8 +21,8 @@ from fleet.clock import Clock
 from fleet.slots import Change, SlotStore
 from fleet.system.processes import ProcessId, alive, identify
 
-_ACTOR: Final = "change actor"
-_SEEN: Final = "change lease looks"
+_ACTOR: Final = "change-actor"
+_SEEN: Final = "change-lease-looks"
 _MOST_OBSERVERS: Final = 50
 """Whose looks at one state of a lease are kept."""
 _THIS_PROCESS: Final = uuid.uuid4().hex

@@ -9,8 +9,10 @@ takes several requests, in an order that leaves no harm wherever it ends (`fleet
 
 import contextlib
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
@@ -29,6 +31,8 @@ from fleet.slots.backend import Backend, Key, Kind, Space, Value, mark_key
 from fleet.slots.evidence import Writes
 from fleet.slots.gates import GateRecord
 from fleet.slots.group_objects import Objects, change_of
+
+_NOTE_KEY: Final = re.compile(r"[A-Za-z0-9-]{1,100}")
 
 
 class Store:
@@ -254,7 +258,11 @@ class Store:
         return dict(found) if isinstance(found, Mapping) else None
 
     def put_note(self, group: str, key: str, value: Mapping[str, object] | None) -> None:
-        """Replace it; None removes it."""
+        """Replace it; None removes it. Keys are letters, digits and dashes: not every store has a
+        blank in its names.
+        """
+        if not _NOTE_KEY.fullmatch(key):
+            raise ValueError(f"the note {key!r} needs a name of letters, digits and dashes")
         self._backend.merge(Space.NOTES, group, {key: value})
 
     def quarantine(self, mark: Quarantine) -> None:

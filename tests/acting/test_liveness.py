@@ -9,9 +9,11 @@ import pytest
 from fleet.act.change.changes import GroupChanges
 from fleet.act.liveness import sign, works_on
 from fleet.clock import ManualClock
-from fleet.slots import Change, ChangeState, Gate, Handover, Slot
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.slots import Change, ChangeState, Gate, Handover, Slot, SlotStore
 from fleet.slots.sqlite import SqliteStore
 from fleet.system.processes import identify
+from tests.support.memory_server import MemoryServer
 from tests.support.plans import plan_of
 
 LEASE = 10.0
@@ -23,9 +25,13 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture
-def store(tmp_path, clock) -> SqliteStore:
-    return SqliteStore(tmp_path / "fleet.db", cluster="main", clock=clock)
+@pytest.fixture(params=["sqlite", "leases"])
+def store(request, tmp_path, clock) -> SlotStore:
+    """Each store that a manager has."""
+    if request.param == "sqlite":
+        return SqliteStore(tmp_path / "fleet.db", cluster="main", clock=clock)
+    api = MemoryServer().api(clock)
+    return LeaseStore.for_manager(api, cluster="main", clock=clock, lease=LEASE)
 
 
 @pytest.fixture
@@ -69,7 +75,7 @@ def test_observers_of_other_machines_do_not_begin_our_count_anew(store, change, 
     assert looked("another") is None
     for number in range(200):
         looked(f"pod-{number}")
-    assert len(store.note("g", "change lease looks")["looks"]) <= 50
+    assert len(store.note("g", "change-lease-looks")["looks"]) <= 50
     clock.sleep(LEASE)
     assert looked("pod-199") is False
 
@@ -92,8 +98,8 @@ def test_a_process_of_this_machine_is_known_at_once(store, change, clock):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     other = identify(child.pid)
     assert other is not None
-    note = store.note("g", "change actor")
-    store.put_note("g", "change actor", {**note, **other.as_json()})
+    note = store.note("g", "change-actor")
+    store.put_note("g", "change-actor", {**note, **other.as_json()})
     assert works_on(store, change, lease=LEASE, clock=clock) is True
     child.communicate(b"\n")
     assert works_on(store, change, lease=LEASE, clock=clock) is False
@@ -109,8 +115,16 @@ def test_a_process_that_hangs_is_found_by_its_lease(store, change, clock):
 
 def test_the_signature_of_an_earlier_change_says_nothing(store, change, clock):
     """Tokens grow: a dead actor of the last change is no sign of this one's."""
-    store.put_note("g", "change actor", {"token": change.token - 1, "pid": 1})
+    store.put_note("g", "change-actor", {"token": change.token - 1, "pid": 1})
     assert works_on(store, change, lease=LEASE, clock=clock) is None
+
+
+def test_a_note_has_a_name_that_every_store_can_write(store):
+    """A blank would be lost on Kubernetes, and the note with it."""
+    store.put_note("g", "scaling-1", {"before": 1})
+    assert store.note("g", "scaling-1") == {"before": 1}
+    with pytest.raises(ValueError, match="letters, digits and dashes"):
+        store.put_note("g", "scaling 1", {"before": 1})
 
 
 def test_aborting_takes_back_its_asks_whoever_else_writes_the_gate(tmp_path, clock):
