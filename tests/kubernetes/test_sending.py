@@ -14,6 +14,8 @@ import yaml
 from fleet.clock import ManualClock, SystemClock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import LONGEST_WAIT, Api, Request, connect, transmit
+from fleet.kubernetes.client.calls import Denied, Missing
+from fleet.kubernetes.leases.lease_objects import Damaged
 from fleet.kubernetes.leases.patient_store import PatientStore
 from fleet.slots.backend import Entry, Key, Kind, Value
 from fleet.slots.memory import Memory, MemoryBackend
@@ -118,12 +120,13 @@ class Away:
     def __init__(self) -> None:
         self.missing = 0
         self.asked = 0
+        self.answer = Unreachable("nobody answers")
 
     def gate(self, group: str) -> str:
         self.asked += 1
         if self.missing:
             self.missing -= 1
-            raise Unreachable("nobody answers")
+            raise self.answer
         return group
 
     adopt = beat = gate
@@ -167,6 +170,21 @@ def test_the_wait_ends() -> None:
     with pytest.raises(Unreachable):
         store.gate("orders")
     assert inner.asked <= LONGEST_WAIT + 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [(Missing("lease a is not there"), 0), (Damaged("lease a is damaged"), 0), (Denied("no"), 5)],
+)
+def test_what_the_server_answered_is_not_waited_for(answer: Unreachable, seconds: int) -> None:
+    """One damaged object would hold up every other group for a minute and a half."""
+    inner = Away()
+    store = patient(inner)
+    store.gate("orders")
+    inner.answer, inner.missing, inner.asked = answer, 10_000, 0
+    with pytest.raises(type(answer)):
+        store.gate("orders")
+    assert inner.asked == seconds + 1
 
 
 @pytest.mark.parametrize("what", ["adopt", "beat"])

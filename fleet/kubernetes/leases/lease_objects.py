@@ -97,6 +97,10 @@ def same_state(one: Object, two: Object) -> bool:
     ) and all((one.get(part) or {}) == (two.get(part) or {}) for part in ("spec", "data"))
 
 
+class Damaged(Unreachable):
+    """What is stored cannot be read, and will not be before somebody mends it."""
+
+
 @contextmanager
 def reading(found: Object) -> Iterator[None]:
     """Refuse a newer schema; what cannot be read is as good as no answer."""
@@ -110,7 +114,7 @@ def reading(found: Object) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
-        raise Unreachable(
+        raise Damaged(
             f"{kind} {name} is damaged ({type(error).__name__}: {error}); restore its annotations, "
             "or stop the fleet, delete it and let `fleet apply` make it anew"
         ) from error

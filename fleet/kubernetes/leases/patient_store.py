@@ -14,10 +14,14 @@ from typing import Any, Final
 from fleet.clock import Clock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import LONGEST_WAIT
+from fleet.kubernetes.client.calls import Denied, Missing
+from fleet.kubernetes.leases.lease_objects import Damaged
 from fleet.slots import SlotStore
 
 _ONCE: Final = {SlotStore.adopt.__name__, SlotStore.beat.__name__}
 _PAUSE: Final = 1.0
+_ROLES: Final = 5.0
+"""Seconds that a server that has just started may refuse what it allows."""
 
 
 class PatientStore:
@@ -39,12 +43,15 @@ class PatientStore:
             return method
 
         def call(*args: Any, **keywords: Any) -> Any:
-            deadline = self._clock.monotonic() + LONGEST_WAIT
+            began = self._clock.monotonic()
             while True:
                 try:
                     answer = method(*args, **keywords)
-                except Unreachable:
-                    late = self._clock.monotonic() >= deadline
+                except (Missing, Damaged):
+                    raise
+                except Unreachable as error:
+                    patience = _ROLES if isinstance(error, Denied) else LONGEST_WAIT
+                    late = self._clock.monotonic() - began >= patience
                     if late or not self._answered or name in _ONCE:
                         raise
                     self._clock.sleep(_PAUSE)
