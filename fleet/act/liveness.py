@@ -52,7 +52,7 @@ def works_on(store: SlotStore, change: Change, *, lease: float, clock: Clock) ->
         kept = dict(list(looks.items())[1 - _MOST_OBSERVERS :])
         looks = {**kept, _observer(me): now}
         store.put_note(change.group, _SEEN, {"mark": mark, "looks": looks})
-    elif now - first >= lease:
+    elif now - first >= max(lease, change.lease):
         return False
     if isinstance(before, list) and before[:2] == mark[:2] and before != mark:
         return True

@@ -71,6 +71,8 @@ class Slot:
     """The holder's last error in a sentence, None when its last batch went well."""
     holder_ended: bool = False
     """Its holder's process is known to have ended: nobody waits for its lease."""
+    lease: float = 0.0
+    """Seconds of the lease that its holder renews by, where it told: others may have another."""
 
     def instance_id(self) -> str:
         """The member's `group.instance.id`."""
@@ -140,6 +142,8 @@ class Change:
     sentence: str = ""
     traceback: str | None = None
     """Of the job's code, where that is why the change was rolled back or failed."""
+    lease: float = 0.0
+    """Seconds of the lease that its actor renews by, where it told."""
 
     @property
     def step_began(self) -> float:
@@ -303,7 +307,13 @@ class SlotStore(Protocol):
         ...
 
     def take(
-        self, seen: Slot, *, worker: str, revision: str, spark_session: str | None
+        self,
+        seen: Slot,
+        *,
+        worker: str,
+        revision: str,
+        spark_session: str | None,
+        lease: float = 0.0,
     ) -> Slot | None:
         """Take the slot if it is open, not leaving, not quarantined and (holder, token, counter)
         are still as seen (a free slot, or one whose lease the caller has watched expire).
@@ -311,6 +321,7 @@ class SlotStore(Protocol):
         stored at that moment: two standbys that both saw their revision hold nothing do not
         both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
         error. member_id and the former holder's session stay readable in `seen`. None: lost.
+        lease: by which the taker will renew (Slot.lease).
         """
         ...
 
@@ -355,7 +366,9 @@ class SlotStore(Protocol):
         """Drop the report of a worker that was removed."""
         ...
 
-    def begin_change(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
+    def begin_change(
+        self, plan: Plan, *, actor: str, started_at: float, lease: float = 0.0
+    ) -> Change | None:
         """Start a change: None where one is RUNNING for the group (see `change`).
 
         Asked again with the same plan, actor and time, it is the one that runs.
@@ -366,7 +379,7 @@ class SlotStore(Protocol):
         """The running change, or else the last one."""
         ...
 
-    def adopt(self, seen: Change, *, actor: str) -> Change | None:
+    def adopt(self, seen: Change, *, actor: str, lease: float = 0.0) -> Change | None:
         """Take over a RUNNING change whose actor the caller has watched expire (token + 1)."""
         ...
 

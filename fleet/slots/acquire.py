@@ -73,7 +73,13 @@ class SlotAcquisition:
         self._claims_seen: dict[tuple[str, str, Claim], float] = {}
 
     def take(
-        self, seen: Slot, *, worker: str, revision: str, spark_session: str | None
+        self,
+        seen: Slot,
+        *,
+        worker: str,
+        revision: str,
+        spark_session: str | None,
+        lease: float = 0.0,
     ) -> Slot | None:
         """Take the slot if it is still as seen and the gate lets this revision in; else None."""
         self.settle()
@@ -97,7 +103,11 @@ class SlotAcquisition:
                 fresh = True
                 continue
             taken = transitions.taken(
-                before, worker=worker, revision=revision, spark_session=spark_session
+                before,
+                worker=worker,
+                revision=revision,
+                spark_session=spark_session,
+                lease=lease,
             )
             try:
                 held = self._objects.backend.swap(key, taken, entry)

@@ -61,7 +61,10 @@ CREATE TABLE IF NOT EXISTS workers (
     failures INTEGER NOT NULL, next_start_at REAL NOT NULL, started_at REAL,
     exit_reason TEXT) WITHOUT ROWID;
 """
-_LATER_COLUMNS: Final = {"holder_ended": "INTEGER NOT NULL DEFAULT 0"}
+_LATER_COLUMNS: Final = {
+    "holder_ended": "INTEGER NOT NULL DEFAULT 0",
+    "lease": "REAL NOT NULL DEFAULT 0",
+}
 """Of slots: added where they are missing, with defaults, so that the release before works on."""
 
 

@@ -8,9 +8,10 @@ observer counts on its own monotonic clock how long (holder, token, counter) has
 a third of the lease [39], a time in which its store did not know (`known_since`), a write of its
 own that did not go through [38]. A store tells of its own writes (`Writes`); an observer that
 writes nothing by itself has one small write made (`beat`) once a lease has stood still for half
-its duration. Cost: two such writes per observer and death on Kubernetes, none locally, where
-every worker reports or renews thrice a lease; after an outage a dead holder is found one lease
-later.
+its duration. Who renews says by what lease, since an observer may have been told another: the
+longer of both counts. Cost: two such writes per observer and death on Kubernetes, none locally,
+where every worker reports or renews thrice a lease; after an outage a dead holder is found one
+lease later.
 """
 
 import contextlib
@@ -152,11 +153,13 @@ class LeaseWatch:
         """Over a group's leases of `lease` seconds, by what this store's own writes prove."""
         return cls(lease, Evidence(store=store, group=group, lease=lease, clock=clock))
 
-    def expired(self, key: str, mark: object, monotonic: float) -> bool:
+    def expired(self, key: str, mark: object, monotonic: float, *, told: float = 0.0) -> bool:
         """Note what the lease looks like at a look; True once it has expired.
 
-        monotonic: the time of the look, before the store was read.
+        monotonic: the time of the look, before the store was read. told: seconds of the lease
+        that is renewed by, where whoever renews it says so.
         """
+        duration = max(self.duration, told)
         seen = self._seen.get(key)
         gap = seen is not None and monotonic - seen.looked_at > _GAP * self.duration
         if seen is None or seen.mark != mark or gap:
@@ -166,12 +169,12 @@ class LeaseWatch:
             return False
         seen.looked_at = monotonic
         if seen.expired or self.evidence is None:
-            return seen.expired or monotonic - seen.since >= self.duration
-        if monotonic - seen.since < self.duration / 2:
+            return seen.expired or monotonic - seen.since >= duration
+        if monotonic - seen.since < duration / 2:
             return False
         since = self.evidence.since()
         seen.since = monotonic if since is None else max(seen.since, since)
-        seen.expired = monotonic - seen.since >= self.duration
+        seen.expired = monotonic - seen.since >= duration
         return seen.expired
 
 

@@ -36,6 +36,7 @@ from fleet.slots.store import Store
 _COLUMNS: Final = (
     "holder", "token", "counter", "phase", "clean",
     "member_id", "spark_session", "revision", "batches", "error", "holder_ended",
+    "lease",
 )  # fmt: skip
 _SLOT: Final = ", ".join(_COLUMNS)
 _MARKS_: Final = ", ".join("?" * len(_COLUMNS))

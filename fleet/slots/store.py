@@ -124,11 +124,17 @@ class Store:
         return tuple(found.get(n) or Slot(group=group, number=n) for n in sorted(opened | used))
 
     def take(
-        self, seen: Slot, *, worker: str, revision: str, spark_session: str | None
+        self,
+        seen: Slot,
+        *,
+        worker: str,
+        revision: str,
+        spark_session: str | None,
+        lease: float = 0.0,
     ) -> Slot | None:
         """Take the slot if it is still as seen and the gate lets this revision in; else None."""
         return self._taking.take(
-            seen, worker=worker, revision=revision, spark_session=spark_session
+            seen, worker=worker, revision=revision, spark_session=spark_session, lease=lease
         )
 
     def settle(self) -> None:
@@ -170,13 +176,15 @@ class Store:
 
     # --- changes ----------------------------------------------------------------------------
 
-    def begin_change(self, plan: Plan, *, actor: str, started_at: float) -> Change | None:
+    def begin_change(
+        self, plan: Plan, *, actor: str, started_at: float, lease: float = 0.0
+    ) -> Change | None:
         """Start a change; None where one is running. The token grows over all changes."""
 
         def edit(last: Value | None) -> Value | None:
             after = 0 if last is not None else self._objects.record(plan.group).token
             return transitions.begun(
-                change_of(last), plan, actor=actor, started_at=started_at, after=after
+                change_of(last), plan, actor=actor, started_at=started_at, lease=lease, after=after
             )
 
         return change_of(self._objects.edit(Key(plan.group, Kind.CHANGE), edit))
@@ -186,7 +194,7 @@ class Store:
         entry = self._backend.read(Key(group, Kind.CHANGE), fresh=False)
         return None if entry is None else change_of(entry.value)
 
-    def adopt(self, seen: Change, *, actor: str) -> Change | None:
+    def adopt(self, seen: Change, *, actor: str, lease: float = 0.0) -> Change | None:
         """Take over a running change that is still as seen; None where it is not.
 
         The gate learns of the new token before anybody acts by it: from then on the former actor,
@@ -194,7 +202,7 @@ class Store:
         """
         stored = self._objects.edit(
             Key(seen.group, Kind.CHANGE),
-            lambda last: transitions.adopted(change_of(last), seen, actor=actor),
+            lambda last: transitions.adopted(change_of(last), seen, actor=actor, lease=lease),
         )
         change = change_of(stored)
         if change is None:

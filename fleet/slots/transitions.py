@@ -99,7 +99,9 @@ def is_held_by(stored: Slot, holder: Slot) -> bool:
     return stored.holder is not None and (stored.holder, stored.token) == mine
 
 
-def taken(stored: Slot, *, worker: str, revision: str, spark_session: str | None) -> Slot:
+def taken(
+    stored: Slot, *, worker: str, revision: str, spark_session: str | None, lease: float = 0.0
+) -> Slot:
     """The slot in a taker's hands: token + 1, not clean until it is released so."""
     return replace(
         stored,
@@ -114,6 +116,7 @@ def taken(stored: Slot, *, worker: str, revision: str, spark_session: str | None
         # A taker may die before it has ended the session of an unclean predecessor: until its
         # first renewal the slot names that one still.
         spark_session=spark_session if stored.clean else stored.spark_session,
+        lease=lease,
     )
 
 
@@ -148,6 +151,7 @@ def renewed(stored: Slot, told: Slot) -> Slot | None:
         spark_session=told.spark_session,
         batches=told.batches,
         error=told.error,
+        lease=told.lease,
     )
 
 
@@ -184,7 +188,13 @@ def _unheld(slot: Slot, phase: Phase) -> Slot:
 
 
 def begun(
-    last: Change | None, plan: Plan, *, actor: str, started_at: float, after: int = 0
+    last: Change | None,
+    plan: Plan,
+    *,
+    actor: str,
+    started_at: float,
+    lease: float = 0.0,
+    after: int = 0,
 ) -> Change | None:
     """The change that carries a plan out; None while another one runs.
 
@@ -203,16 +213,17 @@ def begun(
         counter=0,
         step=0,
         started_at=started_at,
+        lease=lease,
     )
 
 
-def adopted(last: Change | None, seen: Change, *, actor: str) -> Change | None:
+def adopted(last: Change | None, seen: Change, *, actor: str, lease: float = 0.0) -> Change | None:
     """In another actor's hands, token + 1; None where it has ended or moved since it was seen."""
     if last is None or last.state is not ChangeState.RUNNING:
         return None
     if (last.actor, last.token, last.counter) != (seen.actor, seen.token, seen.counter):
         return None
-    return replace(last, actor=actor, token=last.token + 1)
+    return replace(last, actor=actor, token=last.token + 1, lease=lease)
 
 
 def advanced(last: Change | None, told: Change) -> Change:

@@ -202,7 +202,8 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
             thread = threading.Thread(target=exporter.run, args=(stop,))
             thread.start()
             try:
-                until(lambda: "lag_records{" in exporter.text(), "a first look")
+                lag = "fleet_group_lag_records"
+                until(lambda: lag in Scraped(exporter.text(), group), "the group's first look")
                 (node,) = broker.broker.status().nodes
                 os.kill(node.pid, signal.SIGSTOP)
                 try:

@@ -134,7 +134,7 @@ MUTANTS = faults(
         # --- who may change a group
         ("fleet/act/liveness.py", ("tests/acting/test_liveness.py",)): {
             "liveness-others-begin-our-count-anew": 'store.put_note(change.group, _SEEN, {"mark": mark, "looks": [-looks-]{+{_observer(me): now}+}})',
-            "liveness-dead-at-the-first-look": """    elif now - first >= lease[-:
+            "liveness-dead-at-the-first-look": """    elif now - first >= max(lease, change.lease)[-:
         return False-]{+ - lease:
         return False+}""",
             "liveness-moved-long-ago-is-unknown": "if isinstance(before, list) and before[:2] == mark[:2] and before [-!=-]{+is+} mark:",

@@ -11,7 +11,7 @@ MUTANTS = faults(
         ("fleet/slots/evidence.py", _SEEDS): {
             "seeds-store-that-is-only-read-shows-the-dead": "seen.since = [-monotonic-]{+seen.since+} if since is None else max(seen.since, since)",
             "seeds-frozen-machine-concludes": "if seen is None or seen.mark != mark[- or gap-]:",
-            "seeds-taken-before-the-lease-ends": "seen.expired = monotonic - seen.since >= self.duration{+ / 2+}",
+            "seeds-taken-before-the-lease-ends": "seen.expired = monotonic - seen.since >= duration{+ / 2+}",
             "seeds-one-look-for-all": "if seen is None or [-seen.mark != mark or -]gap:",
         },
         ("fleet/slots/transitions.py", _SEEDS): {

@@ -41,9 +41,7 @@ MUTANTS = faults(
         -]if handed:""",
         },
         ("fleet/worker/slot/slot_lease.py", _HOLDING): {
-            "looker-waits-for-the-ended": """self._watch.expired(str(slot.number), (slot.holder, slot.token, slot.counter), now)
-                [-or slot.holder_ended
-            -])""",
+            "looker-waits-for-the-ended": "(self._expired(slot, now)[- or slot.holder_ended-])",
             "looker-stale-forever": "if seen == self._version[- and now - self._read_at < 1.0-]:",
             "holding-renews-after-abandon": """        \"""Stop renewing, change nothing.\"""[-
         self._stopped.set()-]""",

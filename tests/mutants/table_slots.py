@@ -21,7 +21,8 @@ MUTANTS = faults(
             "watch-first-look-counts-for-ever": "if seen is None or [-seen.mark != mark or -]gap:",
             "watch-counts-from-before-it-read": "self._seen[key] = _Seen(mark, [-max(read, monotonic)-]{+min(read, monotonic)+}, monotonic)",
             "watch-frozen-observer-concludes": "if seen is None or seen.mark != mark[- or gap-]:",
-            "watch-dead-at-half-a-lease": "seen.expired = monotonic - seen.since >= self.duration{+ / 2+}",
+            "watch-dead-at-half-a-lease": "seen.expired = monotonic - seen.since >= duration{+ / 2+}",
+            "watch-only-its-own-lease": "duration = max(self.duration, [-told-]{+0.0+})",
             "watch-own-writes-do-not-matter": "seen.since = [-monotonic-]{+seen.since+} if since is None else max(seen.since, since)",
             "watch-refused-write-forgotten": """            if write.refused:
                 [-self._since = None-]{+pass+}""",

@@ -184,7 +184,11 @@ class SimulatedWorker:
     def _take(self, seen: Slot) -> Slot | None:
         try:
             slot = self.store.take(
-                seen, worker=self.name, revision=self.revision, spark_session=None
+                seen,
+                worker=self.name,
+                revision=self.revision,
+                spark_session=None,
+                lease=self.around.lease,
             )
         except Unreachable as error:
             self.events.log_rarely(str(error))

@@ -17,8 +17,10 @@ from fleet.slots.evidence import Evidence, LeaseWatch
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.sqlite import SqliteStore
 from fleet.slots.store import Store
+from fleet.worker.slot.held_slot import HeldSlot
 from fleet.worker.slot.leave_completion import LeaveCompleter
 from fleet.worker.slot.slot_lease import SlotWatcher
+from tests.acting.standbys import Turning
 from tests.support.batch_parts import events_of
 from tests.support.plans import plan_of
 
@@ -272,3 +274,47 @@ def test_a_lease_counts_from_when_its_renewal_was_read():
         clock.sleep(seconds)
         expired.append(watch.expired("0", "mark", clock.monotonic()))
     assert expired == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize("renews", [True, False])
+def test_of_two_leases_the_longer_one_counts(tmp_path, renews):
+    """`runtime.lease` was made shorter: whoever lives by the old one is not dead by the new one."""
+    clock = ManualClock()
+    holder, other = (SqliteStore(tmp_path / DATABASE, cluster="m", clock=clock) for _ in range(2))
+    holder.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    seen = holder.slots(GROUP)[0]
+    slot = holder.take(seen, worker="w", revision="r", spark_session=None, lease=60.0)
+    assert slot is not None
+    held = HeldSlot(holder, slot, lease=60.0, fields=dict, clock=clock, say=print)
+    looker = SlotWatcher(other, group=GROUP, lease=9.0, clock=clock)
+    for second in range(1, 120):
+        clock.sleep(1.0)
+        if renews and second % 20 == 0:
+            assert held.renew()
+        looker.look()
+        dead = bool(looker.dead())
+        assert dead == (not renews and second >= 61), second
+
+
+def test_a_change_is_its_actors_for_the_longer_of_two_leases():
+    """The same for who carries out a change: a manager that was told a shorter one."""
+    clock = Turning()
+    store = Store(MemoryBackend(Memory(), clock=clock), clock=clock)
+    changes = [
+        GroupChanges(group="g", store=store, clock=clock, lease=lease, perform=lambda c, _: c)
+        for lease in (60.0, 9.0)
+    ]
+    begun = changes[0].begin(plan_of(group="g"), actor="ann", progress=print)
+    began = clock.monotonic()
+
+    def renew() -> None:
+        if 20.0 <= clock.monotonic() - began < 21.0:
+            nonlocal begun
+            begun = store.advance(begun)
+
+    clock.turn = renew
+    assert changes[1].alive()
+    clock.turn = lambda: None
+    began = clock.monotonic()
+    assert not changes[1].alive()
+    assert 60.0 <= clock.monotonic() - began < 62.0

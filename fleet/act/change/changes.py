@@ -51,7 +51,7 @@ class GroupChanges:
             first = first or mark
             if mark != first:
                 return True
-            if watch.expired(self.group, mark, now):
+            if watch.expired(self.group, mark, now, told=change.lease):
                 return False
             self.clock.sleep(LOOK)
 
@@ -59,7 +59,9 @@ class GroupChanges:
         """Start the plan and carry it out; Refused where it may not or another change runs."""
         if plan.refusals:
             raise Refused(" ".join(plan.refusals))
-        change = self.store.begin_change(plan, actor=actor, started_at=self.clock.now())
+        change = self.store.begin_change(
+            plan, actor=actor, started_at=self.clock.now(), lease=self.lease
+        )
         if change is None:
             raise Refused(self._busy())
         sign(self.store, change)
@@ -100,7 +102,7 @@ class GroupChanges:
         seen = self.running()
         if seen is None:
             return None
-        adopted = self.store.adopt(seen, actor=actor)
+        adopted = self.store.adopt(seen, actor=actor, lease=self.lease)
         if adopted is None:
             raise Refused(self._busy())
         sign(self.store, adopted)

@@ -110,7 +110,8 @@ class StepWork:
         if slot.holder is None:
             return False
         mark, now = (slot.holder, slot.token, slot.counter), self.clock.monotonic()
-        return self._watch.expired(str(slot.number), mark, now) or slot.holder_ended
+        silent = self._watch.expired(str(slot.number), mark, now, told=slot.lease)
+        return silent or slot.holder_ended
 
     def remove(self, names: Sequence[str]) -> None:
         """Ask for the end of these workers, in the time that a drain may take."""

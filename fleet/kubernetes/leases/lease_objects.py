@@ -172,6 +172,7 @@ def slot_from(found: Object, group: str, number: int) -> Slot:
             batches=rest.get("batches", 0),
             error=rest.get("error"),
             holder_ended=rest.get("holder_ended", False),
+            lease=rest.get("lease", 0.0),
         )
 
 
@@ -197,6 +198,7 @@ def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
         "batches": slot.batches,
         "error": None if slot.error is None else shortened(slot.error),
         **({"holder_ended": True} if slot.holder_ended else {}),
+        **({"lease": slot.lease} if slot.lease else {}),
     }
     return annotate({**found, "spec": spec}, {SLOT: text(rest)})
 

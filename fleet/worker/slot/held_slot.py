@@ -53,7 +53,8 @@ class HeldSlot:
         if self.lost is not None:
             return False
         try:
-            stored = self._store.renew(replace(self.slot, **self._fields()))
+            told = replace(self.slot, lease=self._lease, **self._fields())
+            stored = self._store.renew(told)
         except FleetError as error:
             self.pause = self._lease / 12
             self._say(f"{error}; going on as long as Kafka has us as a member")

@@ -97,7 +97,7 @@ class LeaveCompleter:
     def _actor_silent(self, gate: Gate) -> bool:
         now = self._clock.monotonic()
         change = self._store.change(self._group)
-        seen: object = None
+        seen, told = None, 0.0
         if change is not None and change.state is ChangeState.RUNNING:
-            seen = (change.actor, change.token, change.counter)
-        return self._watch.expired("actor", (gate.plan_id, gate.leaving, seen), now)
+            seen, told = (change.actor, change.token, change.counter), change.lease
+        return self._watch.expired("actor", (gate.plan_id, gate.leaving, seen), now, told=told)

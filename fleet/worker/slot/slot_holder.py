@@ -136,7 +136,11 @@ class SlotHolder:
         session = tools.runner.session_id
         try:
             slot = tools.store.take(
-                seen, worker=tools.name, revision=tools.settings.revision, spark_session=session
+                seen,
+                worker=tools.name,
+                revision=tools.settings.revision,
+                spark_session=session,
+                lease=tools.settings.group.runtime.lease,
             )
         except Unreachable as error:
             tools.events.log_rarely(str(error))

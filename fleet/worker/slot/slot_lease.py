@@ -67,12 +67,12 @@ class SlotWatcher:
         self._dead = frozenset(
             slot.number
             for slot in self.slots
-            if slot.holder is not None
-            and (
-                self._watch.expired(str(slot.number), (slot.holder, slot.token, slot.counter), now)
-                or slot.holder_ended
-            )
+            if slot.holder is not None and (self._expired(slot, now) or slot.holder_ended)
         )
+
+    def _expired(self, slot: Slot, now: float) -> bool:
+        mark = (slot.holder, slot.token, slot.counter)
+        return self._watch.expired(str(slot.number), mark, now, told=slot.lease)
 
     def dead(self) -> frozenset[int]:
         """Slots whose holder has ended, or its lease on our own clock [13], as of the last look.
