@@ -72,7 +72,7 @@ class Slot:
     holder_ended: bool = False
     """Its holder's process is known to have ended: nobody waits for its lease."""
     lease: float = 0.0
-    """Seconds of the lease that its holder renews by, where it told: others may have another."""
+    """Seconds of the lease that its holder renews by, where it told."""
 
     def instance_id(self) -> str:
         """The member's `group.instance.id`."""
@@ -320,8 +320,7 @@ class SlotStore(Protocol):
         Enforces a Handover's revision and, where there is none, `on_trial`, over the slots as
         stored at that moment: two standbys that both saw their revision hold nothing do not
         both get another revision's slot. Token + 1, phase joining, clean False, batches 0, no
-        error. member_id and the former holder's session stay readable in `seen`. None: lost.
-        lease: by which the taker will renew (Slot.lease).
+        error, `lease`. member_id and the former holder's session stay in `seen`. None: lost.
         """
         ...
 
@@ -369,9 +368,8 @@ class SlotStore(Protocol):
     def begin_change(
         self, plan: Plan, *, actor: str, started_at: float, lease: float = 0.0
     ) -> Change | None:
-        """Start a change: None where one is RUNNING for the group (see `change`).
-
-        Asked again with the same plan, actor and time, it is the one that runs.
+        """Start a change: None where one is RUNNING for the group (see `change`); asked again
+        with the same plan, actor and time, it is the one that runs.
         """
         ...
 
