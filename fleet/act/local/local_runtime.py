@@ -55,8 +55,8 @@ WorkerArguments = Callable[[Path, str], Sequence[str]]
 
 
 def worker_arguments(settings: Path, name: str) -> Sequence[str]:
-    """How a worker is started."""
-    return (sys.executable, "-m", "fleet.worker", "--settings", str(settings), "--name", name)
+    """How a worker is started; a name that begins with a dash is no option."""
+    return (sys.executable, "-m", "fleet.worker", "--settings", str(settings), f"--name={name}")
 
 
 class LocalRuntime:
@@ -186,7 +186,7 @@ class LocalRuntime:
         if worker.spark_ui and worker.spark == "shared":
             env[SPARK_UI] = "1"
         settings = self._settings_file(group, revision)
-        readable = _readable(group)
+        readable = _readable(group).strip("-") or "worker"
         rows = []
         for number in self._table.numbers(count):
             name = f"{readable}-{revision[:4]}-{number}"
