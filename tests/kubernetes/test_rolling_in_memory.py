@@ -3,169 +3,14 @@
 What real controllers make of these numbers is what test_rolling.py asks.
 """
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
-from fleet.clock import ManualClock
 from fleet.errors import FleetError
-from fleet.kubernetes.client.object_names import (
-    COST_ANNOTATION,
-    GROUP_LABEL,
-    MANAGED_LABEL,
-    ObjectNames,
-)
-from fleet.kubernetes.client.pod_informer import PodInformer
+from fleet.kubernetes.client.object_names import COST_ANNOTATION, MANAGED_LABEL
 from fleet.kubernetes.deployment import pod_counts
-from fleet.kubernetes.deployment.rolling import Rolling
-from fleet.kubernetes.deployment.templates import RegisteredTemplates
-from fleet.kubernetes.leases.lease_store import LeaseStore
-from tests.support.memory_server import MemoryServer
-
-NAMES = ObjectNames("main", "orders")
-_ORDER = "deployment.kubernetes.io/revision"
-
-
-class Yard:
-    """One fleet's Deployment, its ReplicaSets and pods; the test is their controller."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.server = MemoryServer()
-        self.server.after = self.controller
-        self.asked_first: list[str] | None = None
-        """Pods that go with the next scale-down; None: those of the lowest deletion cost."""
-        self.heard = True
-        """Whether the ReplicaSets' controller hears of marks at once."""
-        api = self.server.api(self.clock)
-        store = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=10.0)
-        self.mirror = PodInformer(api, GROUP_LABEL, clock=self.clock)
-        self.rolling = Rolling(
-            api,
-            NAMES,
-            pods=self.mirror,
-            templates=RegisteredTemplates(store, "orders", clock=self.clock),
-            clock=self.clock,
-        )
-
-    def deploy(self, *, held: bool = False, **pods: int) -> None:
-        """So many pods of each template, the last one the Deployment's."""
-        total = sum(pods.values())
-        fields = pod_counts.held(total, 1) if held else pod_counts.at_rest(total)
-        for order, (hash_, count) in enumerate(pods.items(), 1):
-            labels = {**NAMES.labels(), "pod-template-hash": hash_}
-            self.server.put(
-                {
-                    "kind": "ReplicaSet",
-                    "metadata": {
-                        "name": f"set-{hash_}",
-                        "labels": labels,
-                        "annotations": {_ORDER: str(order)},
-                        "ownerReferences": [{"uid": "u", "controller": True}],
-                    },
-                    "spec": {
-                        "replicas": count,
-                        "template": {"metadata": {"labels": labels}, "spec": {"runs": hash_}},
-                    },
-                }
-            )
-            for number in range(count):
-                self.pod(f"{hash_}{number}", labels=labels)
-            self.tell(hash_)
-        self.server.put(
-            {
-                "kind": "Deployment",
-                "metadata": {
-                    "name": NAMES.deployment,
-                    "uid": "u",
-                    "generation": 1,
-                    "annotations": {_ORDER: str(len(pods))},
-                },
-                "spec": {**fields, "template": {"spec": {"runs": list(pods)[-1]}}},
-                "status": {"observedGeneration": 1},
-            }
-        )
-
-    def pod(self, name: str, *, labels: dict[str, str], ready: bool = True, **status: str) -> None:
-        """As its kubelet tells it."""
-        conditions = [{"type": "Ready", "status": str(ready)}]
-        conditions += [{"type": kind, "status": is_so} for kind, is_so in status.items()]
-        self.server.put(
-            {
-                "kind": "Pod",
-                "metadata": {"name": name, "labels": labels},
-                "status": {"phase": "Running", "conditions": conditions},
-            }
-        )
-
-    def change_pod(self, name: str, **status: object) -> None:
-        """Its status becomes so, and the watch has told of it."""
-        found = self.server.get("Pod", name)
-        found["status"] = {**found["status"], **status}
-        stored = self.server.put(found)
-        self.mirror.written(json.loads(json.dumps(stored)))
-
-    def tell(self, hash_: str) -> None:
-        """The ReplicaSet's controller hears of its pods."""
-        found = self.server.get("ReplicaSet", f"set-{hash_}")
-        mine = [p for p in self.pods() if p["metadata"]["labels"]["pod-template-hash"] == hash_]
-        wanted = found["spec"]["template"]["metadata"]["labels"].items()
-        found["status"] = {
-            "fullyLabeledReplicas": sum(wanted <= p["metadata"]["labels"].items() for p in mine),
-            "readyReplicas": sum(
-                p["status"]["conditions"][0]["status"] == "True" for p in mine
-            ),
-        }  # fmt: skip
-        self.server.put(found)
-
-    def pods(self) -> list[dict]:
-        return [o for (kind, _), o in sorted(self.server.objects.items()) if kind == "Pod"]
-
-    def names(self) -> list[str]:
-        return [p["metadata"]["name"] for p in self.pods()]
-
-    def replicas(self, hash_: str | None = None) -> int:
-        """Of a template's ReplicaSet, or of the Deployment."""
-        if hash_ is None:
-            return self.server.get("Deployment", NAMES.deployment)["spec"]["replicas"]
-        return self.server.get("ReplicaSet", f"set-{hash_}")["spec"]["replicas"]
-
-    # --- what controllers do ----------------------------------------------------------------
-
-    def controller(self, method: str, found: dict) -> None:
-        """Told of every write of ours."""
-        kind, name = found["kind"], found["metadata"]["name"]
-        if kind == "Pod" and self.heard:
-            self.tell(found["metadata"]["labels"]["pod-template-hash"])
-        if kind == "Deployment":
-            found = self.server.get(kind, name)
-            found["metadata"]["generation"] += 1
-            found["status"] = {"observedGeneration": found["metadata"]["generation"]}
-            self.server.put(found)
-            if found["spec"]["minReadySeconds"] == 0:
-                order = found["metadata"]["annotations"][_ORDER]
-                for (other, its), each in list(self.server.objects.items()):
-                    if other == "ReplicaSet" and each["metadata"]["annotations"][_ORDER] == order:
-                        self.scale(its, found["spec"]["replicas"])
-        if kind == "ReplicaSet":
-            self.scale(name, found["spec"]["replicas"])
-
-    def scale(self, name: str, count: int) -> None:
-        """Delete down to that number, by cost."""
-        found = self.server.get("ReplicaSet", name)
-        found["spec"]["replicas"] = count
-        self.server.put(found)
-        hash_ = found["metadata"]["labels"]["pod-template-hash"]
-        mine = [p for p in self.pods() if p["metadata"]["labels"]["pod-template-hash"] == hash_]
-        mine.sort(
-            key=lambda p: int(
-                (p["metadata"].get("annotations") or {}).get(COST_ANNOTATION, "0")
-            )
-        )  # fmt: skip
-        order = self.asked_first or [p["metadata"]["name"] for p in mine]
-        for each in order[: max(0, len(mine) - count)]:
-            self.server.delete("Pod", each)
+from tests.support.pod_yard import NAMES, ORDER, Yard
 
 
 @pytest.fixture
@@ -259,11 +104,11 @@ def test_one_evicted_meanwhile_is_somebody_elses_affair(yard: Yard) -> None:
     yard.rolling.mark(["a1"])
 
     def evicts(method: str, found: dict) -> None:
+        yard.controller(method, found)
         if found["kind"] == "Deployment":
             yard.change_pod(
                 "a2", phase="Failed", conditions=[{"type": "DisruptionTarget", "status": "True"}]
             )
-        yard.controller(method, found)
 
     yard.server.after = evicts
     assert yard.rolling.settle() == ()
@@ -346,9 +191,9 @@ def test_what_a_roll_went_back_to_is_not_given_up_in_turn(yard: Yard, let_go: bo
         if found["kind"] == "Deployment" and found["spec"]["template"]["spec"]["runs"] == "a":
             yard.server.after = yard.controller
             made = yard.server.get("Deployment", NAMES.deployment)
-            made["metadata"]["annotations"][_ORDER] = "3"
+            made["metadata"]["annotations"][ORDER] = "3"
             its = yard.server.get("ReplicaSet", "set-a")
-            its["metadata"]["annotations"][_ORDER] = "3"
+            its["metadata"]["annotations"][ORDER] = "3"
             yard.server.put(its)
             yard.server.put(made)
             yard.server.before = writes_too

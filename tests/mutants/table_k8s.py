@@ -107,7 +107,7 @@ def hold""",
         },
         ("fleet/kubernetes/deployment/pod_status.py", ("tests/kubernetes/test_pods.py",)): {
             "pods-image-pulled-for-a-moment-is-stuck": "return begun is not None[- and now - _seconds(begun) >= PATIENCE-]",
-            "pods-deleted-one-still-counts": 'return is_marked(pod) or [-"deletionTimestamp" in pod["metadata"] or -]ended',
+            "pods-deleted-one-still-counts": 'return is_marked(pod) or [-"deletionTimestamp" in pod["metadata"] or -]has_ended(pod)',
         },
     },
 )

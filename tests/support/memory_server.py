@@ -23,6 +23,7 @@ _KINDS = {
     "leases": "Lease",
     "pods": "Pod",
     "replicasets": "ReplicaSet",
+    "services": "Service",
 }
 
 

@@ -35,7 +35,7 @@ from fleet.kubernetes.deployment.adoption import Adoption
 from fleet.kubernetes.deployment.conflicts import autoscalers_of, named
 from fleet.kubernetes.deployment.examining import examine
 from fleet.kubernetes.deployment.pod_counts import PodCounts
-from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, worker_of
+from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, is_gone, worker_of
 from fleet.kubernetes.deployment.rolling import Rolling
 from fleet.kubernetes.deployment.templates import RegisteredTemplates
 from fleet.kubernetes.leases.lease_store import LeaseStore
@@ -367,14 +367,18 @@ class KubernetesRuntime:
         mine = {self._names(each.group).slug for each in fleets}
 
         def left(items: Sequence[Object]) -> list[str]:
-            return [p["metadata"]["name"] for p in items if _slug(p) in mine]
+            return [p["metadata"]["name"] for p in items if _slug(p) in mine and not has_ended(p)]
 
         if not self._pods.wait(lambda items: not left(items), seconds=longest):
             raise FleetError(
                 f"pods of namespace {self.api.namespace} do not end: "
                 f"{', '.join(left(self._pods.items()))}; `kubectl describe pod` says why"
             )
-        if spark_objects(self.spec) and not self._pods.items():
+        pods = self._pods.items()
+        for pod in pods:
+            if _slug(pod) in mine and has_ended(pod):  # evicted: its ReplicaSet leaves it there
+                self.api.delete("Pod", pod["metadata"]["name"])
+        if spark_objects(self.spec) and all(map(has_ended, pods)):
             self.api.delete("Deployment", SPARK)
             self.api.delete("Service", SPARK)
         self._ensured = False

@@ -80,14 +80,17 @@ def is_marked(pod: Object) -> bool:
 
 def is_leaving(pod: Object) -> bool:
     """On its way out: asked to go, deleted, or ended for good (evicted, out of place)."""
-    ended = (pod.get("status") or {}).get("phase") in {"Failed", "Succeeded"}
-    return is_marked(pod) or "deletionTimestamp" in pod["metadata"] or ended
+    return is_marked(pod) or "deletionTimestamp" in pod["metadata"] or has_ended(pod)
 
 
 def is_gone(pod: Object) -> bool:
     """Deleted, or ended for good: its ReplicaSet no longer counts it."""
-    ended = (pod.get("status") or {}).get("phase") in {"Failed", "Succeeded"}
-    return "deletionTimestamp" in pod["metadata"] or ended
+    return "deletionTimestamp" in pod["metadata"] or has_ended(pod)
+
+
+def has_ended(pod: Object) -> bool:
+    """Whether nothing runs in it for good: it stays so until somebody deletes it."""
+    return (pod.get("status") or {}).get("phase") in {"Failed", "Succeeded"}
 
 
 def is_ready(pod: Object) -> bool:
