@@ -10,6 +10,7 @@ import pytest
 from fleet.errors import FleetError
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, MANAGED_LABEL
 from fleet.kubernetes.deployment import pod_counts
+from tests.support.declared import ON_KUBERNETES, group_spec, settings_of
 from tests.support.pod_yard import NAMES, ORDER, Yard
 
 
@@ -18,6 +19,23 @@ def yard() -> Iterator[Yard]:
     made = Yard()
     yield made
     made.mirror.close()
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_lost_answer_starts_no_others(yard: Yard, lost: int) -> None:
+    """What was stored, but not answered, is sent again and is a conflict then: the pods that it
+    made are those that were asked for.
+    """
+    yard.deploy(a=3)
+    yard.rolling.templates.register("a", "r1")
+    settings = settings_of(group_spec(runtime=ON_KUBERNETES), revision="r1")
+    yard.rolling.pods()
+    yard.server.silent = lost
+    assert yard.rolling.start(settings, count=2) == ("a3", "a4")
+    assert yard.replicas("a") == 5
+    yard.server.silent = lost
+    assert yard.rolling.start_more("a", 1) == ("a5",)
+    assert yard.replicas("a") == 6
 
 
 def test_the_marked_go(yard: Yard) -> None:

@@ -139,8 +139,7 @@ class PodFleet:
     def pods(self, *, going: bool = False) -> dict[str, Any]:
         """Workers' pods by name; those that end only with `going`."""
         found = self.kube.core.list_namespaced_pod(
-            self.namespace,
-            label_selector=",".join(f"{k}={v}" for k, v in self.names.selector().items()),
+            self.namespace, label_selector=self.names.selection()
         ).items
         return {
             pod.metadata.name: pod

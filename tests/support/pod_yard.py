@@ -170,4 +170,5 @@ class Yard:
         free = (f"{hash_}{n}" for n in itertools.count() if f"{hash_}{n}" not in self.names())
         for each in itertools.islice(free, max(0, count - len(mine))):
             self.pod(each, labels={**NAMES.labels(), "pod-template-hash": hash_})
+            self.mirror.written(self.server.get("Pod", each))
         self.tell(hash_)

@@ -98,6 +98,10 @@ class ObjectNames:
         labels = self.labels()
         return {key: labels[key] for key in (GROUP_LABEL, "app.kubernetes.io/name")}
 
+    def selection(self) -> str:
+        """The same as a query's `labelSelector`."""
+        return ",".join(f"{key}={value}" for key, value in sorted(self.selector().items()))
+
     def annotations(self) -> dict[str, str]:
         """The raw ids."""
         return {GROUP_ANNOTATION: self.group, CLUSTER_LABEL: self.cluster}

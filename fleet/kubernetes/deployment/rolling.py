@@ -73,7 +73,7 @@ class Rolling:
         found = self._api.get("Deployment", self._names.deployment)
         if found is None:
             return None, None
-        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
+        sets, _ = self._api.find("ReplicaSet", self._names.selection())
         return found, pod_counts.pod_counts_of(found, tuple(sets))
 
     def _seen(self) -> tuple[Object, PodCounts]:
@@ -99,26 +99,30 @@ class Rolling:
         more than it has made, then.
         """
         before = {p["metadata"]["name"] for p in self.pods()}
-        again_on_conflict(self._clock, lambda: self._have_template(settings, count=count))
+        asked: dict[str, int] = {}
+        again_on_conflict(self._clock, lambda: self._have_template(settings, count, asked))
         return self._await_pods(before)
 
     def start_more(self, hash_: str, count: int) -> tuple[str, ...]:
         """The same of a template that is the Deployment's, whoever made it; () where not."""
         before = {p["metadata"]["name"] for p in self.pods()}
+        wanted = len(self._living(hash_)) + count
 
         def once() -> bool:
             found, shape = self.look()
-            if found is None or shape is None or shape.current is None:
+            current = shape.current if shape else None
+            if found is None or shape is None or current is None or current.hash != hash_:
                 return False
-            if shape.current.hash != hash_:
-                return False
-            self._have(found, shape, len(self._living(hash_)) + count)
+            self._have(found, shape, wanted)
             return True
 
         return self._await_pods(before) if again_on_conflict(self._clock, once) else ()
 
-    def _have_template(self, settings: WorkerSettings, *, count: int) -> None:
-        """`count` more of the settings' template; it is registered before anybody counts on it."""
+    def _have_template(self, settings: WorkerSettings, count: int, asked: dict[str, int]) -> None:
+        """`count` more of the settings' template; it is registered before anybody counts on it.
+
+        asked: so many pods of which hash; counted once, since a write without an answer makes some.
+        """
         found, shape = self.look()
         wanted = deployment_objects.deployment(settings, replicas=count)
         if found is None or shape is None:
@@ -131,11 +135,12 @@ class Rolling:
             self._api.apply(with_fields(wanted, fields))
         else:
             assert shape.current is not None
-            # Started by one who was killed before it said so: nobody has counted those.
-            unsaid = shape.held and not self._registered(shape, settings.revision)
-            self._have(
-                found, shape, count + (0 if unsaid else len(self._living(shape.current.hash)))
-            )
+            hash_ = shape.current.hash
+            if hash_ not in asked:
+                # Started by one who was killed before it said so: nobody has counted those.
+                unsaid = shape.held and not self._registered(shape, settings.revision)
+                asked[hash_] = count + (0 if unsaid else len(self._living(hash_)))
+            self._have(found, shape, asked[hash_])
         _, shape = self._seen()
         assert shape.current is not None
         self.templates.register(shape.current.hash, settings.revision)
@@ -317,7 +322,7 @@ class Rolling:
         count = sum(map(len, going.values()))
         self._write(found, pod_counts.before_shrinking(shape, count))
         _, shape = self._seen()
-        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
+        sets, _ = self._api.find("ReplicaSet", self._names.selection())
         for hash_, names in going.items():
             its, living = shape.of(hash_), self._living(hash_)
             raw = next(
@@ -357,7 +362,7 @@ class Rolling:
     def go_back(self, shape: PodCounts) -> None:
         """Let the Deployment's template be again what most other pods run."""
         back = max(shape.others, key=lambda each: (each.replicas, each.order))
-        sets, _ = self._api.find("ReplicaSet", _selector(self._names))
+        sets, _ = self._api.find("ReplicaSet", self._names.selection())
         old = next(each for each in sets if each["metadata"]["name"] == back.name)
         fields = pod_counts.hold(shape)
         self._api.apply(
@@ -442,7 +447,3 @@ class Rolling:
 def with_fields(wanted: Object, fields: Mapping[str, object]) -> Object:
     """A rendered Deployment with these numbers."""
     return {**wanted, "spec": {**wanted["spec"], **fields}}
-
-
-def _selector(names: ObjectNames) -> str:
-    return ",".join(f"{key}={value}" for key, value in sorted(names.selector().items()))
