@@ -182,6 +182,93 @@ def test_a_lease_that_is_kept_no_more_ends_the_work(scene):
             lease.remember(StepStart(position=1))
 
 
+# --- a forced rebalance whose actor dies -----------------------------------------------------
+
+
+class Killed(BaseException):
+    """The actor ends where it stands."""
+
+
+def killed_at(here, number: int) -> bool:
+    """Whether a forced rebalance has more than so many writes: its actor dies at the next one.
+
+    The holder goes on meanwhile, and the next actor carries the change on.
+    """
+    begun = here.begin(step_of(StepKind.REJOIN, (0,), "old"), revision="old")
+    store, left = here.opened(), [number]
+
+    def dying(write):
+        def written(*args, **keywords):
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            return write(*args, **keywords)
+
+        return written
+
+    store.advance, store.write_gate = dying(store.advance), dying(store.write_gate)
+    actors = here.performer()
+    actors.store = store
+    try:
+        actors.perform(begun)
+    except Killed:
+        for _ in range(120):
+            here.clock.sleep(0.1)
+        adopted = here.store.adopt(here.store.change(GROUP), actor="next")
+        assert here.performer().perform(adopted).state is ChangeState.DONE
+        return True
+    return False
+
+
+def test_a_forced_rebalance_is_asked_for_once_whenever_its_actor_dies(scene):
+    """Between any two of its writes: the holder may have answered before the next actor looks."""
+    number, more = 0, True
+    while more:
+        here = scene()
+        here.running(2)
+        before = len(here.crowd.generations)
+        more = killed_at(here, number)
+        assert len(here.crowd.generations) - before == 1, f"killed at write {number}"
+        assert [r.ours for r in here.store.change(GROUP).receipts] == [1], f"at write {number}"
+        number += 1
+    assert number > 4
+
+
+def asked_before(here, **remembered: int) -> int:
+    """Generations of a step whose former actor has remembered this."""
+    begun = here.begin(step_of(StepKind.REJOIN, (0,), "old"), revision="old")
+    before = len(here.crowd.generations)
+    here.performer().perform(here.store.advance(replace(begun, detail=remembered)))
+    return len(here.crowd.generations) - before
+
+
+def test_what_was_not_asked_yet_is_asked(scene):
+    """Its actor died before it wrote the gate, and somebody else has written it since."""
+    here = scene()
+    here.running(2)
+    token, version = here.slots()[0].token, here.gate().version
+    assert here.store.write_gate(replace(here.gate(), quarantined=frozenset({8})))
+    assert asked_before(here, asked=token, version=version) == 1
+
+
+def test_what_the_release_before_has_asked_is_not_asked_again(scene):
+    """It remembered after it had asked, and no version."""
+    here = scene()
+    here.running(2)
+    assert asked_before(here, asked=here.slots()[0].token) == 0
+
+
+def test_what_the_holder_asked_by_itself_is_not_asked_again(scene):
+    """Partitions without an owner: its rebalance is the one that was wanted."""
+    here = scene()
+    here.running(2)
+    before = len(here.crowd.generations)
+    asks = {0: here.slots()[0].token}
+    assert here.store.write_gate(replace(here.gate(), rejoin=asks))
+    killed_at(here, 2)
+    assert len(here.crowd.generations) - before == 1
+
+
 # --- A step's memory is stored as the release before stored it, and read as it wrote it -------
 
 
@@ -200,6 +287,7 @@ FORMS: list[tuple[dict[str, Any], object]] = [
     ),
     ({"old": [0, 1], "failure": "no"}, WaveMemory(old=(0, 1), failure="no")),
     ({"asked": 0}, RejoinMemory(asked=0)),
+    ({"asked": 0, "version": 7}, RejoinMemory(asked=0, version=7)),
     ({"addresses": ["10.0.0.1"]}, ScaleMemory(addresses=("10.0.0.1",))),
 ]
 
