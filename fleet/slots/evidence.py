@@ -42,6 +42,7 @@ class Writes:
         self._tried_at = -math.inf
         self._through_at = -math.inf
         self._since: float | None = -math.inf
+        self._why = ""
 
     @contextlib.contextmanager
     def one(self) -> Iterator["Write"]:
@@ -51,6 +52,9 @@ class Writes:
             self._in_hand += 1
         try:
             yield write
+        except FleetError as error:
+            write.why = str(error)
+            raise
         finally:
             self._ended(write, began)
 
@@ -61,9 +65,16 @@ class Writes:
             self._tried_at = now
             if write.refused:
                 self._since = None
+                self._why = write.why
             elif write.stored:
                 self._through_at = max(self._through_at, began)
                 self._since = now if self._since is None else self._since
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the last write was refused; None where it was not."""
+        with self._lock:
+            return self._why if self._since is None else None
 
     def due(self, after: float) -> bool:
         """Whether none is under way, and the last one ended `after` seconds ago; a quarter of
@@ -89,6 +100,7 @@ class Write:
 
     stored: bool = False
     refused: bool = False
+    why: str = ""
 
 
 class Written(Protocol):
@@ -146,6 +158,9 @@ class LeaseWatch:
 
     duration: float
     evidence: Evidence | None
+    blind: float = field(default=0.0, init=False)
+    """Seconds for which each look that asked for evidence has found none."""
+    _blind_since: float | None = field(default=None, init=False)
     _seen: dict[str, _Seen] = field(default_factory=dict)
 
     @classmethod
@@ -173,9 +188,17 @@ class LeaseWatch:
         if monotonic - seen.since < duration / 2:
             return False
         since = self.evidence.since()
+        self._note(monotonic, blind=since is None)
         seen.since = monotonic if since is None else max(seen.since, since)
         seen.expired = monotonic - seen.since >= duration
         return seen.expired
+
+    def _note(self, monotonic: float, *, blind: bool) -> None:
+        if not blind:
+            self._blind_since = None
+        elif self._blind_since is None:
+            self._blind_since = monotonic
+        self.blind = 0.0 if self._blind_since is None else monotonic - self._blind_since
 
 
 def known_for(store: object, monotonic: float) -> float:

@@ -74,6 +74,58 @@ def test_a_dead_managers_change_is_carried_on(scene):
     assert changing(here).resume(actor="bob", progress=here.told.append) is None
 
 
+@pytest.mark.parametrize("ask", ["resume", "abort"])
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.0, "the disk is full"), (4.0, "takes too long")], ids=["full", "slow"]
+)
+def test_who_cannot_write_is_told_so(scene, ask, seconds, told):
+    """A store that is only read proves nobody dead, however long: it is said why, in time, and
+    nothing is taken over.
+    """
+    here = scene()
+    change = here.begin(step_of(StepKind.OPEN, (0,)))
+
+    def beat(group: str) -> None:
+        with here.store.writes.one() as write:
+            here.clock.sleep(seconds)
+            write.stored, write.refused = bool(seconds), not seconds
+            if write.refused:
+                raise Unreachable("the disk is full")
+
+    here.store.beat, began = beat, here.clock.monotonic()
+    enough = iter(range(1000))
+    here.clock.turn = lambda: next(enough)
+    made = changing(here)
+    asked = {
+        "resume": lambda: made.resume(actor="bob", progress=here.told.append),
+        "abort": lambda: made.abort(actor="bob"),
+    }[ask]
+    with pytest.raises(Unreachable, match=f"a1 .* group orders .* not known.*{told}"):
+        asked()
+    assert 3 * LEASE <= here.clock.monotonic() - began <= 5 * LEASE
+    assert here.store.change(GROUP) == change
+
+
+def test_writes_that_go_through_again_prove_it(scene):
+    """Refused for two leases: the actor has another one to renew in, and is dead then."""
+    here = scene()
+    here.begin(step_of(StepKind.OPEN, (0,)))
+    through, began = here.store.beat, here.clock.monotonic()
+
+    def beat(group: str) -> None:
+        if here.clock.monotonic() - began < 2 * LEASE:
+            with here.store.writes.one() as write:
+                write.refused = True
+                raise Unreachable("the disk is full")
+        through(group)
+
+    here.store.beat = beat
+    done = changing(here).resume(actor="bob", progress=here.told.append)
+    assert done is not None
+    assert done.actor == "bob"
+    assert here.clock.monotonic() - began >= 3 * LEASE
+
+
 def test_what_is_closed_already_goes_on_to_leave(scene):
     """An abort takes back what has not moved yet; any live worker completes the rest [21]."""
     here = scene()

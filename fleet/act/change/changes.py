@@ -2,16 +2,18 @@
 
 The row of a group's running change is its lease. A change whose actor is silent for one lease
 is adopted and carried on from the step it stands at; one whose actor is alive refuses every
-other. Aborting takes back what was asked of slots that have not moved yet; slots already
-closed for a leave can only go on to leave, which any live worker completes [21].
+other. Where nothing can be written, silence proves nothing, and that is told in time. Aborting
+takes back what was asked of slots that have not moved yet; slots already closed for a leave can
+only go on to leave, which any live worker completes [21].
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from fleet.act.liveness import sign
 from fleet.clock import Clock
-from fleet.errors import Refused
+from fleet.errors import Refused, Unreachable
 from fleet.model import Plan
 from fleet.slots import Change, ChangeState, Gate, Phase, SlotStore
 from fleet.slots.evidence import LeaseWatch
@@ -20,6 +22,8 @@ Progress = Callable[[str], None]
 Perform = Callable[[Change, Progress], Change]
 LOOK = 0.2
 """Seconds between two looks at somebody's lease."""
+_BLIND: Final = 3
+"""Leases after which who cannot write is told so: a lock or an upgrade has passed by then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +43,11 @@ class GroupChanges:
         return change if change is not None and change.state is ChangeState.RUNNING else None
 
     def alive(self) -> bool:
-        """Whether somebody is changing the group now; looks for up to one lease."""
+        """Whether somebody is changing the group now; looks for up to one lease.
+
+        Raises Unreachable where no write of its own went through for three: it says nothing of
+        others then [38].
+        """
         watch = LeaseWatch.over(self.store, group=self.group, lease=self.lease, clock=self.clock)
         first: tuple[str, int, int] | None = None
         while True:
@@ -53,6 +61,8 @@ class GroupChanges:
                 return True
             if watch.expired(self.group, mark, now, told=change.lease):
                 return False
+            if watch.blind >= _BLIND * self.lease:
+                raise self._unproven(change, watch.blind)
             self.clock.sleep(LOOK)
 
     def begin(self, plan: Plan, *, actor: str, progress: Progress) -> Change:
@@ -118,6 +128,14 @@ class GroupChanges:
             return None if after == gate else after
 
         self.store.change_gate(self.group, kept, by=adopted)
+
+    def _unproven(self, change: Change, seconds: float) -> Unreachable:
+        why = self.store.writes.refusal or "a write takes too long, or what is read may be old"
+        return Unreachable(
+            f"whether {change.actor} still works on its change of group {self.group} is not known: "
+            f"its silence proves nothing while nothing can be written, for {seconds:.0f} s now "
+            f"({why}); mend that, then try again"
+        )
 
     def _busy(self) -> str:
         change = self.store.change(self.group)
