@@ -32,9 +32,13 @@ def read_log(api: Api, pod: str, place: str | None = None) -> LogPart:
         # To the second: what was seen of this second is sent again, and left out by its stamp.
         since = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         lines = tuple(_lines(api, pod, [("sinceTime", since)], place) or ())
-    last = lines[-1][0] if lines else place
+    last = next((stamp for stamp, _ in reversed(lines) if stamp), place)
     return LogPart(
-        lines=tuple(LogLine(at=time_of(_micro(stamp)), text=text) for stamp, text in lines),
+        lines=tuple(
+            LogLine(at=time_of(_micro(stamp)), text=piece)
+            for stamp, text in lines
+            for piece in text.splitlines() or [""]
+        ),
         place=last or "1970-01-01T00:00:00Z",
     )
 
@@ -42,7 +46,10 @@ def read_log(api: Api, pod: str, place: str | None = None) -> LogPart:
 def _lines(
     api: Api, pod: str, query: list[tuple[str, str]], after: str | None
 ) -> list[tuple[str, str]] | None:
-    """(stamp, text) of each line; None where the container has not written yet, or none was."""
+    """(stamp, text) of each line that the kubelet ended; no stamp: its own words.
+
+    None where the container has not written yet, or none was.
+    """
     request = Request(
         "GET",
         f"{path_of('Pod', api.namespace, pod)}/log",
@@ -65,9 +72,14 @@ def _lines(
             f"the log of pod {pod} cannot be read ({response.status}): {said}; it needs get on "
             "pods/log (`fleet manifests --part manager` has the Role)"
         )
-    found = [line.partition(" ") for line in text.splitlines()]
+    found = [_stamped(line) for line in text.split("\n") if line]
     key = None if after is None else _padded(after)
-    return [(stamp, rest) for stamp, _, rest in found if key is None or _padded(stamp) > key]
+    return [(stamp, rest) for stamp, rest in found if key is None or _padded(stamp) > key]
+
+
+def _stamped(line: str) -> tuple[str, str]:
+    stamp, _, rest = line.partition(" ")
+    return ("", line) if time_of(_micro(stamp)) is None else (stamp, rest)
 
 
 def _padded(stamp: str) -> str:
