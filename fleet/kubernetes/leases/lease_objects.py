@@ -54,6 +54,10 @@ _PACKED: Final = "z:"
 _PACK_FROM: Final = 8192
 _KEY: Final = re.compile(r"[A-Za-z0-9_-][-._A-Za-z0-9]{0,200}")
 _SINCE: Final = "since."
+_NAME_BEGINS: Final = 58
+"""Characters of a generated name that the API server takes of what is asked for."""
+_NAME_ENDS: Final = 5
+"""Characters that it adds."""
 
 
 # --- any object -----------------------------------------------------------------------------
@@ -338,12 +342,18 @@ def since_key(template_hash: str) -> str:
 
 
 def unused_templates(found: Object, workers: Iterable[str]) -> list[str]:
-    """Keys of templates that none of these pods has (`<deployment>-<hash>-<five letters>`)."""
-    used = {parts[1] for name in workers if len(parts := name.rsplit("-", 2)) == 3}
+    """Keys of templates that none of these pods has.
+
+    found: the ConfigMap of reports. A pod is called `<deployment>-<hash>-` and five letters; where
+    that is too long, the end of the hash is missing.
+    """
+    deployment = found["metadata"]["name"].removesuffix("-crew")
+    begun = {name[:-_NAME_ENDS] for name in workers}
     return [
         key
         for key in found.get("data") or {}
-        if key.startswith(_SINCE) and key.removeprefix(_SINCE) not in used
+        if key.startswith(_SINCE)
+        and f"{deployment}-{key.removeprefix(_SINCE)}-"[:_NAME_BEGINS] not in begun
     ]
 
 
