@@ -1,11 +1,14 @@
 """What an informer holds is never older than what it heard last, however late the rest comes."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from fleet.clock import ManualClock
+from fleet.clock import ManualClock, SystemClock
+from fleet.kubernetes.client.calls import Calls
+from fleet.kubernetes.client.lease_informer import LeaseInformer
 from fleet.kubernetes.client.pod_informer import PodInformer
 from tests.support.memory_server import MemoryServer
 from tests.support.waiting import until
@@ -94,3 +97,31 @@ def test_the_first_list_may_fail_and_is_asked_for_again(server, pods):
         pods.items()
     server.away = False
     assert names(pods) == ["a", "b"]
+
+
+def test_a_watch_that_ends_at_once_is_opened_again_after_a_pause(server, pods):
+    """A proxy that lets no stream through: ever more rarely, and heard again once it does."""
+    server.cut = True
+    assert names(pods) == ["a", "b"]
+    time.sleep(0.5)
+    assert 2 <= server.watches <= 5
+    server.put(pod("c"))
+    server.cut = False
+    until(lambda: names(pods) == ["a", "b", "c"], "the events")
+
+
+def test_what_watches_that_end_at_once_have_shown_is_not_known(server):
+    """A holder whose renewals nobody hears would look dead, though the server answers."""
+    server.put({"kind": "Lease", "metadata": {"name": "gate"}})
+    clock, lease = SystemClock(), 1.0
+    calls = Calls(server.api(clock).connection, namespace="ns", clock=clock)
+    with LeaseInformer(calls, "Lease", ["gate"], pulse="gate", lease=lease, clock=clock) as made:
+        until(lambda: made.known_since() is not None, "the first watch")
+        server.cut = True
+        made._by_name["gate"].stop()
+        until(lambda: made.known_since() is None, "nothing to be known")
+        opened = server.watches
+        until(lambda: server.watches > opened + 1, "watches")
+        assert made.known_since() is None
+        server.cut = False
+        until(lambda: made.known_since() is not None, "a watch that stands")

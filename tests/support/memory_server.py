@@ -53,6 +53,7 @@ class MemoryServer:
     """One namespace.
 
     silent: how many writes from now on are done, but not answered. away: nothing is done at all.
+    cut: each watch ends as soon as it has begun.
     """
 
     def __init__(self, namespace: str = "ns") -> None:
@@ -61,6 +62,9 @@ class MemoryServer:
         self.requests: list[tuple[str, str]] = []
         self.silent = 0
         self.away = False
+        self.cut = False
+        self.watches = 0
+        """How many were asked for."""
         self.before: Callable[[str, str, str], None] = lambda method, kind, name: None
         self.after: Callable[[str, Object], None] = lambda method, found: None
         self._version = 100
@@ -160,6 +164,9 @@ class MemoryServer:
         self._moved.notify_all()
 
     def _watch(self, kind: str, query: Mapping[str, str]) -> Answer:
+        self.watches += 1
+        if self.cut:
+            return Answer(200, {}, iter(()))
         since = int(query["resourceVersion"])
 
         def lines() -> Iterator[bytes]:

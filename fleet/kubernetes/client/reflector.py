@@ -2,8 +2,8 @@
 
 A watch ends by itself after some minutes and goes on from the last version heard of (bookmarks
 move it along where nothing changes); where the server forgot that version (410) everything is
-listed again. Errors are waited out with a growing pause: the reader's last knowledge stands, and
-`is_out` says for how long it has been old.
+listed again. Errors, and watches that end as soon as they have begun, are waited out with a growing
+pause: the reader's last knowledge stands, and `is_out` says for how long it has been old.
 """
 
 import contextlib
@@ -18,6 +18,9 @@ from fleet.kubernetes.client.calls import Calls, Denied
 
 _SECONDS: Final = (200, 400)
 """Of one watch, drawn anew each time: a hundred watches must not end together."""
+_SHORT: Final = 1.0
+"""Seconds of a watch that has shown nothing, unless it told something."""
+_FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 
 
@@ -104,21 +107,22 @@ class Reflector:
 
     def run(self) -> None:
         """List, watch, and again."""
-        stopped, pause = self._reader.stopped, 0.1
+        stopped, pause = self._reader.stopped, _FIRST_PAUSE
         while not stopped.is_set():
             try:
                 if not self._since:
                     self._list()
-                self._follow()
-                pause = 0.1
+                if self._follow():
+                    pause = _FIRST_PAUSE
+                    continue
+                self.why = "its watches end as soon as they have begun"
             except Gone:
                 self._since = ""
-                stopped.wait(0.02)
             except Exception as error:  # noqa: BLE001 - the view stays, the next try mends it
                 self.why = str(error)
                 self.denied = isinstance(error, Denied)
-                stopped.wait(pause * random.uniform(0.75, 1.25))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+            stopped.wait(pause * random.uniform(0.75, 1.25))
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _list(self) -> None:
         items, since = self._calls.find(self._kind, **self._selector)
@@ -126,8 +130,9 @@ class Reflector:
         self._since, self._listed = since, True
         self._reader.heard()
 
-    def _follow(self) -> None:
-        """One watch to its end."""
+    def _follow(self) -> bool:
+        """One watch to its end; False where it ended at once and has told nothing."""
+        before, out_since, began = self._since, self._out_since, self._clock.monotonic()
         seconds = random.randint(*_SECONDS)
         watching = self._calls.watch(
             self._kind, since=self._since, seconds=seconds, **self._selector
@@ -141,14 +146,17 @@ class Reflector:
             for what, found in watching.events():
                 self._take(what, found)
                 if self._reader.stopped.is_set():
-                    return
+                    return True
             ended = True
         finally:
-            self._out_since = self._clock.monotonic()
+            now = self._clock.monotonic()
+            stood = self._since != before or now - began >= _SHORT
+            self._out_since = now if stood or out_since is None else out_since
             self._watching = None
             if not ended:  # a connection that was read to its end is in the pool again
                 with contextlib.suppress(Exception):
                     watching.stop()
+        return stood
 
     def _take(self, what: str, found: Object) -> None:
         version = str(found["metadata"]["resourceVersion"])
