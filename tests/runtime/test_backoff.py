@@ -83,6 +83,27 @@ def test_a_worker_that_cannot_be_started_says_why(tmp_path: Path):
         supervisor.table.close()
 
 
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (40, "signal 40")])
+def test_a_worker_that_a_signal_killed_says_which(tmp_path: Path, number: int, name: str):
+    """Also by one that has no name: its supervisor lives on, and starts it again."""
+    supervisor = Supervisor(tmp_path, clock=SystemClock())
+    kills = Launch(argv=(sys.executable, "-S", "-c", f"import os; os.kill(os.getpid(), {number})"))
+    row = ProcessRow(
+        name="w", cluster="main", group="g", revision="r", launch=kills, shared_spark=False
+    )
+    supervisor.table.add([row])
+    try:
+        deadline = time.monotonic() + 20.0
+        while not (found := supervisor.table.rows()[0]).restarts:
+            assert time.monotonic() < deadline
+            assert supervisor.look()
+            time.sleep(0.02)
+        assert found.exit_reason == f"killed by {name}"
+    finally:
+        supervisor.end_all()
+        supervisor.table.close()
+
+
 _KEEPS_FILES = """
 import sys, time
 from pathlib import Path

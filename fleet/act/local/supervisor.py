@@ -336,10 +336,17 @@ def _reason(code: int | None, last: str) -> str:
     if code is None:
         how = "ended"  # not our child: started by a supervisor before this one
     elif code < 0:
-        how = f"killed by {signal.Signals(-code).name}"
+        how = f"killed by {_signal_name(-code)}"
     else:
         how = f"exit code {code}"
     return f"{how}: {last}" if last and code != 0 else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has none
+        return f"signal {number}"
 
 
 def supervise(home: Path, *, clock: Clock, leave: threading.Event) -> None:
