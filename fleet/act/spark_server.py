@@ -83,11 +83,15 @@ def ui_url(home: Path) -> str | None:
 
 
 def token(home: Path) -> str | None:
-    """What a client of the home's server has to show; None where none was ever started."""
+    """What a client of the home's server has to show; None where none was ever started.
+
+    None too where a power cut left its file without what was written.
+    """
     try:
-        return _token_file(home).read_text(encoding="ascii").strip() or None
+        kept = _token_file(home).read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
         return None
+    return kept if kept and kept.isascii() and kept.isprintable() else None
 
 
 def process(home: Path) -> ProcessId | None:
@@ -209,9 +213,14 @@ def _keep_token(home: Path) -> str:
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=".token.")  # only its owner's
         with os.fdopen(handle, "w", encoding="ascii") as out:
             out.write(secrets.token_urlsafe(32))
-        with contextlib.suppress(FileExistsError):  # somebody else's start was quicker
+            out.flush()
+            os.fsync(out.fileno())
+        try:
             os.link(name, file)
-        Path(name).unlink()
+        except FileExistsError:  # somebody else's start was quicker, or nothing can be read of it
+            if token(home) is None:
+                Path(name).replace(file)
+        Path(name).unlink(missing_ok=True)
         kept = token(home)
     assert kept is not None
     file.chmod(0o600)

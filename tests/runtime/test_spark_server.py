@@ -55,6 +55,23 @@ def test_a_home_without_a_server_has_no_address(tmp_path):
         spark_server.wait_ready(tmp_path, timeout=5.0, clock=SystemClock())
 
 
+@pytest.mark.parametrize(
+    "left", [None, b"", bytes(43), b"\xff\xfe"], ids=["nothing", "empty", "zeroes", "no-text"]
+)
+def test_a_token_is_made_where_none_can_be_read(tmp_path: Path, left: bytes | None):
+    """A power cut leaves a file without what was written to it; the next start makes it anew."""
+    file = tmp_path / "spark" / "token"
+    file.parent.mkdir()
+    if left is not None:
+        file.write_bytes(left)
+    assert spark_server.token(tmp_path) is None
+    made = spark_server._keep_token(tmp_path)
+    assert len(made) >= 40
+    assert spark_server.token(tmp_path) == spark_server._keep_token(tmp_path) == made
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [each.name for each in file.parent.iterdir()] == ["token"]
+
+
 def test_workers_wait_for_a_server_that_cannot_start_and_say_so(bench, monkeypatch):
     """No Java: the supervisor lives, the worker is not started, and its reason is readable."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
