@@ -8,6 +8,7 @@ import pytest
 from fleet.errors import ConfigError
 from fleet.kafka_source.columns import SCHEMA
 from fleet.testing import make_batch
+from fleet.testing.chosen_records import of_file
 
 
 def test_what_is_not_said_is_counted_up() -> None:
@@ -45,3 +46,11 @@ def test_a_wrong_record_is_named(record: dict[str, Any], told: str) -> None:
     """By its number, as it stands in the file or the list."""
     with pytest.raises(ConfigError, match=told):
         make_batch([{}, record])
+
+
+def test_a_record_of_a_file_ends_with_its_line(tmp_path):
+    """What else breaks a line on a screen is text: a separator of JavaScript's, a form feed."""
+    value = "one\u2028two\u0085three"
+    path = tmp_path / "records"
+    path.write_text(f'{{"value": "{value}"}}\r\n\n{{"value": "last"}}', encoding="utf-8")
+    assert [each["value"] for each in of_file(path)] == [value, "last"]
