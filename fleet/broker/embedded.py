@@ -117,6 +117,11 @@ class Broker:
         has its own bound. say: told of what takes long. Raises FleetError (port taken, disk
         full, a node died: with its last words), Unreachable (jars; no answer in time).
         """
+        if "," in str(self._folder):
+            raise ConfigError(
+                f"{self._folder}: Kafka takes a comma in a path for two folders; set FLEET_HOME "
+                "to a folder without one"
+            )
         with self._alone():
             state = self._load() or self._new()
             if len(state.nodes) < self._brokers:
@@ -138,6 +143,7 @@ class Broker:
                 if state.secure:
                     formatted = any((n.data / "meta.properties").exists() for n in state.nodes)
                     self.secrets.ensure(kafka.java, data=formatted, host=state.host)
+                self._save(state)  # a node that is formatted for a cluster is of no other one
                 for each in dead:
                     nodes_.prepare(
                         kafka,

@@ -237,3 +237,13 @@ def _read_sums(text: str) -> dict[str, str]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def java_environment() -> dict[str, str]:
+    """Ours without what would add options or logging settings to Kafka's JVM.
+
+    Java reads names of files by the locale: a path that is not ASCII needs one that has it.
+    """
+    drop = ("KAFKA_", "LOG4J_", "CLASSPATH", "JDK_JAVA_OPTIONS")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
+    return {**kept, "LC_ALL": "C.UTF-8"}

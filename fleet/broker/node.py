@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from fleet.broker.jars import Kafka
+from fleet.broker.jars import Kafka, java_environment
 from fleet.broker.node_config import HOST, NodeConfig, server_logging, server_properties
 from fleet.broker.secrets import SCRAM_ONLY, Logins, Secrets
 from fleet.errors import FleetError
@@ -56,7 +56,12 @@ def _format(kafka: Kafka, node: NodeConfig, arguments: Sequence[str]) -> None:
     ]  # fmt: skip
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_FORMAT_SECONDS, check=False
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=_FORMAT_SECONDS,
+            check=False,
+            env=java_environment(),
         )
     except subprocess.TimeoutExpired as error:
         raise FleetError(
@@ -89,7 +94,7 @@ def launch(kafka: Kafka, node: NodeConfig, logins: Logins = SCRAM_ONLY) -> Proce
         *([f"{keys}{logins.jwks}"] if logins.jwks else []),
         "-cp", kafka.classpath, "kafka.Kafka", str(node.properties),
     ]  # fmt: skip
-    return processes.spawn(argv, log=node.output, env=_environment(), cwd=node.home)
+    return processes.spawn(argv, log=node.output, env=java_environment(), cwd=node.home)
 
 
 def run_tool(
@@ -111,7 +116,7 @@ def run_tool(
             text=True,
             timeout=timeout,
             check=False,
-            env=_environment(),
+            env=java_environment(),
         )
     except subprocess.TimeoutExpired as error:
         raise FleetError(f"{main_class} did not end within {timeout:.0f} s") from error
@@ -124,7 +129,9 @@ def find_running(node: NodeConfig) -> ProcessId | None:
 
 def ports_taken(node: NodeConfig) -> list[int]:
     """Which of the node's ports somebody listens on."""
-    wanted = ((node.host, node.port), (HOST, node.controller_port))
+    wanted = [(node.host, node.port), (HOST, node.controller_port)]
+    if node.certificate_port is not None:
+        wanted.append((node.host, node.certificate_port))
     return [port for host, port in wanted if not port_free(port, host)]
 
 
@@ -174,9 +181,3 @@ def is_here(host: str) -> bool:
         except OSError:
             return False
     return True
-
-
-def _environment() -> dict[str, str]:
-    """Ours without what would add options or logging settings to Kafka's JVM."""
-    drop = ("KAFKA_", "LOG4J_", "CLASSPATH", "JDK_JAVA_OPTIONS")
-    return {key: value for key, value in os.environ.items() if not key.startswith(drop)}

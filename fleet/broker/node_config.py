@@ -144,7 +144,7 @@ def server_properties(
     }
     settings.update(given)
     settings.update(security or {})
-    return "".join(f"{key}={_escaped(value)}\n" for key, value in settings.items())
+    return "".join(f"{key}={escaped(value)}\n" for key, value in settings.items())
 
 
 def check_overrides(overrides: Mapping[str, str]) -> None:
@@ -175,9 +175,11 @@ def check_host(host: str) -> None:
         )
 
 
-def _escaped(value: str) -> str:
-    """A value as java.util.Properties reads it."""
-    return value.replace("\\", "\\\\")
+def escaped(value: str) -> str:
+    """A value as java.util.Properties reads it: Latin-1, anything else by its UTF-16 units."""
+    units = value.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
+    numbers = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(chr(each) if each < 128 else f"\\u{each:04x}" for each in numbers)
 
 
 def server_logging() -> str:

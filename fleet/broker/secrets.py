@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fleet.broker.jars import java_environment
+from fleet.broker.node_config import escaped
 from fleet.config.spec import Sasl, Security, Tls
 from fleet.errors import FleetError
 from fleet.system.home import write_whole
@@ -179,7 +181,7 @@ class Secrets:
             made.admin_properties,
             f"security.protocol=SASL_SSL\nsasl.mechanism={MECHANISM}\n"
             f'sasl.jaas.config={_LOGIN} username="{ADMIN}" password="{admin}";\n'
-            f"ssl.truststore.type=PEM\nssl.truststore.location={final}",
+            f"ssl.truststore.type=PEM\nssl.truststore.location={escaped(str(final))}",
         )
         made._write(
             made._server,
@@ -234,7 +236,7 @@ class Secrets:
         try:
             done = subprocess.run(
                 argv, capture_output=True, text=True, timeout=_KEYTOOL_SECONDS, check=False,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL, env=java_environment(),
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise FleetError(

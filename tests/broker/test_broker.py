@@ -220,6 +220,32 @@ def test_missing_parts_are_said_before_anything_starts(tmp_path, monkeypatch, na
     assert not list((tmp_path / "broker").glob("node-*"))
 
 
+def test_a_home_that_kafka_would_take_for_two(tmp_path) -> None:
+    """Its folders of data are a list."""
+    with pytest.raises(ConfigError, match="comma"):
+        Broker(tmp_path / "one,two").start()
+
+
+def test_a_start_that_was_cut_off_makes_one_cluster(tmp_path, monkeypatch) -> None:
+    """Three nodes are formatted one after the other: the next start goes on with the same id."""
+    clusters: list[str] = []
+
+    class CutOff(BaseException):
+        """Ctrl-C, or kill -9."""
+
+    def prepared(kafka, node, nodes, *, cluster_id, **_) -> None:
+        clusters.append(cluster_id)
+        if node.id == 2:
+            raise CutOff
+
+    monkeypatch.setattr(cluster.nodes_, "prepare", prepared)
+    for _ in range(2):
+        with pytest.raises(CutOff):
+            Broker(tmp_path, brokers=3).start()
+    assert len(clusters) == 4
+    assert len(set(clusters)) == 1
+
+
 def test_full_disk_is_said_before_anything_starts(tmp_path, monkeypatch) -> None:
     """Less than 1 GiB is too little."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=500 * 2**20))

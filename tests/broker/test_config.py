@@ -1,5 +1,6 @@
 """What the configuration of a node says."""
 
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,25 @@ def test_replication_follows_the_number_of_nodes(count, copies, in_sync) -> None
     assert settings["default.replication.factor"] == copies
     assert settings["transaction.state.log.min.isr"] == in_sync
     assert len(settings["controller.quorum.voters"].split(",")) == count
+
+
+@pytest.mark.parametrize("home", ["/home/jürgen", "/home/заказы/😀", "C:\\u0041"])
+def test_a_path_is_read_as_it_was_written(home) -> None:
+    """Java reads a file of properties as Latin-1: what is not ASCII is written by its units."""
+    node = replace(cluster(1)[0], home=Path(home))
+    text = server_properties(node, [node])
+    assert text.isascii()
+    said = dict(line.split("=", 1) for line in text.splitlines())["log.dirs"]
+    read = re.sub(
+        r"\\\\|(?:\\u[0-9a-f]{4})+",
+        lambda found: (
+            "\\"
+            if found[0] == "\\\\"
+            else bytes.fromhex(found[0].replace("\\u", "")).decode("utf-16-be")
+        ),
+        said,
+    )
+    assert read == str(node.data)
 
 
 def test_group_behaviour_keeps_kafkas_defaults() -> None:
