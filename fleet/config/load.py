@@ -104,7 +104,7 @@ def _loaded(text: str, path: Path, environ: Mapping[str, str], *, above: int = 0
         )
     if root is None or not isinstance(root.value, dict):
         raise _error(path, problems, above)
-    _resolve_files(root, path.absolute().parent)
+    problems += _resolve_files(root, path.absolute().parent)
     merged = _merged(root, problems)
     spec = _judged(merged, problems)
     if spec is None or problems:
@@ -137,10 +137,18 @@ def _error(path: Path, problems: list[Problem], above: int) -> ConfigError:
     return ConfigError("\n".join(lines))
 
 
-def _resolve_files(root: YamlNode, folder: Path) -> None:
+def _resolve_files(root: YamlNode, folder: Path) -> list[Problem]:
+    """Paths as the file's folder has them; what cannot be one."""
+    problems: list[Problem] = []
+
     def resolve(node: YamlNode) -> None:
-        if isinstance(node.value, str) and node.value:
+        if not isinstance(node.value, str) or not node.value:
+            return
+        try:
             node.value = str((folder / Path(node.value).expanduser()).resolve())
+        except (ValueError, RuntimeError, OSError) as error:
+            text = f"{node.shown or node.value!r} is no path of a file here: {error}"
+            problems.append(Problem(line=node.line, path=node.path, text=text))
 
     for steps in _PATHS:
         node, rest = root.at(("cluster", "security", *steps))
@@ -152,6 +160,7 @@ def _resolve_files(root: YamlNode, folder: Path) -> None:
         node, rest = owner.at(("worker", "python_path"))
         for folder_node in node.value if not rest and isinstance(node.value, list) else []:
             resolve(folder_node)
+    return problems
 
 
 # --- defaults ------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from fleet.config.yaml_tree import Problem, YamlNode, join
 
 _TAGS = {"worker": "protocol", "scaling": "policy", "runtime": "kind"}
 _SECRET = re.compile(r"password|secret|token|jaas|passphrase", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
+"""In an address: nobody should write one there, and nobody sees it then."""
 _HINTS = {
     "entrypoint": "write package.module:function",
     "name": "write letters, digits, '.', '_' and '-', up to 64, the first a letter or digit",
@@ -196,12 +198,13 @@ def _shown(node: YamlNode, given: Any) -> str:
         return f"the value of {node.shown!r}"
     if isinstance(given, dict | list):
         return "a mapping" if isinstance(given, dict) else "a list"
-    return "nothing" if given is None else repr(given) if isinstance(given, str) else f"{given}"
+    if isinstance(given, str):
+        return repr(_LOGIN.sub("…@", given))
+    return "nothing" if given is None else f"{given}"
 
 
 def _not_allowed(node: YamlNode, word: str, allowed: list[str]) -> str:
-    shown = f"the value of {node.shown!r}" if node.shown is not None else repr(word)
-    return f"{shown} is not allowed{nearest(word, allowed)}"
+    return f"{_shown(node, word)} is not allowed{nearest(word, allowed)}"
 
 
 def _unknown_key(place: _Place) -> str:

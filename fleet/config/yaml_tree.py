@@ -158,6 +158,14 @@ def _problem_of(error: Exception) -> str:
 def read_tree(text: str, environ: Mapping[str, str]) -> tuple[YamlNode | None, list[Problem]]:
     """The file's tree (None where it is empty or no YAML) and what is wrong with it."""
     try:
+        return _read_tree(text, environ)
+    except RecursionError:
+        told = "nests deeper than any setting; look for brackets that are never closed"
+        return None, [Problem(line=1, path="", text=told)]
+
+
+def _read_tree(text: str, environ: Mapping[str, str]) -> tuple[YamlNode | None, list[Problem]]:
+    try:
         source = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

@@ -29,9 +29,10 @@ PLAN_TAG = "fleet/plan"
 MODE_TAG = "fleet/mode"
 """Asset tag: observe, plan or act."""
 MAX_RUNTIME_TAG = "dagster/max_runtime"
-_ROLLOUT = "rollout"
+_PLAN, _ROLLOUT = "plan", "rollout"
 
-_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+_EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
+"""What Dagster takes for an address; its definitions do not load with another."""
 
 
 def name_of(group: str) -> str:
@@ -56,7 +57,7 @@ def group_key(cluster: str, group: str) -> AssetKey:
 
 def plan_key(cluster: str) -> AssetKey:
     """Asset of the groups' last plans, a partition each."""
-    return AssetKey([cluster, "plan"])
+    return AssetKey([cluster, _PLAN])
 
 
 def rollout_key(cluster: str) -> AssetKey:
@@ -98,5 +99,14 @@ def group_of_run(run: DagsterRun) -> str | None:
     return run.tags.get(PARTITION_TAG) if acts else None
 
 
+def does_more(run: DagsterRun) -> bool:
+    """Whether a run makes other assets too, a job's own downstream of a group's rollout."""
+    return any(_kind(key) not in {_PLAN, _ROLLOUT} for key in run.asset_selection or ())
+
+
 def _carries_out(chosen: Collection[AssetKey]) -> bool:
-    return any(len(key.path) == 2 and key.path[1] == _ROLLOUT for key in chosen)
+    return any(_kind(key) == _ROLLOUT for key in chosen)
+
+
+def _kind(key: AssetKey) -> str | None:
+    return key.path[1] if len(key.path) == 2 else None

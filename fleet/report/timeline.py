@@ -367,6 +367,6 @@ def _is_static(lane: Lane, stays: Sequence[_Stay]) -> bool:
 def _order(lane: Lane, *, static: bool) -> tuple[object, ...]:
     """Static members by their number, dynamic ones by when they came."""
     parts = re.split(r"(\d+)", lane.label)
-    natural = tuple((int(p), "") if p.isdigit() else (-1, p) for p in parts)
+    natural = tuple((int(p), "") if p.isdecimal() else (-1, p) for p in parts)
     came = lane.bars[0].start if lane.bars else 0.0
     return (0, natural) if static else (1, came, natural)

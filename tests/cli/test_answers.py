@@ -4,7 +4,9 @@ import dataclasses
 import io
 import json
 import re
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -21,6 +23,7 @@ from fleet.commands.doctor.checks import guarded
 from fleet.commands.doctor.doctor import as_json
 from fleet.commands.groups.group_status import GroupStatus, Managed, status_answer
 from fleet.commands.groups.status_table import last_change, print_status
+from fleet.commands.parts import trial
 from fleet.decide.holds import Hold
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.verdicts import GroupVerdict, LagVerdict, PartitionVerdict
@@ -52,6 +55,7 @@ from fleet.slots import (
     WorkerProcess,
     WorkerReport,
 )
+from fleet.testing.trial import TrialOutcome
 from tests.asking.worlds import rebalance
 from tests.support.json_contract import documented, shape
 from tests.support.snapshots import snapshot_of
@@ -320,3 +324,16 @@ def test_a_check_that_fails_is_a_finding():
         (Severity.OK, "found"),
         (Severity.FAIL, "too old"),
     ]
+
+
+@pytest.mark.parametrize("value", ["[error] disk full", "open [/var/log/x]", "[red]x[/red]"])
+def test_rows_of_a_trial_are_text(value, capsys):
+    """What stands in brackets there is no colour of ours."""
+    batch = SimpleNamespace(
+        table=pa.table({"key": [b"k"], "value": [b"v"]}), context=SimpleNamespace(ranges=())
+    )
+    outcome = TrialOutcome(rows=[{f"[{value[1]}]": value}], seconds={"process": 0.1})
+    trial._show(batch, outcome, [])
+    said = capsys.readouterr().out
+    assert value in said
+    assert f"[{value[1]}]" in said

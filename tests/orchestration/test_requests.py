@@ -1,9 +1,10 @@
 """What the reconciling schedule asks for."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from dagster import validate_run_config
+from dagster import AssetKey, validate_run_config
 
 from fleet.dagster import asset_keys, build_definitions
 from fleet.dagster.reconcile_schedule import (
@@ -14,11 +15,14 @@ from fleet.dagster.reconcile_schedule import (
     summary,
     wait_after,
 )
+from fleet.dagster.watch.cluster_tick import GroupTick, Looked
 from fleet.dagster.watch.dead_runs import IDLE, mark_of, seen_again, why_dead
-from fleet.dagster.watch.sensor_cursor import StartedRun
+from fleet.dagster.watch.sensor_cursor import SensorMemory, StartedRun
+from fleet.dagster.watch.watch_sensor import end_dead_runs
 from fleet.model import StepKind
 from fleet.slots import ChangeState
 from tests.orchestration.made import change, group, plan, spec, step
+from tests.support.seen_groups import group_seen
 
 
 def test_requests_partition_is_the_group():
@@ -105,6 +109,47 @@ def test_dead(mark, ticks, still, dead):
     """Both the ticks and the seconds must be over."""
     run = StartedRun(mark=mark, still=still, ticks=ticks, at=1000.0)
     assert (why_dead(run, lease=10.0) is not None) is dead
+
+
+@pytest.mark.parametrize(
+    ("chosen", "more"),
+    [
+        (None, False),
+        ({asset_keys.rollout_key("main"), asset_keys.plan_key("main")}, False),
+        ({asset_keys.rollout_key("main"), AssetKey(["enriched_orders"])}, True),
+        ({asset_keys.rollout_key("main"), asset_keys.history_key("main", "lag")}, True),
+    ],
+)
+def test_a_run_that_makes_other_assets_too(chosen, more):
+    """Nobody here sees whether it works on those: that no change runs is no sign of its end."""
+    run = SimpleNamespace(job_name="__ASSET_JOB", asset_selection=chosen, tags={})
+    assert asset_keys.does_more(run) is more
+
+
+@pytest.mark.parametrize("other", [[], [AssetKey(["enriched_orders"])]])
+def test_a_run_is_ended_only_where_it_is_seen_whole(other):
+    """Its change has been over for ten minutes: with nothing else to make, its process is gone."""
+    chosen = {asset_keys.rollout_key("main"), *other}
+    run = SimpleNamespace(
+        run_id="r1", job_name="__ASSET_JOB", asset_selection=chosen,
+        tags={asset_keys.PARTITION_TAG: "orders-enrichment"},
+    )  # fmt: skip
+    failed: list[str] = []
+    instance = SimpleNamespace(
+        get_run_records=lambda *_, **__: [SimpleNamespace(dagster_run=run)],
+        run_launcher=SimpleNamespace(terminate=lambda _: None),
+        report_run_failed=lambda _, why: failed.append(why),
+    )
+    memory = SensorMemory()
+    over = GroupTick(
+        group=group().group, state=group_seen(group().group), fleet=group(),
+        change=change(ChangeState.DONE),
+    )  # fmt: skip
+    for tick in range(40):
+        looked = Looked(at=15.0 * tick, spec=spec(), groups=(over,), problems=())
+        kept, _ = end_dead_runs(instance, looked, memory)
+        memory = SensorMemory(runs=kept)
+    assert bool(failed) == (not other)
 
 
 def test_long_lease_waits_longer():

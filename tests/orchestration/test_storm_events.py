@@ -4,7 +4,7 @@ from dagster import AssetCheckEvaluation, AssetObservation
 
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.watch.storm_sensor import Weather, changed, events_of
+from fleet.dagster.watch.storm_sensor import Weather, changed, events_of, untold
 from fleet.decide.storms.assessment import ClusterStorm, Storm
 from fleet.decide.storms.storm_watch import StormWatch
 
@@ -33,6 +33,17 @@ def test_only_what_changed_is_told():
     assert changed(known, watch(storm("orders", calm_since=95.0), storm("a"))) == ["orders"]
     assert changed(known, watch(storm("orders"), storm("a", member="x"))) == ["a"]
     assert changed(known, watch(storm("orders"))) == ["a"]
+
+
+def test_what_is_too_much_for_one_tick_is_told_by_the_next():
+    """A broker's end puts hundreds of groups into a storm at once; each is told, and each end."""
+    storms = watch(*(storm(f"g{number}") for number in range(80)))
+    for before, after in ((watch(), storms), (storms, watch())):
+        news = changed(before, after)
+        assert len(news) == 80
+        remembered = untold(before, after, news[50:])
+        assert changed(before, remembered) == news[:50]
+        assert changed(remembered, after) == news[50:]
 
 
 def test_a_declared_group_has_its_check_and_a_stranger_its_partition():

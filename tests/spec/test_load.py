@@ -367,6 +367,32 @@ def test_yaml_that_is_too_clever_is_refused(text: str, said: str) -> None:
     assert said in "\n".join(refusal(text))
 
 
+@pytest.mark.parametrize("text", ["x: " + "[" * 3000 + "]" * 3000, "x: " + "{a: " * 1500])
+def test_what_nests_without_an_end_is_refused(text: str) -> None:
+    """Brackets that nobody closed; no traceback."""
+    assert refusal(text) == [
+        "fleet.yaml:1: nests deeper than any setting; look for brackets that are never closed"
+    ]
+
+
+@pytest.mark.parametrize(("path", "why"), [('"a\\0b"', "null byte"), ("~nobody-here/x", "home")])
+def test_what_is_no_path_is_refused(path: str, why: str) -> None:
+    """With its line and key."""
+    (said,) = refusal(fleet(f"worker: {{entrypoint: a.b:c, python_path: [{path}]}}"))
+    assert "worker.python_path[0]" in said
+    assert "is no path of a file here" in said
+    assert why in said
+
+
+def test_a_login_in_an_address_is_not_shown() -> None:
+    """It is refused, and whoever reads the refusal does not see it."""
+    oidc = "{endpoint: 'https://u:hunter2@x', client_id: i, client_secret_env: S}"
+    login = f"{{protocol: SASL_SSL, sasl: {{mechanism: OAUTHBEARER, oidc: {oidc}}}}}"
+    (said,) = refusal(f"cluster: {{name: m, bootstrap_servers: 'b:1', security: {login}}}\n")
+    assert "https://…@x" in said
+    assert "hunter2" not in said
+
+
 def test_an_alias_bomb_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine aliases of nine aliases of … are refused by count, in bounded time."""
     monkeypatch.setattr(yaml_tree, "MAX_NODES", 10_000)

@@ -47,7 +47,8 @@ def print_status(
         for pause in dict.fromkeys(p for status in groups for p in status.pauses or ()):
             whose = pause.group or "all groups"
             console.print(
-                f"[yellow]paused[/yellow] {escape(whose)}: {escape(pause.reason)} ({pause.by})"
+                f"[yellow]paused[/yellow] {escape(whose)}: {escape(pause.reason)} "
+                f"({escape(pause.by)})"
             )
     for status in groups:
         if status.managed is not None and status.managed.hold is not None:

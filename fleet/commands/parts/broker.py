@@ -182,7 +182,7 @@ def status(output: str) -> None:
         table.add_row(str(node.id), node.host_port, pid, str(node.server_log))
     console = Console()
     # In a pipe no line may be cut at 80 columns.
-    console.print(table, width=None if console.is_terminal else 1000)
+    console.print(table, markup=False, width=None if console.is_terminal else 1000)
     if now.secure:
         console.print("secure: SASL_SSL, SCRAM-SHA-512, denied is what no ACL allows")
     if now.certificate_servers:

@@ -160,7 +160,8 @@ def status(invocation: Invocation, *, output: str) -> None:
 
     console = stdout()
     if not answer["number"]:
-        console.print(f"nothing is recorded in {answer['path']} yet: `fleet history run`")
+        sentence = f"nothing is recorded in {answer['path']} yet: `fleet history run`"
+        console.print(sentence, markup=False)
         return
     shown = table("TABLE", "ROWS", "FILES", "MB", "FROM", "TO", right=("ROWS", "FILES", "MB"))
     for name, each in answer["tables"].items():

@@ -234,7 +234,7 @@ def _show(batch: "MadeBatch", outcome: "TrialOutcome", log: list[str]) -> None:
         rows = table(*outcome.rows[0])
         for row in outcome.rows:
             rows.add_row(*(str(value) for value in row.values()))
-        console.print(rows)
+        console.print(rows, markup=False)
     if outcome.error is None:
         console.print(f"returned: {outcome.returned or 'nothing'}", markup=False)
     if outcome.traceback is not None:

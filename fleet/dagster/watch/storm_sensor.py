@@ -11,7 +11,7 @@ are seen, at a read of the log each.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dagster import (
@@ -88,6 +88,13 @@ def changed(before: StormWatch, after: StormWatch) -> list[str]:
     )
 
 
+def untold(before: StormWatch, after: StormWatch, groups: list[str]) -> StormWatch:
+    """The next cursor: of these groups as it was, since nobody has told of what changed."""
+    old = {group: before.storms[group] for group in groups if group in before.storms}
+    new = {group: storm for group, storm in after.storms.items() if group not in groups}
+    return replace(after, storms={**new, **old})
+
+
 def _mark(storm: Storm) -> tuple[object, ...]:
     return storm.since, storm.calm_since is None, storm.cause, storm.member
 
@@ -131,7 +138,8 @@ def watch_storms(
     except FleetError as error:
         return SkipReason(str(error))
     after = seen.watch
-    groups = changed(before, after)[:EVENTS_A_TICK]
+    news = changed(before, after)
+    groups, later = news[:EVENTS_A_TICK], news[EVENTS_A_TICK:]
     whole = (before.cluster is None) != (after.cluster is None)
     for group in groups:
         if group in after.storms:
@@ -139,7 +147,7 @@ def watch_storms(
     told = [f"{group}: {storm.sentence}" for group, storm in sorted(after.storms.items())[:10]]
     return SensorResult(
         asset_events=list(events_of(seen, groups, whole=whole)),
-        cursor=json.dumps(after.as_json(), separators=(",", ":")),
+        cursor=json.dumps(untold(before, after, later).as_json(), separators=(",", ":")),
         # No run is ever asked for here, so Dagster calls every tick skipped and shows this.
         skip_reason=SkipReason("; ".join(told) + "." if told else "No group is in a storm."),
     )

@@ -30,7 +30,7 @@ from fleet.dagster import asset_keys
 from fleet.dagster.group_assets import discovered_partitions
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.watch.cluster_tick import Looked, events_of, look
-from fleet.dagster.watch.dead_runs import mark_of, seen_again, why_dead
+from fleet.dagster.watch.dead_runs import IDLE, mark_of, seen_again, why_dead
 from fleet.dagster.watch.sensor_cursor import SensorMemory, StartedRun, due
 from fleet.errors import FleetError, Unreachable
 
@@ -80,6 +80,8 @@ def end_dead_runs(
         if mine is None or mine.fleet is None:
             continue
         mark = mark_of(run.run_id, mine.change)
+        if mark == IDLE and asset_keys.does_more(run):
+            continue  # what it does beside the group's change shows nowhere here
         known = seen_again(
             memory.runs.get(run.run_id), mark, now=looked.at, provable=looked.writable
         )

@@ -165,6 +165,18 @@ def reach(budget: Budget) -> float:
     return 2 * budget.window + budget.calm
 
 
+def _known(before: Storm | None, now: float) -> tuple[float | None, float | None, float | None]:
+    """Since when it storms, is calm, was last looked at. A clock that was set back since then
+    makes all of that now: nobody waits for the old time to come again.
+    """
+    if before is None:
+        return None, None, None
+    calm = before.calm_since
+    if before.seen_at <= now:
+        return before.since, calm, before.seen_at
+    return min(before.since, now), None if calm is None else min(calm, now), None
+
+
 def assess(
     rebalances: Iterable[Rebalance],
     *,
@@ -183,9 +195,8 @@ def assess(
     by client id where their member ids do not (KIP-848: `fleet.model.rebalances.MembershipSpan`).
     """
     counted = _Window(charged(rebalances, excuses), budget, now)
-    since = before.since if before else None
-    calm_since = before.calm_since if before else None
-    for at in counted.moments(after=before.seen_at if before else None):
+    since, calm_since, seen_at = _known(before, now)
+    for at in counted.moments(after=seen_at):
         if since is not None and calm_since is not None and at - calm_since >= budget.calm:
             since = calm_since = None
         if since is None:
