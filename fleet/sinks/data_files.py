@@ -5,8 +5,8 @@ repeated must not leave its rows twice. Choice: `mapInArrow`: each task writes f
 names and answers what it wrote; only what the answers of the job's result name is committed.
 The function is sent by value, so that executors need pyarrow and no `fleet`; credentials stay
 names of environment variables, which each machine resolves itself. Cost: files of tasks that
-failed or were killed stay where they are, named by nobody (Delta's VACUUM, Iceberg's
-`remove_orphan_files`, our own sweep of Parquet folders remove them).
+failed or were killed, and of commits that were refused, stay where they are, named by nobody
+(Delta's VACUUM, Iceberg's `remove_orphan_files`, our own sweep of Parquet folders remove them).
 """
 
 import os
@@ -148,16 +148,6 @@ def written_files(rows: Any, writer: FileWriter, *, offsets: int) -> list[Writte
     files = [WrittenFile(**each) for each in told]
     _refuse_missing(files, writer)
     return files
-
-
-def delete_files(files: list[WrittenFile], writer: FileWriter) -> None:
-    """What was written and not committed; best effort."""
-    file_system, _ = writer.store.file_system(writer.place)
-    for each in files:
-        try:
-            file_system.delete_file(each.path)
-        except OSError:
-            continue
 
 
 def _all(first: Any, rest: Iterator[Any]) -> Iterator[Any]:

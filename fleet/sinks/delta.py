@@ -10,7 +10,8 @@ gaps (a search for poison) need more numbers: their bounds are versions of `<id>
 
 From a `pyarrow.Table` delta-rs writes the files (statistics, constraints); from a DataFrame Spark's
 tasks do, and this worker commits them in one transaction. Cost: about 3 ms for each partition's
-version and 20 to 40 ms a commit; a table's log keeps the ids for good.
+version and 20 to 40 ms a commit; a table's log keeps the ids for good; files of a commit that was
+refused stay until VACUUM, since a refusal does not say that the table does not name them.
 """
 
 import json
@@ -23,13 +24,7 @@ from fleet.errors import FleetError
 from fleet.extras import need
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.batch_rows import Transform, arrow_schema, is_arrow, key, new_ranges, new_rows
-from fleet.sinks.data_files import (
-    FileWriter,
-    ObjectStore,
-    WrittenFile,
-    delete_files,
-    written_files,
-)
+from fleet.sinks.data_files import FileWriter, ObjectStore, WrittenFile, written_files
 from fleet.sinks.moments import in_utc
 from fleet.sinks.written import Spans, added
 
@@ -160,7 +155,7 @@ class _Sink:
                 commit_properties=properties,
             )
         except refused as error:
-            delete_files(files, writer)
+            # The files stay: a store that took the commit and said 503 refuses the repetition.
             return self._others_wrote(error)
         return True
 

@@ -10,7 +10,9 @@ is written is read anew, and a former owner who wakes up finds that it is there.
 
 From a `pyarrow.Table` pyiceberg writes the files (partitions, field ids); from a DataFrame Spark's
 tasks do, and this worker adds them in one transaction. Cost: about 100 ms a commit, one at a time
-over all writers of a table; some 60 bytes of metadata per partition, and per range of a snapshot.
+over all writers of a table; some 60 bytes of metadata per partition, and per range of a snapshot;
+data files of a commit that was refused stay until orphan files are removed, since a refusal does
+not say that the table does not name them.
 """
 
 import contextlib
@@ -22,13 +24,7 @@ from fleet.errors import FleetError
 from fleet.extras import need
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.sinks.batch_rows import Transform, arrow_schema, is_arrow, key, new_ranges, new_rows
-from fleet.sinks.data_files import (
-    FileWriter,
-    ObjectStore,
-    WrittenFile,
-    delete_files,
-    written_files,
-)
+from fleet.sinks.data_files import FileWriter, ObjectStore, WrittenFile, written_files
 from fleet.sinks.moments import in_utc
 from fleet.sinks.written import Spans, added, of_text, to_text
 
@@ -65,7 +61,6 @@ def write_iceberg(
         return 0
     files: list[WrittenFile] = []
     of: Mapping[BatchRange, Spans] | None = None
-    writer = FileWriter("", ObjectStore(store or {}))
     for number in range(_TRIES):
         time.sleep(_PAUSE * number)
         found = _table(loaded, table, rows, transform)
@@ -74,11 +69,9 @@ def write_iceberg(
             for each in context.ranges
         }
         new = new_ranges(written)
-        if of is not None and written != of:  # others wrote some of it: the files hold too much
-            delete_files(files, writer)
         if not new:
             return 0
-        if written != of:
+        if written != of:  # at first; and where others wrote some of it, the files hold too much
             left = new_rows(rows, written, transform, sink="write_iceberg")
             if not is_arrow(left):
                 writer = FileWriter(f"{found.location()}/data", ObjectStore(store or {}))
@@ -86,7 +79,6 @@ def write_iceberg(
             of = written
         if _committed(found, left if is_arrow(left) else files, context, written, name):
             return len(new)
-    delete_files(files, writer)
     raise FleetError(
         f"write_iceberg: others changed {table} {_TRIES} times while this batch was committed: "
         "make batches larger, or look for another worker that writes the same partitions"

@@ -1,0 +1,39 @@
+"""A DataFrame as the sinks use it, over an Arrow table: its tasks run right here, without Spark."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+FILES = pa.schema([("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
+"""What tasks that write answer."""
+
+
+class Frame:
+    """Some rows, as a session of Spark would hold them."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        self.columns = rows.column_names
+
+    @property
+    def schema(self) -> Any:
+        """As PySpark has it."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(self._rows.schema)
+
+    def coalesce(self, _parts: int) -> "Frame":
+        """One task it is in any case."""
+        return self
+
+    def mapInArrow(  # noqa: N802 - PySpark's name
+        self, task: Callable[[Iterator[Any]], Iterable[Any]], _schema: str
+    ) -> "Frame":
+        """One task over all rows, which writes files."""
+        answered = list(task(iter(self._rows.to_batches())))
+        return Frame(pa.Table.from_batches(answered, schema=FILES))
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - PySpark's name
+        """The rows."""
+        return self._rows
