@@ -1,13 +1,19 @@
 """Every sink: each record once, however its batch is cut and repeated."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
+from fleet.clock import ManualClock
 from fleet.errors import FleetError
+from fleet.model import TopicPartition
+from fleet.worker.offsets.assigning import Assigner
 from tests.sinks.cases import SINKS, Case, batch, counted, made_topics, range_of, records, sums
 from tests.support.batch_parts import context_of
+from tests.support.memory_kafka import MemoryKafka
 
 KINDS = (*("delta", "parquet", "iceberg"), pytest.param("kafka", marks=pytest.mark.broker))
 
@@ -71,6 +77,24 @@ def test_two_writes_of_one_batch_to_one_place_have_names(case: Case):
     rows, context = batch(range_of(0, 3))
     assert [case.write(rows, context, name=name) for name in ("", "again", "")] == [1, 1, 0]
     assert case.offsets() == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_successor_whose_first_question_for_the_topic_id_fails(case: Case):
+    """Its predecessor wrote and was killed before the commit: the batch is known all the same."""
+    kafka = MemoryKafka()
+    kafka.make("t", 4)
+    written = []
+    for failures in (0, 1):
+        kafka.silent.extend([KafkaError._TIMED_OUT] * failures)
+        assigner = Assigner(
+            admin=kafka.admin({}), start_from="earliest", isolation="read_committed",
+            patience=60.0, clock=ManualClock(),
+        )  # fmt: skip
+        (start,) = assigner.starts(kafka.consumer({}), [TopicPartition("t", 3)])
+        each = replace(range_of(0, 3), topic_id=start.topic_id)
+        written.append(case.write(records(each), context_of([each])))
+    assert written == [1, 0]
+    assert case.offsets() == [0, 1, 2]
 
 
 def test_a_dummy_batch_and_a_trial_write_nothing(case: Case):

@@ -103,6 +103,8 @@ class MemoryKafka:
     """(what, of what): assign, unassign, commit, close, read."""
     answers: deque[int] = field(default_factory=deque)
     """Codes for the next commits; 0 and none left: written."""
+    silent: deque[int] = field(default_factory=deque)
+    """Codes with which the next DescribeTopics fail; none left: answered."""
     member: str = "m1"
     under_way: bool = False
     """Whether a pause is too late for what the next poll brings."""
@@ -228,9 +230,12 @@ class MemoryAdmin(_Client):
 
     def describe_topics(self, topics: Any, *, request_timeout: float) -> Any:
         found = {}
+        code = self.kafka.silent.popleft() if self.kafka.silent else 0
         for name in topics.topic_names:
             found[name] = future = Future()
-            if name in self.kafka.ids:
+            if code:
+                future.set_exception(KafkaException(KafkaError(code)))
+            elif name in self.kafka.ids:
                 future.set_result(SimpleNamespace(topic_id=self.kafka.ids[name]))
             else:
                 future.set_exception(KafkaException(KafkaError(3)))

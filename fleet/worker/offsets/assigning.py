@@ -38,6 +38,8 @@ _ABSENT_AFTER: Final = 5.0
 """Seconds after which a topic without metadata is taken for deleted."""
 _UNKNOWN: Final = frozenset({3, -188, -190})
 """Unknown topic or partition, by the broker and by librdkafka."""
+_NO_IDS: Final = frozenset({35, -165})
+"""Unsupported version or feature: brokers from before topic ids."""
 _EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -121,7 +123,7 @@ class Assigner:
         known = {TopicPartition(each.topic, each.partition): each for each in committed}
         new = [tp for tp in tps if known[tp].offset < 0 and tp in first]
         before = dict(self._ids)
-        self._learn_ids({tp.topic for tp in tps})
+        self._learn_ids({tp.topic for tp in first})
         again = {topic for topic, known_id in before.items() if known_id != self._ids.get(topic)}
         parts: Mapping[str, int | None] = {}
         latest: Mapping[TopicPartition, int] = {}
@@ -182,6 +184,7 @@ class Assigner:
         first = self._there([tp], _EARLIEST)
         if tp not in first:
             return _absent(tp)
+        self._ids.pop(tp.topic, None)
         self._learn_ids({tp.topic})
         return Start(
             tp=tp,
@@ -279,12 +282,27 @@ class Assigner:
         return found
 
     def _learn_ids(self, topics: set[str]) -> None:
-        """Kafka's topic ids, asked anew each time: a recreated topic has another."""
-        try:
+        """Kafka's topic ids, asked anew each time: a recreated topic has another.
+
+        One never told is insisted on: sinks keep offsets by it, and would write the batch in hand
+        once more under the name, which stands in only where brokers have no ids. One that is known
+        stays where nobody answers: the topic's watch asks again.
+        """
+        absent_after = self._clock.monotonic() + _ABSENT_AFTER
+
+        def ask() -> None:
+            over = _NO_IDS
+            if self._clock.monotonic() >= absent_after:
+                over |= _UNKNOWN  # deleted since its offsets were told
             for topic, future in self.ask_ids(topics).items():
-                self._ids[topic] = id_of(future.result())
-        except KafkaException:
-            return  # ids stay as known, or the topic's name stands in: never worth a failure
+                try:
+                    self._ids[topic] = id_of(future.result())
+                except KafkaException as error:
+                    if topic not in self._ids and error.args[0].code() not in over:
+                        raise
+
+        if topics:
+            self._insist(ask, ())
 
     def _insist(self, ask: Callable[[], Any], tps: Sequence[TopicPartition]) -> Any:
         """Ask until `patience`; between tries learn anew who leads the partitions asked for.
