@@ -1,5 +1,8 @@
 """Tables, manifests and their one writer, without Spark and Kafka."""
 
+import json
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -21,6 +24,7 @@ from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartiti
 from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
 from tests.support.rebalances import rebalance as plain
 from tests.support.snapshots import snapshot_of
+from tests.support.waiting import until
 
 DAY = 86_400.0
 NOW = 1_790_000_000.0
@@ -290,10 +294,16 @@ class Store(TableFolder):
         super().__init__(path)
         self.local = None
 
+    def put(self, name, data):
+        """Whole or not at all, as stores do it."""
+        new = Path(self.full(f"{name}.new"))
+        new.parent.mkdir(exist_ok=True)
+        new.write_bytes(data)
+        new.replace(self.full(name))
+
 
 def test_object_stores_have_a_lease(tmp_path, clock):
     """Renewed by commits, free after its time; who was overtaken makes nothing visible."""
-    (tmp_path / "manifests").mkdir()
     place = Store(tmp_path)
     with Writer(place, cluster="main", clock=clock, retention=10 * DAY) as one:
         add(one, rebalance(1))
@@ -306,3 +316,36 @@ def test_object_stores_have_a_lease(tmp_path, clock):
             add(other, rebalance(3))
     assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 3]
     assert latest(place) is not None
+
+
+def test_a_lease_is_kept_where_nothing_is_written(tmp_path, clock):
+    """A quiet hour, or one long batch: nobody is let in, and what comes then is written."""
+    place = Store(tmp_path)
+
+    def renewed():
+        lease = json.loads(place.read("writer.json"))
+        return lease["at"] == clock.now()
+
+    with Writer(place, cluster="main", clock=clock, retention=10 * DAY, beat=0.01) as one:
+        add(one, rebalance(1))
+        for _ in range(4):
+            clock.sleep(100)
+            until(renewed, "its renewal", every=0.01)
+        with pytest.raises(Refused, match="lease"):
+            Writer(Store(tmp_path), cluster="main", clock=clock, retention=DAY)
+        add(one, rebalance(2))
+    assert place.read("writer.json") is None, "free at once"
+    assert [r.number for r in Tables(tmp_path).rebalances()] == [1, 2]
+
+
+def test_a_lease_that_was_lost_is_not_taken_back(tmp_path, clock):
+    """Whoever stood still for longer finds another: it renews no more, and commits nothing."""
+    place = Store(tmp_path)
+    with Writer(place, cluster="main", clock=clock, retention=10 * DAY, beat=0.01) as one:
+        lease = json.dumps({"writer": "another", "at": clock.now()}).encode()
+        place.put("writer.json", lease)
+        until(lambda: one._lease.lost, "it to be noticed", every=0.01)
+        place.delete(["writer.json"])
+        with pytest.raises(LostLease, match="took the lease while this one was silent"):
+            add(one, rebalance(1))
+    assert latest(place) is None

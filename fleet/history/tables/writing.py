@@ -2,20 +2,20 @@
 
 Problem: two writers would double rows, and a killed one may live on inside a Spark server for
 half a minute and still write. Choice: one writer per path, by a file lock that the kernel frees
-at its death (object stores: a lease that is renewed with every commit and runs out after five
-minutes); every attempt of a batch writes into a folder of its own name, so that a dead one's
-late files can never be taken for ours; a commit takes the next manifest's number or fails.
+at its death (object stores: a lease, fleet.history.tables.store_lease); every attempt of a batch
+writes into a folder of its own name, so that a dead one's late files can never be taken for ours; a
+commit takes the next manifest's number or fails.
 Files that no manifest of the last ten minutes names are cleared away, attempts after an hour.
 Cost: after kill -9 in an object store the next writer waits up to five minutes; power cuts may
 lose what the operating system had not written yet (data files are not synced, manifests are).
 """
 
 import fcntl
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from fleet.clock import Clock
 from fleet.errors import FleetError, LostLease, Refused
 from fleet.history.tables import day_of
 from fleet.history.tables.publishing import Published
+from fleet.history.tables.store_lease import BEAT, StoreLease, busy
 from fleet.history.tables.table_columns import TABLES
 from fleet.history.tables.table_folder import TableFolder, data_name
 from fleet.history.tables.table_manifests import (
@@ -43,9 +44,7 @@ KEPT_SECONDS: Final = 600.0
 """How long replaced files stay for readers that are under way."""
 ATTEMPT_SECONDS: Final = 3600.0
 """After this an attempt's folder that no manifest names is cleared away."""
-LEASE_SECONDS: Final = 300.0
 _LOCK: Final = "writer.lock"
-_LEASE: Final = "writer.json"
 _MOST_MANIFESTS: Final = 1000
 
 
@@ -55,13 +54,25 @@ class Writer(Closing):
     `cluster` has to be the one that the tables are of.
     """
 
-    def __init__(self, place: TableFolder, *, cluster: str, clock: Clock, retention: float) -> None:
+    def __init__(
+        self,
+        place: TableFolder,
+        *,
+        cluster: str,
+        clock: Clock,
+        retention: float,
+        beat: float = BEAT,
+    ) -> None:
+        """beat: seconds between two renewals of an object store's lease."""
         self.place = place
         self.clock = clock
         self.retention = retention
-        self._id = uuid.uuid4().hex
         self._lock: int | None = None
-        self._take()
+        self._lease: StoreLease | None = None
+        if place.local is None:
+            self._lease = StoreLease(place, clock=clock, beat=beat)
+        else:
+            self._lock = _locked(place, place.local)
         try:
             found = latest(place)
             self._published = Published(place)
@@ -84,8 +95,9 @@ class Writer(Closing):
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        elif self.place.local is None and self._leased() == self._id:
-            self.place.delete([_LEASE])
+        if self._lease is not None:
+            self._lease.close()
+            self._lease = None
 
     # --- attempts ---------------------------------------------------------------------------
 
@@ -163,7 +175,8 @@ class Writer(Closing):
         oldest = day_of(now - self.retention)
         files = tuple(f for f in made.files if not f.day or f.day >= oldest)
         made = replace(made, number=self.manifest.number + 1, at=now, files=files)
-        self._renew()
+        if self._lease is not None:
+            self._lease.renew()
         if not self.place.put_new(name_of(made.number), made.as_bytes()):
             raise LostLease(
                 f"somebody else wrote manifest {made.number} of {self.place}; nothing of this "
@@ -220,58 +233,25 @@ class Writer(Closing):
                 replaced_at = found.at
         return kept, []
 
-    # --- one writer -------------------------------------------------------------------------
 
-    def _take(self) -> None:
-        local = self.place.local
-        if local is None:
-            holder = self._leased()
-            if holder not in (None, self._id):
-                raise Refused(_busy(self.place, "its lease has not run out"))
-            self._renew()
-            return
-        try:
-            local.mkdir(parents=True, exist_ok=True)
-            handle = os.open(local / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise FleetError(
-                f"{local} cannot be written ({error.strerror}); give history.path another folder"
-            ) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder_pid = os.pread(handle, 20, 0).decode(errors="replace").strip()
-            os.close(handle)
-            raise Refused(_busy(self.place, f"process {holder_pid or '?'}")) from error
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
-        self._lock = handle
-
-    def _leased(self) -> str | None:
-        """Who holds the lease of an object store; None where it is free or has run out."""
-        data = self.place.read(_LEASE)
-        if data is None:
-            return None
-        try:
-            lease = json.loads(data)
-            fresh = self.clock.now() - float(lease["at"]) < LEASE_SECONDS
-            return str(lease["writer"]) if fresh else None
-        except (ValueError, KeyError, TypeError):
-            return None
-
-    def _renew(self) -> None:
-        if self.place.local is None:
-            if self._leased() not in (None, self._id):
-                raise LostLease(_busy(self.place, "it took the lease while this one was silent"))
-            lease = {"writer": self._id, "at": self.clock.now()}
-            self.place.put(_LEASE, json.dumps(lease).encode())
-
-
-def _busy(place: TableFolder, who: str) -> str:
-    return (
-        f"another `fleet history run` or `tail` writes {place} ({who}): one at a time; it reads "
-        "everything that is new anyway"
-    )
+def _locked(place: TableFolder, local: Path) -> int:
+    """The kernel's lock on a local folder, until its handle is closed. Raises Refused."""
+    try:
+        local.mkdir(parents=True, exist_ok=True)
+        handle = os.open(local / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise FleetError(
+            f"{local} cannot be written ({error.strerror}); give history.path another folder"
+        ) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(handle, 20, 0).decode(errors="replace").strip()
+        os.close(handle)
+        raise Refused(busy(place, f"process {holder or '?'}")) from error
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, str(os.getpid()).encode(), 0)
+    return handle
 
 
 def with_files(
