@@ -59,8 +59,10 @@ class BatchFiles:
         if not paths:
             found = schema.empty_table().select(names)
         else:
-            files = ds.dataset(paths, schema=schema, format="parquet", filesystem=self._place.fs)
-            found = files.to_table(columns=names, filter=where)
+            fs = self._place.fs
+            with self._place.reading():
+                files = ds.dataset(paths, schema=schema, format="parquet", filesystem=fs)
+                found = files.to_table(columns=names, filter=where)
         return found.rename_columns([decoded(each) for each in names])
 
     def events(self) -> Iterator[tuple[pa.Table, Any]]:

@@ -121,7 +121,10 @@ def _batches(writer: Writer, files: Sequence[DataFile]) -> Iterator[pa.RecordBat
     for each in files:
         schema = TABLES[each.table]
         stored = before(each.table) if each.old else schema
-        with writer.place.fs.open_input_file(writer.place.full(each.name)) as source:
+        with (
+            writer.place.reading(),
+            writer.place.fs.open_input_file(writer.place.full(each.name)) as source,
+        ):
             for batch in pq.ParquetFile(source).iter_batches(_ROWS):
                 yield pa.RecordBatch.from_arrays(
                     [

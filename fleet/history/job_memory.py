@@ -80,7 +80,8 @@ class JobMemory:
         made = cls()
         for table in (GROUPS, STANDING):
             for file in manifest.of(table):
-                data = pq.read_table(place.full(file.name), filesystem=place.fs)
+                with place.reading():
+                    data = pq.read_table(place.full(file.name), filesystem=place.fs)
                 made._take(table, data)
         made.saved()
         return made

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from fleet.errors import Unreachable
 from fleet.history.prefilter import decoded_last
 from fleet.history.read_options import ReadOptions, read_options
 from fleet.history.rollup import Rollup
@@ -30,6 +31,7 @@ from fleet.history.source import _SENT as READ
 from fleet.history.source import read_share
 from fleet.history.tables.table_columns import DIGEST, TABLES, decoded, spark_ddl
 from fleet.history.tables.table_folder import TableFolder, data_name
+from fleet.kafka_source.failures import RangeUnread
 from fleet.kafka_source.pieces import OffsetRange, shares
 from fleet.kafka_source.source import by_value
 from fleet.log.record_columns import columns
@@ -123,7 +125,6 @@ class Task:
 
     def _write(self, held: Sequence[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         """A file for each table and day of the rows."""
-        place = TableFolder(self._place)
         for table, schema in TABLES.items():
             mine = [batch for batch in held if batch.column("kind")[0].as_py() == table]
             if not mine:
@@ -137,10 +138,7 @@ class Task:
                     schema=schema,
                 )
                 name = data_name(table, self._attempt, day, uuid.uuid4().hex)
-                place.fs.create_dir(place.full(name.rpartition("/")[0]), recursive=True)
-                with place.fs.open_output_stream(place.full(name)) as out:
-                    pq.write_table(data, out, compression="zstd")
-                    size = out.tell()
+                size = self._put(name, data)
                 yield {
                     "name": name,
                     "table": table,
@@ -148,6 +146,18 @@ class Task:
                     "rows": data.num_rows,
                     "bytes": size,
                 }
+
+    def _put(self, name: str, data: pa.Table) -> int:
+        """One file; its size. A place that is away is told so that the driver knows it again."""
+        try:
+            place = TableFolder(self._place)
+            with place.answering():
+                place.fs.create_dir(place.full(name.rpartition("/")[0]), recursive=True)
+                with place.fs.open_output_stream(place.full(name)) as out:
+                    pq.write_table(data, out, compression="zstd")
+                    return int(out.tell())
+        except Unreachable as error:
+            raise RangeUnread(str(error)) from error
 
 
 def rolled_up(

@@ -11,7 +11,7 @@ from fleet.act import spark_server
 from fleet.act.local.process_table import ProcessTable
 from fleet.config.acls import OFFSETS
 from fleet.config.spec_values import SPARK, without_token
-from fleet.errors import ConfigError, FleetError
+from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.history.job import Recorder
 from fleet.history.polling import Poller
 from fleet.history.rollup_tasks import rolled_up
@@ -209,7 +209,9 @@ class LazySpark:
         except FleetError:
             raise
         except Exception as error:
-            if not self._elsewhere or is_spark_failure(error) or told_by(error) is not None:
+            if (told := told_by(error)) is not None:
+                raise Unreachable(told[1]) from error
+            if not self._elsewhere or is_spark_failure(error):
                 raise
             raise FleetError(
                 f"Spark at {safe(self._where)} failed on a batch of {offsets:,} offsets: "

@@ -39,7 +39,11 @@ class LagPoint:
 
 
 class Tables:
-    """The history at a path. Raises FleetError where what is there is no history."""
+    """The history at a path.
+
+    Raises FleetError where what is there is no history or is damaged, Unreachable where the place
+    does not answer.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.place = TableFolder(path)
@@ -144,12 +148,15 @@ class Tables:
         from fleet.history.tables.table_columns import DAY, TABLES  # noqa: PLC0415
 
         days = ds.partitioning(pa.schema([DAY]), flavor="hive")
-        return {
-            name: self._dataset(
-                [f for f in manifest.of(name) if not f.old], schema.append(DAY), partitioning=days
-            )
-            for name, schema in TABLES.items()
-        }
+        with self.place.reading():
+            return {
+                name: self._dataset(
+                    [f for f in manifest.of(name) if not f.old],
+                    schema.append(DAY),
+                    partitioning=days,
+                )
+                for name, schema in TABLES.items()
+            }
 
     def _dataset(self, files: Collection[DataFile], schema: "pa.Schema", **more: Any) -> Any:
         import pyarrow.dataset as ds  # noqa: PLC0415
@@ -170,11 +177,12 @@ class Tables:
         empty = Manifest(number=0, cluster="", at=0.0, what="none")
         for left in reversed(range(_TRIES)):
             manifest = self.manifest() or empty
-            try:
-                return read(manifest)
-            except FileNotFoundError:  # compacted away meanwhile: the next manifest knows
-                if not left:
-                    raise
+            with self.place.reading():
+                try:
+                    return read(manifest)
+                except FileNotFoundError:  # compacted away meanwhile: the next manifest knows
+                    if not left:
+                        raise
         raise AssertionError
 
 

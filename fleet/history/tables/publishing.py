@@ -109,7 +109,9 @@ class Published:
     def _refuse_to_fall_behind(self) -> None:
         for table in TABLES:
             log = self._place.full(f"{table}/_delta_log")
-            if self._place.fs.get_file_info(log).type.name == "Directory":
+            with self._place.answering():
+                kind = self._place.fs.get_file_info(log).type.name
+            if kind == "Directory":
                 raise FleetError(
                     f"{self._place} is published as Delta tables, and this Python has no package "
                     f"to go on with it: {EXTRA}"

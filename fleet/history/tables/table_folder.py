@@ -11,17 +11,20 @@ there.
 Schemes: none or file://, s3:// (s3a:// for Spark is the same), gs://, hdfs://, abfs://, abfss://.
 """
 
+import errno
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from fleet.errors import ConfigError, FleetError
+from fleet.errors import ConfigError, FleetError, Unreachable
 
 _SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _FOR_SPARK: Final = {"s3": "s3a"}
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class StoredFile:
 class TableFolder:
     """The folder; names are relative to it, with slashes.
 
-    Raises ConfigError where pyarrow knows no such scheme.
+    Raises ConfigError where pyarrow knows no such scheme. Every call raises Unreachable where the
+    place does not answer or takes nothing (a full disk), and FleetError where it never will.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -52,14 +56,15 @@ class TableFolder:
             self.url = self.local.as_uri()
             return
         mine = _SAME.get(scheme, scheme)
+        self.url = f"{_FOR_SPARK.get(mine, scheme)}://{rest.rstrip('/')}"
         try:
-            self._fs, self._root = fs.FileSystem.from_uri(f"{mine}://{rest.rstrip('/')}")
-        except (ValueError, OSError, NotImplementedError) as error:
+            with self.answering():  # S3 is asked for the bucket's region
+                self._fs, self._root = fs.FileSystem.from_uri(f"{mine}://{rest.rstrip('/')}")
+        except (ValueError, NotImplementedError) as error:
             raise ConfigError(
                 f"history.path {text}: {error}; use a local folder, s3://, gs://, hdfs:// or "
                 "abfss://"
             ) from error
-        self.url = f"{_FOR_SPARK.get(mine, scheme)}://{rest.rstrip('/')}"
 
     def __str__(self) -> str:
         return str(self.local or self.url)
@@ -81,38 +86,58 @@ class TableFolder:
         """A name as delta-rs takes it."""
         return self.full(name) if self.local else f"{self.url}/{name}"
 
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Around what pyarrow does here: its errors become ours, with the place.
+
+        Unreachable where it may pass by itself, FleetError where a file is gone.
+        """
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise FleetError(f"{self} lacks a file that it should have: {error}") from error
+        except OSError as error:
+            raise Unreachable(f"{self} does not answer, or takes nothing: {error}") from error
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """The same around what reads tables; FleetError also where a file is damaged."""
+        from pyarrow import ArrowException  # noqa: PLC0415 - see __init__
+
+        try:
+            with self.answering():
+                yield
+        except ArrowException as error:
+            raise FleetError(f"the tables of {self} cannot be read: {error}") from error
+
     def read(self, name: str) -> bytes | None:
         """The whole file; None where there is none."""
-        try:
-            with self._fs.open_input_stream(self.full(name)) as stream:
-                return bytes(stream.read())
-        except FileNotFoundError:
-            return None
+        with self.answering():
+            try:
+                with self._fs.open_input_stream(self.full(name)) as stream:
+                    return bytes(stream.read())
+            except FileNotFoundError:
+                return None
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file whole, whatever was there."""
-        if self.local is None:
-            with self._fs.open_output_stream(self.full(name)) as stream:
-                stream.write(data)
-            return
-        temporary = self._temporary(name, data)
-        temporary.replace(self.local / name)
+        with self.answering():
+            if self.local is None:
+                with self._fs.open_output_stream(self.full(name)) as stream:
+                    stream.write(data)
+                return
+            temporary = self._temporary(name, data)
+            temporary.replace(self.local / name)
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Write a file whole under a name that is free; False where it was taken."""
-        if self.local is None:
+        with self.answering():
+            if self.local is not None:
+                return self._linked(self.local / name, self._temporary(name, data))
             if self._fs.get_file_info(self.full(name)).is_file:
                 return False
             self.put(name, data)
             return True
-        temporary = self._temporary(name, data)
-        try:
-            os.link(temporary, self.local / name)
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink(missing_ok=True)
-        return True
 
     def files(self, folder: str) -> list[StoredFile]:
         """All files below a folder, in order of name.
@@ -123,9 +148,11 @@ class TableFolder:
 
         selector = fs.FileSelector(self.full(folder), recursive=True, allow_not_found=True)
         root = len(self._root) + 1
+        with self.answering():
+            infos = self._fs.get_file_info(selector)
         found = [
             StoredFile(info.path[root:], int(info.size or 0), (info.mtime_ns or 0) / 1e9)
-            for info in self._fs.get_file_info(selector)
+            for info in infos
             if info.is_file and not info.base_name.startswith((".", "_"))
         ]
         return sorted((each for each in found if not _hidden(each.name)), key=lambda f: f.name)
@@ -135,23 +162,20 @@ class TableFolder:
         from pyarrow import fs  # noqa: PLC0415
 
         selector = fs.FileSelector(self.full(folder), allow_not_found=True)
-        infos = self._fs.get_file_info(selector)
+        with self.answering():
+            infos = self._fs.get_file_info(selector)
         return sorted(info.base_name for info in infos if not info.is_file)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; those that are gone already are no error."""
         for name in names:
-            try:
+            with self.answering(), suppress(FileNotFoundError):
                 self._fs.delete_file(self.full(name))
-            except FileNotFoundError:
-                continue
 
     def delete_folder(self, name: str) -> None:
         """Delete a folder and what is in it; one that is gone is no error."""
-        try:
+        with self.answering(), suppress(FileNotFoundError):
             self._fs.delete_dir(self.full(name))
-        except FileNotFoundError:
-            return
 
     def _temporary(self, name: str, data: bytes) -> Path:
         assert self.local is not None
@@ -164,10 +188,28 @@ class TableFolder:
                 out.flush()
                 os.fsync(out.fileno())
         except OSError as error:
-            raise FleetError(
-                f"{path} cannot be written ({error.strerror}); give history.path another folder"
+            raise Unreachable(
+                f"{path} cannot be written ({error.strerror}); make room for it, or give "
+                "history.path another folder"
             ) from error
         return Path(temporary)
+
+    def _linked(self, path: Path, temporary: Path) -> bool:
+        """Whether the name was free; the temporary one is not there any more."""
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise FleetError(
+                f"the file system of {self} has no hard links ({error.strerror}), by which a name "
+                "is taken once: give history.path a folder on a local disk, or an object store"
+            ) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        return True
 
 
 def data_name(table: str, attempt: str, day: str, part: str = "0") -> str:

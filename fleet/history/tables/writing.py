@@ -14,6 +14,7 @@ import fcntl
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -142,17 +143,21 @@ class Writer(Closing):
             out.write_table(data)
         return self.file(name, table=table, day=day, rows=data.num_rows)
 
-    def writing(self, name: str, schema: pa.Schema) -> pq.ParquetWriter:
+    @contextmanager
+    def writing(self, name: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
         """A Parquet writer of one new file."""
-        folder = name.rpartition("/")[0]
-        self.place.fs.create_dir(self.place.full(folder), recursive=True)
-        return pq.ParquetWriter(
-            self.place.full(name), schema, filesystem=self.place.fs, compression="zstd"
-        )
+        place, folder = self.place, name.rpartition("/")[0]
+        with place.answering():
+            place.fs.create_dir(place.full(folder), recursive=True)
+            with pq.ParquetWriter(
+                place.full(name), schema, filesystem=place.fs, compression="zstd"
+            ) as out:
+                yield out
 
     def found(self, files: Sequence[DataFile]) -> list[DataFile]:
         """Those that are here, whole."""
-        infos = self.place.fs.get_file_info([self.place.full(each.name) for each in files])
+        with self.place.answering():
+            infos = self.place.fs.get_file_info([self.place.full(each.name) for each in files])
         return [
             each
             for each, info in zip(files, infos, strict=True)
@@ -161,7 +166,8 @@ class Writer(Closing):
 
     def file(self, name: str, *, table: str, day: str, rows: int, every: int = 0) -> DataFile:
         """A file that was written."""
-        size = int(self.place.fs.get_file_info(self.place.full(name)).size or 0)
+        with self.place.answering():
+            size = self.place.fs.get_file_info(self.place.full(name)).size or 0
         return DataFile(name=name, table=table, day=day, rows=rows, bytes=size, every=every)
 
     # --- commits ----------------------------------------------------------------------------
@@ -249,8 +255,9 @@ def _locked(place: TableFolder, local: Path) -> int:
         holder = os.pread(handle, 20, 0).decode(errors="replace").strip()
         os.close(handle)
         raise Refused(busy(place, f"process {holder or '?'}")) from error
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, str(os.getpid()).encode(), 0)
+    with suppress(OSError):  # a full disk; it only tells others who holds it
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
     return handle
 
 
