@@ -5,10 +5,12 @@ records (counts, joins) belong to no offset, so that none of them can be left ou
 Choice: what is written is left out before rows are made: a sink takes the batch's records and a
 `transform` that makes rows of them. Rows that were made before are written where none of the
 batch is there, left where all is, and refused where part of it is: counted wrong is worse than
-tried again. Rows are a Spark DataFrame or a `pyarrow.Table`.
+tried again. So are rows whose place is no record of the batch (an outer join's nulls, another
+topic's name): whether they are there, nobody can tell. Rows are a Spark DataFrame or a
+`pyarrow.Table`. Cost: where a part is there, one more job of Spark looks for such rows.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from fleet.errors import FleetError
@@ -18,6 +20,8 @@ from fleet.sinks.written import Spans, missing
 
 Transform = Callable[[Any], Any]
 PLACE: Final = ("topic", "partition", "offset")
+_TOLD: Final = 5
+"""Partitions that a sentence names."""
 
 
 def key(context: BatchContext, each: BatchRange, name: str) -> str:
@@ -61,8 +65,29 @@ def new_rows(
             f"leave them out: keep these columns, or give {sink} the batch's records and the "
             "function that makes rows of them (transform=)"
         )
+    if there:
+        refuse_foreign(rows, written, sink=sink)
     left = _without(rows, there) if there else rows
     return left if transform is None else transform(left)
+
+
+def refuse_foreign(
+    rows: Any, ranges: Collection[BatchRange], *, sink: str, by: Sequence[str] = PLACE
+) -> None:
+    """FleetError where a row is of no record of the batch, as the columns `by` say."""
+    odd = _foreign(rows, ranges, by)
+    if not odd.num_rows:
+        return
+    (row,) = odd.slice(0, 1).to_pylist()
+    told = [f"{name} {'null' if row[name] is None else row[name]}" for name in by]
+    names = [str(each.tp) for each in ranges]
+    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+    raise FleetError(
+        f"{sink}: a row has {', '.join(told[:-1])} and {told[-1]}, and the batch is of "
+        f"{', '.join(names[:_TOLD])}{more}: these columns say which record a row is of (where it "
+        f"goes is an argument): leave them as they were read, or give {sink} the batch's records "
+        "and the function that makes rows of them (transform=)"
+    )
 
 
 def is_arrow(rows: Any) -> bool:
@@ -98,6 +123,22 @@ def _without(rows: Any, there: Mapping[BatchRange, Spans]) -> Any:
             f"NOT (topic = '{each.topic}' AND partition = {each.partition} AND ({inside}))"
         )
     return rows
+
+
+def _foreign(rows: Any, ranges: Collection[BatchRange], by: Sequence[str]) -> Any:
+    """Rows of no partition of the batch, or with nulls in the columns `by`; of Spark's one."""
+    if not is_arrow(rows):
+        here = " OR ".join(f"(topic = '{r.topic}' AND partition = {r.partition})" for r in ranges)
+        known = " AND ".join(f"{name} IS NOT NULL" for name in by)
+        return rows.where(f"NOT (({here}) AND {known})").limit(1).toArrow()
+    import pyarrow.compute as pc  # noqa: PLC0415 - loads pyarrow
+
+    ours = pc.scalar(False)
+    for each in ranges:
+        ours |= (pc.field("topic") == each.topic) & (pc.field("partition") == each.partition)
+    for name in by:
+        ours &= ~pc.field(name).is_null()
+    return rows.filter(~ours)
 
 
 def _arrow_condition(there: Iterable[tuple[BatchRange, Spans]]) -> Any:

@@ -11,7 +11,8 @@ made of one partition's records each (`transform`).
 Limits: the topic is on the cluster that the records come from (Kafka refuses offsets of topics
 that it does not have). All rows pass through the worker's memory: a batch's up to 50,000 offsets,
 above that one partition's after the other. Cost: a producer per partition (four threads of it with
-one broker); about 0.1 s a batch for transactions, eight at a time, and 8 µs of CPU a row.
+one broker); about 0.1 s a batch for transactions, eight at a time, and 8 µs of CPU a row; one more
+job of Spark where rows come partition by partition, which looks for rows of none.
 """
 
 from collections import OrderedDict
@@ -32,6 +33,7 @@ from fleet.sinks.batch_rows import (
     is_arrow,
     new_ranges,
     new_rows,
+    refuse_foreign,
 )
 from fleet.sinks.data_files import SMALL
 from fleet.sinks.span_producer import LostTransactionalId, Row, SideGroup, SpanProducer
@@ -58,11 +60,12 @@ def write_kafka(
     """Produce a batch's rows once, however often it is repeated; how many of its ranges were new.
 
     rows: the batch's DataFrame, or a `pyarrow.Table` of it: columns value, and if wanted key and
-    headers (as Spark's Kafka sink has them), beside topic, partition and offset of the record that
-    each row is of. topic: is there, on the cluster that the records come from. client: options of
-    librdkafka, with bootstrap.servers and the login. transform: makes rows (key, value, headers) of
-    one partition's records that are not written yet. name: tells apart two writes of one batch to
-    one topic. Raises FleetError where rows cannot be left out or the topic does not take them.
+    headers (as Spark's Kafka sink has them), beside topic, partition and offset, as they were read,
+    of the record that each row is of. topic: is there, on the cluster that the records come from.
+    client: options of librdkafka, with bootstrap.servers and the login. transform: makes rows (key,
+    value, headers) of one partition's records that are not written yet. name: tells apart two
+    writes of one batch to one topic. Raises FleetError where rows are of no record of the batch or
+    cannot be left out, or the topic does not take them.
     """
     if context.warm or context.trial:
         return 0
@@ -186,6 +189,8 @@ def _parts(
         return
     if at_once and transform is None:
         left = as_arrow(left)
+    # Spark's own sink takes `topic` for where a row goes: of such rows none would be produced.
+    refuse_foreign(left, written, sink="write_kafka", by=PLACE[:2])
     for each in new:
         part = _of(left, each)
         yield each, _checked(as_arrow(part if transform is None else transform(part)))

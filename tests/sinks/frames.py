@@ -1,5 +1,9 @@
-"""A DataFrame as the sinks use it, over an Arrow table: its tasks run right here, without Spark."""
+"""A DataFrame as the sinks use it, over an Arrow table: its tasks run right here, without Spark.
 
+Conditions are asked of DuckDB, whose SQL is Spark's as far as they go.
+"""
+
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -22,6 +26,18 @@ class Frame:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return from_arrow_schema(self._rows.schema)
+
+    def where(self, condition: str) -> "Frame":
+        """The rows of which it is true."""
+        import duckdb
+
+        rows = self._rows  # noqa: F841 - DuckDB finds it by its name
+        quoted = re.sub(r"\b(offset|partition)\b", r'"\1"', condition)
+        return Frame(duckdb.sql(f"SELECT * FROM rows WHERE {quoted}").arrow().read_all())
+
+    def limit(self, most: int) -> "Frame":
+        """The first of them."""
+        return Frame(self._rows.slice(0, most))
 
     def coalesce(self, _parts: int) -> "Frame":
         """One task it is in any case."""

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
@@ -70,6 +71,17 @@ def test_rows_of_several_records(case: Case):
         case.write(counted(rows), context)
     assert case.write(rows, context, transform=counted) == 1
     assert sums(case.rows()) == {0: 15, 1: 15}
+
+
+def test_rows_that_are_of_no_record_are_refused_over_a_part(case: Case):
+    """Of an outer join, say: whether they are there, nobody can tell."""
+    assert case.write(*batch(range_of(0, 2))) == 1
+    rows, context = batch(range_of(0, 4))
+    odd = pa.Table.from_pylist([{"n": 9}], rows.schema)
+    with pytest.raises(FleetError, match="a row has topic null, partition null and offset null"):
+        case.write(pa.concat_tables([rows, odd]), context)
+    assert case.write(rows, context) == 1
+    assert case.offsets() == [0, 1, 2, 3]
 
 
 def test_two_writes_of_one_batch_to_one_place_have_names(case: Case):
