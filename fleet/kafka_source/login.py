@@ -99,8 +99,13 @@ def _found(option: str, where: Mapping[str, str], environ: Mapping[str, str], wh
             state = "is empty" if name in environ else "is not set"
             raise ValueError(f"{option}: the environment variable {name} {state} {who}")
         return environ[name]
-    path = Path(name).expanduser()
-    if not path.is_file():
+    try:
+        path = Path(name).expanduser()
+        there = path.is_file()
+    except (OSError, RuntimeError) as error:  # a folder that may not be searched; no such home
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"{option}: the file {name} cannot be looked up ({why}) {who}") from error
+    if not there:
         raise ValueError(f"{option}: the file {path} does not exist {who}")
     if kind == "path":
         return str(path)

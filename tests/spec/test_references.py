@@ -159,6 +159,14 @@ def test_what_is_missing_is_named(changes: dict, environ: dict, said: str) -> No
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["p" * 300, "~nobody-of-this-name/pass"])
+def test_a_file_that_cannot_be_looked_up_is_named(tmp_path: Path, name: str) -> None:
+    """As in a folder that this user may not search: a sentence, no defect and no user's failure."""
+    path = name if name.startswith("~") else str(tmp_path / name)
+    with pytest.raises(ConfigError, match=r"sasl\.password: the file .* cannot be looked up"):
+        client_config(sasl(password_env=None, password_file=path), BOOT, {"USER_NAME": "ann"})
+
+
 @pytest.mark.parametrize(
     ("security", "said"),
     [
