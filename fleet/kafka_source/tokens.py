@@ -21,6 +21,7 @@ import threading
 import time
 import types
 from collections.abc import Mapping
+from http.client import HTTPException
 from importlib import import_module
 from typing import Any, ClassVar, Final, NamedTuple
 from urllib.error import HTTPError
@@ -177,12 +178,15 @@ class TokenSource:
         except HTTPError as error:
             with error:
                 raise NoToken(self._refused(error)) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise NoToken(self._away(getattr(error, "reason", error))) from error
         return _json(text)
 
     def _refused(self, error: HTTPError) -> str:
-        told = _json(error.read(_MOST))
+        try:
+            told = _json(error.read(_MOST))
+        except (OSError, ValueError, HTTPException):  # the code says enough
+            told = {}
         words = [str(told[key]) for key in ("error", "error_description") if told.get(key)]
         why = f"{error.code} {': '.join(words)[:300] or error.reason}".strip()
         if error.code in {400, 401, 403}:
@@ -201,6 +205,11 @@ class TokenSource:
             )
         if isinstance(reason, TimeoutError):
             return f"{self._place()} does not answer within {_TIMEOUT:g} s"
+        if isinstance(reason, HTTPException):
+            return (
+                f"{self._place()} does not answer as HTTP ({type(reason).__name__}); check "
+                "cluster.security.sasl.oidc.endpoint"
+            )
         why = getattr(reason, "strerror", None) or reason
         return f"{self._place()} cannot be reached ({why})"
 
