@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from fleet.errors import FleetError, Unreachable
 from fleet.extras import need
@@ -57,7 +56,7 @@ class SchemaRegistry:
 
     def __post_init__(self) -> None:
         """ValueError for what cannot be a login."""
-        if any(urlsplit(each).username for each in self.url.split(",")):
+        if "@" in self.url:
             raise ValueError("url: a user or password in it would be seen: name user_env instead")
         if (self.user_env is None) != (self.password_env is None):
             raise ValueError("user_env and password_env belong together")

@@ -201,10 +201,12 @@ def test_logins_by_names(server: RegistryServer, monkeypatch: pytest.MonkeyPatch
     "wrong",
     [
         {"url": "https://ann:s3cret@sr"},
+        {"url": "https://sr,https://:s3cret@other:8081"},
+        {"url": "https://ann:s3cret/more@sr"},
         {"url": "https://sr", "user_env": "A"},
         {"url": "https://sr", "user_env": "A", "password_env": "B", "token_env": "C"},
     ],
-    ids=["secret in the address", "no password", "two logins"],
+    ids=["user and password", "password alone", "slash", "no password", "two logins"],
 )
 def test_no_login(wrong: dict[str, str]):
     """Refused where it is written."""
