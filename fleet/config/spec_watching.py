@@ -3,10 +3,11 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fleet.config.spec_cluster import Strict
 from fleet.config.spec_values import Duration, Pattern, SparkPlace
+from fleet.model.store_address import without_login
 
 
 class Selection(Strict):
@@ -27,8 +28,8 @@ class Selection(Strict):
 class History(Strict):
     """Where the history of every group is kept, and for how long."""
 
-    path: str | None = None
-    """Any path that Spark writes; None: `history` in FLEET_HOME."""
+    path: Annotated[str, AfterValidator(without_login)] | None = None
+    """Any path that Spark writes, without a login; None: `history` in FLEET_HOME."""
     retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
     """How long rows are kept."""
     every: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 10.0

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.model.store_address import without_login
 
 _SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _FOR_SPARK: Final = {"s3": "s3a"}
@@ -39,8 +40,9 @@ class StoredFile:
 class TableFolder:
     """The folder; names are relative to it, with slashes.
 
-    Raises ConfigError where pyarrow knows no such scheme. Every call raises Unreachable where the
-    place does not answer or takes nothing (a full disk), and FleetError where it never will.
+    Raises ConfigError where pyarrow knows no such scheme, or the address holds a login. Every call
+    raises Unreachable where the place does not answer or takes nothing (a full disk), and
+    FleetError where it never will.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -55,6 +57,10 @@ class TableFolder:
             self._fs, self._root = fs.LocalFileSystem(), str(self.local)
             self.url = self.local.as_uri()
             return
+        try:
+            without_login(text)
+        except ValueError as error:
+            raise ConfigError(f"history.path {error}") from None
         mine = _SAME.get(scheme, scheme)
         self.url = f"{_FOR_SPARK.get(mine, scheme)}://{rest.rstrip('/')}"
         try:

@@ -1,0 +1,52 @@
+"""`history.path` holds no login: it would be shown wherever the tables are named."""
+
+from pathlib import Path
+
+import pytest
+
+from fleet.config.load import load
+from fleet.errors import ConfigError
+from fleet.history.tables.table_folder import TableFolder
+
+INLINE = [
+    "s3://AKIAX:hunter2@bucket/fleet/main",
+    "s3a://AKIAX:hunter2/with+slash@bucket/fleet",
+    "s3://hunter2@bucket/fleet",
+    "gs://:hunter2@bucket/fleet",
+    "abfss://:hunter2@account.dfs.core.windows.net/container",
+    "abfss://c@account.dfs.core.windows.net/p?client_secret=hunter2",
+    "hdfs://ann:hunter2@namenode:9000/fleet",
+]
+PLAIN = [
+    "/var/lib/fleet/a:b@c",
+    "file:///var/lib/fleet/a:b@c",
+    "s3://bucket/team@x/a:b",
+    "abfss://container@account.dfs.core.windows.net/fleet",
+    "hdfs://ann@namenode:9000/fleet",
+]
+
+
+def loaded(folder: Path, path: str, **environ: str) -> str | None:
+    """What fleet.yaml with this path says of it."""
+    file = folder / "fleet.yaml"
+    file.write_text(f'history: {{path: "{path}"}}\n')
+    return load(file, environ).history.path
+
+
+@pytest.mark.parametrize("path", INLINE)
+def test_a_login_in_the_path_is_refused(tmp_path: Path, path: str):
+    """In the file, by a variable that holds it, and in Python; never repeated."""
+    for refusing in (
+        lambda: loaded(tmp_path, path),
+        lambda: loaded(tmp_path, "${PLACE}", PLACE=path),
+        lambda: TableFolder(path),
+    ):
+        with pytest.raises(ConfigError, match=r"history\.path.* holds a login.*AWS_ACCESS") as told:
+            refusing()
+        assert "hunter2" not in str(told.value)
+
+
+@pytest.mark.parametrize("path", PLAIN)
+def test_a_path_without_one_is_taken(tmp_path: Path, path: str):
+    """As it is."""
+    assert loaded(tmp_path, path) == path
