@@ -24,7 +24,7 @@ from fleet.formats.schema_registry import (
     JSON,
     KnownSchema,
     SchemaRegistry,
-    UnknownSchema,
+    UnreadSchema,
     avro_of,
 )
 from fleet.formats.spark_types import from_json, of_avro, of_json
@@ -51,8 +51,8 @@ def decoded(
     the record's place; "null" leaves the value out and says why in a column `error`. A record
     without value is null, and no error.
 
-    Raises FleetError for a schema that has no type of Spark and where the registry does not
-    answer, ValueError for a wrong argument.
+    Raises FleetError for a reader's schema that is none or has no type of Spark, and where the
+    registry does not answer; ValueError for a wrong argument.
     """
     if on_error not in {"raise", "null"}:
         raise ValueError(f'on_error {on_error!r}: write "raise" or "null"')
@@ -141,7 +141,7 @@ def _writers(
     for each in ids:
         try:
             found = registry.schema(each)
-        except UnknownSchema as error:
+        except UnreadSchema as error:
             unread[each] = str(error)
             continue
         if found.kind == kind:

@@ -28,7 +28,11 @@ _NO_SCHEMA: Final = 40403
 """The registry's own error codes, beside HTTP's 404."""
 
 
-class UnknownSchema(FleetError):
+class UnreadSchema(FleetError):
+    """What the registry has is no schema here: values that name it cannot be read, others can."""
+
+
+class UnknownSchema(UnreadSchema):
     """The registry answers and has no such schema."""
 
 
@@ -64,7 +68,7 @@ class SchemaRegistry:
             raise ValueError("user_env or token_env: one login, not two")
 
     def schema(self, schema_id: int) -> KnownSchema:
-        """The schema of an id; UnknownSchema, or Unreachable where nobody answers."""
+        """The schema of an id; UnreadSchema, or Unreachable where nobody answers."""
         return _by_id(self, schema_id)
 
     def latest(self, subject: str) -> KnownSchema:
@@ -73,40 +77,49 @@ class SchemaRegistry:
 
 
 def avro_of(body: Any, named: dict[str, Any]) -> Any:
-    """An Avro schema as fastavro takes it; FleetError where it is none."""
+    """An Avro schema as fastavro takes it; UnreadSchema where it is none."""
     need("fastavro", extra="formats")
     from fastavro.schema import SchemaParseException, parse_schema  # noqa: PLC0415 - an extra
 
     try:
         return parse_schema(body, named)
-    except (SchemaParseException, ValueError, KeyError) as error:
-        raise FleetError(f"no Avro schema: {type(error).__name__}: {error}") from error
+    except (SchemaParseException, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadSchema(f"no Avro schema: {type(error).__name__}: {error}") from error
 
 
 @lru_cache(maxsize=_KEPT)
 def _by_id(registry: SchemaRegistry, schema_id: int) -> KnownSchema:
-    client = _client(registry)
-    return _known(
-        registry, _asked(registry, f"id {schema_id}", lambda: client.get_schema(schema_id))
-    )
+    client, what = _client(registry), f"id {schema_id}"
+    found = _asked(registry, what, lambda: client.get_schema(schema_id))
+    return _known(registry, what, found)
 
 
 @lru_cache(maxsize=_KEPT)
 def _latest(registry: SchemaRegistry, subject: str) -> KnownSchema:
-    client = _client(registry)
-    found = _asked(registry, f"subject {subject}", lambda: client.get_latest_version(subject))
-    return _known(registry, found.schema)
+    client, what = _client(registry), f"subject {subject}"
+    found = _asked(registry, what, lambda: client.get_latest_version(subject))
+    return _known(registry, what, found.schema)
 
 
-def _known(registry: SchemaRegistry, schema: Any) -> KnownSchema:
+def _known(registry: SchemaRegistry, what: str, schema: Any) -> KnownSchema:
     kind = schema.schema_type or AVRO
-    if kind == AVRO:
-        named: dict[str, Any] = {}
-        _refer(registry, schema, named)
-        return KnownSchema(kind, avro_of(json.loads(schema.schema_str), named))
-    if kind == JSON:
-        return KnownSchema(kind, json.loads(schema.schema_str))
-    return KnownSchema(kind, None)
+    try:
+        if kind == AVRO:
+            named: dict[str, Any] = {}
+            _refer(registry, schema, named)
+            return KnownSchema(kind, avro_of(_body(schema), named))
+        return KnownSchema(kind, _body(schema) if kind == JSON else None)
+    except UnknownSchema:
+        raise
+    except UnreadSchema as error:
+        raise UnreadSchema(f"{_place(registry)} gives for {what} {error}") from error
+
+
+def _body(schema: Any) -> Any:
+    try:
+        return json.loads(schema.schema_str)
+    except (ValueError, TypeError) as error:
+        raise UnreadSchema(f"no JSON: {error}") from error
 
 
 def _refer(registry: SchemaRegistry, schema: Any, named: dict[str, Any]) -> None:
@@ -120,7 +133,7 @@ def _refer(registry: SchemaRegistry, schema: Any, named: dict[str, Any]) -> None
         )
         _refer(registry, found.schema, named)
         if each.name not in named:
-            avro_of(json.loads(found.schema.schema_str), named)
+            avro_of(_body(found.schema), named)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -148,11 +161,15 @@ def _value(variable: str) -> str:
     return found
 
 
+def _place(registry: SchemaRegistry) -> str:
+    return f"the schema registry at {registry.url}"
+
+
 def _asked(registry: SchemaRegistry, what: str, ask: Callable[[], Any]) -> Any:
     from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
     from httpx2 import HTTPError  # noqa: PLC0415 - an extra
 
-    where = f"the schema registry at {registry.url}"
+    where = _place(registry)
     try:
         return ask()
     except SchemaRegistryError as error:

@@ -20,7 +20,7 @@ from pyspark.sql import types as t
 
 from fleet.errors import FleetError, Unreachable
 from fleet.formats import SchemaRegistry, decoded
-from fleet.formats.decoding import reader_of
+from fleet.formats.decoding import _writers, reader_of
 from fleet.testing import make_batch
 from tests.support.needs import repository
 from tests.support.schema_registry import RegistryServer, registry_server
@@ -174,6 +174,41 @@ def test_types_of_other_subjects(server: RegistryServer):
     from fleet.formats.spark_types import of_avro
 
     assert of_avro(known.body) == of_avro(reader_of(whole).body)
+
+
+def one_field(**field: Any) -> str:
+    """A record's schema."""
+    return json.dumps({"type": "record", "name": "A", "fields": [{"name": "a", **field}]})
+
+
+BAD = {
+    "a default of another type": one_field(type="int", default="x"),
+    "a type that nobody names": one_field(type="No"),
+    "fields that are none": '{"type": "record", "name": "A", "fields": 5}',
+    "no JSON": "{",
+}
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+@pytest.mark.parametrize("text", BAD.values(), ids=BAD)
+def test_one_schema_that_is_none_is_its_values_matter(server: RegistryServer, kind: str, text: str):
+    """Java's Avro took it, fastavro does not: values of the other schemas are read."""
+    server.register("good", {"schema": json.dumps(OLD), "schemaType": "AVRO"})
+    server.register("bad", {"schema": text, "schemaType": kind})
+    writers, unread = _writers(SchemaRegistry(url=server.url), [1, 2, 3], "AVRO")
+    assert list(writers) == [1]
+    said = f"the schema registry at {server.url} gives for id 2 no "
+    assert unread[2].startswith(said if kind == "AVRO" or text == "{" else "schema 2 is JSON")
+    assert unread[3].endswith("has no schema of id 3")
+
+
+def test_what_is_about_no_schema_ends_the_batch(server: RegistryServer):
+    """A login that is not set, or not let in: nothing is known of any value."""
+    with pytest.raises(FleetError, match="to be in SR_USER, not set here"):
+        _writers(SchemaRegistry(url=server.url, user_env="SR_USER", password_env="P"), [1], "AVRO")
+    server.basic("ann", "s3cret")
+    with pytest.raises(Unreachable, match="refuses id 1"):
+        _writers(SchemaRegistry(url=server.url), [1], "AVRO")
 
 
 def test_logins_by_names(server: RegistryServer, monkeypatch: pytest.MonkeyPatch):
