@@ -1,6 +1,7 @@
 """Tables, manifests and their one writer, without Spark and Kafka."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -174,6 +175,20 @@ def test_compaction_keeps_every_row_and_clears_away_later(writer, tmp_path, cloc
     writer.clear_away()
     left = {f.name for folder in (*TABLES, MEMORY) for f in writer.place.files(folder)}
     assert left == {f.name for f in writer.manifest.files}
+
+
+def test_what_a_killed_writer_left_of_a_manifest_goes(writer, tmp_path, clock):
+    """After the time in which anybody may still write it."""
+    add(writer, rebalance(1))
+    for name, age in [(".000000000002.json.abcdefgh", 3601), (".000000000003.json.hgfedcba", 60)]:
+        left = tmp_path / "manifests" / name
+        left.write_text("{")
+        os.utime(left, (clock.now() - age, clock.now() - age))
+    assert writer.clear_away() == 1
+    assert {each.name for each in (tmp_path / "manifests").iterdir()} == {
+        "000000000001.json",
+        ".000000000003.json.hgfedcba",
+    }
 
 
 def test_days_past_retention_go(writer, tmp_path, clock):

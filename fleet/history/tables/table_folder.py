@@ -183,9 +183,26 @@ class TableFolder:
         with self.answering(), suppress(FileNotFoundError):
             self._fs.delete_dir(self.full(name))
 
+    def sweep(self, folder: str, *, before: float) -> int:
+        """Delete what killed processes left of files that they put there; how many there were.
+
+        before: seconds; younger ones may still be written.
+        """
+        if self.local is None:
+            return 0
+        with self.answering():
+            left = [
+                each
+                for each in (self.local / folder).glob(".*.json.*")
+                if each.stat().st_mtime < before
+            ]
+            for each in left:
+                each.unlink(missing_ok=True)
+        return len(left)
+
     def _temporary(self, name: str, data: bytes) -> Path:
         assert self.local is not None
-        path = self.local / name
+        path, temporary = self.local / name, ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -194,6 +211,8 @@ class TableFolder:
                 out.flush()
                 os.fsync(out.fileno())
         except OSError as error:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
             raise Unreachable(
                 f"{path} cannot be written ({error.strerror}); make room for it, or give "
                 "history.path another folder"

@@ -30,6 +30,7 @@ from fleet.history.tables.store_lease import BEAT, StoreLease, busy
 from fleet.history.tables.table_columns import TABLES
 from fleet.history.tables.table_folder import TableFolder, data_name
 from fleet.history.tables.table_manifests import (
+    FOLDER,
     OLD,
     DataFile,
     Manifest,
@@ -215,7 +216,7 @@ class Writer(Closing):
                 self.place.delete(unnamed)
                 gone += len(unnamed)
         self.place.delete([name_of(number) for number in old])
-        return gone
+        return gone + self.place.sweep(FOLDER, before=now - ATTEMPT_SECONDS)
 
     def _attempts(self) -> Iterator[str]:
         """Folders of all attempts, one in each table that it wrote."""
