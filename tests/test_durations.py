@@ -24,6 +24,7 @@ ALLOWED = {
     "fleet/commands/groups/looks.py": STAMPS,
     "fleet/history/compaction.py": STAMPS,
     "fleet/history/job.py": STAMPS,
+    "fleet/history/polling.py": STAMPS,
     "fleet/history/tables/store_lease.py": f"{STAMPS}; an object store has no other lease",
     "fleet/history/tables/writing.py": STAMPS,
     "fleet/kafka_source/tokens.py": "signers, RFC 7519 and librdkafka say when a token expires",

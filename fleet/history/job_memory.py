@@ -151,11 +151,22 @@ class JobMemory:
         keys = self._by_group.get(group, ())
         return sorted(((k, self.commits[k]) for k in keys), key=lambda item: item[1].offset)
 
-    def forget_quiet(self, *, before: float) -> None:
-        """Let go of groups without any commit whose last event is older than `before` (s)."""
-        for group, kept in list(self.groups.items()):
-            if kept.timestamp < before * 1000 and not self._by_group.get(group):
-                self.keep(group, None)
+    def forget_quiet(self, *, before: float, there: Collection[str] = ()) -> None:
+        """Let go of groups without any commit whose last event is older than `before` (s).
+
+        there: groups that are not to be forgotten, as they were just seen.
+        """
+        gone = {
+            group
+            for group, kept in self.groups.items()
+            if kept.timestamp < before * 1000
+            and not self._by_group.get(group)
+            and group not in there
+        }
+        for group in gone:
+            self.keep(group, None)
+        if gone:  # polling tells lag without knowing commits
+            self.told = {key: told for key, told in self.told.items() if key[0] not in gone}
 
     # --- rows -------------------------------------------------------------------------------
 

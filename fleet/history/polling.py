@@ -1,6 +1,6 @@
 """The fallback's job: one look at all groups, its differences and lag, one manifest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from fleet.history.compaction import compacted
 from fleet.history.job import Done, commit
@@ -46,12 +46,14 @@ class Poller:
             done.rows[file.table] += file.rows
         done.causes.update(row["cause"] for row in rebalances)
         if not stopped():
-            done.compacted = self.compact()
+            done.compacted = self._compact(there=seen.groups.keys())
         done.seconds = writer.clock.monotonic() - began
         return done
 
-    def compact(self) -> int:
-        """As the other job does."""
+    def _compact(self, *, there: Collection[str]) -> int:
+        """As the other job does; there: groups that were just seen, however long unchanged."""
+        oldest = self._writer.clock.now() - self._writer.retention
+        self._memory.forget_quiet(before=oldest, there=there)
         merged = compacted(self._writer, self._memory)
         self._writer.clear_away()
         return merged

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from fleet.history.job import commit
 from fleet.history.job_memory import JobMemory, Kept, LastCommit
 from fleet.history.lag_rows import lag_rows
 from fleet.history.polled import compared
+from fleet.history.polling import Poller
 from fleet.history.tables import Tables
 from fleet.history.tables.table_columns import LAG, MEMBERSHIPS, REBALANCES, TABLES
 from fleet.history.tables.table_folder import TableFolder, data_name
@@ -300,6 +302,36 @@ def test_polling_tells_what_two_looks_differ_in():
     left = compared(memory, looked({"b:1": [0, 1]}, NOW + 5))
     assert isinstance(left[-1], Rebalance)
     assert (left[-1].cause, left[-1].confidence) == (Cause.DEPARTURE, Confidence.AMBIGUOUS)
+
+
+def test_groups_that_came_and_went_are_forgotten_by_polling_too(tmp_path, clock):
+    """After the retention; one that is still there is not, however long nothing changes."""
+    seen = {"stays": 0}
+    with Writer(TableFolder(tmp_path), cluster="main", clock=clock, retention=DAY) as writer:
+
+        def look():
+            groups = [_alone(f"{name}-{number}") for name, number in seen.items()]
+            return snapshot_of(*groups, at=clock.now())
+
+        poller = Poller(writer, look=look, wanted=lambda _: True)
+        for number in range(4):
+            seen["console"] = number
+            poller.catch_up()
+            clock.sleep(DAY * 2 / 3)
+        names = {"stays-0", "console-2", "console-3"}
+        assert set(poller._memory.groups) == names
+        assert set(JobMemory.read(writer.place, writer.manifest).groups) >= names
+        del seen["stays"]
+        poller.catch_up()
+        clock.sleep(DAY)
+        poller.catch_up()
+        assert set(poller._memory.groups) == {"console-3"}
+
+
+def _alone(name):
+    """A group with one member that owns a partition."""
+    (group,) = looked({"a:1": [0]}, NOW).groups.values()
+    return replace(group, group=name)
 
 
 class Store(TableFolder):
