@@ -74,8 +74,8 @@ def _due(memory: JobMemory, key: Key, committed: int, end: int | None, at: float
     told = memory.told.get(key)
     waits = end is not None and end > committed
     same = told is not None and (told.committed, told.end) == (committed, end)
-    if told is not None and same and not waits and at - told.at < ANYWAY:
-        return False
+    if told is not None and same and not waits and 0 <= at - told.at < ANYWAY:
+        return False  # before told.at: the clock was set back
     memory.tell(key, Told(committed, end, at))
     return True
 

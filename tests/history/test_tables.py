@@ -241,6 +241,10 @@ def test_lag_has_a_row_where_something_changed_or_waits():
     assert lag_of(memory, NOW + 40, 12) == [("ok", 0)]
     assert lag_of(memory, NOW + 50, 12) == []
     assert lag_of(memory, NOW + 40 + 3600, 12) == [("ok", 0)]
+    back = NOW - DAY
+    assert lag_of(memory, back, 12) == [("ok", 0)], "the clock was set back: hours begin anew"
+    assert lag_of(memory, back + 10, 12) == []
+    assert lag_of(memory, back + 3600, 12) == [("ok", 0)]
     assert lag_of(memory, NOW + 5000, None) == [("unknown", None)]
     gone = frozenset({"t"})
     assert lag_of(memory, NOW + 5010, None, deleted=gone) == []
