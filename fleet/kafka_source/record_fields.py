@@ -96,10 +96,11 @@ def fields(batches: Batches) -> Fields:
     delay, at = _numbers(octets, at + 1)
     later, at = _numbers(octets, at)
     key, at = _numbers(octets, at)
-    value_mark = at + np.maximum(key, 0)
+    most = len(data)  # a length near 2**63 would make its sum a small place again
+    value_mark = at + np.clip(key, 0, most)
     _sound((key >= -1) & (value_mark <= end), batches, batch)
     value, after_value = _numbers(octets, value_mark)
-    header_mark = after_value + np.maximum(value, 0)
+    header_mark = after_value + np.clip(value, 0, most)
     _sound((value >= -1) & (header_mark <= end), batches, batch)
     many, first_header = _numbers(octets, header_mark)
     with_headers = np.flatnonzero(many)
@@ -107,8 +108,8 @@ def fields(batches: Batches) -> Fields:
     fits[with_headers] = (many[with_headers] > 0) & (
         first_header[with_headers] <= end[with_headers]
     )
-    offset = batches.base[batch] + later
-    _sound(fits & (later >= 0) & (offset < batches.after[batch]), batches, batch)
+    base = batches.base[batch]
+    _sound(fits & (later >= 0) & (later < batches.after[batch] - base), batches, batch)
     headers: list[Sequence[Header]] | None = None
     if len(with_headers):
         at_most = zip(
@@ -127,7 +128,7 @@ def fields(batches: Batches) -> Fields:
     created = batches.first_time[batch] + delay
     appended = batches.appended[batch]
     return Fields(
-        offset=offset,
+        offset=base + later,
         timestamp=np.where(appended, batches.max_time[batch], created),
         appended=appended,
         batch=batch,

@@ -17,7 +17,7 @@ from kafka.record import MemoryRecords
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from fleet.kafka_source import codecs
-from fleet.kafka_source.record_batches import Cut, DamagedBatch, cut
+from fleet.kafka_source.record_batches import Batches, Cut, DamagedBatch, cut
 from fleet.kafka_source.record_fields import _marks, _numbers, fields
 from tests.support.sampling import LONG
 from tests.support.written_log import NOW, Record, batch, marker, of, signed
@@ -147,6 +147,28 @@ def test_reading_goes_on_behind_what_is_damaged():
     assert [row[0] for row in rows(found)] == [0]
     assert found.damaged is not None
     assert (found.damaged.offset, found.damaged.after) == (1, 2)
+
+
+def number(value: int) -> bytes:
+    """As records have them: zigzag, seven bits a byte."""
+    left, made = ((value << 1) ^ (value >> 63)) & (1 << 64) - 1, bytearray()
+    while left >= 0x80:
+        made.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*made, left])
+
+
+@pytest.mark.parametrize("odd", [-(2**63), -2, 2**31, 2**62, 2**63 - 2, 2**63 - 1])
+@pytest.mark.parametrize("field", ["offset", "key", "value", "headers"])
+def test_a_number_that_fits_nothing_is_damage(field: str, odd: int):
+    """However large: no sum with it is a place in the bytes, or an offset of the batch."""
+    told = {"offset": 0, "key": -1, "value": -1, "headers": 0, field: odd}
+    body = bytes(1) + number(0) + b"".join(map(number, told.values()))
+    payload = number(len(body)) + body
+    one = [np.array([each], np.int64) for each in (5, 6, 0, 0, 0, 0, -1, 1)]
+    made = Batches(*one, payload, np.array([0, len(payload)], np.int64))  # type: ignore[arg-type]
+    with pytest.raises(DamagedBatch):
+        fields(made._replace(appended=np.array([False])))
 
 
 def attributed(found: Cut) -> bool:
