@@ -128,30 +128,33 @@ class Batch:
         waiting: partitions of the offsets topic in which a transaction is open: its commits may
         come behind a deletion that was written later.
         """
-        late: dict[str, list[tuple[Key, LastCommit]]] = {}
+        unfed: dict[str, list[tuple[Key, LastCommit]]] = {}
         table = self._files.table("commits", [*_KEY, *_COMMIT])
         if not table.num_rows:
             return 0
         for key, commit in dict(_commits(_ends(table), self._memory)).items():
-            if commit.committed == DELETED:
+            deleted = commit.committed == DELETED
+            if deleted:
                 self._memory.forget(key, commit if commit.partition in waiting else None)
             else:
                 self._memory.commit(key, commit)
-            if commit.offset < self._read.get(commit.partition, 0):
-                late.setdefault(key[0], []).append((key, commit))
-        for group, notes in late.items():
-            self._note_late(group, notes)
+            if deleted or commit.offset < self._read.get(commit.partition, 0):
+                unfed.setdefault(key[0], []).append((key, commit))
+        for group, notes in unfed.items():
+            self._note_unfed(group, notes)
         self._memory.settle(waiting)
         return int(pc.sum(table["commits"]).as_py() or 0)
 
-    def _note_late(self, group: str, notes: Sequence[tuple[Key, LastCommit]]) -> None:
-        """Tell the group's replay of commits that stand before the last event that it was fed."""
+    def _note_unfed(self, group: str, notes: Sequence[tuple[Key, LastCommit]]) -> None:
+        """Tell the group's replay what no later event will: of commits that stand before the last
+        one that it was fed, and of deletions, which nobody remembers until the next.
+        """
         kept = self._memory.groups.get(group)
         if kept is None or kept.partition < 0:
             return
         replay = Replay.from_json(json.loads(kept.state))
         for key, commit in notes:
-            if commit.offset < kept.offset:
+            if commit.offset < kept.offset or commit.committed == DELETED:
                 _note(replay, key, commit)
         self._memory.keep(group, kept._replace(state=_state_of(replay)))
 

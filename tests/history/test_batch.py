@@ -1,5 +1,6 @@
 """What the driver makes of a batch's files does not depend on where batches are cut."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from fleet.history.tables.table_columns import DIGEST, TABLES, decoded
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.table_manifests import DataFile
 from fleet.log.record_columns import columns
+from tests.history.making import key
 from tests.history.records_made import group_metadata, offset_commit
 
 INTERVAL = 1000
@@ -77,6 +79,29 @@ class Driver:
         batch.remember_commits(waiting={})
         self.rebalances += batch.rebalances
         return self
+
+
+def test_offsets_that_expire_between_two_events_leave_the_replay(tmp_path):
+    """Topics come and go in a group whose members stay: it remembers those that are there."""
+    at, records, cuts = 1_700_000_000_000, [], []
+    for number in range(4):
+        at += 1000
+        records.append((at, *group_metadata(GROUP, number + 1, ["m"], at)))
+        where = key(1, GROUP, f"day-{number}", 0)
+        records.append((at + 1, where, offset_commit(GROUP, 0, 10, at)[1]))
+        records.append((at + 2, *group_metadata(GROUP, number + 2, ["m"], at)))
+        cuts.append(len(records))
+        if number < 3:
+            records.append((at + 3, where, None))
+            cuts.append(len(records))
+    driver, start = Driver(tmp_path, records, columns), 0
+    for end in cuts:
+        driver, start = driver.take(start, end), end
+    kept = json.loads(driver.memory.groups[GROUP].state)
+    assert list(driver.memory.commits) == [(GROUP, "day-3", 0)]
+    assert len(kept["group"]["commits"]) == 1
+    whole = Driver(tmp_path, records, columns).take(0, len(records))
+    assert json.loads(whole.memory.groups[GROUP].state) == kept
 
 
 @pytest.mark.parametrize(
