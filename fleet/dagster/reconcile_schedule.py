@@ -34,6 +34,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.resources import FleetResource
+from fleet.decide.refusals import paused
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.model import Plan, Step, StepKind
@@ -175,6 +176,9 @@ class Tick:
                     f"{duration(fleet.runtime.lease)}"
                 )
                 return Said(group=group, sentence=sentence, unknown=True)
+            if pause := paused(self._cycle.pauses(), group):
+                left = f"{change.actor} left a change unfinished, and {pause}"
+                return Said(group=group, sentence=left)
             request = request_for(change.plan, fleet, resume=True)
             return self._unless_waiting(group, request, f"{change.actor} left a change unfinished")
         plan = self._cycle.plan(group, snapshot=self._snapshot)

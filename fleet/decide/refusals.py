@@ -7,13 +7,13 @@ reasons are collected, none hides another; what concerns only membership changes
 hold a roll or standbys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fleet.config.spec import CONSUMER_SESSION, ClassicWorker, GroupSpec
 from fleet.decide.capacity import missing_topics, unmatched
 from fleet.decide.world import GroupWorld
 from fleet.model import GroupState, Step, StepKind
-from fleet.slots import ChangeState
+from fleet.slots import ChangeState, Pause
 from fleet.text import duration
 
 STALE_AFTER = 60.0
@@ -59,7 +59,7 @@ def refusals(
     Without steps only what holds in any case is said: pause, running change, stale snapshot.
     """
     kinds = {step.kind for step in steps}
-    reasons = [_paused(world), _changing(world, now), _stale(world, now)]
+    reasons = [paused(world.pauses, world.spec.group), _changing(world, now), _stale(world, now)]
     if kinds - {StepKind.WARM}:
         reasons += [
             _unsettled(world),
@@ -75,8 +75,10 @@ def refusals(
     return tuple(reason for reason in reasons if reason)
 
 
-def _paused(world: GroupWorld) -> str:
-    pause = world.pause_of()
+def paused(pauses: Iterable[Pause], group: str) -> str:
+    """Which pause holds this group, its own or the one for all; empty = none."""
+    mine = [each for each in pauses if each.group in {None, group}]
+    pause = min(mine, key=lambda each: each.group is None, default=None)
     if pause is None:
         return ""
     what = "every group is" if pause.group is None else f"{pause.group} is"

@@ -41,7 +41,7 @@ class GroupWorld:
     change_alive: bool | None
     """Whether the running change's actor still renews its lease; None = not known yet."""
     pauses: tuple[Pause, ...]
-    """Of any group; `pause_of` picks."""
+    """Of any group, and of all."""
     quarantines: tuple[Quarantine, ...]
     revision: str
     """What workers shall be."""
@@ -102,11 +102,6 @@ class GroupWorld:
     def joining(self) -> tuple[int, ...]:
         """Slots whose holder has not joined yet."""
         return tuple(n for n in self.open_slots() if self.slot(n).phase is Phase.JOINING)
-
-    def pause_of(self) -> Pause | None:
-        """The pause that holds this group: its own, or the one for all."""
-        mine = [p for p in self.pauses if p.group in {None, self.spec.group}]
-        return min(mine, key=lambda p: p.group is None, default=None)
 
     def is_empty(self) -> bool:
         """Whether a join would be the first of a generation: nobody is in the group."""

@@ -25,7 +25,7 @@ from fleet.decide.capacity import missing_topics
 from fleet.decide.holds import NOTE as HOLD_NOTE
 from fleet.decide.holds import Hold
 from fleet.decide.plan_ids import not_as_approved
-from fleet.decide.refusals import may_act
+from fleet.decide.refusals import may_act, paused
 from fleet.errors import Refused
 from fleet.manager.opening import EMBEDDED
 from fleet.manager.planning import PlanningFleet
@@ -203,8 +203,15 @@ class Fleet(PlanningFleet):
     ) -> Change | None:
         """Pick up an unfinished change whose actor is silent for one lease; None where none is.
 
-        Raises Refused where its actor is alive.
+        Raises Refused where its actor is alive, or a pause holds the group: what was interrupted
+        before an incident is not carried on in it.
         """
+        left, pause = self._changing(group).running(), paused(self.pauses(), group)
+        if left is not None and pause:
+            raise Refused(
+                f"{left.actor} left a change of group {group} unfinished, and {pause}; "
+                f"`fleet apply {group} --abort` ends the change where it stands"
+            )
         resumed = self._changing(group).resume(actor=actor, progress=progress)
         self._close_window(group, progress)
         return resumed

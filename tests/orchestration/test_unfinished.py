@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance
 
+from fleet.act.change.changes import GroupChanges
 from fleet.config.spec import GroupSpec
 from fleet.dagster.reconcile_schedule import LOOK, TICK_DEADLINE, Said, Tick
+from fleet.errors import Refused
+from fleet.manager.cycle import Fleet
 from fleet.manager.planning import PlanningFleet
+from fleet.slots import Pause
 from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.orchestration.made import group
@@ -39,6 +43,12 @@ class Cluster:
 
     def change_alive(self, name: str) -> bool | None:
         return PlanningFleet.change_alive(self, name)  # type: ignore[arg-type]
+
+    def _changing(self, name: str) -> GroupChanges:
+        return Fleet._changing(self, name)  # type: ignore[arg-type]
+
+    def pauses(self) -> tuple[Pause, ...]:
+        return self.store.pauses()
 
     def works_on(self, name: str) -> None:
         """Its actor renews, as a living one does."""
@@ -75,6 +85,21 @@ def test_many_are_found_dead_in_one_tick(instance):
     assert resumed(said) == [each.group for each in cluster.fleets]
     (first, *_) = [each.request for each in said if each.request is not None]
     assert first.run_key == "plan of g0-resume"
+
+
+@pytest.mark.parametrize("whose", [None, "g0"])
+def test_what_a_pause_holds_is_not_carried_on(instance, whose):
+    """An interrupted roll stays where it stands in an incident; the sentence says how to end it."""
+    cluster = Cluster(2, lease=10.0)
+    cluster.store.pause(Pause(group=whose, reason="incident 4711", by="ann", at=0.0))
+    said = cluster.tick(instance)
+    assert resumed(said) == ([] if whose is None else ["g1"])
+    assert "left a change unfinished, and" in said[0].sentence
+    assert "paused by ann (incident 4711)" in said[0].sentence
+    with pytest.raises(Refused, match=r"incident 4711.*`fleet apply g0 --abort` ends the change"):
+        Fleet.resume_change(cluster, "g0", actor="bob")  # type: ignore[arg-type]
+    cluster.store.resume(whose)
+    assert resumed(cluster.tick(instance)) == ["g0", "g1"]
 
 
 def test_a_lease_longer_than_a_tick_is_watched_over_several(instance):
