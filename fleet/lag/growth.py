@@ -3,7 +3,8 @@
 Problem: a group that falls behind shows in its age of some minutes ago, and hundreds of thousands
 of ages cannot be kept for every look. Choice: one look in half a minute is kept, for five minutes,
 by the rows' own numbers, which no other partition is ever given: a partition that was not there
-then did not grow. Cost: 16 bytes a row for each look that is kept.
+then did not grow, nor one of whose age only a bound was known, which grows with the clock. Cost: 8
+bytes a row for each look that is kept, and 8 more where other partitions were there before.
 """
 
 from collections import deque
@@ -24,26 +25,27 @@ class Growth:
     def __init__(self) -> None:
         self._kept: deque[tuple[float, Longs, Floats]] = deque()
 
-    def look(self, rows: Longs, ages: Floats, at: float) -> tuple[Floats, float]:
+    def look(self, rows: Longs, ages: Floats, known: Floats, at: float) -> tuple[Floats, float]:
         """(by how much each row's age grew, over how many seconds); NaN: not known.
 
-        at: seconds of a clock that nobody sets.
+        ages: at least; known: the same, NaN where that is only a bound. at: seconds of a clock
+        that nobody sets.
         """
         gained = np.full(len(ages), np.nan)
         while self._kept and at - self._kept[0][0] > _WINDOW:
             self._kept.popleft()
         over = 0.0
         if self._kept:
-            since, known, then = self._kept[0]
+            since, places, then = self._kept[0]
             over = at - since
-            place = np.searchsorted(known, rows)
-            there = place < len(known)
-            there[there] = known[place[there]] == rows[there]
+            place = np.searchsorted(places, rows)
+            there = place < len(places)
+            there[there] = places[place[there]] == rows[there]
             gained[there] = ages[there] - then[place[there]]
         if not self._kept or at - self._kept[-1][0] >= _APART:
             order = np.argsort(rows)
-            known = rows[order]
-            if self._kept and np.array_equal(known, self._kept[-1][1]):
-                known = self._kept[-1][1]
-            self._kept.append((at, known, ages[order]))
+            places = rows[order]
+            if self._kept and np.array_equal(places, self._kept[-1][1]):
+                places = self._kept[-1][1]
+            self._kept.append((at, places, known[order]))
         return gained, over

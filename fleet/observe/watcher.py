@@ -6,7 +6,8 @@ already holds (members, generations, commits) comes from the tail that reads it;
 tell is asked: the listing with each group's state, and starts and ends of the logs in two requests.
 Where the tail is not current (a first reading, a login without Read), the coordinators are asked,
 and the snapshot says so. Between looks it remembers what verdicts need: when what changed was
-committed, and how the ages grew. Cost: two ways to the same figures; a test compares them.
+committed, and how the ages grew. A coordinator whose answer is lost takes nothing of that away.
+Cost: two ways to the same figures; a test compares them.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from fleet.lag.growth import Growth
 from fleet.lag.lag_columns import Commits
 from fleet.lag.snapshot import GroupFacts, Snapshot
 from fleet.log.readers.group_log import Unreadable
-from fleet.log.readers.positions import Positions, key_to
+from fleet.log.readers.positions import Positions, group_of, key_to
 from fleet.log.readers.tail import Tail
 from fleet.model import GroupState
 from fleet.observe.admin import Observer
@@ -58,7 +59,9 @@ class GroupWatcher(Observer):
         self._ends.load()
         self._tail = tail
         self._polled = Positions()
-        self._growth = Growth()
+        self._told_at: dict[str, float] = {}
+        """Group → when its coordinator last told its offsets, by a clock that nobody sets."""
+        self._growth, self._growth_by_log = Growth(), False
 
     def look(self) -> Snapshot:
         """Look once, at partitions that were committed."""
@@ -73,11 +76,16 @@ class GroupWatcher(Observer):
         if from_log and self._tail is not None:
             facts, commits = self._by_log(listed, self._tail)
             self._name_topics(topics)
+            untold: frozenset[str] = frozenset()
         else:
-            facts, commits = self._by_coordinators(listed, look)
+            facts, commits, untold = self._by_coordinators(listed, look)
         rows = commits.of_groups(facts)  # a group's tombstones may come after its end
-        seen = self._measured(look, facts, commits if rows.all() else commits.where(rows), topics)
-        gained, over = self._growth.look(seen.commits.row, seen.lag.waited, look.began)
+        shown = commits if rows.all() else commits.where(rows)
+        seen = self._measured(look, facts, shown, topics, untold=untold)
+        if from_log != self._growth_by_log:  # rows of the one are not rows of the other
+            self._growth, self._growth_by_log = Growth(), from_log
+        lag = seen.lag
+        gained, over = self._growth.look(seen.commits.row, lag.waited, lag.seconds, look.began)
         return replace(
             seen,
             from_log=from_log,
@@ -120,8 +128,11 @@ class GroupWatcher(Observer):
 
     def _by_coordinators(
         self, listed: Mapping[str, ListedGroup], look: Poll
-    ) -> tuple[dict[str, GroupFacts], Commits]:
-        """Describe all and fetch all offsets; what changed since the last look was committed."""
+    ) -> tuple[dict[str, GroupFacts], Commits, frozenset[str]]:
+        """Describe all and fetch all offsets; what changed since the last look was committed.
+
+        And groups whose offsets nobody has told for a while: before, what was told last counts.
+        """
         chosen = self._tail.chosen if self._tail is not None else (lambda _: True)
         wanted = sorted(filter(chosen, listed))
         described, all_offsets = self._groups.seen(wanted, look)
@@ -133,8 +144,19 @@ class GroupWatcher(Observer):
                 kept.add(key)
                 if self._polled.last(key) != committed:
                     self._polled.put(key, group, tp, committed, now)
+        silent = {
+            group
+            for group in wanted
+            if group not in seen.committed and seen.state(group) is not GroupState.DEAD
+        }
         for key in self._polled.keys() - kept:
-            self._polled.commit(key, None, now)
+            group = group_of(key)
+            if group not in silent and (group in listed or not look.partial):
+                self._polled.commit(key, None, now)
+        known = self._polled.groups()
+        self._told_at = {g: at for g, at in self._told_at.items() if g in known}
+        self._told_at |= dict.fromkeys(seen.committed, look.began)
+        untold = {g for g in silent if look.began - self._told_at.get(g, look.began) > _STALE}
         groups = {
             group: GroupFacts(
                 state=seen.state(group),
@@ -143,7 +165,7 @@ class GroupWatcher(Observer):
             )
             for group in wanted
         }
-        return groups, self._polled.copy()
+        return groups, self._polled.copy(), frozenset(untold)
 
     def _name_topics(self, topics: Topics) -> None:
         """Names for topic ids in assignments of groups that never committed (KIP-848)."""

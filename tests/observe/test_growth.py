@@ -8,7 +8,8 @@ from fleet.model import TopicPartition
 
 
 def told(growth: Growth, rows: list[int], ages: list[float], at: float):
-    gained, over = growth.look(np.array(rows, dtype=np.int64), np.array(ages), at)
+    known = np.array(ages)
+    gained, over = growth.look(np.array(rows, dtype=np.int64), known, known, at)
     return [None if np.isnan(each) else each for each in gained.tolist()], over
 
 

@@ -266,6 +266,11 @@ def key_of(key: bytes) -> bytes:
     return key if key[1] else b"\x00\x01" + key[2:]
 
 
+def group_of(key: bytes) -> str:
+    """The group of a commit's key, by `key_to`."""
+    return key[4 : 4 + int.from_bytes(key[2:4], "big")].decode()
+
+
 def key_to(group: str, tp: TopicPartition) -> bytes:
     """The key that the coordinator writes for a commit."""
     texts = [text.encode() for text in (group, tp.topic)]
