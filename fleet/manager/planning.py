@@ -73,10 +73,15 @@ class PlanningFleet(OpenFleet):
         lease = self.group(group).runtime.lease
         return works_on(self.store, left, lease=lease, clock=self.clock)
 
+    def open_slots(self, group: str) -> int:
+        """Slots that may be held, as plans count them: not those that a foreign holder shut."""
+        gate = self.store.gate(group)
+        return len(gate.open - gate.quarantined)
+
     def wanted(self, group: str, snapshot: Snapshot, *, adopted: Adopted | None = None) -> Decision:
         """What the policy wants now; its agreement over time is kept in the store."""
         note = self.store.note(group, "scaling")
-        current = adopted.replicas if adopted else len(self.store.gate(group).open)
+        current = adopted.replicas if adopted else self.open_slots(group)
         memory = ScalingMemory.from_json(note) if note else ScalingMemory()
         unit = "pod" if adopted else "slot"
         decision = self._asked(group, snapshot, current=current, memory=memory, unit=unit)

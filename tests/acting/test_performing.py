@@ -7,7 +7,7 @@ import pytest
 from fleet.errors import LostLease, Unreachable
 from fleet.model import GroupState, Price, StepKind, Verdict
 from fleet.slots import ChangeState, Phase
-from tests.acting.standbys import LEASE
+from tests.acting.standbys import GROUP, LEASE
 from tests.support.plans import FREE, TWO, step_of
 
 OPEN, LEAVE, ROLL, REJOIN, WARM, STOP = (
@@ -193,6 +193,20 @@ def test_standbys_are_made_up_for(scene):
     assert all(s.holder for s in here.slots())
     state = [w for w in here.crowd.people.values() if w.wanted and w.slot is None]
     assert len(state) == 1
+
+
+def test_making_up_for_workers_does_not_wait_for_a_shut_slot(scene):
+    """Nobody may take it."""
+    here = scene()
+    here.running(2)
+    here.store.change_gate(GROUP, lambda gate: replace(gate, quarantined=frozenset({1})))
+    held = here.crowd.people[here.slots()[1].holder]
+    held.wanted = False
+    here.clock.sleep(1)
+    assert here.slots()[1].holder is None
+    done = here.perform(step_of(WARM, (), "old"), revision="old")
+    assert done.state is ChangeState.DONE, done.sentence
+    assert len(here.crowd.workers()) == 2, "the holder of slot 0, and the standby"
 
 
 # --- receipts, settling ---------------------------------------------------------------------

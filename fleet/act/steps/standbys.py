@@ -6,16 +6,17 @@ from fleet.text import plural
 
 
 def perform(work: StepWork, step: Step) -> tuple[str, ...]:
-    """Wait until every open slot is held and as many standbys as are wanted are warm."""
+    """Wait until every slot that may be held is, and as many standbys as are wanted are warm."""
     standby = work.spec.replicas.standby
     gate = work.gate()
-    unheld = gate.open - work.pool.holders().keys()
+    numbers = gate.open - gate.quarantined
+    unheld = numbers - work.pool.holders().keys()
     grace = work.spec.rollout.drain_timeout
     work.pool.settle_standbys(step.revision, standby + len(unheld), grace=grace)
 
     def manned() -> bool:
         work.pool.raise_if_ill(step.revision)
-        held = gate.open <= work.pool.holders().keys()
+        held = numbers <= work.pool.holders().keys()
         return held and len(work.pool.warm(step.revision)) >= standby
 
     limit = work.spec.rollout.warm_timeout + work.spec.runtime.lease

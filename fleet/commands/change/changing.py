@@ -163,19 +163,15 @@ def _roll_one(
     session: ChangeSession, group: str, *, dry_run: bool, approved: str | None
 ) -> GroupOutcome:
     fleet = session.fleet
-
-    def slots() -> int:
-        return len(fleet.gate(group).open)
-
     return change_one(
         session,
         group,
         dry_run=dry_run,
         approved=approved,
-        make=lambda: fleet.plan(group, wanted=slots(), roll=True),
+        make=lambda: fleet.plan(group, wanted=fleet.open_slots(group), roll=True),
         act=lambda progress: fleet.apply(
             group,
-            wanted=slots(),
+            wanted=fleet.open_slots(group),
             roll=True,
             approved=approved,
             actor=session.actor,

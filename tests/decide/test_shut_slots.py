@@ -1,0 +1,62 @@
+"""A slot that a foreign holder shut is no slot that works: neither policy nor roll counts it."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.clock import ManualClock
+from fleet.decide.plans import make_plan
+from fleet.manager.planning import PlanningFleet
+from fleet.model import StepKind
+from fleet.slots import Gate
+from fleet.slots.memory import Memory, MemoryBackend
+from fleet.slots.store import Store
+from tests.decide.worlds import GROUP, spec, world
+
+TOPICS = {"orders": 12}
+THREE = spec(scaling={"policy": "partitions", "per_worker": 4})
+"""Of 12 partitions: 3 slots are right."""
+
+
+@pytest.fixture
+def fleet() -> Any:
+    """Slots 0 to 2 are open, and slot 1 is shut."""
+    clock = ManualClock()
+    store = Store(MemoryBackend(Memory(), clock=clock), clock=clock)
+    gate = Gate(group=GROUP, open=frozenset({0, 1, 2}), quarantined=frozenset({1}))
+    assert store.write_gate(gate)
+    made: Any = SimpleNamespace(
+        store=store, clock=clock, group=lambda name: THREE, hold=lambda name: None
+    )
+    made.gate = store.gate
+    made.open_slots = lambda name: PlanningFleet.open_slots(made, name)
+    made._asked = lambda *asked, **how: PlanningFleet._asked(made, *asked, **how)
+    return made
+
+
+def minute(fleet: Any) -> list[tuple[StepKind, tuple[int, ...]]]:
+    """One look, and what it changes at the gate."""
+    seen: Any = SimpleNamespace(groups={}, topics=TOPICS)
+    wanted = PlanningFleet.wanted(fleet, GROUP, seen).wanted
+    gate, now = fleet.gate(GROUP), fleet.clock.now()
+    held = tuple(sorted(gate.open - gate.quarantined))
+    now_so = replace(world(THREE, held=held, topics=TOPICS), gate=gate, snapshot_at=now)
+    plan = make_plan(now_so, wanted=wanted, now=now)
+    for step in plan.steps:
+        opens = step.kind is StepKind.OPEN
+        after = gate.open | set(step.slots) if opens else gate.open - set(step.slots)
+        gate = fleet.store.write_gate(replace(gate, open=after))
+    fleet.clock.sleep(60)
+    return [(step.kind, step.slots) for step in plan.steps]
+
+
+def test_a_shut_slot_is_made_up_for_once(fleet):
+    """As many slots as the policy wants have holders, and no more are opened after that."""
+    assert [minute(fleet) for _ in range(20)] == [[(StepKind.OPEN, (3,))], *[[]] * 19]
+
+
+def test_a_roll_keeps_the_number_of_slots_that_may_be_held(fleet):
+    """The shut one does not come back as another beside those there are."""
+    assert PlanningFleet.open_slots(fleet, GROUP) == 2
