@@ -14,7 +14,7 @@ after a minute, with all that it was to ask for. So the tick looks at all such g
 long as it has time, and goes on in the next one; the run that it asks for watches the lease itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -126,10 +126,19 @@ def request_for(plan: Plan, fleet: GroupSpec, *, resume: bool = False) -> RunReq
 class Tick:
     """One tick of the schedule: groups one after another, each with a sentence."""
 
-    def __init__(self, cycle: "Fleet", instance: DagsterInstance, snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        cycle: "Fleet",
+        instance: DagsterInstance,
+        snapshot: Snapshot,
+        *,
+        partitions: Collection[str],
+    ) -> None:
+        """partitions: the names of groups that a run may be asked for."""
         self._cycle = cycle
         self._instance = instance
         self._snapshot = snapshot
+        self._partitions = partitions
         self._busy = busy_groups(instance)
         self._deadline = cycle.clock.monotonic() + TICK_DEADLINE
 
@@ -180,16 +189,20 @@ class Tick:
                 left = f"{change.actor} left a change unfinished, and {pause}"
                 return Said(group=group, sentence=left)
             request = request_for(change.plan, fleet, resume=True)
-            return self._unless_waiting(group, request, f"{change.actor} left a change unfinished")
+            return self._asked(fleet, request, f"{change.actor} left a change unfinished")
         plan = self._cycle.plan(group, snapshot=self._snapshot)
         if plan.refusals:
             return Said(group=group, sentence="refused: " + " ".join(plan.refusals))
         if plan.empty:
             return Said(group=group, sentence="as wanted")
         said = "; ".join(step.sentence for step in plan.steps)
-        return self._unless_waiting(group, request_for(plan, fleet), said)
+        return self._asked(fleet, request_for(plan, fleet), said)
 
-    def _unless_waiting(self, group: str, request: RunRequest, sentence: str) -> Said:
+    def _asked(self, fleet: GroupSpec, request: RunRequest, sentence: str) -> Said:
+        """The request, unless Dagster cannot start it, or runs after the same aim failed."""
+        group = fleet.group
+        if request.partition_key not in self._partitions:
+            return Said(group=group, sentence=f"{sentence}; {without_partition(fleet)}")
         failures, last = failures_of(self._instance, request)
         wait, waited = wait_after(failures), self._cycle.clock.now() - last
         left = wait - waited
@@ -197,6 +210,13 @@ class Tick:
             held = f"{plural(failures, 'run')} with this aim failed; next try in {duration(left)}"
             return Said(group=group, sentence=held)
         return Said(group=group, sentence=sentence, request=request)
+
+
+def without_partition(fleet: GroupSpec) -> str:
+    """Why no run can be asked for, and what to do."""
+    if fleet.worker is None:
+        return f"`fleet apply {fleet.group}` does it: no run changes a Deployment of other people"
+    return "reload the code location: it was loaded before fleet.yaml gave the group a worker"
 
 
 def busy_groups(instance: DagsterInstance) -> set[str]:
@@ -232,14 +252,17 @@ def summary(said: Sequence[Said]) -> str:
 
 
 def tick(
-    context: ScheduleEvaluationContext, resource: FleetResource
+    context: ScheduleEvaluationContext, resource: FleetResource, partitions: Collection[str]
 ) -> list[RunRequest] | SkipReason:
-    """Plan all groups in mode act; a run per group that needs one."""
+    """Plan all groups in mode act; a run per group that needs one.
+
+    partitions: the job's, as of loading. Dagster fails a whole tick for a run of any other.
+    """
     try:
         with resource.open() as cycle:
             acting = [f for f in cycle.spec.fleets if cycle.spec.mode_of(f) == "act"]
             snapshot = cycle.snapshot([f.group for f in acting])
-            this = Tick(cycle, context.instance, snapshot)
+            this = Tick(cycle, context.instance, snapshot, partitions=partitions)
             said = this.all(rotated(acting, context))
     except FleetError as error:
         return SkipReason(str(error))
@@ -259,6 +282,7 @@ def rotated(acting: Sequence[GroupSpec], context: ScheduleEvaluationContext) -> 
 def reconcile_schedule(spec: FleetSpec, job: UnresolvedAssetJobDefinition) -> ScheduleDefinition:
     """The schedule; running by itself only where fleet.yaml says so."""
     runs = RECONCILE in spec.dagster.schedules
+    loaded = frozenset(asset_keys.managed(spec))
 
     @schedule(
         name=RECONCILE,
@@ -272,6 +296,6 @@ def reconcile_schedule(spec: FleetSpec, job: UnresolvedAssetJobDefinition) -> Sc
     def reconcile(
         context: ScheduleEvaluationContext, fleet: FleetResource
     ) -> list[RunRequest] | SkipReason:
-        return tick(context, fleet)
+        return tick(context, fleet, loaded)
 
     return reconcile

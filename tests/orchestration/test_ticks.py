@@ -54,7 +54,7 @@ def planned(scene, instance):
     """One tick of the schedule."""
     now = datetime.now(UTC)
     context = build_schedule_context(instance=instance, scheduled_execution_time=now)
-    return tick(context, scene.resource)
+    return tick(context, scene.resource, [scene.managed])
 
 
 def test_first_tick_tells_all_the_next_one_nothing(scene, instance):
