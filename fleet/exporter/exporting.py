@@ -113,7 +113,10 @@ class Exporter(Closing):
             held.close()
 
     def run(self, stop: threading.Event) -> None:
-        """Look on schedule until told to stop; a look that fails is told once, not each time."""
+        """Look on schedule until told to stop; a look that fails is told once, not each time.
+
+        One that fails by a defect, too: groups that are not looked at any more are worse.
+        """
         due = self._clock.monotonic()
         while not stop.is_set():
             try:
@@ -121,6 +124,9 @@ class Exporter(Closing):
             except FleetError as error:
                 self._failed += 1
                 self._tell({str(error)})
+            except Exception as error:  # noqa: BLE001 - told, counted, and the age grows
+                self._failed += 1
+                self._tell({f"a look failed by a defect: {type(error).__name__}: {error}"})
             due = max(due + self._every, self._clock.monotonic())
             stop.wait(due - self._clock.monotonic())
 

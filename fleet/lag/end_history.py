@@ -41,6 +41,11 @@ class EndHistory:
         self._looks: list[Longs] = []
         self._table: Longs | None = None
 
+    @property
+    def problem(self) -> str | None:
+        """Why the store did not take or tell ends, in a sentence; None: it did."""
+        return None if self._store is None else self._store.problem
+
     def load(self) -> None:
         """Begin with all that is stored, for one who will look for long.
 

@@ -3,13 +3,15 @@
 Problem: a command looks once, and an age needs what was before (`fleet.lag.end_history`). Choice:
 every snapshot leaves its end offsets here. Bounded: samples are at least 1 s apart and at most
 2 h old, thinned to one in 10 s after 5 minutes and one a minute after 30; a partition that
-stands still keeps two rows. Cost: some 260 rows for each partition that moves all the time, and
-unknown ages for what is older than the first look.
+stands still keeps two rows. It is a cache: a full disk or a locked file ends no look, is told
+(`EndStore.problem`), and leaves what is stored as it was. Cost: some 260 rows for each partition
+that moves all the time, and unknown ages for what is older than the first look.
 """
 
+import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +47,7 @@ class EndStore:
     """Stored samples; path None keeps them in memory. Safe for several threads and processes.
 
     Raises SchemaTooNew where a newer version wrote the file, FleetError where it cannot be
-    opened.
+    opened. Once open, what cannot be written or read is left out: see `problem`.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -55,6 +57,8 @@ class EndStore:
         self._recent: dict[int, list[Sample]] = {}
         self._last_at: dict[str, float] = {}
         self._thinned_at = 0.0
+        self.problem: str | None = None
+        """Why the last samples were not kept, or not found, in a sentence; None: they were."""
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,20 +97,21 @@ class EndStore:
             )
 
     def record(self, cluster: str, at: float, ends: Mapping[TopicPartition, int]) -> bool:
-        """Note end offsets of one moment; False where the last ones are less than 1 s old."""
+        """Note end offsets of one moment; False where the last ones are less than 1 s old, or
+        these cannot be kept.
+        """
         with self._lock:
             if abs(at - self._last_at.get(cluster, float("-inf"))) < APART:
                 return False
-            self._last_at[cluster] = at
-            self._db.execute("BEGIN IMMEDIATE")
             try:
-                self._write(cluster, at, ends)
-                if at - self._thinned_at >= _THIN_EVERY or at < self._thinned_at:
-                    self._thin(at)
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+                with self._transaction():
+                    self._write(cluster, at, ends)
+                    if at - self._thinned_at >= _THIN_EVERY or at < self._thinned_at:
+                        self._thin(at)
+            except sqlite3.Error as error:
+                self._failed(error)
+                return False
+            self._last_at[cluster], self.problem = at, None
             return True
 
     def around(
@@ -114,24 +119,56 @@ class EndStore:
     ) -> dict[tuple[TopicPartition, int], tuple[Sample | None, Sample | None]]:
         """Of each position the last sample at or below it, and the first one beyond it."""
         with self._lock:
-            return {
-                (tp, offset): self._neighbours(known, offset)
-                for tp, offset in positions
-                if (known := self._known(cluster, tp)) is not None
-            }
+            try:
+                return {
+                    (tp, offset): self._neighbours(known, offset)
+                    for tp, offset in positions
+                    if (known := self._known(cluster, tp)) is not None
+                }
+            except sqlite3.Error as error:
+                self._failed(error)
+                return {}
 
     def stored(self, cluster: str) -> dict[TopicPartition, tuple[Sample, ...]]:
         """All samples of a cluster, in order of time."""
         with self._lock:
-            rows = self._db.execute(
-                "SELECT p.topic, p.number, s.at, s.end FROM partition AS p"
-                " JOIN sample AS s ON s.partition = p.id WHERE p.cluster = ? ORDER BY s.at",
-                (cluster,),
-            ).fetchall()
+            try:
+                rows = self._db.execute(
+                    "SELECT p.topic, p.number, s.at, s.end FROM partition AS p"
+                    " JOIN sample AS s ON s.partition = p.id WHERE p.cluster = ? ORDER BY s.at",
+                    (cluster,),
+                ).fetchall()
+            except sqlite3.Error as error:
+                self._failed(error)
+                return {}
         found: dict[TopicPartition, list[Sample]] = {}
         for topic, number, at, end in rows:
             found.setdefault(TopicPartition(topic, number), []).append((float(at), int(end)))
         return {tp: tuple(samples) for tp, samples in found.items()}
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing. What is undone is forgotten here too: the number of a partition that was
+        not stored is given to another one.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # the first failure is the one to tell
+                if self._db.in_transaction:  # on a full disk SQLite has ended it already
+                    self._db.execute("ROLLBACK")
+            self._ids.clear()
+            self._recent.clear()
+            raise
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        self.problem = (
+            f"end offsets cannot be kept in {self._path} ({error}), so that ages are known from "
+            "this process's own looks alone: make room there, end what locks the file, or remove "
+            "it and start again (it is a cache)"
+        )
 
     def _known(self, cluster: str, tp: TopicPartition) -> int | None:
         key = (cluster, tp)

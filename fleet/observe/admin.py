@@ -123,7 +123,7 @@ class Observer:
             gained=unknown,
             over=unknown,
             members=members or {},
-            problems=tuple(look.problems),
+            problems=(*look.problems, *filter(None, (self._ends.problem,))),
             partial=look.partial,
         )
 

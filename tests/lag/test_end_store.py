@@ -96,3 +96,43 @@ def test_two_processes_share_the_file(tmp_path):
     one.record("c", 101.2, {TP: 15})
     one.record("c", 103.0, {TP: 30})
     assert [end for _, end in rows(two)] in ([10, 20, 30], [10, 15, 20, 30])
+
+
+def test_a_full_disk_ends_no_look_and_mixes_no_partitions(tmp_path):
+    """What was undone is forgotten: the number of a partition that was not stored is another's."""
+    path = tmp_path / "s.db"
+    one, late = EndStore(path), TopicPartition("late", 0)
+    assert one.record("c", 100.0, {TP: 1})
+    (pages,) = one._db.execute("PRAGMA page_count").fetchone()
+    one._db.execute(f"PRAGMA max_page_count={pages}")
+    many = {TopicPartition("t" * 200, number): number for number in range(500)}
+    assert not one.record("c", 110.0, {late: 111} | many)
+    assert f"cannot be kept in {path} (database or disk is full)" in (one.problem or "")
+    assert not one.record("c", 110.5, {late: 111} | many)
+    one._db.execute("PRAGMA max_page_count=1000000")
+    two, others = EndStore(path), [TopicPartition("other", number) for number in range(9)]
+    assert two.record("c", 120.0, dict.fromkeys(others, 5))
+    assert one.record("c", 130.0, {late: 222})
+    assert one.problem is None
+    told = dict.fromkeys(others, ((120.0, 5),))
+    assert two.stored("c") == {TP: ((100.0, 1),), late: ((130.0, 222),), **told}
+
+
+def test_a_locked_file_is_told_and_done_without(tmp_path):
+    """Writing, and reading; what was stored before is there again when the lock is gone."""
+    path = tmp_path / "s.db"
+    samples = EndStore(path)
+    samples._db.execute("PRAGMA busy_timeout=20")
+    assert samples.record("c", 100.0, {TP: 1})
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert not samples.record("c", 110.0, {TP: 2})
+    assert "database is locked" in (samples.problem or "")
+    assert samples.stored("c") == {TP: ((100.0, 1),)}
+    other.execute("COMMIT")
+    assert samples.record("c", 110.5, {TP: 3})
+    assert samples.problem is None
+    samples._db.execute("DROP TABLE sample")
+    assert (samples.stored("c"), samples.around("c", [(TP, 1)])) == ({}, {})
+    assert "no such table" in (samples.problem or "")
+    other.close()

@@ -1,6 +1,7 @@
 """How old a position is, by the ends of its log: interpolated, never guessed."""
 
 import math
+import sqlite3
 from itertools import pairwise
 
 import numpy as np
@@ -109,6 +110,23 @@ def test_a_clock_that_was_set_back_begins_anew(kept, tmp_path):
     history.add(6_410.0, {TP: 9})
     assert ages(history, [8, 9], 6_430.0) == [(25.0, 25.0), (0.0, 0.0)]
     assert ages(history, [5], 6_430.0) == [(None, 30.0)]
+
+
+def test_ages_go_on_where_they_cannot_be_stored(tmp_path):
+    """From this process's own looks; why is told with every look, until it can be stored again."""
+    path = tmp_path / "ends.db"
+    store = EndStore(path)
+    store._db.execute("PRAGMA busy_timeout=20")
+    history = EndHistory("c", store)
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for at, end in ((80.0, 0), (90.0, 10)):
+            history.add(at, {TP: end})
+        assert ages(history, [5], 100.0) == [(15.0, 15.0)]
+        assert "database is locked" in (history.problem or "")
+    other.close()
+    history.add(95.0, {TP: 20})
+    assert history.problem is None
 
 
 def test_old_looks_are_thinned_and_stored_ones_loaded():
