@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.log.readers.group_log import TOPIC, partition_for
+from fleet.log.group_partition import partition_for
+from fleet.log.readers.group_log import TOPIC
 
 GROUPS: Final = 2_000
 PARTITIONS: Final = 12

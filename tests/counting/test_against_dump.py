@@ -17,7 +17,8 @@ from confluent_kafka.admin import (
 from kafka.admin import KafkaAdminClient, MemberToRemove
 
 from fleet.clock import SystemClock
-from fleet.log.readers.group_log import GroupLog, partition_for
+from fleet.log.group_partition import partition_for
+from fleet.log.readers.group_log import GroupLog
 from fleet.log.replay.counting import count
 from fleet.model.counted import Counted
 from tests.support import kafka_tools

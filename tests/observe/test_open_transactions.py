@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from fleet.log.readers.group_log import partition_for
+from fleet.log.group_partition import partition_for
 from fleet.log.readers.held_commits import HeldCommits, HeldRecord
 from tests.observe.test_tail import config, members, tailing, topic
 from tests.support import commits

@@ -11,7 +11,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
-from fleet.log.readers.group_log import GroupLog, partition_for
+from fleet.log.group_partition import partition_for
+from fleet.log.readers.group_log import GroupLog
 from fleet.log.readers.tail import Tail
 from fleet.log.replay.causes import Replay
 from fleet.model import Member, TopicPartition

@@ -9,10 +9,9 @@ time; states between records (a join phase) are not there, ListGroups tells them
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,9 @@ from fleet.clock import Clock
 from fleet.kafka_source.record_batches import Cut
 from fleet.kafka_source.record_fields import Fields, fields
 from fleet.lag.lag_columns import Commits
+from fleet.log.group_partition import partition_for
 from fleet.log.readers.held_commits import HeldCommits, HeldRecord, OpenTransaction
+from fleet.log.readers.kept_rebalances import KeptRebalances
 from fleet.log.readers.positions import Ints, Positions, committed_in, key_of, key_to
 from fleet.log.records import GroupMetadata, OffsetCommit, Record, Undecoded, decode
 from fleet.log.replay.causes import Replay, ReplayedCommit
@@ -74,22 +75,19 @@ class LogView:
         self._clock = clock
         self.chosen = groups
         """Whether a group is one of those looked at."""
-        self._keep, self._most = keep, most
+        self._keep = keep
         self._lock = threading.Lock()
         # Under the lock from here.
         self._positions = Positions()
         self._replays: dict[str, Replay] = {}
         self._changed: dict[str, int] = {}
         self._epochs: dict[int, int] = {}
-        self._rebalances: dict[str, deque[Rebalance]] = {}
-        self._memberships: dict[str, deque[MembershipSpan]] = {}
-        self._totals: dict[str, Totals] = {}
+        self._kept = KeptRebalances(keep=keep, most=most)
         self._starts = RoundStarts()
         self._names: dict[str, str] = {}
         self._held = HeldCommits()
         self._errors: dict[tuple[int, int], int] = {}
         self._records = 0
-        self._counting_from = 0.0
         self.session: Callable[[str, str, float], SessionThen | None] = lambda *_: None
         """A group's session by name, protocol and time of a removal, where somebody asks."""
 
@@ -144,21 +142,19 @@ class LogView:
     ) -> list[Rebalance]:
         """Rebalances kept, oldest first; `since` and `until` are wall times of their ends."""
         with self._lock:
-            kept = [r for r in _of(self._rebalances, group) if cause is None or r.cause is cause]
-        return _between(kept, since, until, lambda r: r.ended_at)
+            return self._kept.rebalances(group, since, until, cause)
 
     def memberships(
         self, *, group: str, since: float | None = None, until: float | None = None
     ) -> list[MembershipSpan]:
         """Who joined, left, was replaced or got other partitions, oldest first."""
         with self._lock:
-            kept = list(_of(self._memberships, group))
-        return _between(kept, since, until, lambda m: m.at)
+            return self._kept.memberships(group, since, until)
 
     def totals(self) -> dict[str, Totals]:
         """Rebalances of each group since `start`, counted; groups without any are left out."""
         with self._lock:
-            return {group: totals.copy() for group, totals in self._totals.items()}
+            return self._kept.totals()
 
     def open_transactions(self) -> Collection[OpenTransaction]:
         """Transactions with offsets that have not ended: their commits do not count yet."""
@@ -318,12 +314,21 @@ class LogView:
             replay.ask_start(partial(self._starts.of, group))
             replay.ask_session(lambda protocol, at: self.session(group, protocol, at))
         for made in replay.feed(number, record):
-            if isinstance(made, Rebalance):
-                self._keep_one(self._rebalances, group, made)
-                if made.ended_at >= self._counting_from:
-                    self._totals.setdefault(group, Totals()).add(made)
-            else:
-                self._keep_one(self._memberships, group, made)
+            self._kept.add(made, self._clock.now())
+
+    def _forget(self, number: int, of: int) -> None:
+        """Partition `number` of so many was cut or made again, and is read anew; the lock is the
+        caller's. Rebalances stay; who is there and what was committed is what the log says now.
+        """
+        groups = self._positions.groups()
+        self._positions.drop({group for group in groups if partition_for(group, of) == number})
+        self._held.forget(number)
+        self._epochs.pop(number, None)
+        theirs = [name for name, replay in self._replays.items() if replay.log_partition == number]
+        for group in theirs:
+            del self._replays[group]
+        read = {group: self._changed.pop(group, 0) for group in theirs}
+        self._kept.cut(read, self._clock.now())
 
     def _committed(self, group: str, tp: TopicPartition) -> ReplayedCommit | None:
         """What a replay asks: the last commit of a partition, and its rhythm."""
@@ -333,45 +338,17 @@ class LogView:
         offset, ms, gap, early = found
         return ReplayedCommit(offset, ms / 1000, None if gap < 0 else gap / 1000, early)
 
-    def _keep_one(self, kept: "dict[str, deque[Any]]", group: str, made: Any) -> None:
-        kept.setdefault(group, deque(maxlen=self._most)).append(made)
-
     def _prune(self) -> None:
         """Forget what is older than `keep`, and groups that are gone for that long."""
-        oldest = self._clock.now() - self._keep
+        now = self._clock.now()
         with self._lock:
-            _drop_before(self._rebalances, oldest, lambda r: r.ended_at)
-            _drop_before(self._memberships, oldest, lambda m: m.at)
+            self._kept.prune(now, self._replays)
             for group in [name for name, replay in self._replays.items() if not replay.exists]:
-                if self._changed.get(group, 0) / 1000 < oldest:
-                    for known in (self._replays, self._changed, self._totals):
-                        known.pop(group, None)
+                if self._changed.get(group, 0) / 1000 < now - self._keep:
+                    self._replays.pop(group)
+                    self._changed.pop(group, None)
+                    self._kept.forget(group)
 
 
 def _is_commit(key: bytes) -> bool:
     return len(key) > 2 and key[0] == 0 and key[1] <= 1
-
-
-def _of(kept: "Mapping[str, deque[Any]]", group: str | None) -> list[Any]:
-    if group is not None:
-        return list(kept.get(group, ()))
-    return [each for group_s in kept.values() for each in group_s]
-
-
-def _between(
-    kept: list[Any], since: float | None, until: float | None, at: Callable[[Any], float]
-) -> list[Any]:
-    found = [
-        each
-        for each in kept
-        if (since is None or at(each) >= since) and (until is None or at(each) < until)
-    ]
-    return sorted(found, key=at)
-
-
-def _drop_before(kept: "dict[str, deque[Any]]", oldest: float, at: Callable[[Any], float]) -> None:
-    for group in list(kept):
-        while kept[group] and at(kept[group][0]) < oldest:
-            kept[group].popleft()
-        if not kept[group]:
-            del kept[group]

@@ -11,7 +11,7 @@ long as they ever were.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
@@ -140,6 +140,13 @@ class Positions:
             self._gap[row], self._early[row] = NONE, False
             self._of_group[place] = self._of_group.get(place, 0) + 1
         self._set(row, committed, ms)
+
+    def drop(self, groups: Collection[str]) -> None:
+        """Forget all rows of these groups, as their tombstones would."""
+        places = [self._places[group] for group in groups]
+        theirs = np.isin(self._int[0, : self._used], places).tolist()
+        for key, row in [each for each in self._rows.items() if theirs[each[1]]]:
+            self._drop(key, row)
 
     def last(self, key: bytes) -> int | None:
         """The committed offset of a row."""

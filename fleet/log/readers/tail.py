@@ -8,7 +8,9 @@ very end, and goes on; what the records come to is the view's business (fleet.lo
 Commits inside a transaction wait for its end, and nothing waits with them
 (fleet.log.readers.held_commits). Whether it is current is known, not assumed: once a second, and
 whenever somebody waits, the ends of all partitions are asked for in one request, and `age` counts
-from the last such moment that the reading has reached.
+from the last such moment that the reading has reached. Where the log ends before what was read, it
+was cut (an unclean leader) or made again: that partition is read anew, and until then the view is
+not current.
 
 Cost: the first reading takes as long as the log is (some million commits a second); what is
 written is seen after up to a second, at once by who waits for it.
@@ -89,7 +91,7 @@ class Tail(LogView, Closing):
     def start(self) -> "Tail":
         """Begin to read, on a thread of its own; returns at once."""
         if self._thread is None:
-            self._counting_from = self._clock.now()
+            self._kept.counting_from = self._clock.now()
             self._thread = threading.Thread(target=self._run, name="offsets-tail", daemon=True)
             self._thread.start()
             self._beside.start()
@@ -180,18 +182,20 @@ class Tail(LogView, Closing):
 
     def _begin(self, fetcher: BatchFetcher, numbers: Sequence[int]) -> bool:
         """Where reading begins in partitions that are new here."""
-        new = [number for number in numbers if number not in self._next]
-        wanted = EARLIEST if self._since is None else int(self._since * 1000)
-        starts = self._listed(fetcher, new, wanted)
+        starts = self._starting(fetcher, [each for each in numbers if each not in self._next])
         if starts is None:
             return False
-        late = [number for number, offset in starts.items() if offset < 0]
-        ends = self._listed(fetcher, late, LATEST) if late else {}
-        if ends is None:
-            return False
         with self._lock:
-            self._next |= starts | ends
+            self._next |= starts
         return True
+
+    def _starting(self, fetcher: BatchFetcher, numbers: Sequence[int]) -> dict[int, int] | None:
+        """Where each is read from; None: not known of all."""
+        wanted = EARLIEST if self._since is None else int(self._since * 1000)
+        starts = self._listed(fetcher, numbers, wanted)
+        late = [number for number, offset in (starts or {}).items() if offset < 0]
+        ends = self._listed(fetcher, late, LATEST) if late else {}
+        return None if starts is None or ends is None else starts | ends
 
     def _listed(
         self, fetcher: BatchFetcher, numbers: Sequence[int], at: int
@@ -212,10 +216,10 @@ class Tail(LogView, Closing):
         beat -= _BEAT
         while not self._ending.is_set() and not self._refused:
             now = self._clock.monotonic()
-            if self._wake.is_set() or (self._goal is None and now - beat >= _BEAT):
+            if self._wake.is_set() or now - beat >= _BEAT:
                 self._wake.clear()
-                beat = now
                 self._look(fetcher, numbers)
+                now = beat = self._clock.monotonic()  # a look may take longer than the beat
                 self._arrive()  # nothing was written since: who waits, waits for no fetch
             size = self._fetch(fetcher, numbers)
             self._arrive()
@@ -236,12 +240,19 @@ class Tail(LogView, Closing):
         return sum(len(each.data) for each in answers)
 
     def _look(self, fetcher: BatchFetcher, numbers: Sequence[int]) -> None:
-        """Where the log ends now: what the reading has to reach to be current."""
+        """Where the log ends now: what the reading has to reach to be current.
+
+        What it is on its way to already stays, or a busy log would run ahead of it for ever; but
+        of a log that was cut no more than there is.
+        """
         asked, at = self._asked, self._clock.monotonic()
         ends = self._listed(fetcher, numbers, LATEST)
         if ends is not None:
             with self._lock:
                 self._problem = None
+                if self._goal is not None and self._goal[1] == asked:
+                    at, _, known = self._goal
+                    ends = {each: min(end, known.get(each, end)) for each, end in ends.items()}
                 self._goal = (at, asked, ends)
 
     def _arrive(self) -> None:
@@ -279,12 +290,18 @@ class Tail(LogView, Closing):
                 self._next[number] = found.next
 
     def _anew(self, fetcher: BatchFetcher, number: int) -> None:
-        """The log no longer has the position: deleted from the front, or made again."""
-        starts = self._listed(fetcher, [number], EARLIEST)
-        if starts is not None:
-            with self._lock:
-                self._next |= starts
-                self._held.forget(number)
+        """The log no longer has the position: deleted from the front, or cut, or made again."""
+        starts = self._starting(fetcher, [number])
+        if starts is None:
+            return
+        with self._lock:
+            if starts[number] > self._next[number]:
+                self._held.forget(number)  # the rest goes on
+            else:
+                self._forget(number, len(self._next))
+                self._current_at = self._goal = None
+                self._wake.set()  # who waits, waits for the end of this log
+            self._next |= starts
 
     def _skip(self, number: int, damaged: DamagedBatch) -> None:
         """Go on behind a batch that cannot be read, if it is known where that is."""
