@@ -16,6 +16,14 @@ MUTANTS = faults(
             "member-lost-partitions-still-ours": """            self._pipeline.interrupt()
         self._pipeline.[-lose-]{+drop+}(tps)""",
         },
+        ("fleet/worker/member/draining.py", _OWNING): {
+            "member-goes-on-before-its-batch-is-committed": "Drain.is_over(busy=busy{+ and self.then is not Drain.GO_ON+},",
+            "member-goes-on-whatever-is-asked-since": """self.then = {+self.then or +}then
+        return begins""",
+            "member-goes-on-and-is-cut-short": "return [-self.then is not Drain.GO_ON and -]now >= self._by",
+            "member-asked-again-has-the-first-ones-time": "begins = self.then [-in {None, Drain.GO_ON}-]{+is None+}",
+            "member-taken-back-is-proven": "self.then, self._state.phase = Drain.GO_ON, [-self._before-]{+Phase.ACTIVE+}",
+        },
         ("fleet/worker/member/member_state.py", ("tests/worker/test_taking_over.py",)): {
             "member-asked-during-a-rejoin-forgets-it": "return before is not Drain.CLOSE{+ and before is not Drain.REJOIN+}",
         },
@@ -72,7 +80,7 @@ MUTANTS = faults(
             {+nudging.begin(why, at)
             self._subscription.nudge(self.state, self._pipeline.generation)
             +}self._commands.put(""",
-            "nudge-while-it-drains": """        if self._drain is None:
+            "nudge-while-it-drains": """        if self._draining.then is None:
             [-self._subscription.nudge(self.state, self._pipeline.generation)
             -]self._pipeline.step()
             self._note_active()

@@ -4,6 +4,7 @@ from tests.mutants.mutant import faults
 
 _SEEDS = ("tests/schedules/test_schedules.py::test_schedules_hold[0]",)
 _LATER_SEEDS = ("tests/schedules/test_schedules.py::test_schedules_hold[2]",)
+_CALLED_OFF = ("tests/schedules/test_schedules.py::test_what_is_called_off_is_processed_once",)
 _MANAGERS = ("tests/schedules/test_schedules.py::test_managers_come_and_go[0]",)
 
 MUTANTS = faults(
@@ -31,6 +32,9 @@ MUTANTS = faults(
             return [-None-]{+True+}""",
             "seeds-lost-not-noticed": """[-            self.lost = f"slot {self.slot.number} has another holder or token"
 -]""",
+        },
+        ("fleet/worker/member/draining.py", _CALLED_OFF): {
+            "seeds-goes-on-before-its-batch-is-committed": "Drain.is_over(busy=busy{+ and self.then is not Drain.GO_ON+},",
         },
         ("fleet/worker/member/member_state.py", _SEEDS): {
             "seeds-drain-does-not-wait-for-the-batch": "return [-not busy and -]not (unsettled and in_time)",

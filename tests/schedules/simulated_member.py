@@ -17,6 +17,7 @@ from fleet.sim.coordinator.requests import (
     OffsetCommitTopic,
 )
 from fleet.slots import Phase
+from fleet.worker.member.draining import Draining
 from fleet.worker.member.member_state import Drain, End, Ended
 from fleet.worker.member.protocols import FENCED, RETRIED
 from fleet.worker.offsets.assigning import Start
@@ -60,8 +61,7 @@ class SimulatedMember(GroupSide):
         self._chosen = StartPositions()
         self._at: dict[int, int] = {}
         """Partition → where its next batch begins."""
-        self._drain: Drain | None = None
-        self._drain_by = 0.0
+        self._draining = Draining(self.state, timeout=times.drain)
         self._commit_out = False
         self._done_at: float | None = None
         self._next_batch = 0.0
@@ -78,14 +78,11 @@ class SimulatedMember(GroupSide):
         self.state.asked_to_drain |= then is not Drain.REJOIN
         if self.ended is not None:
             return
-        if Drain.may_follow(self._drain):
-            if self._drain is None:
-                self._drain_by = self.process.monotonic() + self.times.drain
-                self.state.phase = Phase.DRAINING
-            if self._drain is Drain.STILL and then is Drain.CLOSE:
+        if Drain.may_follow(self._draining.then):
+            if self._draining.then is Drain.STILL and then is Drain.CLOSE:
                 self._close(End.CLOSED, "closed")
                 return
-            self._drain = then
+            self._draining.begin(then, self.process.monotonic())
             if then is Drain.STILL and self.hand is None:
                 self.state.phase = Phase.CLOSED
         if self.state.joined_at is None and then is Drain.CLOSE:
@@ -96,10 +93,8 @@ class SimulatedMember(GroupSide):
     def go_on(self) -> None:
         """As Membership.go_on."""
         self.state.asked_to_drain = False
-        if self._drain in {Drain.HOLD, Drain.STILL}:
-            self._drain = None
-            self.state.phase = Phase.ACTIVE
-            self._work()
+        self._draining.take_back()
+        self._work()
 
     def abort(self) -> None:
         """Stop at once; what runs is void."""
@@ -162,7 +157,8 @@ class SimulatedMember(GroupSide):
     def _work(self) -> None:
         """Whatever is due now."""
         if self.ended is not None or not self._joined:
-            if self.ended is None and self._drain in {Drain.CLOSE, Drain.HOLD} and not self.hand:
+            unread = {Drain.CLOSE, Drain.HOLD, Drain.GO_ON}
+            if self.ended is None and self._draining.then in unread and not self.hand:
                 self._drained()
             return
         now = self.process.monotonic()
@@ -177,9 +173,9 @@ class SimulatedMember(GroupSide):
                 self._join()
             else:
                 self._later(0.25, self._work)
-        elif self._drain is not None:
+        elif self._draining.then is not None:
             unsettled = bool(self._chosen.waiting(()))
-            if Drain.is_over(busy=False, unsettled=unsettled, in_time=now < self._drain_by):
+            if self._draining.over(now, busy=False, unsettled=unsettled):
                 self._drained()
             else:
                 self._later(0.25, self._work)
@@ -187,20 +183,31 @@ class SimulatedMember(GroupSide):
             self._take(now)
 
     def _drained(self) -> None:
-        if self._drain is Drain.CLOSE:
+        then = self._draining.then
+        if then is Drain.CLOSE:
             self._close(End.CLOSED, "closed")
-        elif self._drain is Drain.HOLD and self.state.phase is not Phase.DRAINED:
+        elif then is Drain.HOLD and self.state.phase is not Phase.DRAINED:
             self.state.phase = Phase.DRAINED
             self._changed()
-        elif self._drain is Drain.STILL and self.state.phase is not Phase.CLOSED:
+        elif then is Drain.STILL and self.state.phase is not Phase.CLOSED:
             self.state.phase = Phase.CLOSED
             self._changed()
-        elif self._drain is Drain.REJOIN:
+        elif then is Drain.REJOIN:
             self._leave()
             self._lose("revoked")
-            self._drain, self.member_id = None, ""
+            self._draining.end()
+            self.member_id = ""
             self.state.phase = Phase.JOINING
             self._later(0.02, self._subscribe)
+        elif then is Drain.GO_ON:
+            self._draining.end()
+            self._rewind()
+            self._work()
+
+    def _rewind(self) -> None:
+        """As Pipeline.rewind: from what is committed, with new tokens."""
+        for partition in self._at:
+            self._owned.gain(tp_of(partition))
 
     def _take(self, now: float) -> None:
         rng, topic = self.process.world.random, self.topic
@@ -242,13 +249,16 @@ class SimulatedMember(GroupSide):
         hand = self.hand
         assert hand is not None
         if self._done_at is None:
-            by = self._revoke_by if self._revoke_by is not None else self._drain_by
-            draining = self._revoke_by is not None or self._drain is not None
-            busy = not Drain.is_over(busy=True, unsettled=False, in_time=True)
-            if draining and (now >= by or not busy):
-                self.state.unclean = now >= by
+            draining = self._revoke_by is not None or self._draining.then is not None
+            if self._revoke_by is not None:
+                late = now >= self._revoke_by
+            else:
+                late = draining and self._draining.late(now)
+            busy = not self._draining.over(now, busy=True, unsettled=False)
+            if draining and (late or not busy):
+                self.state.unclean = late
                 for work in hand.works:
-                    work.void = "cut short" if now >= by else None
+                    work.void = "cut short" if late else None
                 self.hand = None
                 self._work()
             elif draining:

@@ -24,6 +24,8 @@ from tests.schedules.schedule import (
     told,
 )
 from tests.schedules.simulated_broker import GROUP
+from tests.schedules.simulated_member import SimulatedMember
+from tests.schedules.simulated_time import Process
 
 SMALL = 3
 """Workers in the usual run."""
@@ -64,6 +66,39 @@ def test_managers_come_and_go(part: int) -> None:
 def test_long_schedules_hold(part: int) -> None:
     """100,000, with up to twelve workers."""
     hold(range(part * 1000, part * 1000 + 1000), most=12)
+
+
+class CalledOff(Played):
+    """A slot is to leave, and a moment later it is not: as a change that is aborted."""
+
+    def _second(self) -> None:
+        person = Process("person", self.world)
+        store = self.fleet.store_for(person)
+
+        def leaving(*numbers: int) -> None:
+            store.change_gate(GROUP, lambda gate: replace(gate, leaving=frozenset(numbers)))
+
+        def changes() -> None:
+            leaving(0)
+            person.sleep(self.world.random.uniform(0.5, 1.5))
+            leaving()
+
+        person.start(changes)
+
+
+def test_what_is_called_off_is_processed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I6: also where a batch is in hand, which is then committed before anything is read."""
+    held = []
+
+    def go_on(member: SimulatedMember, real=SimulatedMember.go_on) -> None:
+        held.append(member.hand)
+        real(member)
+
+    monkeypatch.setattr(SimulatedMember, "go_on", go_on)
+    for seed in range(40):
+        quiet = replace(drawn(seed, most=SMALL), static=True, change="none", faults=())
+        assert CalledOff(quiet).broken is None
+    assert any(held)
 
 
 @pytest.mark.parametrize("seed", range(12))

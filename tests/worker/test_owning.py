@@ -7,7 +7,8 @@ thread. Each test names the fault that it is there for.
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.member.member_state import Drain
+from fleet.worker.member.draining import Draining
+from fleet.worker.member.member_state import Drain, MemberState
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import QUICK, Drive, Driven
 
@@ -72,6 +73,49 @@ def test_a_drain_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: str, 
     else:
         driven.until(lambda: any(kind == "unassign" for kind, _ in kafka.done), "the leave")
         assert before(kafka, "unassign") == {P[0]: 3}
+
+
+@BOTH
+def test_a_leave_that_is_taken_back_keeps_the_batch_in_hand(kafka, drive: Drive, reading: str):
+    """Fault: its records are read again at once, and what it writes is written twice."""
+    driven = working(drive, P[0], reading=reading)
+    driven.member.drain(Drain.HOLD)
+    driven.turns(8)
+    driven.member.go_on()
+    kafka.produce(P[0], b"late")
+    driven.turns(8)
+    meanwhile = driven.member.state.phase
+    driven.may_end.set()
+    driven.until(lambda: kafka.committed(P[0])[-1] == 4, "all of it")
+    driven.until(lambda: driven.member.state.phase == "active", "it to serve")
+    assert [(r.start, r.end) for c in driven.contexts for r in c.ranges] == [(0, 3), (3, 4)]
+    assert meanwhile == "joining", "who was that has shown nothing by being asked [22]"
+
+
+def test_what_is_asked_after_a_leave_was_taken_back_holds(kafka, drive: Drive):
+    """Fault: it goes on where it is to close, since its batch was in hand at both times."""
+    driven = working(drive, P[0])
+    driven.member.drain(Drain.HOLD)
+    driven.member.go_on()
+    driven.drain()
+    driven.turns(8)
+    assert driven.member.state.phase == "draining"
+    driven.may_end.set()
+    driven.until(lambda: driven.member.ended is not None, "the end")
+    assert before(kafka, "close") == {P[0]: 3}
+    assert len(driven.contexts) == 1
+
+
+def test_a_batch_has_its_time_again_once_a_leave_was_taken_back():
+    """Fault: it is cut short for a leave that nobody asks for, or for the one before."""
+    draining = Draining(MemberState(), timeout=30.0)
+    draining.begin(Drain.HOLD, 0.0)
+    assert draining.late(30.0)
+    draining.take_back()
+    assert not draining.late(100.0)
+    assert draining.begin(Drain.CLOSE, 100.0)
+    assert not draining.late(129.0)
+    assert draining.late(130.0)
 
 
 def test_a_drain_reads_no_more(kafka, drive: Drive):

@@ -234,7 +234,7 @@ def test_what_is_asked_during_a_rejoin_is_not_forgotten(new, then):
     membership.drain(Drain.REJOIN)
     membership.drain(then)
     membership._commands.serve(0.0)
-    assert membership._drain is then
+    assert membership._draining.then is then
 
 
 def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):

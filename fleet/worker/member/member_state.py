@@ -89,6 +89,8 @@ class Drain(StrEnum):
     """Poll no more, heartbeat on: whom the batched leave removes must not join again."""
     REJOIN = "rejoin"
     """Leave and join again once: one forced rebalance."""
+    GO_ON = "go on"
+    """The leave was taken back: read again."""
 
     @staticmethod
     def may_follow(before: "Drain | None") -> bool:

@@ -25,6 +25,7 @@ from fleet.worker.events import Events, names
 from fleet.worker.member.backing_off import BackingOff
 from fleet.worker.member.client_errors import ClientErrors
 from fleet.worker.member.command_queue import Commands
+from fleet.worker.member.draining import Draining
 from fleet.worker.member.fetching import Fetching
 from fleet.worker.member.losses import OUT_OF_RANGE, PERHAPS_GONE, QUIET, Losses
 from fleet.worker.member.member_state import Drain, End, Ended, MembershipOptions, MemberState
@@ -78,8 +79,7 @@ class Membership:
         self._clock = clock
         self._events = events
         self._commands = Commands()
-        self._drain: Drain | None = None
-        self._drain_by = 0.0
+        self._draining = Draining(self.state, timeout=terms.drain_timeout)
         self._lifts: set[TopicPartition] = set()
         self._fetching = Fetching()
         self._errors = ClientErrors(events)
@@ -104,9 +104,9 @@ class Membership:
         self._commands.put(lambda: self._begin_drain(then))
 
     def go_on(self) -> None:
-        """Take a HOLD back: read again."""
+        """Take a HOLD back: read again, once the batch in hand is committed."""
         self.state.asked_to_drain = False
-        self._commands.put(self._resume)
+        self._commands.put(self._draining.take_back)
 
     def lift(self, tps: frozenset[TopicPartition]) -> None:
         """Read quarantined partitions again."""
@@ -234,7 +234,7 @@ class Membership:
         self.state.reading = self._reading.way
         self._commands.serve(0.0)
         self._errors.check()
-        if self._drain is Drain.STILL and not self._pipeline.busy:
+        if self._draining.then is Drain.STILL and not self._pipeline.busy:
             self.state.phase = Phase.CLOSED
             self._commands.serve(_STILL)
             return
@@ -249,12 +249,12 @@ class Membership:
         for error, tp, _ in self._reading.take(self._consumer, timeout=timeout):
             self._on_message_error(error, tp)
         self._commands.serve(0.0)  # a batch that was done meanwhile
-        if still and (self._pipeline.busy or self._drain in {None, Drain.HOLD}):
+        if still and (self._pipeline.busy or self._draining.then in {None, Drain.HOLD}):
             self._commands.serve(_STILL)
         self._errors.check()
         if self._done:
             return
-        if self._drain is None:
+        if self._draining.then is None:
             self._subscription.nudge(self.state, self._pipeline.generation)
             self._pipeline.step()
             self._note_active()
@@ -265,7 +265,7 @@ class Membership:
         """Fetch what may be read; True where nothing may. anew: whose pause is not known."""
         owned = self.state.partitions
         held = owned
-        if self._drain is None:
+        if self._draining.then is None:
             held = self._reading.to_pause() | self._pipeline.unsettled | self._pipeline.quarantined
         return self._fetching.hold(self._consumer, held, owned=owned, anew=anew)
 
@@ -289,13 +289,11 @@ class Membership:
     # --- draining --------------------------------------------------------------------------
 
     def _begin_drain(self, then: Drain) -> None:
-        if Drain.may_follow(self._drain) and not self._done:
-            if self._drain is None:
-                self._drain_by = self._clock.monotonic() + self._terms.drain_timeout
+        before = self._draining.then
+        if Drain.may_follow(before) and not self._done:
+            self._done = before is Drain.STILL and then is Drain.CLOSE  # not one poll more
+            if self._draining.begin(then, self._clock.monotonic()):
                 self._spare()
-                self.state.phase = Phase.DRAINING
-            self._done = self._drain is Drain.STILL and then is Drain.CLOSE  # not one poll more
-            self._drain = then
         if self.state.joined_at is None and then is Drain.CLOSE:
             self._done = True  # not even subscribed
 
@@ -308,29 +306,27 @@ class Membership:
         if self._flow is not None:
             self._flow.lose(self.state.partitions)
 
-    def _resume(self) -> None:
-        if self._drain in {Drain.HOLD, Drain.STILL}:
-            self._drain = None
-            self.state.phase = Phase.ACTIVE
-            self._pipeline.rewind(sorted(self.state.partitions))
-
     def _go_on_draining(self) -> None:
         self._pipeline.drop(self.state.partitions)
         if self._pipeline.busy:
             self._pipeline.settle()
-            if self._pipeline.running and self._clock.monotonic() >= self._drain_by:
+            if self._pipeline.running and self._draining.late(self._clock.monotonic()):
                 self._cut_short("the drain")
         if not (busy := self._pipeline.busy):
             self._pipeline.commit_chosen()
         unsettled, now = bool(self._pipeline.unsettled), self._clock.monotonic()
-        if not Drain.is_over(busy=busy, unsettled=unsettled, in_time=now < self._drain_by):
+        if not self._draining.over(now, busy=busy, unsettled=unsettled):
             return
-        if self._drain is Drain.CLOSE:
-            self._done = True
-        elif self._drain is Drain.HOLD:
-            self.state.phase = Phase.DRAINED
-        elif self._drain is Drain.REJOIN:
-            self._rejoin()
+        match self._draining.then:
+            case Drain.CLOSE:
+                self._done = True
+            case Drain.HOLD:
+                self.state.phase = Phase.DRAINED
+            case Drain.REJOIN:
+                self._rejoin()
+            case Drain.GO_ON:
+                self._draining.end()
+                self._pipeline.rewind(sorted(self.state.partitions))
 
     def _cut_short(self, what: str) -> None:
         if not self.state.unclean:
@@ -346,7 +342,7 @@ class Membership:
         deadline = self._clock.monotonic() + 2.0
         while self.state.partitions and self._clock.monotonic() < deadline:
             self._consumer.consume(1, 0.01)
-        self._drain = None
+        self._draining.end()
         self.state.phase = Phase.JOINING
         self._subscribe()
 
@@ -376,7 +372,7 @@ class Membership:
         self._pipeline.quarantined |= marked
         self.state.partitions |= frozenset(tps)
         for start in starts:
-            reads = self._drain is None and start.tp not in marked
+            reads = self._draining.then is None and start.tp not in marked
             self._pipeline.start_partition(start, reads=reads)
             if start.lost is not None:
                 self._losses.report(start)
