@@ -1,4 +1,9 @@
-"""Quarantined partitions, kept beside the slots: they outlive a handover, not a revision [9]."""
+"""Quarantined partitions, kept beside the slots: they outlive a handover, not a revision [9].
+
+Problem: in a roll two revisions run side by side, and the store's marks are of both. Choice: a
+revision ends another one's mark where it is assigned that partition, and is the one to try it; a
+mark of a partition that others own is theirs. Cost: a mark stays until its partition is assigned.
+"""
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
@@ -20,19 +25,19 @@ class QuarantinedPartitions:
         self._events = events
         self._known: frozenset[TopicPartition] = frozenset()
 
-    def on_assign(self) -> frozenset[TopicPartition]:
-        """Partitions stopped under this revision; marks of other revisions end here."""
+    def on_assign(self, tps: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Which of these are stopped under this revision; marks of other revisions end here."""
         try:
             marks = self._store.quarantines(self._group)
             for mark in marks:
-                if mark.revision != self._revision:
+                if mark.revision != self._revision and mark.tp in tps:
                     self._events.log(f"{mark.tp} is tried again by this revision")
                     self._store.lift(self._group, mark.tp)
         except Unreachable as error:
             self._events.log_rarely(str(error))
-            return self._known
+            return self._known & tps
         self._known = frozenset(m.tp for m in marks if m.revision == self._revision)
-        return self._known
+        return self._known & tps
 
     def poisoned(self, tp: TopicPartition, offset: int, error: str, attempts: int) -> None:
         """Store a mark: the record at `offset` or one soon after it cannot be processed."""

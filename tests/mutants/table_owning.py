@@ -67,6 +67,10 @@ MUTANTS = faults(
         ("fleet/worker/member/member_state.py", _POSITIONS): {
             "position-drain-does-not-wait-for-its-commit": "return not busy[- and not (unsettled and in_time)-]",
         },
+        ("fleet/worker/quarantine.py", ("tests/worker/test_quarantine.py",)): {
+            "marks-of-what-others-own-lifted": "if mark.revision != self._revision[- and mark.tp in tps-]:",
+            "marks-of-its-own-revision-lifted": "if [-mark.revision != self._revision and -]mark.tp in tps:",
+        },
         ("fleet/worker/member/nudging.py", _NUDGES): {
             "nudge-without-an-end": """        if hurry.count >= MOST or now - hurry.begins >= LONGEST:
             return [-"limit"-]{+None+}""",

@@ -88,7 +88,7 @@ class Driven:
         events = events_of("w1", FLEET_EVENTS=str(self.events_at))
         link = connected(Link(Session))
         self.runner = runner_of(link, self._process, events=events, pauses=())
-        store = SqliteStore(folder / "fleet.db", cluster="main", clock=CLOCK)
+        self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=CLOCK)
         self.member = membership_setup.membership_of(
             settings,
             Slot(group="g", number=0),
@@ -97,7 +97,7 @@ class Driven:
             protocol=protocol_of(settings),
             runner=self.runner,
             marks=QuarantinedPartitions(
-                store, group="g", revision="r1", clock=CLOCK, events=events
+                self.store, group="g", revision="r1", clock=CLOCK, events=events
             ),
             may_wait=lambda: True,
             nudging=Nudging(

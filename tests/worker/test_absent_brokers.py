@@ -93,7 +93,7 @@ class Place:
                 patience=PATIENCE,
                 clock=self.clock,
             ),
-            marks=frozenset,
+            marks=lambda _: frozenset(),
             poisoned=lambda *_: None,
             backing_off=BackingOff(patience=600.0, may_wait=lambda: True, clock=self.clock),
             nudging=None,

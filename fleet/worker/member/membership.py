@@ -58,7 +58,7 @@ class Membership:
         reading: BatchReader,
         runner: BatchRunner,
         assigner: Assigner,
-        marks: Callable[[], frozenset[TopicPartition]],
+        marks: Callable[[frozenset[TopicPartition]], frozenset[TopicPartition]],
         poisoned: Callable[[TopicPartition, int, str, int], None],
         backing_off: BackingOff,
         nudging: Nudging | None,
@@ -368,7 +368,7 @@ class Membership:
         tps = sorted(TopicPartition(each.topic, each.partition) for each in partitions)
         with self.state.waits(self._clock):
             starts = self._assigner.starts(consumer, tps)
-        marked = self._quarantine() & frozenset(tps)
+        marked = self._quarantine(frozenset(tps))
         self._pipeline.quarantined |= marked
         self.state.partitions |= frozenset(tps)
         for start in starts:
