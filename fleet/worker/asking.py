@@ -11,6 +11,7 @@ As a program: reads the question (JSON) from standard input and writes the answe
 output; what went wrong is an answer too.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -29,6 +30,9 @@ from fleet.model import Member, TopicPartition
 REQUEST_SECONDS: Final = 5.0
 LONGEST: Final = 3 * REQUEST_SECONDS
 """Seconds that a question may take with the process around it."""
+_PART: Final = 1 << 16
+"""Bytes read at once: what a pipe holds."""
+_UNKNOWN_TOPIC: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +59,11 @@ class Question:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+        self._told = b""
         asked = {"login": dict(login), "group": group, "topics": list(topics)}
         assert self._asker.stdin is not None
+        assert self._asker.stdout is not None
+        os.set_blocking(self._asker.stdout.fileno(), False)
         try:
             self._asker.stdin.write(json.dumps(asked).encode())
             self._asker.stdin.close()
@@ -65,13 +72,19 @@ class Question:
         self._asker.stdin = None
 
     def done(self) -> bool:
-        """Whether `answer` will not wait."""
+        """Whether `answer` will not wait; a long answer is taken by asking this again and again,
+        since whoever writes it waits for room in the pipe.
+        """
+        assert self._asker.stdout is not None
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self._asker.stdout.fileno(), _PART):
+                self._told += part
         return self._asker.poll() is not None
 
     def answer(self) -> Answer:
         """Wait for it, at most LONGEST. Raises FleetError where it cannot be told, with why."""
         try:
-            told, _ = self._asker.communicate(timeout=LONGEST)
+            rest, _ = self._asker.communicate(timeout=LONGEST)
         except subprocess.TimeoutExpired:
             self.end()
             raise FleetError(
@@ -81,7 +94,7 @@ class Question:
             raise FleetError(
                 f"asking the coordinator of {self._group} ended with {self._asker.returncode}"
             )
-        made = json.loads(told)
+        made = json.loads(self._told + rest)
         if "error" in made:
             raise FleetError(made["error"])
         return Answer(
@@ -144,10 +157,20 @@ def _asked(admin: AdminClient, group: str, topics: Sequence[str]) -> dict[str, A
         ],
         "partitions": [
             (topic.name, each.id)
-            for topic in (future.result() for future in known.values())
+            for topic in filter(None, map(_there, known.values()))
             for each in topic.partitions
         ],
     }
+
+
+def _there(description: Any) -> Any:
+    """A topic's description; None where there is no such topic, so that the others are told."""
+    try:
+        return description.result()
+    except KafkaException as error:
+        if error.args[0].code() == _UNKNOWN_TOPIC:
+            return None
+        raise
 
 
 if __name__ == "__main__":

@@ -8,6 +8,10 @@ _ELIGIBLE = (
     "tests/worker/test_eligibility.py",
     "tests/worker/test_revision_trial.py",
 )
+_ASKING = (
+    "tests/worker/test_asking.py::test_an_answer_of_any_size_is_heard_without_waiting",
+    "tests/worker/test_asking.py::test_a_topic_that_is_not_there_hides_no_other",
+)
 _HOLDING = ("tests/worker/test_slot_lease.py",)
 _TAKEOVER = ("tests/worker/test_consumer_protocol.py",)
 _TENURE = ("tests/worker/test_taking_over.py",)
@@ -93,6 +97,11 @@ MUTANTS = faults(
             "tenure-refused-for-ever": "if why is None[- and not self._again-]:",
             "tenure-fenced-without-asking-the-store": """        if [-not ours-]{+self.state is Life.LOST+}:
             return self._others(82""",
+        },
+        # --- asking about the group
+        ("fleet/worker/asking.py", _ASKING): {
+            "asking-first-part-of-an-answer-lost": "self._told [-+-]= part",
+            "asking-missing-topic-hides-the-others": "if error.args[0].code() == _UNKNOWN_TOPIC[-:-]{+ * 0:+}",
         },
         # --- leaving together
         ("fleet/worker/slot/leave_completion.py", _LEAVING): {
