@@ -49,16 +49,22 @@ class Question:
     """One question, under way once it is made.
 
     login: where the options of a client are found (fleet.kafka_source.login.references).
+    Raises FleetError where no process is to be had for it.
     """
 
     def __init__(self, login: References, *, group: str, topics: Sequence[str] = ()) -> None:
         self._group = group
-        self._asker = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        try:
+            self._asker = subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise FleetError(
+                f"the coordinator of {group} cannot be asked: no process for it ({error})"
+            ) from error
         self._told = b""
         asked = {"login": dict(login), "group": group, "topics": list(topics)}
         assert self._asker.stdin is not None

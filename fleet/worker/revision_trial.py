@@ -11,10 +11,11 @@ first proof by any of them ends it. Nor is a standby ready while a slot is there
 unproven revision shows itself, or will: held by it, free, or drained for whoever comes. Cost: a pod
 killed in the second between its take and its first commit is not ready until its revision has shown
 itself again; at a first start standbys are ready once, and again when the first batch is committed.
+A home that cannot be written ends nobody: what the process itself has seen holds for its life.
 """
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fleet.clock import Clock
@@ -30,9 +31,13 @@ _UNTOLD = "the process before this one ended before its first batch was committe
 
 
 class RevisionTrial:
-    """One pod's note; without a home (elsewhere than in a pod) nothing is noted."""
+    """One pod's note; without a home (elsewhere than in a pod) nothing is noted.
 
-    def __init__(self, home: Path | None) -> None:
+    say: told where the note cannot be written.
+    """
+
+    def __init__(self, home: Path | None, *, say: Callable[[str], None] = lambda _: None) -> None:
+        self._say = say
         self._file = None if home is None else home / _NOTE
         self._running = False
         self._told = self._left()
@@ -63,7 +68,8 @@ class RevisionTrial:
         """The revision works."""
         self._running, self._told = False, None
         if self._file is not None:
-            self._file.unlink(missing_ok=True)
+            with self._weather():
+                self._file.unlink(missing_ok=True)
 
     def end(self) -> None:
         """The holder is over without a verdict: what was known before holds."""
@@ -77,7 +83,15 @@ class RevisionTrial:
 
     def _write(self, sentence: str | None) -> None:
         assert self._file is not None
-        write_state(self._file, {"error": sentence}, schema=SCHEMA)
+        with self._weather():
+            write_state(self._file, {"error": sentence}, schema=SCHEMA)
+
+    @contextlib.contextmanager
+    def _weather(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._say(f"the note {self._file} cannot be written: {error}")
 
 
 def is_proven(slots: Iterable[Slot], revision: str) -> bool:

@@ -86,6 +86,8 @@ MUTANTS = faults(
         state""",
             "tenure-frees-after-a-clean-release": "if tools.protocol.exclusive[- and seen.holder is not None-]:",
             "tenure-frees-nobody": "if tools.protocol.exclusive and seen.holder is [-not -]None:",
+            "tenure-silent-store-after-a-rejoin-ends-it": "with contextlib.suppress([-Unreachable-]{+KeyError+}):  # the gate asks on",
+            "tenure-silent-store-is-what-it-ended-with": """        except [-FleetError-]{+KeyError+} as error:  # not what""",
             "tenure-evicts-a-static-member": "if seen.member_id is not None[- and not tools.is_static-]:",
             "tenure-gate-far-ahead-believed": "open_at=[-min(-]tools.watcher.gate.open_at,[- tools.clock.now() + _LONGEST_WAIT),-]",
         },
@@ -102,6 +104,9 @@ MUTANTS = faults(
         ("fleet/worker/asking.py", _ASKING): {
             "asking-first-part-of-an-answer-lost": "self._told [-+-]= part",
             "asking-missing-topic-hides-the-others": "if error.args[0].code() == _UNKNOWN_TOPIC[-:-]{+ * 0:+}",
+        },
+        ("fleet/worker/slot/orphans.py", ("tests/worker/test_orphans.py",)): {
+            "orphans-blinded-by-what-a-former-holder-was-asked": "if gate.leaving or asked[- & tokens.items()-]:",
         },
         # --- leaving together
         ("fleet/worker/slot/leave_completion.py", _LEAVING): {
@@ -127,6 +132,7 @@ MUTANTS = faults(
         },
         ("fleet/worker/revision_trial.py", ("tests/worker/test_revision_trial.py",)): {
             "trial-proof-by-any-holder": "return any(slot.revision == revision and [-proven(slot)-]{+slot.holder+} for slot in slots)",
+            "trial-full-disk-ends-its-holder": "except [-OSError-]{+KeyError+} as error:",
             "trial-failure-forgotten-at-rest": "if self._running[- and self._told is None-]:",
         },
     },

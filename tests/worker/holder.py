@@ -39,6 +39,7 @@ class Parts:
         bootstrap: str = "127.0.0.1:1",
         lease: float = 10.0,
     ) -> None:
+        self.folder = folder
         self.clock = clock
         self.link = link
         self.store = SqliteStore(folder / "fleet.db", cluster="main", clock=clock)

@@ -101,6 +101,13 @@ def test_an_answer_of_any_size_is_heard_without_waiting(
     assert len(question.answer().partitions) == 20_000
 
 
+def test_no_process_to_ask_by_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch):
+    """Fault: whoever asks ends by an OSError: too many processes, no memory."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(FleetError, match=r"^the coordinator of g cannot be asked: .*No such file"):
+        Question({}, group="g")
+
+
 class Admin:
     """A cluster with an empty group and one topic of two partitions."""
 

@@ -1,7 +1,7 @@
 """When a holder asks for a rebalance because nobody owns a partition, and when it does not."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -39,18 +39,34 @@ class Kafka:
         return Answer(state=self.state, members=(member,), partitions=due)
 
 
-def asks(kafka: Kafka, gate: Gate, *, number: int = 0, seconds: float = 2 * PATIENCE) -> int:
+Ask = Callable[[Sequence[str]], Kafka]
+
+
+def asks(
+    kafka: Kafka,
+    gate: Gate,
+    *,
+    number: int = 0,
+    seconds: float = 2 * PATIENCE,
+    ask: Ask | None = None,
+) -> int:
     """How often a rebalance is asked for in so many seconds; every slot has token 1."""
-    return len(asked_at(kafka, gate, number=number, seconds=seconds))
+    return len(asked_at(kafka, gate, number=number, seconds=seconds, ask=ask))
 
 
 def asked_at(
-    kafka: Kafka, gate: Gate, *, number: int = 0, seconds: float, frozen: float = 0.0
+    kafka: Kafka,
+    gate: Gate,
+    *,
+    number: int = 0,
+    seconds: float,
+    frozen: float = 0.0,
+    ask: Ask | None = None,
 ) -> list[float]:
     """When; the machine is frozen for so long after half a minute."""
     clock, asked = ManualClock(at=0.0), []
     watch = Orphans(
-        kafka.ask,
+        ask or kafka.ask,
         topics=["t"],
         rejoin=lambda: asked.append(clock.at),
         clock=clock,
@@ -73,6 +89,11 @@ def pinned(token: int) -> Gate:
     return Gate(group="g", handover={1: Handover(token=token, revision="r2")})
 
 
+def rejoining(token: int) -> Gate:
+    """With slot 1 asked for a forced rebalance."""
+    return Gate(group="g", rejoin={1: token})
+
+
 def test_an_orphan_is_given_an_owner_once_patience_ends():
     """Once, and not before: members find an added partition themselves."""
     assert asks(Kafka(0, 1, 2), GATE, seconds=PATIENCE) == 0
@@ -88,6 +109,7 @@ def test_an_orphan_is_given_an_owner_once_patience_ends():
         pytest.param(Kafka(0), GATE, 1, id="another holder looks"),
         pytest.param(Kafka(0), Gate(group="g", leaving=frozenset({1})), 0, id="a change runs"),
         pytest.param(Kafka(0), pinned(token=1), 0, id="a holder is asked to hand over"),
+        pytest.param(Kafka(0), rejoining(token=1), 0, id="a holder is asked to join again"),
     ],
 )
 def test_otherwise_nothing_is_asked(kafka: Kafka, gate: Gate, number: int):
@@ -96,9 +118,22 @@ def test_otherwise_nothing_is_asked(kafka: Kafka, gate: Gate, number: int):
     assert kafka.asked <= 2 * PATIENCE / LOOK
 
 
-def test_a_pin_that_was_answered_blinds_nobody():
-    """Its plan may have ended, or its manager died: it asks nobody for anything any more."""
-    assert asks(Kafka(0, 1, 2), pinned(token=0), seconds=PATIENCE + 3 * LOOK) == 1
+@pytest.mark.parametrize("gate", [pinned(token=0), rejoining(token=0)], ids=["pin", "rejoin"])
+def test_what_is_asked_of_a_former_holder_blinds_nobody(gate: Gate):
+    """Its plan has ended, its manager or that holder died: it asks nobody for anything any more."""
+    assert asks(Kafka(0, 1, 2), gate, seconds=PATIENCE + 3 * LOOK) == 1
+
+
+def test_a_question_that_cannot_be_put_is_put_again():
+    """No process is to be had for the moment: Kafka has its holder as a member all the same."""
+    kafka, refused = Kafka(0, 1, 2), [FleetError("no room for a process")] * 3
+
+    def ask(topics: Sequence[str]) -> Kafka:
+        if refused:
+            raise refused.pop()
+        return kafka.ask(topics)
+
+    assert asks(kafka, GATE, seconds=PATIENCE + 6 * LOOK, ask=ask) == 1
 
 
 def test_a_frozen_machine_asks_for_nothing_at_once():

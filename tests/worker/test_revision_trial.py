@@ -45,6 +45,20 @@ def test_a_tenure_without_a_verdict_leaves_nothing(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_note_that_cannot_be_written_ends_nobody(tmp_path: Path):
+    """A full disk, or one that is only read: what this process has seen holds, and it is told."""
+    said: list[str] = []
+    trial = RevisionTrial(tmp_path / "home", say=said.append)
+    (tmp_path / "home").write_text("no folder")
+    trial.start()
+    trial.fail(FAILED)
+    assert (trial.running, trial.error) == (True, FAILED)
+    trial.prove()
+    assert (trial.running, trial.error) == (False, None)
+    assert len(said) == 3
+    assert said[0].startswith(f"the note {tmp_path}/home/trial.json cannot be written: ")
+
+
 def test_elsewhere_than_in_a_pod_nothing_is_noted():
     """No home, no note."""
     trial = RevisionTrial(None)

@@ -1,5 +1,8 @@
 """What a holder does when it takes a slot, is asked for something, loses it, or is fenced."""
 
+import os
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +18,7 @@ from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.member.member_state import Drain, End, Ended
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.nudging import Nudging
+from fleet.worker.revision_trial import RevisionTrial
 from fleet.worker.slot.membership_setup import membership_of
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_holder import SlotHolder
@@ -208,6 +212,13 @@ def unstarted(scene: Scene, holder: SlotHolder) -> Membership:
     return made
 
 
+def silenced(scene: Scene) -> sqlite3.Connection:
+    """Somebody else holds the store's lock until this is rolled back."""
+    lock = sqlite3.connect(scene.folder / "fleet.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    return lock
+
+
 def test_who_lost_its_slot_stops_at_once(new):
     """Its batch is void, and it is not asked for anything more [12]."""
     scene = new()
@@ -237,6 +248,24 @@ def test_what_is_asked_during_a_rejoin_is_not_forgotten(new, then):
     assert membership._draining.then is then
 
 
+def test_a_silent_store_after_a_rejoin_is_waited_for(new, monkeypatch):
+    """Its holder is a member, and nobody else can take its slot either [12]."""
+    monkeypatch.setattr("fleet.slots.database._BUSY_SECONDS", 0.05)
+    scene = new()
+    holder = scene.take()
+    membership = unstarted(scene, holder)
+    membership.state.joined_at = 1.0
+    scene.ask(rejoin={0: holder._lease.slot.token})
+    holder._tick(membership)
+    membership.state.joined_at = 2.0
+    lock = silenced(scene)
+    holder._tick(membership)
+    lock.execute("ROLLBACK")
+    assert scene.store.gate("g").rejoin
+    holder._tick(membership)
+    assert scene.store.gate("g").rejoin == {}
+
+
 def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
     """Its writer's clock is wrong."""
     scene = new()
@@ -256,6 +285,32 @@ def test_a_gate_far_ahead_is_not_waited_for(new, monkeypatch):
 
 
 # --- its end ----------------------------------------------------------------------------------
+
+
+def test_what_ended_a_worker_is_told_though_the_store_is_silent(new, monkeypatch):
+    """Its slot is left to the lease; the sentence is not the store's."""
+    monkeypatch.setattr("fleet.slots.database._BUSY_SECONDS", 0.05)
+    scene = new()
+    holder = scene.take()
+    lock = silenced(scene)
+    told = holder._after(Ended(how=End.FATAL, sentence="no assignor in common (23)", clean=True))
+    lock.execute("ROLLBACK")
+    assert told == (1, "no assignor in common (23)")
+    assert scene.slot().holder == "w"
+
+
+def test_whoever_hangs_ends_also_on_a_full_disk(new, monkeypatch):
+    """Fault: the note of its revision's trial raises, and it stays, alive and idle [10]."""
+    scene = new()
+    scene.tools = replace(scene.tools, trial=RevisionTrial(scene.folder / "home"))
+    holder = scene.take()
+    shutil.rmtree(scene.folder / "home")
+    (scene.folder / "home").write_text("no folder")
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    holder._end_hard("the batch hangs")
+    assert codes == [1]
+    assert (scene.slot().holder, scene.slot().error) == (None, None)
 
 
 def test_fenced_once_it_joins_again(new):

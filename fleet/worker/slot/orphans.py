@@ -30,7 +30,7 @@ PATIENCE: Final = 45.0
 class Orphans:
     """One holder's watch over its group; `step` never blocks. `end` it with the holder.
 
-    `ask` puts the question about the group and these topics.
+    `ask` puts the question about the group and these topics; FleetError where it cannot.
     """
 
     def __init__(
@@ -64,7 +64,10 @@ class Orphans:
             self._judge(self._asked, now)
         elif now >= self._next and self._topics:
             self._next = now + LOOK
-            self._asked = self._ask(self._topics)
+            try:
+                self._asked = self._ask(self._topics)
+            except FleetError as error:  # weather: no process is to be had
+                self._events.log_rarely(str(error), key="orphans")
 
     def end(self) -> None:
         """Give up what is under way."""
@@ -96,8 +99,9 @@ class Orphans:
 def _ours(number: int, gate: Gate, slots: Sequence[Slot]) -> bool:
     """Whether nothing is being changed, and ours is the lowest active slot."""
     tokens = {each.number: each.token for each in slots}
-    asked = any(tokens.get(n) == pin.token for n, pin in gate.handover.items())
-    if gate.leaving or asked or gate.rejoin:  # a pin that was answered asks nobody any more
+    # What was asked of a former holder asks nobody any more.
+    asked = {n: pin.token for n, pin in gate.handover.items()}.items() | gate.rejoin.items()
+    if gate.leaving or asked & tokens.items():
         return False
     active = [each.number for each in slots if each.phase is Phase.ACTIVE]
     return bool(active) and min(active) == number

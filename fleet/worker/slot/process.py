@@ -28,7 +28,14 @@ from fleet.worker.batch.batch_run import Identity
 from fleet.worker.batch.dead_letters import DeadLetters
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.batch.job_errors import JobErrors
-from fleet.worker.batch.spark_link import LINGER, LINGER_SHARED, SparkLink, in_clear, safe
+from fleet.worker.batch.spark_link import (
+    LINGER,
+    LINGER_SHARED,
+    SparkLink,
+    first_line,
+    in_clear,
+    safe,
+)
 from fleet.worker.events import Events
 from fleet.worker.imports import settled as settled_imports
 from fleet.worker.job_log import catch_job_logs
@@ -130,7 +137,7 @@ class _Worker:
         self._spark_token = os.environ.pop(SPARK_TOKEN, None) if ours else None
         self._reporter = Reporter(settings, name=name, clock=clock, events=events)
         pod = isinstance(group.runtime, KubernetesRuntimeSpec)
-        self._trial = RevisionTrial(home if pod else None)
+        self._trial = RevisionTrial(home if pod else None, say=events.log_rarely)
         self._reporter.trial_error = lambda: self._trial.error
         self._reporter.traceback = self._errors.traceback_in
         self._runner: BatchRunner | None = None
@@ -166,6 +173,10 @@ class _Worker:
             if self._stop.is_set() and self._reporter.phase == "starting":
                 return 0, "asked to end before it was ready"
             return error.exit_code, str(error)
+        except Exception as error:  # noqa: BLE001 - whatever ends a worker is told in a sentence
+            sentence = self._errors.clean(f"{type(error).__name__}: {first_line(error)}")
+            self._reporter.failed(sentence)
+            return 1, sentence
         finally:
             if self._reach is not None:
                 self._reach.end()

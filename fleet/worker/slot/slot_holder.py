@@ -339,7 +339,8 @@ class SlotHolder:
         self._tools.watcher.forget()
 
     def _take_back_rejoin(self) -> None:
-        self._gate.take_back_rejoin()
+        with contextlib.suppress(Unreachable):  # the gate asks on, and so it is tried again
+            self._gate.take_back_rejoin()
         self._tools.watcher.forget()
 
     # --- its end ---------------------------------------------------------------------------
@@ -396,15 +397,20 @@ class SlotHolder:
             assert last.said is not None
             self._tools.events.log(last.said)
             return None
-        match last.do:
-            case Last.ABANDON:
-                self._lease.abandon()
-            case Last.SHUT:
-                self._error(last.exit)
-                self._gate.shut()
-                self._lease.release(clean=last.clean)
-            case _:
-                self._lease.release(clean=last.clean, gone=last.gone)
+        if last.do is Last.SHUT:
+            self._error(last.exit)
+        try:
+            match last.do:
+                case Last.ABANDON:
+                    self._lease.abandon()
+                case Last.SHUT:
+                    self._gate.shut()
+                    self._lease.release(clean=last.clean)
+                case _:
+                    self._lease.release(clean=last.clean, gone=last.gone)
+        except FleetError as error:  # not what it ends with
+            self._lease.abandon()
+            self._tools.events.log(f"slot {self._number} is left to its lease: {error}")
         return 1, last.exit
 
     def _error(self, sentence: str) -> None:
@@ -415,15 +421,17 @@ class SlotHolder:
 
     def _end_hard(self, why: str) -> None:
         """A thread hangs in the user's code: no exit handler may wait for it."""
-        if self._membership is not None:
-            self._membership.spare()
-            self._tools.clock.sleep(_LAST_WORD)
-        self._error(why)
-        with contextlib.suppress(FleetError):
-            self._lease.release(clean=False)
-        self._tools.events.emit("exit", code=_HARD_EXIT, reason=why)
-        self._tools.events.log(f"ended: {why}")
-        os._exit(_HARD_EXIT)
+        try:
+            if self._membership is not None:
+                self._membership.spare()
+                self._tools.clock.sleep(_LAST_WORD)
+            self._error(why)
+            with contextlib.suppress(FleetError):
+                self._lease.release(clean=False)
+            self._tools.events.emit("exit", code=_HARD_EXIT, reason=why)
+            self._tools.events.log(f"ended: {why}")
+        finally:  # whatever failed on the way
+            os._exit(_HARD_EXIT)
 
     # --- what the parts ask ----------------------------------------------------------------
 
