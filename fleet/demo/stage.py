@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sqlite3
 import time
 import uuid
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ _STATE: Final = (
 """What a running fleet keeps in its home."""
 _FOREIGN: Final = ("broker/state.json", "fleet.db")
 """What tells that a fleet lives in a home."""
+_GROUPS: Final = frozenset({f"{GROUP} of {CLUSTER}", f"{ORDINARY_GROUP} of {CLUSTER}"})
 ASSIGNORS: Final = ("cooperative-sticky", "range")
 
 
@@ -116,15 +118,23 @@ class Stage:
         return name
 
     def _refuse_foreign(self) -> None:
-        if self.mark.exists() or not self.home.exists():
+        """A fleet may have moved in where a demo was, too: what it manages tells it apart."""
+        if not self.home.exists():
             return
-        kept = [name for name in _FOREIGN if (self.home / name).exists()]
+        if self.mark.exists():
+            kept = [f"group {group}" for group in _groups_of(self.home / "fleet.db") - _GROUPS]
+        else:
+            kept = [name for name in _FOREIGN if (self.home / name).exists()]
         if kept:
             raise Refused(
                 f"{self.home} holds another fleet ({', '.join(sorted(kept))}), and the demo would "
                 "delete it: run the demo with FLEET_HOME set to another folder, or give this one "
                 "up with `fleet down --purge`"
             )
+
+    def forget(self) -> None:
+        """Delete the demo's own folder: this home is nobody's again."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def end_left(self) -> None:
         """End processes of this home's last demo, its Dagster too; nothing where there was none."""
@@ -143,6 +153,9 @@ class Stage:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+        for path in self.folder.iterdir():
+            if path != self.mark:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.rmtree(self.folder)  # last, because the mark is in it
 
     def write_spec(self, *, assignor: str, ordinary: bool) -> None:
@@ -158,6 +171,22 @@ class Stage:
         if changed == text:
             raise Refused(f"{self.code} is not the code that the demo began with; start it again")
         write_whole(self.code, changed)
+
+
+def _groups_of(store: Path) -> frozenset[str]:
+    """Whose slots a home's store holds; none where it holds none. Raises Refused."""
+    if not store.exists() or not store.stat().st_size:
+        return frozenset()
+    try:
+        with contextlib.closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as db:
+            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+            rows = db.execute("SELECT cluster, grp FROM gates") if "gates" in tables else ()
+            return frozenset(f"{group} of {cluster}" for cluster, group in rows)
+    except sqlite3.Error as error:
+        raise Refused(
+            f"{store} cannot be read ({error}), so it is not known whose it is, and the demo would "
+            "delete it: run the demo with FLEET_HOME set to another folder"
+        ) from error
 
 
 def spec_text(stage: Stage, *, assignor: str, ordinary: bool) -> str:

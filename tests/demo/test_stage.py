@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from fleet.clock import SystemClock
 from fleet.config.load import load
 from fleet.config.spec import ClassicWorker
-from fleet.demo.stage import GROUP, ID_VARIABLE, ORDINARY_GROUP, Stage, end_all, leftovers
+from fleet.demo.stage import CLUSTER, GROUP, ID_VARIABLE, ORDINARY_GROUP, Stage, end_all, leftovers
 from fleet.errors import Refused
+from fleet.slots import Gate
+from fleet.slots.sqlite import SqliteStore
 from fleet.system import processes
 
 
@@ -71,6 +74,36 @@ def test_a_previous_demo_is_cleared(stage: Stage):
     assert not (stage.home / "fleet.db").exists()
     assert "VERSION = 1" in stage.code.read_text()
     assert (stage.home / "notes.txt").read_text() == "mine"
+
+
+def test_a_fleet_that_moved_in_where_a_demo_was_is_refused(stage: Stage):
+    """The mark alone says nothing of who lives here now: the groups of its store do."""
+    store = SqliteStore(stage.home / "fleet.db", cluster=CLUSTER, clock=SystemClock())
+    store.write_gate(Gate(group=GROUP))
+    stage.prepare(assignor="range")
+    for cluster, group in (("main", GROUP), (CLUSTER, "payments")):
+        store = SqliteStore(stage.home / "fleet.db", cluster=cluster, clock=SystemClock())
+        store.write_gate(Gate(group=group))
+        before = set(stage.home.rglob("*"))
+        with pytest.raises(Refused, match=f"holds another fleet .group {group} of {cluster}."):
+            stage.prepare(assignor="range")
+        assert set(stage.home.rglob("*")) >= before
+        (stage.home / "fleet.db").unlink()
+
+
+def test_a_store_that_cannot_be_read_is_not_deleted(stage: Stage):
+    """Nobody knows whose it is."""
+    (stage.home / "fleet.db").write_text("no database at all, but more than nothing")
+    with pytest.raises(Refused, match="it is not known whose it is"):
+        stage.prepare(assignor="range")
+
+
+def test_what_was_purged_is_nobodys(stage: Stage):
+    """After `fleet down --purge` a home is as if no demo had been there."""
+    stage.forget()
+    (stage.home / "fleet.db").write_text("somebody's")
+    with pytest.raises(Refused, match="holds another fleet"):
+        stage.prepare(assignor="range")
 
 
 def test_leftovers_are_found_and_ended():

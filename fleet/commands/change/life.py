@@ -5,7 +5,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
@@ -14,7 +14,7 @@ from fleet.commands.targets import Pair, acting, chosen, groups_argument, one_wa
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 
 if TYPE_CHECKING:
-    from fleet.act.runtime import RuntimeKind
+    from fleet.act.runtime import Runtime, RuntimeKind
     from fleet.config.spec import ClusterSpec, FleetSpec, KubernetesRuntimeSpec
     from fleet.decide.adopted import Adopted
     from fleet.lag.snapshot import Snapshot
@@ -329,12 +329,17 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     with Progress("stopping") as progress:
         try:
             fleet = invocation.open()
-        except Unreachable:
+        except Unreachable as error:
+            if cluster.bootstrap_servers != "embedded":
+                _down_without_leave(spec, error, progress)
             _down_without_broker(spec, purge=purge)
         else:
             with fleet:
                 fleet.down(purge=purge, progress=progress)
-        Stage(fleet_home()).end_left()
+        stage = Stage(fleet_home())
+        stage.end_left()
+        if purge:
+            stage.forget()
     click.echo(f"cluster {cluster.name}: down{', and purged' if purge else ''}")
 
 
@@ -345,16 +350,42 @@ def _down_without_broker(spec: "FleetSpec", *, purge: bool) -> None:
     `fleet up` takes their slots over.
     """
     from fleet.broker import Broker
+    from fleet.system.home import fleet_home
+
+    runtime = _runtime(spec)
+    runtime.down(grace=_GRACE_SECONDS)
+    if purge:
+        runtime.purge()
+        Broker(fleet_home()).purge()
+    else:
+        runtime.close()
+
+
+def _down_without_leave(
+    spec: "FleetSpec", error: Unreachable, progress: "Callable[[str], None]"
+) -> NoReturn:
+    """Stop the workers, which may well reach what this process does not: they drain in their time.
+
+    Slots stay whatever was asked for, since their groups were not left. Raises FleetError.
+    """
+    grace = max((each.rollout.drain_timeout for each in spec.fleets), default=_GRACE_SECONDS)
+    progress("draining workers")
+    runtime = _runtime(spec)
+    runtime.down(grace=grace)
+    runtime.close()
+    groups = ", ".join(each.group for each in spec.fleets if each.worker is not None)
+    raise FleetError(
+        f"workers were stopped, but nobody could leave the groups ({groups or 'none'}): {error}; "
+        "members stay until their sessions end, and nothing was purged: run `fleet down` again "
+        "when that is mended"
+    ) from error
+
+
+def _runtime(spec: "FleetSpec") -> "Runtime":
     from fleet.clock import SystemClock
     from fleet.system.home import fleet_home
     from fleet.system.runtimes import runtime_kind
 
-    home = fleet_home()
     kind = runtime_kind(spec.runtime.kind)
-    runtime = kind.open(spec, home=home, environ=os.environ, clock=SystemClock())
-    runtime.down(grace=_GRACE_SECONDS)
-    if purge:
-        runtime.purge()
-        Broker(home).purge()
-    else:
-        runtime.close()
+    opened: Runtime = kind.open(spec, home=fleet_home(), environ=os.environ, clock=SystemClock())
+    return opened
