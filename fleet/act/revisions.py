@@ -67,12 +67,15 @@ class Revisions:
         self.runtime.publish(spec.group, revision, made.model_dump_json(indent=1))
 
     def _refresh(self, spec: GroupSpec, revision: str, text: str) -> None:
-        """A revision that is wanted again (A, B, A) is the newest again."""
+        """A revision that is wanted again (A, B, A) is the newest again; how the cluster is reached
+        names none, so that who starts from now on has the address and the login of now.
+        """
         known = json.loads(text)
         replicas = spec.replicas.model_dump(mode="json")
         fresh = {
             **known,
             "bootstrap_servers": self.bootstrap,
+            "cluster": {**known["cluster"], **self.cluster.model_dump(mode="json")},
             "group": {**known["group"], "replicas": replicas},
         }
         if self._held(spec.group) - {revision}:

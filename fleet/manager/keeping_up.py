@@ -195,7 +195,7 @@ def judged(
     fleet: "OpenFleet", seen: Snapshot, recent: "Recent", named: Iterable[str]
 ) -> Mapping[str, GroupVerdict]:
     """The verdict on each group by one snapshot and its past; left out where none can be given."""
-    if not recent.known:
+    if not recent.known or recent.old:
         return {}
     doubted, silent = in_doubt(seen, named), frozenset[str]()
     if recent.commits is not None:

@@ -3,7 +3,8 @@
 Problem: `fleet status` is looked at often and answers in a second for a thousand groups; the
 offsets topic of such a cluster takes minutes to read. Choice: tables where they are kept; else
 the topic, from its beginning where it is small and from a day ago where it is not, given up
-after `PATIENCE`. What was given up is absent, with words. Who asks for the verdict on a few
+after `PATIENCE`; so it is read where the tables are broken, or so old that whoever wrote them has
+ended. What was given up is absent, with words. Who asks for the verdict on a few
 groups alone reads their partitions, from some minutes ago.
 Cost: a reader that begins in the middle does not know the cause of the first rebalance it sees.
 """
@@ -14,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fleet.decide.verdicts import HORIZON
-from fleet.errors import FleetError
+from fleet.errors import FleetError, Unreachable
 from fleet.log.readers.positions import Positions
 from fleet.log.records import OffsetCommit, Tombstone
 from fleet.log.replay.causes import Replay
@@ -31,6 +32,10 @@ DAY: Final = 86400.0
 PATIENCE: Final = 3.0
 FEW: Final = 20
 """Groups whose partitions are read one after the other; more are read with all others."""
+LONGEST: Final = 10.0
+"""Seconds for all of them together: a tick of Dagster's sensor has 20."""
+INTERVALS: Final = 3.0
+"""Of `history.every`: older tables have no writer any more."""
 SMALL: Final = 250_000
 """Records that are read in about a second."""
 
@@ -48,6 +53,8 @@ class Recent:
     rebalances: Mapping[str, Sequence[Rebalance]] = field(default_factory=dict)
     current: bool = True
     """Whether it tells up to now: else the last hour cannot be counted."""
+    old: bool = False
+    """Of tables that nobody writes any more: whether a group keeps up now, they do not tell."""
     commits: "Commits | None" = None
     """The last ones, where the log was read."""
     reaches: float | None = None
@@ -84,12 +91,33 @@ def recent_from(rebalances: Sequence[Rebalance], *, kind: str, sentence: str, no
 def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
     """The last day of all groups; raises nothing: what cannot be read is not known."""
     now = fleet.clock.now()
-    tables = tables_of(fleet)
-    if tables is not None:
+    told = _by_tables(fleet, now)
+    if told.known and not told.old:
+        return told
+    read = _by_log(fleet, now, patience=patience)
+    if told.kind == "none":  # there are no tables, or they cannot be read
+        return replace(read, sentence=f"{read.sentence}{told.sentence}")
+    return read if read.known else told
+
+
+def _by_tables(fleet: "Fleet", now: float) -> Recent:
+    """What the tables tell; `none` where there are none, or they cannot be read."""
+    try:
+        tables = tables_of(fleet)
+        if tables is None:
+            return Recent(kind="none", sentence="")
         found = tables.rows.rebalances(since=now - DAY)
-        told = tables.source.sentence(now)
-        made = recent_from(found, kind="tables", sentence=told, now=now)
-        return replace(made, tables=tables, current=now - tables.source.as_of <= STALE)
+    except FleetError as error:
+        return Recent(kind="none", sentence=f"; the history's tables cannot be read: {error}")
+    age = now - tables.source.as_of
+    told = tables.source.sentence(now)
+    made = recent_from(found, kind="tables", sentence=told, now=now)
+    old = age > max(STALE, INTERVALS * fleet.spec.history.every)
+    return replace(made, tables=tables, current=age <= STALE, old=old)
+
+
+def _by_log(fleet: "Fleet", now: float, *, patience: float) -> Recent:
+    """What is retained of the offsets topic, where that is read in time."""
     done, commits, reaches = False, None, None
     try:
         reaches = beginning(fleet)
@@ -112,15 +140,21 @@ def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
 
 def minutes_of(fleet: "Fleet", groups: Collection[str]) -> Recent:
     """What the verdicts on these groups need, and no more; raises nothing."""
-    if len(groups) > FEW or tables_of(fleet) is not None:
+    now = fleet.clock.now()
+    if len(groups) > FEW:
         return recently(fleet)
+    by_tables = _by_tables(fleet, now)
+    if by_tables.known and not by_tables.old:
+        return by_tables
     from fleet.log.readers.group_log import GroupLog  # a Kafka client, only where it is used
 
-    now = fleet.clock.now()
+    until = fleet.clock.monotonic() + LONGEST
     positions, rebalances = Positions(), list[Rebalance]()
     try:
         with GroupLog(fleet.client, clock=fleet.clock, timeout=PATIENCE) as log:
             for group in groups:
+                if fleet.clock.monotonic() >= until:
+                    raise Unreachable(f"the offsets topic was not read within {LONGEST:g} s")
                 first = log.position_at(group, now - HORIZON)
                 replay = Replay(fleet.spec.cluster.name, group)
                 replay.ask_session(partial(fleet.sessions.of, group))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from fleet.errors import FleetError
 from fleet.model.rebalances import Rebalance
 
 if TYPE_CHECKING:
@@ -42,17 +43,21 @@ class RecentRebalances:
 
 
 def from_tables(cycle: "Fleet", *, since: float, now: float) -> RecentRebalances | None:
-    """What the tables hold since a wall time; None where there are none, or old ones."""
+    """What the tables hold since a wall time; None where none, or old ones, can be read."""
     from fleet.history.tables import Tables  # noqa: PLC0415  pyarrow, only where it is used
 
     history = cycle.spec.history
     tables = Tables(cycle.history_path)
-    manifest = tables.manifest()
-    if manifest is None or now - manifest.at > max(FRESH, _INTERVALS * history.every):
-        return None
-    if manifest.behind:
+    try:
+        manifest = tables.manifest()
+        if manifest is None or now - manifest.at > max(FRESH, _INTERVALS * history.every):
+            return None
+        if manifest.behind:
+            return None
+        found = tables.rebalances(since=since)
+    except FleetError:  # away, damaged, of a newer release: the log tells as well
         return None
     groups: dict[str, list[Rebalance]] = {}
-    for rebalance in tables.rebalances(since=since):
+    for rebalance in found:
         groups.setdefault(rebalance.group, []).append(rebalance)
     return RecentRebalances(takes=history.groups.takes, groups=groups, as_of=manifest.at)

@@ -1,0 +1,78 @@
+"""What of the past is believed: tables while somebody writes them, else the log, else nothing."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.clock import ManualClock
+from fleet.dagster.watch.recent_rebalances import from_tables
+from fleet.errors import Unreachable
+from fleet.history.job import commit
+from fleet.history.job_memory import JobMemory
+from fleet.history.tables.table_columns import COMMITS
+from fleet.history.tables.table_folder import TableFolder
+from fleet.history.tables.writing import Writer
+from fleet.manager.keeping_up import judged
+from fleet.manager.recent import minutes_of, recently
+from tests.asking.test_keeping_up import NOW, commit_row, look
+from tests.support.declared import declaration, fleet_spec
+
+DAY = 86_400.0
+
+
+def written(place: Path, *, ago: float) -> None:
+    """Tables whose writer ended so long ago."""
+    clock = ManualClock(at=NOW - ago)
+    with Writer(TableFolder(place), cluster="main", clock=clock, retention=10 * DAY) as writer:
+        folder = writer.attempt()
+        rows = [commit_row(NOW - ago - 40, 40, 0), commit_row(NOW - ago - 30, 50, 1)]
+        files = writer.write(folder, "commits", COMMITS, rows, "at")
+        commit(writer, JobMemory(), folder, "batch", files, positions={0: 1})
+
+
+def fleet(place: Path, **history: Any) -> Any:
+    """Open, and its brokers do not answer."""
+
+    def away() -> dict[int, Any]:
+        raise Unreachable("no broker of h:1 answers")
+
+    return SimpleNamespace(
+        clock=ManualClock(at=NOW), history_path=str(place), offsets_bounds=away,
+        client={"bootstrap.servers": "127.0.0.1:1"}, sessions=None,
+        spec=fleet_spec(declaration("orders"), history={"every": "30s", **history}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ago", "history", "told"),
+    [
+        (30.0, {}, True),
+        (DAY, {}, False),
+        (1_000.0, {}, False),
+        (1_000.0, {"every": "10m"}, True),
+    ],
+)
+def test_tables_tell_while_somebody_writes_them(tmp_path, ago, history, told):
+    """A tail that ended a day ago says of nobody that it keeps up since."""
+    written(tmp_path, ago=ago)
+    here = fleet(tmp_path, **history)
+    seen = look(lag=1_000_000, waited=20 * 3600.0, committed=60)
+    for recent in (recently(here), *([minutes_of(here, ["orders"])] if told else [])):
+        assert recent.known
+        assert recent.kind == "tables"
+        assert recent.old == (not told)
+        assert bool(judged(here, seen, recent, ["orders"])) == told
+
+
+@pytest.mark.parametrize("manifest", [b"", b'{"schema": 99}'])
+def test_tables_that_cannot_be_read_take_nothing_else_down(tmp_path, manifest):
+    """Of a newer release, or damaged: the log is asked, and the sentence says why."""
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "000000000001.json").write_bytes(manifest)
+    here = fleet(tmp_path)
+    recent = recently(here)
+    assert not recent.known
+    assert "no broker of h:1 answers; the history's tables cannot be read" in recent.sentence
+    assert from_tables(here, since=NOW - 60, now=NOW) is None
