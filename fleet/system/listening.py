@@ -6,9 +6,10 @@ connection; what is answered is the caller's handler. Cost: for few who ask, not
 """
 
 import socket
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Any, Final
 
 from fleet.errors import ConfigError
 from fleet.system.closing import Closing
@@ -39,6 +40,14 @@ class HttpServer(ThreadingHTTPServer):
         host = host_of(address)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, int(address.rpartition(":")[2])), handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - its caller
+        """One who hung up is no trouble of ours; anything else is one line."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, ConnectionError | TimeoutError):
+            who = client_address[0] if isinstance(client_address, tuple) else client_address
+            words = f"{type(error).__name__}: {error}"
+            sys.stderr.write(f"fleet: an answer to {who} was cut off ({words})\n")
 
 
 class Listening(Closing):

@@ -115,7 +115,11 @@ class _Page(BaseHTTPRequestHandler):
         if not is_served(self.headers.get("Host"), self.known):
             self._text(421, "not a name of this page: see ui.url in docs/ui.md\n")
             return
-        where = urlsplit(self.path)
+        try:
+            where = urlsplit(self.path)
+        except ValueError as error:
+            self._text(400, f"no address of this page: {error}\n")
+            return
         if where.path in _PAGES:
             name, kind = _PAGES[where.path]
             self._send(200, files("fleet.ui").joinpath("page", name).read_bytes(), kind)
@@ -141,6 +145,8 @@ class _Page(BaseHTTPRequestHandler):
             self._text(400, f"{error}\n")
         except FleetError as error:
             self._text(503, f"{error}\n")
+        except Exception as error:  # noqa: BLE001 - who asks is told, and the next one answered
+            self._text(500, f"{type(error).__name__}: {error}; this is a defect\n")
         else:
             body = b'{"error":"there is no such group"}' if found is None else found
             self._send(404 if found is None else 200, body, "application/json")

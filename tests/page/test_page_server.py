@@ -3,13 +3,19 @@
 import gzip
 import json
 import re
+import socket
+import struct
 from importlib.resources import files
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 
 from fleet import cli
-from fleet.ui.page_server import is_served
+from fleet.clock import ManualClock
+from fleet.commands.groups.looks import Looks
+from fleet.log.readers.log_view import LogView, everything
+from fleet.ui.page_server import PageServer, is_served
 from tests.page.worlds import LATE, ODD, ROLLING, STORMY
 from tests.support.json_contract import documented, shape
 
@@ -133,6 +139,56 @@ def test_what_is_not_known_is_null(shown, get):
     group = json.loads(get(f"{shown.url}/api/group?name={LATE}").body)
     assert group["status"]["groups"][0]["rebalances"] is None
     assert group["top"]["groups"][0]["in_per_second"] is None
+
+
+class Stopped(LogView):
+    """Reading ended three hours ago."""
+
+    problem = "__consumer_offsets may not be read (TOPIC_AUTHORIZATION_FAILED)"
+
+    def age(self) -> float:
+        return 3 * 3600.0
+
+
+def test_a_reading_that_stopped_tells_nothing_of_now():
+    """No count, no storm, no end of one: the sentence says why."""
+    clock = ManualClock(1_000_000.0)
+    looks = Looks.__new__(Looks)
+    looks._fleet, looks._apart = SimpleNamespace(clock=clock), 2.0
+    looks.tail = Stopped(cluster="c", clock=clock, groups=everything, keep=60.0, most=9)
+    told = looks._recent()
+    assert (told.kind, told.known, told.per_hour("g")) == ("none", False, None)
+    assert told.sentence == Stopped.problem
+    Stopped.problem = None
+    assert looks._recent().sentence == "__consumer_offsets was read 3 h ago"
+
+
+def test_what_goes_wrong_is_answered_and_told_in_a_line(capsys):
+    """An odd address, a defect of ours, a browser that hangs up: no traceback, no empty answer."""
+
+    def asked(line: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as one:
+            one.sendall(line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            return b"".join(iter(lambda: one.recv(65_536), b""))
+
+    with PageServer("127.0.0.1:0", {"/api/x": lambda _: str(1 // 0).encode()}) as server:
+        assert asked(b"GET http://[x").startswith(b"HTTP/1.1 400 ")
+        broken = asked(b"GET /api/x")
+        assert broken.startswith(b"HTTP/1.1 500 ")
+        assert b"ZeroDivisionError: integer division or modulo by zero; this is a defect" in broken
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as one:
+            one.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert one.recv(4_000)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert asked(b"GET /healthz").startswith(b"HTTP/1.1 200 ")
+    for error, told in ((ConnectionResetError("gone"), ""), (KeyError("x"), "KeyError: 'x'")):
+        try:
+            raise error
+        except Exception:  # noqa: BLE001
+            server._server.handle_error(None, ("10.0.0.1", 7))
+        said = capsys.readouterr().err
+        assert told in said
+        assert said.count("\n") == bool(told)
 
 
 def test_an_address_that_is_taken_is_told(shown, tmp_path, capsys, monkeypatch):

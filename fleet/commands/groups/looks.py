@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
 
 _GOODBYE: Final = 3.0
+_OLD: Final = 30.0
+"""Seconds after which what was read of the offsets topic tells nothing of now."""
 T = TypeVar("T")
 
 
@@ -103,7 +105,7 @@ class Looks(Closing):
             changes=changes,
             pauses=pauses,
         )
-        if self.tail is None:
+        if self.tail is None or not look.recent.known:
             return look
         return replace(
             look,
@@ -128,9 +130,10 @@ class Looks(Closing):
         if tail is None:
             return Recent(kind="none", sentence=self._why)
         now, age = self._fleet.clock.now(), tail.age()
-        if age is None:
-            why = tail.problem or f"__consumer_offsets: {tail.records:,} records read so far"
-            return Recent(kind="none", sentence=why)
+        if age is None or age > _OLD:
+            read = f"__consumer_offsets: {tail.records:,} records read so far"
+            late = read if age is None else f"__consumer_offsets was read {duration(age)} ago"
+            return Recent(kind="none", sentence=tail.problem or late)
         found = tail.rebalances(since=now - DAY)
         told = "rebalances from __consumer_offsets"
         if age > 2 * max(self._apart, 2.0):

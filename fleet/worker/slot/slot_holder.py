@@ -133,14 +133,11 @@ class SlotHolder:
     @classmethod
     def take(cls, tools: HolderTools, seen: Slot) -> "SlotHolder | None":
         """Take the slot, and cure what its holder left running; None: somebody was quicker."""
-        session = tools.runner.session_id
+        session, told = tools.runner.session_id, tools.settings
+        lease = told.group.runtime.lease
         try:
             slot = tools.store.take(
-                seen,
-                worker=tools.name,
-                revision=tools.settings.revision,
-                spark_session=session,
-                lease=tools.settings.group.runtime.lease,
+                seen, worker=tools.name, revision=told.revision, spark_session=session, lease=lease
             )
         except Unreachable as error:
             tools.events.log_rarely(str(error))
