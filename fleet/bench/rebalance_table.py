@@ -7,6 +7,7 @@ come from the file. Cost: with few seeds the worst is no p95.
 """
 
 import csv
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from fleet.bench.figures import quantile
 from fleet.errors import ConfigError
+from fleet.system.home import write_whole
 from fleet.text import duration
 
 PROTOCOL_NAMES: Final = {"consumer": "KIP-848"}
@@ -125,28 +127,43 @@ def read_cells(path: Path) -> list[Cell]:
                 f"{path} is no data of fleet bench rebalance-table: its columns are "
                 f"{', '.join(lines.fieldnames or ('none',))}; name another file"
             )
-        return [_cell(line) for line in lines]
+        return [_cell(path, number, line) for number, line in enumerate(lines, 2)]
 
 
-def _cell(line: Mapping[str, str]) -> Cell:
+def _cell(path: Path, number: int, line: Mapping[str, str]) -> Cell:
     values: dict[str, Any] = {}
-    for name, text in line.items():
-        if name in _NAMES:
-            values[name] = text
-        else:
-            values[name] = None if text == "" else (int if name in _COUNTS else float)(text)
-    return Cell(**values)
+    try:
+        for name, text in line.items():
+            if name in _NAMES:
+                values[name] = text
+            else:
+                values[name] = None if text == "" else (int if name in _COUNTS else float)(text)
+        cell = Cell(**values)
+        in_order([cell])
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{path}:{number} is no cell of fleet bench rebalance-table ({error}); delete the line"
+        ) from error
+    return cell
 
 
 def write_cells(path: Path, cells: Iterable[Cell]) -> list[Cell]:
-    """Put these into the file, in place of those with the same key; all of it, in order."""
-    known = {each.key: each for each in (read_cells(path) if path.exists() else ())}
-    known.update((each.key, each) for each in cells)
-    ordered = in_order(known.values())
-    with path.open("w", encoding="utf-8", newline="") as file:
-        out = csv.DictWriter(file, [each.name for each in fields(Cell)], lineterminator="\n")
+    """Put these into the file, in place of those with the same key; all of it, in order.
+
+    The file is written whole or not at all. Raises ConfigError where it is another's, or cannot be
+    written.
+    """
+    try:
+        known = {each.key: each for each in (read_cells(path) if path.exists() else ())}
+        known.update((each.key, each) for each in cells)
+        ordered = in_order(known.values())
+        text = io.StringIO()
+        out = csv.DictWriter(text, [each.name for each in fields(Cell)], lineterminator="\n")
         out.writeheader()
         out.writerows(asdict(each) for each in ordered)
+        write_whole(path, text.getvalue())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--data {path} cannot be used ({error}); name another file") from error
     return ordered
 
 

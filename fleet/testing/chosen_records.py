@@ -41,7 +41,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}:{number} is no JSON: {error}") from error
         if not isinstance(record, dict):
             raise ConfigError(f'{path}:{number} is no object; a record is {{"key": …, "value": …}}')

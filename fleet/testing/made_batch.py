@@ -8,7 +8,6 @@ Kafka, so what is no text and no bytes is written as JSON.
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from fleet.model.batch_context import BatchContext, BatchRange
 
 FIRST_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """Timestamp of the first record that names none; each later one is a second after."""
+_MOST: Final = {"partition": 2**31 - 1, "offset": 2**63 - 2}
 _KEYS: Final = frozenset(
     {"key", "value", "key_base64", "value_base64", "headers", "topic", "partition", "offset"}
     | {"timestamp"}
@@ -77,6 +77,7 @@ def make_batch(
                 f"{', '.join(sorted(_KEYS))}"
             )
         place = (str(record.get("topic", topic)), _whole(record, "partition", 0, number))
+        _encoded(place[0], "topic", number)
         first, after = ends.get(place, (None, 0))
         offset = _whole(record, "offset", after, number)
         if offset < after:
@@ -117,9 +118,9 @@ def make_batch(
 
 
 def _whole(record: Mapping[str, Any], name: str, default: int, number: int) -> int:
-    value = record.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigError(f"{name} {value!r} of record {number + 1} is no number from 0 on")
+    value, most = record.get(name, default), _MOST[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ConfigError(f"{name} {value!r} of record {number + 1} is no number from 0 to {most}")
     return value
 
 
@@ -128,15 +129,25 @@ def _content(record: Mapping[str, Any], name: str, number: int) -> bytes | None:
     if coded is not None:
         try:
             return base64.b64decode(str(coded), validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise ConfigError(f"{name}_base64 of record {number + 1}: {error}") from error
-    return _as_bytes(record.get(name))
+    return _as_bytes(record.get(name), name, number)
 
 
-def _as_bytes(value: Any) -> bytes | None:
+def _as_bytes(value: Any, name: str, number: int) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
-    return (value if isinstance(value, str) else json.dumps(value)).encode()
+    return _encoded(value if isinstance(value, str) else json.dumps(value), name, number)
+
+
+def _encoded(text: str, name: str, number: int) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{name} of record {number + 1} is no text ({error.reason}); write bytes as "
+            f"{name}_base64"
+        ) from error
 
 
 def _time(record: Mapping[str, Any], number: int) -> datetime:
@@ -149,7 +160,12 @@ def _time(record: Mapping[str, Any], number: int) -> datetime:
         raise ConfigError(
             f"timestamp {given!r} of record {number + 1}: write milliseconds since the epoch"
         )
-    return datetime.fromtimestamp(given / 1000, UTC)
+    try:
+        return datetime.fromtimestamp(given / 1000, UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigError(
+            f"timestamp {given!r} of record {number + 1} is no time in milliseconds ({error})"
+        ) from error
 
 
 def _headers(record: Mapping[str, Any], number: int) -> list[dict[str, Any]] | None:
@@ -158,4 +174,6 @@ def _headers(record: Mapping[str, Any], number: int) -> list[dict[str, Any]] | N
         return None
     if not isinstance(given, Mapping):
         raise ConfigError(f"headers of record {number + 1} are no mapping of names to values")
-    return [{"key": key, "value": _as_bytes(value)} for key, value in given.items()]
+    for key in given:
+        _encoded(str(key), "a header's name", number)
+    return [{"key": key, "value": _as_bytes(v, "header", number)} for key, v in given.items()]

@@ -175,3 +175,27 @@ def test_the_table_on_a_terminal(capsys) -> None:
         "restart",
     ]
     assert "a tenth, Fleet" in told
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (None, "--data .*cannot be used"),
+        ("change,protocol\n", "is no data of fleet bench rebalance-table"),
+        ("cut", r"cells.csv:2 is no cell of fleet bench rebalance-table"),
+    ],
+)
+def test_data_that_cannot_be_used_is_told_before_anything_is_played(tmp_path, made, told):
+    """Minutes of work would be lost; a file that was cut names its line."""
+    (tmp_path / "file").write_text("")
+    path = tmp_path / ("file/cells.csv" if made is None else "cells.csv")
+    if made == "cut":
+        write_cells(path, [cell()])
+        path.write_text(path.read_text()[:-20])
+    elif made:
+        path.write_text(made)
+    before = path.read_text() if made else None
+    assert cli.run(["bench", "rebalance-table", "--members", "10", "--data", str(path)]) == 2
+    with pytest.raises(ConfigError, match=told):
+        write_cells(path, [])
+    assert before is None or path.read_text() == before

@@ -54,3 +54,31 @@ def test_a_record_of_a_file_ends_with_its_line(tmp_path):
     path = tmp_path / "records"
     path.write_text(f'{{"value": "{value}"}}\r\n\n{{"value": "last"}}', encoding="utf-8")
     assert [each["value"] for each in of_file(path)] == [value, "last"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"timestamp": 1e20}', "timestamp 1e+20 of record 1 is no time"),
+        ('{"timestamp": NaN}', "timestamp nan of record 1 is no time"),
+        ('{"timestamp": 1e400}', "timestamp inf of record 1 is no time"),
+        ('{"partition": 3000000000}', "partition 3000000000 of record 1 is no number"),
+        ('{"offset": 99999999999999999999}', "offset 99999999999999999999 of record 1 is no"),
+        ('{"offset": 9223372036854775807}', "offset 9223372036854775807 of record 1 is no"),
+        ('{"value": "\\ud800"}', "value of record 1 is no text"),
+        ('{"key": "\\udcff"}', "key of record 1 is no text"),
+        ('{"key_base64": "é"}', "key_base64 of record 1: "),
+        ('{"headers": {"a": "\\ud800"}}', "header of record 1 is no text"),
+        ('{"headers": {"\\ud800": "1"}}', "a header's name of record 1 is no text"),
+        ('{"topic": "\\ud800"}', "topic of record 1 is no text"),
+        ("[" * 100_000, "is no JSON"),
+        ('{"value": ' + "9" * 5000 + "}", "is no JSON"),
+    ],
+)
+def test_what_no_record_can_have_is_told_with_its_number(tmp_path, line, told):
+    """Of a file that a person wrote: never a traceback."""
+    path = tmp_path / "records"
+    path.write_text(line, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        make_batch(of_file(path))
+    assert told in str(caught.value)

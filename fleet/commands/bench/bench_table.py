@@ -83,6 +83,8 @@ def rebalance_table(
 
     if plot is not None:
         need("matplotlib")
+    if data is not None:
+        write_cells(data, ())  # whether it can be is known before minutes of work
     wanted = PROTOCOLS if protocol == "all" else (protocol,)
     with Progress("bench rebalance-table") as say:
         cells = measure(_stories(members or SIZES, wanted), range(1, seeds + 1), say)

@@ -153,7 +153,11 @@ def _scenario(name: str, members: int | None) -> "Scenario":
     if name in LIBRARY:
         return library(name, members or 10)
     path = Path(name)
-    if not path.exists():
+    try:
+        there = path.exists()
+    except (OSError, ValueError):  # no name of a file
+        there = False
+    if not there:
         raise ConfigError(
             f"{name} is neither a file nor a scenario (allowed: {', '.join(LIBRARY)})"
         )
