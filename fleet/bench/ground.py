@@ -62,8 +62,9 @@ class KeepingRuntime(LocalRuntime):
 class Ground(Sandbox, Closing):
     """One benchmark's home; a context manager that ends and deletes all of it.
 
-    parent: `$FLEET_HOME`. rate: records per second, over all partitions. keep: leave the home's
-    files, for whoever wants to count again.
+    parent: `$FLEET_HOME`. rate: records per second, over all partitions. ending: called before
+    everything is ended, also where it had only half begun. keep: leave the home's files, for
+    whoever wants to count again.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Ground(Sandbox, Closing):
         rate: int,
         clock: Clock,
         say: Say,
+        ending: Callable[[], None],
         keep: bool = False,
     ) -> None:
         super().__init__(parent.absolute() / "bench" / uuid.uuid4().hex[:12], module="bench_job")
@@ -82,6 +84,7 @@ class Ground(Sandbox, Closing):
         self.clock = clock
         self.say = say
         self.keep = keep
+        self._ending = ending
         self._broker = Broker(self.home)
         self._fleet: Fleet | None = None
         self._stream: OrderStream | None = None
@@ -140,6 +143,7 @@ class Ground(Sandbox, Closing):
 
     def close(self) -> None:
         """End every process of this ground and delete its home, unless it is kept."""
+        self._ending()
         steps: list[Callable[[], object]] = []
         if self._stream is not None:
             steps.append(self._stream.end)

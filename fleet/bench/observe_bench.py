@@ -149,8 +149,10 @@ class ObserveResult:
         return len(self.sizes) == len(self.wish.groups) and all_met(self.goals())
 
 
-def run(wish: ObserveOptions, *, home: Path, clock: Clock, say: Say) -> ObserveResult:
-    """Measure in a home of its own, which is deleted afterwards."""
+def run(
+    wish: ObserveOptions, *, home: Path, clock: Clock, say: Say, ending: Callable[[], None]
+) -> ObserveResult:
+    """Measure in a home of its own; `ending` is called before all of it is ended and deleted."""
     result = ObserveResult(wish=wish)
     broker = Broker(home)
     try:
@@ -171,6 +173,7 @@ def run(wish: ObserveOptions, *, home: Path, clock: Clock, say: Say) -> ObserveR
                 _ours(home, bootstrap, wish, size, clock)
                 _refreshes(home, bootstrap, size, clock)
     finally:
+        ending()
         broker.purge()
         shutil.rmtree(home, ignore_errors=True)
     return result

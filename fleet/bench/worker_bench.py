@@ -148,14 +148,13 @@ def run(
     result = WorkerResult(wish=wish)
     need("pyspark", "pyarrow")
     python = None if wish.alone else structured.environment(cache, say)
-    with Ground(parent=parent, partitions=PARTITIONS, rate=0, clock=clock, say=say) as ground:
-        try:
-            backlog = _Backlog(ground)
-            _ours(ground, backlog, wish, result)
-            if python is not None:
-                _theirs(ground, wish=wish, cache=cache, python=python, result=result)
-        finally:
-            ending()
+    with Ground(
+        parent=parent, partitions=PARTITIONS, rate=0, clock=clock, say=say, ending=ending
+    ) as ground:
+        backlog = _Backlog(ground)
+        _ours(ground, backlog, wish, result)
+        if python is not None:
+            _theirs(ground, wish=wish, cache=cache, python=python, result=result)
     return result
 
 

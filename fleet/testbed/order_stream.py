@@ -61,7 +61,10 @@ class OrderStream:
         command = (sys.executable, "-m", "fleet.testbed.producer", "--bootstrap", self._bootstrap)
         where = ("--control", str(self._place.control), "--state", str(self._place.produced))
         self._process = processes.spawn(
-            (*command, *where, "--topic", self._topic, "--partitions", str(self._partitions)),
+            (
+                *(*command, *where, "--topic", self._topic, "--partitions", str(self._partitions)),
+                *("--starter", str(os.getpid())),
+            ),
             log=self._place.log("producer"),
             env=dict(os.environ),
         )

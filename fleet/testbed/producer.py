@@ -183,7 +183,6 @@ def main(arguments: list[str] | None = None) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    parent = os.getppid()
     stream = OrderProducer(
         sender=_sender(options.bootstrap),
         topic=options.topic,
@@ -204,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
         stream.run(
             wish=lambda: ProducerOptions.read(options.control),
             report=report,
-            ended=lambda: stop.is_set() or os.getppid() != parent,
+            ended=lambda: stop.is_set() or os.getppid() != options.starter,
         )
     except FleetError as error:
         sys.stderr.write(f"producer: {error}\n")
@@ -219,6 +218,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--partitions", required=True, type=int)
     parser.add_argument("--control", required=True, type=Path, help="file with rate and stop")
     parser.add_argument("--state", required=True, type=Path, help="file for what was produced")
+    parser.add_argument("--starter", required=True, type=int, help="its end is ours, by process id")
     return parser.parse_args(arguments)
 
 

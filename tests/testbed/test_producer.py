@@ -1,6 +1,9 @@
 """The stream of orders: steady, numbered, counted."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +136,13 @@ def test_the_control_file(tmp_path: Path):
         ProducerOptions.read(path)
     with pytest.raises(FleetError, match="missing"):
         ProducerOptions.read(tmp_path / "none.json")
+
+
+def test_a_starter_that_is_gone_before_the_first_look(tmp_path: Path):
+    """Killed while the producer was loaded: it ends, and takes nobody else for its starter."""
+    ProducerOptions(rate=0.0).write(tmp_path / "control")
+    command = (sys.executable, "-m", "fleet.testbed.producer", "--bootstrap", "127.0.0.1:1")
+    place = ("--control", str(tmp_path / "control"), "--state", str(tmp_path / "state"))
+    gone = ("--topic", "t", "--partitions", "1", "--starter", str(os.getppid()))
+    done = subprocess.run([*command, *place, *gone], timeout=60, check=False)
+    assert done.returncode == 0

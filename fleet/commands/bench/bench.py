@@ -401,14 +401,12 @@ def measure(
             rate=rate,
             clock=SystemClock(),
             say=say,
+            ending=ending.start,
             keep=keep,
         ) as ground,
     ):
         kept = ground.home if keep else None
-        try:
-            results += [run(ground, each) for each in wanted]
-        finally:
-            ending.start()
+        results += [run(ground, each) for each in wanted]
     _print(name, results, kept, output=output)
     click.get_current_context().exit(0 if _met(results) else 1)
 

@@ -57,9 +57,9 @@ def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output:
     wish = ObserveOptions(groups=tuple(sorted(set(groups))), partitions=partitions, seconds=seconds)
     with (
         Progress("bench observe") as say,
-        interruptible(lambda: say("everything is being ended; one moment")),
+        interruptible(lambda: say("everything is being ended; one moment")) as ending,
     ):
-        result = run(wish, home=home, clock=clock, say=say)
+        result = run(wish, home=home, clock=clock, say=say, ending=ending.start)
     _print(result, output)
     click.get_current_context().exit(0 if result.met else 1)
 

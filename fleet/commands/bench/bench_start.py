@@ -56,12 +56,16 @@ def start(*, starts: int, max_cpu: float, max_memory: float, output: str) -> Non
     with (
         Progress("bench start") as say,
         interruptible(lambda: say("everything is being ended; one moment")) as ending,
-        Ground(parent=fleet_home(), partitions=2, rate=100, clock=SystemClock(), say=say) as ground,
+        Ground(
+            parent=fleet_home(),
+            partitions=2,
+            rate=100,
+            clock=SystemClock(),
+            say=say,
+            ending=ending.start,
+        ) as ground,
     ):
-        try:
-            result = run(ground, wish)
-        finally:
-            ending.start()
+        result = run(ground, wish)
     _print(result, output)
     click.get_current_context().exit(0 if result.met else 1)
 

@@ -1,0 +1,33 @@
+"""A benchmark that is interrupted, twice, leaves nothing behind."""
+
+import pytest
+
+from fleet.bench.ground import Ground
+from fleet.broker import Broker
+from fleet.clock import ManualClock
+from fleet.demo.interrupts import Interrupted, interruptible
+
+
+def test_a_second_interrupt_cuts_off_no_ending(tmp_path, monkeypatch):
+    """The first came while everything was being started, the second while that is ended."""
+    remarks: list[str] = []
+    ended: list[str] = []
+    with interruptible(lambda: remarks.append("one moment")) as ending:
+
+        def starts(*_: object, **__: object) -> None:
+            ending.handle(2, None)
+
+        def purges(_: object) -> None:
+            ending.handle(2, None)
+            ended.append("purged")
+
+        monkeypatch.setattr(Broker, "start", starts)
+        monkeypatch.setattr(Broker, "purge", purges)
+        ground = Ground(
+            parent=tmp_path, partitions=1, rate=1, clock=ManualClock(), say=print,
+            ending=ending.start,
+        )  # fmt: skip
+        with pytest.raises(Interrupted), ground:
+            pass
+    assert ended == ["purged"]
+    assert remarks == ["one moment"]
