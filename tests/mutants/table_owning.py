@@ -4,6 +4,7 @@ from tests.mutants.mutant import faults
 
 _OWNING = ("tests/worker/test_owning.py",)
 _POSITIONS = ("tests/worker/test_positions.py",)
+_LEADERLESS = ("tests/worker/test_leaderless.py",)
 _EDGES = ("tests/ranges/test_edges.py",)
 _LETTERS = ("tests/worker/test_letters_written.py",)
 _FAILURES = ("tests/worker/test_failures.py",)
@@ -57,6 +58,17 @@ MUTANTS = faults(
         },
         ("fleet/worker/member/pipeline.py", (*_OWNING, *_POSITIONS)): {
             "pipeline-retry-for-ever": "if now - hand.since < [-self._patience-]{+0+}:",
+        },
+        ("fleet/worker/listed_offset.py", _LEADERLESS): {
+            "leader-no-offset-is-one": "if offset < [-0-]{+-9999+}:",
+        },
+        ("fleet/worker/member/losses.py", _LEADERLESS): {
+            "leader-back-and-its-loss-not-told": """            if start.lost is not None:
+                [-self.report(start)-]{+pass+}
+            if start.anew:""",
+        },
+        ("fleet/worker/offsets/assigning.py", _LEADERLESS): {
+            "leader-end-untold-begins-at-the-start": "untold = [-{**untold, **unended}-]{+untold+}",
         },
         ("fleet/worker/offsets/assigning.py", _POSITIONS): {
             "position-chosen-and-not-committed": "return [-not self.gone and self.committed != self.position-]{+False+}",

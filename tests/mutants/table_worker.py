@@ -36,6 +36,9 @@ MUTANTS = faults(
         # --- ranges
         ("fleet/worker/batch/ranges.py", ("tests/ranges/test_cutting.py",)): {
             "ranges-named-beyond-what-may-be-read": "max(0, self.look.[-end-]{+high+} - self.position)",
+            "ranges-one-leader-holds-up-all": "part.look is not None[- or part.missed-] for part",
+            "ranges-named-without-a-leader": "self._parts[tp].missed = [-None-]{+self._parts[tp].look+}, True",
+            "ranges-replay-waits-for-its-leader": "if p.replay_to is not None[- and not p.missed-]}",
             "ranges-replay-before-its-look": """[-            if any(part.look is None for part in replays.values()):
                 return ()
 -]""",

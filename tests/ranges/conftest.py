@@ -50,7 +50,7 @@ class Topic:
 
     def look(self, isolation: str) -> PartitionBounds:
         """What Fleet's own question is answered with."""
-        ends = PartitionEnds(admin=self.admin, isolation=isolation)
+        ends = PartitionEnds(admin=self.admin, isolation=isolation, say=print)
         found: dict[TopicPartition, PartitionBounds] = {}
 
         def answered() -> bool:

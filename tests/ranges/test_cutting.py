@@ -59,6 +59,38 @@ def test_a_partition_not_looked_at_is_not_named():
     assert ids(made, 100) == ["T-0-0-5"]
 
 
+def test_a_leader_that_tells_nothing_holds_up_nobody():
+    """It was asked: what others hold is named, and its own once it has told where it ends."""
+    made = ranges(p0=5)
+    made.add_partition(P1, topic_id="T", start=7, replay_to=None)
+    assert not made.asked
+    made.miss([P1])
+    assert made.asked
+    assert not made.known
+    assert ids(made, 100) == ["T-0-0-5"]
+    made.learn({P1: PartitionBounds(0, 9, 9)})
+    assert ids(made, 100) == ["T-1-7-9"]
+
+
+def test_a_replay_without_a_leader_comes_later_and_alone():
+    """Fault: others wait for it, or it is repeated with what is new [4]."""
+    made = ranges(p0=5)
+    made.add_partition(P1, topic_id="T", start=10, replay_to=20)
+    made.miss([P1])
+    assert not made.replay_due
+    assert ids(made, 3) == ["T-0-0-3"]
+    assert made.replaying
+    made.learn({P1: PartitionBounds(0, 90, 90)})
+    assert ids(made, 5) == ["T-1-10-20"]
+
+
+def test_an_older_look_is_not_read_by():
+    """What is named of a partition without a leader fails the batch for all of them."""
+    made = ranges(p0=5, p1=3)
+    made.miss([P0])
+    assert ids(made, 100) == ["T-1-0-3"]
+
+
 def test_a_replay_is_named_exactly_and_alone():
     """A successor's first range is its predecessor's, whatever else waits [4]."""
     made = ranges(p0=500)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from fleet.clock import SystemClock
 from fleet.config.spec import BatchSpec
@@ -36,6 +37,8 @@ class Kafka:
         self.log: dict[TopicPartition, tuple[int, int]] = {P0: (0, 0), P1: (0, 0)}
         self.sought: dict[TopicPartition, int] = {}
         self.looks = 0
+        self.silent: set[TopicPartition] = set()
+        """Without a leader."""
         self.records: list[Any] = []
 
     def consume(self, count: int, timeout: float) -> list[Any]:
@@ -52,12 +55,19 @@ class Kafka:
         assert cached
         return self.log[TopicPartition(tp.topic, tp.partition)]
 
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """Learn anew who leads."""
+
     def list_offsets(self, asked: Any, **_: Any) -> dict[Any, Any]:
         """Answered at once: (first), then (stable end), then (end)."""
         self.looks += 1
         answers = {}
         for tp in asked:
             future: Future[Any] = Future()
+            if TopicPartition(tp.topic, tp.partition) in self.silent:
+                future.set_exception(KafkaException(KafkaError(5)))
+                answers[tp] = future
+                continue
             offset = self.log[TopicPartition(tp.topic, tp.partition)][self.looks % 3 != 1]
             future.set_result(type("Result", (), {"offset": offset}))
             answers[tp] = future
@@ -70,11 +80,12 @@ class Bench:
     def __init__(self, mode: str = "auto", *, ranges: int = 1000) -> None:
         self.clock, self.kafka = Clock(), Kafka()
         self.told: list[str] = []
+        self.said: list[str] = []
         self.reading = AdaptiveReader(
             mode=mode,
             batch=BatchSpec(inline=100, ranges=ranges, max_wait=0.2, max_seconds=10.0),
             inline=InlineReading(limit=100, max_wait=0.2, max_seconds=10.0, clock=self.clock),
-            ends=PartitionEnds(admin=self.kafka, isolation="read_committed"),
+            ends=PartitionEnds(admin=self.kafka, isolation="read_committed", say=self.said.append),
             read=lambda _, wanted: wanted,
             clock=self.clock,
             tell=lambda way, _: self.told.append(way),
@@ -170,6 +181,22 @@ def test_a_planned_range_too_large_for_memory():
     bench.reading.add_partition(P0, topic_id="T", start=10, replay_to=610)
     assert bench.told == ["ranges"]
     assert bench.turns(2)[0] == ["T-0-10-610"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "ranges"])
+def test_a_partition_without_a_leader(mode: str):
+    """It is told, and holds up neither the others nor, where little waits, the way back."""
+    bench = Bench(mode)
+    bench.kafka.log = {P0: (0, 900), P1: (0, 900)}
+    bench.kafka.silent = {P1}
+    closed, errors = bench.turns(8)
+    assert closed == ["T-0-0-300", "T-0-300-600", "T-0-600-900"]
+    assert errors == []
+    assert bench.said[0].startswith("no leader tells where orders-1 ends (")
+    assert not bench.reading.seen_all_ends()
+    assert bench.reading.way == ("inline" if mode == "auto" else "ranges")
+    bench.kafka.silent = {P0, P1}
+    assert bench.turns(4) == ([], [])
 
 
 @pytest.mark.parametrize("mode", ["auto", "ranges"])

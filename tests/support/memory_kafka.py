@@ -112,6 +112,8 @@ class MemoryKafka:
     """(topics, thread) of each subscribe."""
     asked: int = 0
     """Questions about offsets, commits included."""
+    leaderless: dict[TopicPartition, int | None] = field(default_factory=dict)
+    """Partitions without a leader: the code that is answered; None: an offset that is none."""
     todo: deque[Callable[["MemoryConsumer"], None]] = field(default_factory=deque)
     lock: Any = field(default_factory=threading.RLock)
 
@@ -219,9 +221,13 @@ class MemoryAdmin(_Client):
         found = {}
         for each, spec in asked.items():
             future: Future[Any] = Future()
-            part = self.kafka.parts.get(_tp(each))
+            part, why = self.kafka.parts.get(_tp(each)), self.kafka.leaderless.get(_tp(each), 0)
             if part is None:
                 future.set_exception(KafkaException(KafkaError(3)))
+            elif why:
+                future.set_exception(KafkaException(KafkaError(why)))
+            elif why is None:  # seen: after the timeout, without an error
+                future.set_result(SimpleNamespace(offset=-1001))
             else:
                 at = part.first if spec._value == -2 else part.end(committed=committed)
                 future.set_result(SimpleNamespace(offset=at))
@@ -365,6 +371,8 @@ class MemoryConsumer(_Client):
 
     def _read(self, tp: TopicPartition, room: int) -> list[Message]:
         part, at = self.kafka.parts[tp], self.at[tp]
+        if tp in self.kafka.leaderless:
+            return []
         end = part.end(committed=self._committed)
         if not part.first <= at <= part.high:
             if self.options["auto.offset.reset"] == "error":

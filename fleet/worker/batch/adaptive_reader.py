@@ -132,10 +132,10 @@ class AdaptiveReader:
             return self._inline.close(now, busy=busy)
         if self._columnar is not None and self._columnar.asked and now < self._asking_until:
             return None
-        known, waiting, limit = self._ranges.known, self._ranges.waiting, self._most_named
-        if known and busy and waiting < limit and not self._ranges.replaying:
+        asked, waiting, limit = self._ranges.asked, self._ranges.waiting, self._most_named
+        if asked and busy and waiting < limit and not self._ranges.replay_due:
             return None
-        ranges = self._ranges.cut(limit) if known else ()
+        ranges = self._ranges.cut(limit) if asked else ()
         if not ranges:
             self._wanted = True
             return None
@@ -193,10 +193,11 @@ class AdaptiveReader:
                 errors.append((error, tp, message.offset()))
         looks = self._ends.answer()
         if looks is not None:
+            self._ranges.miss(self._ranges.tps - looks.keys())
             for tp, position in self._ranges.learn(looks):
                 gone = KafkaError(KafkaError._AUTO_OFFSET_RESET, "records are gone")  # noqa: SLF001
                 errors.append((gone, tp, position))
-            if not errors:
+            if looks and not errors:  # whoever heard of no partition does not know what waits
                 self._consider_inline(consumer)
         elif self._wanted and not self._ends.pending:
             self._ask()
@@ -209,7 +210,7 @@ class AdaptiveReader:
             self._ends.ask(self._ranges.tps)
 
     def _consider_inline(self, consumer: Any) -> None:
-        if self._mode != "auto" or not self._ranges.known or self._ranges.replaying:
+        if self._mode != "auto" or not self._ranges.asked or self._ranges.replaying:
             return
         waiting = self._ranges.waiting
         slow = self._slow_job

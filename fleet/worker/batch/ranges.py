@@ -3,8 +3,9 @@
 Problem: a backlog read by Spark's tasks must be cut without looking at a record. Choice: a batch
 is [position, some known end) per partition; ends are asked from the leaders as the isolation
 level sees them [7]; where more waits than a batch takes, every partition gets an equal share and
-what one leaves goes to the others. A predecessor's planned end is kept exactly [4]. Cost:
-offsets are counted, not records: transaction markers and compacted records are in the estimate.
+what one leaves goes to the others. A predecessor's planned end is kept exactly [4]. A partition
+whose leader tells nothing goes into no batch, and holds up no other. Cost: offsets are counted,
+not records: transaction markers and compacted records are in the estimate.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,6 +81,8 @@ class _RangePart:
     position: int
     replay_to: int | None
     look: PartitionBounds | None = None
+    missed: bool = False
+    """Its leader was asked last, and told nothing."""
 
     @property
     def waiting(self) -> int:
@@ -113,7 +116,7 @@ class Ranges:
             part = self._parts.get(tp)
             if part is None:
                 continue
-            part.look = look
+            part.look, part.missed = look, False
             if part.replay_to is not None and look.high < part.replay_to:
                 # The log is shorter than the plan (an unclean election): nothing more to repeat.
                 part.replay_to = look.high if look.high > part.position else None
@@ -121,6 +124,12 @@ class Ranges:
                 outside.append((tp, part.position))
                 part.look = None  # not to be named as it stands
         return tuple(outside)
+
+    def miss(self, tps: Iterable[TopicPartition]) -> None:
+        """Their leaders were asked and told nothing: a batch with them would fail as a whole."""
+        for tp in tps:
+            if tp in self._parts:
+                self._parts[tp].look, self._parts[tp].missed = None, True
 
     def forget_looks(self) -> None:
         """What was learnt is too old to decide by."""
@@ -143,9 +152,23 @@ class Ranges:
         return all(part.look is not None for part in self._parts.values())
 
     @property
+    def asked(self) -> bool:
+        """Whether every partition was looked at, or asked for in vain."""
+        return all(part.look is not None or part.missed for part in self._parts.values())
+
+    @property
     def replaying(self) -> bool:
         """Whether some partition still has a predecessor's range to repeat."""
         return any(part.replay_to is not None for part in self._parts.values())
+
+    @property
+    def replay_due(self) -> bool:
+        """Whether such a range comes next: not of a partition whose leader tells nothing."""
+        return bool(self._replays())
+
+    def _replays(self) -> "dict[TopicPartition, _RangePart]":
+        parts = self._parts.items()
+        return {tp: p for tp, p in parts if p.replay_to is not None and not p.missed}
 
     @property
     def waiting(self) -> int:
@@ -157,7 +180,7 @@ class Ranges:
 
         Ranges to be repeated come first, alone, whole, once their partitions were looked at.
         """
-        replays = {tp: part for tp, part in self._parts.items() if part.replay_to is not None}
+        replays = self._replays()
         if replays:
             if any(part.look is None for part in replays.values()):
                 return ()

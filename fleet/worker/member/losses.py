@@ -3,7 +3,8 @@
 Problem: retention or a recreated topic may remove records before they were read, and librdkafka
 then stops fetching that partition for good. Choice: the loss is named with its offsets and the
 spec decides [7]: `stop` quarantines just that partition, `skip` goes on at the log start; a
-stopped fetch is assigned again once no batch is in hand. Cost: under the eager protocol that
+stopped fetch is assigned again once no batch is in hand. What had no leader when it was assigned
+is begun, and its losses told, as soon as one answers. Cost: under the eager protocol the second
 begins the other partitions again at their committed offsets, too (their prepared rows are read
 twice, never processed twice).
 """
@@ -13,12 +14,14 @@ from typing import Any, Final
 
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from fleet.clock import Clock
 from fleet.model import TopicPartition
-from fleet.worker.events import Events
+from fleet.worker.events import Events, names
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol
 from fleet.worker.offsets.assigning import Assigner, Start
+from fleet.worker.offsets.leader_watch import LeaderWatch
 
 OUT_OF_RANGE: Final = -140
 QUIET: Final = frozenset({3, 100, 103, -188, -191, -190})
@@ -39,6 +42,7 @@ class Losses:
         protocol: MemberProtocol,
         state: MemberState,
         skip: bool,
+        clock: Clock,
         events: Events,
     ) -> None:
         self._consumer = consumer
@@ -50,6 +54,9 @@ class Losses:
         self._events = events
         self._later: set[TopicPartition] = set()
         self._told: dict[TopicPartition, tuple[int, int]] = {}
+        self._leaders = LeaderWatch(assigner.ask_first, clock=clock)
+        self._waits_for: str | None = None
+        """Which leaders, in words."""
 
     def out_of_range(self, tp: TopicPartition) -> None:
         """The next record is gone while it was being read.
@@ -97,7 +104,7 @@ class Losses:
                 continue
             if start.known_id not in {None, now}:
                 self._begin_anew(tp)
-            elif tp in self._pipeline.gone:
+            elif tp in self._pipeline.gone and start.silent is None:
                 self._begin_again(tp, start)
 
     def _begin_again(self, tp: TopicPartition, start: Start) -> None:
@@ -108,6 +115,39 @@ class Losses:
         self._pipeline.start_partition(start, reads=False)
         if not start.gone:
             self._pipeline.stopped.add(tp)
+
+    def find_leaders(self) -> None:
+        """Begin partitions that had no leader, once they have; until then they are named."""
+        pipeline = self._pipeline
+        starts = (pipeline.start_of(tp) for tp in sorted(pipeline.gone))
+        silent = {start.tp: start.silent for start in starts if start and start.silent is not None}
+        if not silent and self._waits_for is None:
+            return
+        back = self._leaders.look(silent)
+        for start in self._assigner.starts(self._consumer, back):
+            pipeline.start_partition(start, reads=start.tp not in pipeline.quarantined)
+            if start.silent is not None:
+                continue
+            del silent[start.tp]
+            pipeline.seek(start)  # it was assigned at no position, and paused
+            if start.lost is not None:
+                self.report(start)
+            if start.anew:
+                self.made_again(start)
+        self._name(silent)
+
+    def _name(self, silent: Mapping[TopicPartition, str]) -> None:
+        """Tell of partitions without a leader for as long as they have none."""
+        before, self._waits_for = self._waits_for, None
+        if silent:
+            why = next(iter(silent.values()))
+            self._waits_for = (
+                f"{names(list(silent))}: no leader tells where to begin ({why}); the other "
+                "partitions are read, and these once their leaders are back"
+            )
+            self._events.log_rarely(self._waits_for, key="leaders")
+        if self._state.error in {None, before}:
+            self._state.error = self._waits_for
 
     def _begin_anew(self, tp: TopicPartition) -> None:
         """Read a topic that was made again from its beginning, once no batch is in hand."""

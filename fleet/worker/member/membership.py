@@ -182,6 +182,7 @@ class Membership:
             protocol=self._protocol,
             state=self.state,
             skip=self._terms.skip_truncated,
+            clock=self._clock,
             events=self._events,
         )
         self._topics = TopicWatch(
@@ -243,6 +244,8 @@ class Membership:
             self._topics.soon()
         with self.state.waits(self._clock):
             self._losses.recreated(self._topics.look({tp.topic for tp in self.state.partitions}))
+            if self._draining.then is None:
+                self._losses.find_leaders()
             self._losses.restart()
         still = self._pause_and_resume()
         timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
@@ -266,7 +269,7 @@ class Membership:
         owned = self.state.partitions
         held = owned
         if self._draining.then is None:
-            held = self._reading.to_pause() | self._pipeline.unsettled | self._pipeline.quarantined
+            held = self._reading.to_pause() | self._pipeline.unread
         return self._fetching.hold(self._consumer, held, owned=owned, anew=anew)
 
     def _note_active(self) -> None:

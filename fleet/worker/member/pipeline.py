@@ -97,6 +97,11 @@ class Pipeline:
         """Partitions that begin where nobody has committed: not read before that is done [42]."""
         return self._chosen.waiting(self.quarantined)
 
+    @property
+    def unread(self) -> frozenset[TopicPartition]:
+        """Partitions of which nothing is wanted now, whatever else is read."""
+        return self.unsettled | self.quarantined | self.gone
+
     def touches(self, tps: Iterable[TopicPartition]) -> bool:
         """Whether the batch in hand has records of these partitions."""
         return self._in_hand is not None and not self._in_hand.tokens.keys().isdisjoint(tps)
@@ -153,9 +158,10 @@ class Pipeline:
                 continue
             self.drop([tp])
             self.start_partition(start, reads=True)
-            self._seek(start)
+            self.seek(start)
 
-    def _seek(self, start: Start) -> None:
+    def seek(self, start: Start) -> None:
+        """Fetch a partition that is assigned already from here on."""
         try:
             self._consumer.seek(KafkaPartition(start.tp.topic, start.tp.partition, start.position))
         except KafkaException:  # not fetched any more
@@ -379,7 +385,7 @@ class Pipeline:
             if self._chosen.committed(each.tp):
                 self._begin_reading(start)
                 if assigned:
-                    self._seek(start)
+                    self.seek(start)
         if kept:
             self._events.emit("began", offsets={str(each.tp): each.end for each in kept})
 

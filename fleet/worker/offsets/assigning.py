@@ -4,13 +4,15 @@ Problem: `auto.offset.reset` jumps over unread data in silence where retention r
 committed [7]. Choice: reset is an error; at every assignment one OffsetFetch and one ListOffsets
 answer for all partitions together, and a committed offset below the log start is a named loss.
 A position that is not the committed one is `chosen`, and committed before it is read from [42].
-Cost: two or three round trips (a few milliseconds) per assignment.
+A partition whose leader is away begins later, and holds up no other one (`leader_watch`). Cost:
+two or three round trips (a few milliseconds) per assignment; five seconds where a leader is away.
 """
 
 import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
@@ -22,6 +24,7 @@ from fleet.config.spec import is_pattern
 from fleet.errors import Unreachable
 from fleet.model import TopicPartition
 from fleet.worker.events import Events
+from fleet.worker.listed_offset import listed_offset
 from fleet.worker.offsets.commit_metadata import (
     Begun,
     decode_begun,
@@ -33,15 +36,22 @@ from fleet.worker.offsets.commit_metadata import (
 from fleet.worker.offsets.topics import id_of
 
 _TIMEOUT: Final = 5.0
+_SOON: Final = 1.0
+"""The same of a question that others wait for."""
 _PAUSE: Final = 0.25
 _ABSENT_AFTER: Final = 5.0
-"""Seconds after which a topic without metadata is taken for deleted."""
+"""Seconds after which a topic without metadata is taken for deleted, and a leader for away."""
 _UNKNOWN: Final = frozenset({3, -188, -190})
 """Unknown topic or partition, by the broker and by librdkafka."""
 _NO_IDS: Final = frozenset({35, -165})
 """Unsupported version or feature: brokers from before topic ids."""
+_REFUSED: Final = frozenset({29, 31})
+"""Not authorised to read: no leader's being away."""
 _EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_Offsets = dict[TopicPartition, int]
+_Errors = dict[TopicPartition, Any]
+"""KafkaErrors by partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +60,10 @@ class Start:
 
     committed is None where nothing was ever committed. lost is (first, next after) of offsets
     that are gone and were never read; position is already behind them. gone: there is no such
-    topic now, so nothing is read. anew: the topic was deleted and made again under its name;
-    former: the deleted one's offset, which is not believed. cluster: Kafka's id of it. parts: how
-    many partitions the topic had when the group began it at its end.
+    topic now, or no leader of it (then `silent` has why), so nothing is read. anew: the topic was
+    deleted and made again under its name; former: the deleted one's offset, which is not believed.
+    cluster: Kafka's id of it. parts: how many partitions the topic had when the group began it at
+    its end.
     """
 
     tp: TopicPartition
@@ -62,6 +73,7 @@ class Start:
     replay_to: int | None
     lost: tuple[int, int] | None = None
     gone: bool = False
+    silent: str | None = None
     anew: bool = False
     former: int | None = None
     begun: Begun | None = None
@@ -83,6 +95,7 @@ class Start:
             replay_to=replay_to,
             lost=None,
             gone=False,
+            silent=None,
             anew=False,
             former=None,
             begun=None,
@@ -119,7 +132,7 @@ class Assigner:
             return ()
         asked = [KafkaPartition(tp.topic, tp.partition) for tp in tps]
         committed = self._insist(lambda: _raise_errors(consumer.committed(asked, _TIMEOUT)), ())
-        first = self._there(tps, _EARLIEST)
+        first, untold = self._there(tps, _EARLIEST)
         known = {TopicPartition(each.topic, each.partition): each for each in committed}
         new = [tp for tp in tps if known[tp].offset < 0 and tp in first]
         before = dict(self._ids)
@@ -130,7 +143,8 @@ class Assigner:
         if self._latest and (new := [tp for tp in new if tp.topic not in again]):
             parts = self._parts(consumer, new)
             at_end = [tp for tp in new if tp.partition < (parts[tp.topic] or 0)]
-            latest = self._there(at_end, _LATEST) if at_end else {}
+            latest, unended = self._there(at_end, _LATEST) if at_end else ({}, {})
+            untold = {**untold, **unended}
         return tuple(
             self._start(
                 tp,
@@ -140,8 +154,8 @@ class Assigner:
                 parts=parts.get(tp.topic),
                 anew=tp.topic in again,
             )
-            if tp in first
-            else _absent(tp)
+            if tp not in untold
+            else _absent(tp, untold[tp])
             for tp in tps
         )
 
@@ -181,9 +195,9 @@ class Assigner:
 
     def anew(self, tp: TopicPartition, former: Start | None) -> Start:
         """The beginning of a topic that was made again, whatever is committed under its name."""
-        first = self._there([tp], _EARLIEST)
-        if tp not in first:
-            return _absent(tp)
+        first, untold = self._there([tp], _EARLIEST)
+        if tp in untold:
+            return _absent(tp, untold[tp])
         self._ids.pop(tp.topic, None)
         self._learn_ids({tp.topic})
         return Start(
@@ -204,13 +218,19 @@ class Assigner:
         )
         return futures
 
+    def ask_first(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, Any]:
+        """Learn who leads now, and start to ask for log starts; futures by partition."""
+        self._learn_leaders(tps, timeout=_SOON)
+        asked = self._ask(tps, _EARLIEST)
+        return {TopicPartition(each.topic, each.partition): f for each, f in asked.items()}
+
     def end(self, tp: TopicPartition) -> int:
         """The partition's end as this isolation level sees it."""
-        return int(self._insist(lambda: self._offsets([tp], _LATEST), [tp])[tp])
+        return self._one(tp, _LATEST)
 
     def first(self, tp: TopicPartition) -> int:
         """The partition's log start."""
-        return int(self._insist(lambda: self._offsets([tp], _EARLIEST), [tp])[tp])
+        return self._one(tp, _EARLIEST)
 
     def _start(
         self,
@@ -251,35 +271,64 @@ class Assigner:
             begun=decode_begun(stored.metadata, stored.offset) if ours and not lost else None,
         )
 
-    def _there(self, tps: Sequence[TopicPartition], spec: Any) -> dict[TopicPartition, int]:
-        """Offsets of those that exist; a leader that is new, or not elected yet, is waited for."""
+    def _there(self, tps: Sequence[TopicPartition], spec: Any) -> tuple[_Offsets, _Errors]:
+        """Offsets by partition, and errors of the others.
+
+        A leader that is new, or not elected yet, is waited for, and asked for twice at least.
+        """
         absent_after = self._clock.monotonic() + _ABSENT_AFTER
-        found: dict[TopicPartition, int] = {}
+        found: _Offsets = {}
+        errors = self._insist(partial(self._offsets, tps, spec, found), tps)
+        again = False
+        while errors and not (again and self._clock.monotonic() >= absent_after):
+            self._clock.sleep(_PAUSE)
+            self._learn_leaders(errors)
+            left, again = list(errors), True
+            errors = self._insist(partial(self._offsets, left, spec, found), left)
+        return found, errors
 
-        def ask() -> bool:
-            patient = self._clock.monotonic() < absent_after
-            found.update(self._offsets(tps, spec, patient=patient))
-            return True
+    def _offsets(self, tps: Sequence[TopicPartition], spec: Any, found: _Offsets) -> _Errors:
+        """Put offsets where they are kept; errors of those that were not told.
 
-        self._insist(ask, tps)
-        return found
+        Raises KafkaException where waiting for a leader does not mend it.
+        """
+        errors: _Errors = {}
+        for each, future in self._ask(tps, spec).items():
+            tp = TopicPartition(each.topic, each.partition)
+            try:
+                found[tp] = listed_offset(future)
+            except KafkaException as error:
+                if error.args[0].fatal() or error.args[0].code() in _REFUSED:
+                    raise
+                errors[tp] = error.args[0]
+        return errors
 
-    def _offsets(
-        self, tps: Sequence[TopicPartition], spec: Any, *, patient: bool = True
-    ) -> dict[TopicPartition, int]:
-        """Offsets by partition; one that does not exist raises, or is left out if not `patient`."""
+    def _one(self, tp: TopicPartition, spec: Any) -> int:
+        """One partition's offset, asked for until `patience`."""
+        found: _Offsets = {}
+
+        def ask() -> int:
+            errors = self._offsets([tp], spec, found)
+            if errors:
+                raise KafkaException(errors[tp])
+            return found[tp]
+
+        return int(self._insist(ask, [tp]))
+
+    def _ask(self, tps: Collection[TopicPartition], spec: Any) -> dict[Any, Any]:
         asked = {KafkaPartition(tp.topic, tp.partition): spec for tp in tps}
-        futures = self._admin.list_offsets(
+        futures: dict[Any, Any] = self._admin.list_offsets(
             asked, isolation_level=self._isolation, request_timeout=_TIMEOUT
         )
-        found = {}
-        for each, future in futures.items():
-            try:
-                found[TopicPartition(each.topic, each.partition)] = int(future.result().offset)
-            except KafkaException as error:
-                if patient or error.args[0].code() not in _UNKNOWN:
-                    raise
-        return found
+        return futures
+
+    def _learn_leaders(self, tps: Collection[TopicPartition], timeout: float = _TIMEOUT) -> None:
+        """ListOffsets goes by cached leaders and epochs, which librdkafka never refreshes for it:
+        after a broker's restart it is answered with 74 for ever.
+        """
+        for topic in sorted({tp.topic for tp in tps}):
+            with contextlib.suppress(KafkaException):  # the next try tells
+                self._admin.list_topics(topic, timeout=timeout)
 
     def _learn_ids(self, topics: set[str]) -> None:
         """Kafka's topic ids, asked anew each time: a recreated topic has another.
@@ -305,11 +354,7 @@ class Assigner:
             self._insist(ask, ())
 
     def _insist(self, ask: Callable[[], Any], tps: Sequence[TopicPartition]) -> Any:
-        """Ask until `patience`; between tries learn anew who leads the partitions asked for.
-
-        librdkafka's ListOffsets goes by cached leaders and epochs and never refreshes them by
-        itself: after a broker's restart it is answered with 74 for ever.
-        """
+        """Ask until `patience`; between tries learn anew who leads the partitions asked for."""
         deadline = self._clock.monotonic() + self._patience
         while True:
             try:
@@ -323,14 +368,20 @@ class Assigner:
                         f"{self._patience:g} s ({error.args[0].str()})"
                     ) from error
                 self._clock.sleep(_PAUSE)
-                for topic in {tp.topic for tp in tps}:
-                    with contextlib.suppress(KafkaException):  # the next try tells
-                        self._admin.list_topics(topic, timeout=_TIMEOUT)
+                self._learn_leaders(tps)
 
 
-def _absent(tp: TopicPartition) -> Start:
-    """A partition that was assigned, but whose topic is deleted by now."""
-    return Start(tp=tp, topic_id=tp.topic, position=0, committed=None, replay_to=None, gone=True)
+def _absent(tp: TopicPartition, error: Any) -> Start:
+    """A partition that was assigned, but whose topic is deleted by now, or has no leader."""
+    return Start(
+        tp=tp,
+        topic_id=tp.topic,
+        position=0,
+        committed=None,
+        replay_to=None,
+        gone=True,
+        silent=None if error.code() in _UNKNOWN else error.str(),
+    )
 
 
 def _raise_errors(partitions: list[Any]) -> list[Any]:

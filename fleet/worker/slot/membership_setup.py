@@ -197,7 +197,11 @@ def _reading(
             clock=clock,
             tell=_odd_to(events),
         ),
-        ends=PartitionEnds(admin=admin, isolation=worker.isolation),
+        ends=PartitionEnds(
+            admin=admin,
+            isolation=worker.isolation,
+            say=lambda sentence: events.log_rarely(sentence, key="leaders"),
+        ),
         read=read,
         clock=clock,
         tell=tell,
