@@ -2,6 +2,10 @@
 
 from tests.mutants.mutant import faults
 
+_NAMED = (
+    "tests/worker/test_slot_holder.py::test_the_session_of_a_batch_is_named_once_the_cure_has_ended",
+    "tests/worker/test_slot_holder.py::test_a_session_made_anew_is_named_before_its_batch_runs",
+)
 _LEAVING = ("tests/worker/test_leave_completion.py",)
 _LOOKING = ("tests/worker/test_looking.py",)
 _ELIGIBLE = (
@@ -78,6 +82,12 @@ MUTANTS = faults(
             "tenure-cure-skipped": "if former is not None and [-not -]self.over:",
             "tenure-cures-whoever-released-cleanly": "self.over = [-seen.clean or -]former is None or former == ours",
             "tenure-cures-its-own-session": "self.over = seen.clean or former is None[- or former == ours-]",
+        },
+        ("fleet/worker/slot/spark_cleanup.py", _NAMED): {
+            "tenure-session-not-named-after-the-cure": "[-self._renew()-]{+pass+}  # a store that is silent",
+        },
+        ("fleet/worker/batch/executor.py", _NAMED): {
+            "tenure-session-made-anew-not-named": "if [-not self._renew()-]{+failures < 0+}:",
         },
         ("fleet/worker/slot/slot_holder.py", _TENURE): {
             "tenure-lost-slot-goes-on-working": """        if self._lease.lost is not None:

@@ -40,6 +40,7 @@ def runner_of(
     usual: dict[str, Any] = {
         "batch_timeout": 60.0,
         "still_ours": lambda: True,
+        "renew": lambda: True,
         "ending": lambda: False,
         "clock": SYSTEM,
         "pauses": (0.0, 0.0),

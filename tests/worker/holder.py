@@ -13,9 +13,10 @@ from fleet.worker.batch.executor import RETRY_PAUSES
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.revision_trial import RevisionTrial
+from fleet.worker.slot.holder_tools import HolderTools
 from fleet.worker.slot.leave_completion import LeaveCompleter
 from fleet.worker.slot.reporting import Reporter
-from fleet.worker.slot.slot_holder import HolderTools
+from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
 from fleet.worker.slot.takeover import Takeover
 from tests.support.batch_parts import events_of, runner_of
@@ -49,12 +50,20 @@ class Parts:
         self.member: Member | None = None
         """Who has the instance id, as the coordinator tells."""
         self.stop = threading.Event()
+        self.holder: SlotHolder | None = None
+        """Whose slot the batch thread renews."""
         self.events = events_of(clock=clock)
         runtime = {"kind": "local", "lease": lease}
         group = group_spec(GROUP, worker=worker, topics=["t"], runtime=runtime)
         self.settings = settings_of(group, revision="r", bootstrap=bootstrap)
         self.runner = runner_of(
-            link, revision="r", slot=None, events=self.events, clock=clock, pauses=RETRY_PAUSES
+            link,
+            revision="r",
+            slot=None,
+            events=self.events,
+            clock=clock,
+            pauses=RETRY_PAUSES,
+            renew=lambda: self.holder is None or self.holder.renew(),
         )
         self.watcher = SlotWatcher(self.store, group=GROUP, lease=lease, clock=clock)
         self.reporter = Reporter(self.settings, name="w", clock=clock, events=self.events)

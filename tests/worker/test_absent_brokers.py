@@ -23,8 +23,9 @@ from fleet.worker.member.membership import Membership
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.offsets.assigning import Assigner
 from fleet.worker.revision_trial import RevisionTrial
+from fleet.worker.slot.holder_tools import HolderTools
 from fleet.worker.slot.reporting import Reporter
-from fleet.worker.slot.slot_holder import HolderTools, SlotHolder
+from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support.batch_parts import events_of
 from tests.support.declared import settings_of

@@ -32,7 +32,7 @@ class Bench:
     def __init__(self) -> None:
         self.calls: list[BatchContext] = []
         self.answer: Callable[[BatchContext], None] = lambda _: None
-        self.still_ours = True
+        self.still_ours = self.renewed = True
         self.link = connected()
         self.done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
         self.runner = self.made(batch_timeout=60.0)
@@ -44,7 +44,11 @@ class Bench:
             self.answer(context)
 
         return runner_of(
-            self.link, process, batch_timeout=batch_timeout, still_ours=lambda: self.still_ours
+            self.link,
+            process,
+            batch_timeout=batch_timeout,
+            still_ours=lambda: self.still_ours,
+            renew=lambda: self.renewed,
         )
 
     def run(self, *partitions: int) -> BatchDone:
@@ -200,9 +204,10 @@ def test_spark_that_keeps_failing_ends_the_worker(bench: Bench):
     assert "Spark failed 6 times" in (done.fatal or "")
 
 
-def test_a_lost_slot_voids_instead_of_running_again(bench: Bench):
-    """A successor released our session: the batch is its now [3]."""
-    bench.still_ours = False
+@pytest.mark.parametrize("lost", ["still_ours", "renewed"])
+def test_a_lost_slot_voids_instead_of_running_again(bench: Bench, lost: str):
+    """A successor released our session, or while we connected again: the batch is its now [3]."""
+    setattr(bench, lost, False)
     failing(bench, 99, unavailable)
     done = bench.run(0)
     assert done.void

@@ -19,7 +19,7 @@ from fleet.worker.slot.slot_holder import SlotHolder
 from tests.support.batch_parts import SYSTEM, connected
 from tests.support.spark_stand_in import Link
 from tests.worker.holder import GROUP, Parts
-from tests.worker.test_failures import batch
+from tests.worker.test_failures import batch, unavailable
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -32,6 +32,12 @@ class CuringLink(Link):
         self.asked: list[str] = []
         self.may_end = threading.Event()
 
+    def _open(self, where: str) -> Any:
+        """A server names each session."""
+        made = super()._open(where)
+        self.session_id = "ours" if self.connected == 1 else f"ours, {self.connected}"
+        return made
+
     def cure(self, foreign_session: str) -> str | None:
         self.asked.append(foreign_session)
         assert self.may_end.wait(20)
@@ -43,17 +49,27 @@ class Shop(Parts):
 
     link: CuringLink
 
-    def __init__(self, folder: Path, bootstrap: str) -> None:
+    def __init__(self, folder: Path, bootstrap: str, *, lease: float = 2.0) -> None:
         super().__init__(
             folder,
             clock=SYSTEM,
             link=CuringLink(),
             worker={"protocol": "classic"},
             bootstrap=bootstrap,
-            lease=2.0,
+            lease=lease,
         )
         connected(self.link)
-        self.link.session_id = "ours"
+        self.named: list[str | None] = []
+        """Which session the slot names while a batch runs, by batch and attempt."""
+        self.fails = 0
+        """How many attempts Spark is to fail."""
+        job = replace(self.runner._entrypoint, function=self._process)
+        self.runner._entrypoint = job
+
+    def _process(self, *_: Any) -> None:
+        self.named.append(self.slot().spark_session)
+        if len(self.named) <= self.fails:
+            raise unavailable()
 
     def close(self) -> None:
         self.link.may_end.set()
@@ -65,6 +81,14 @@ class Shop(Parts):
 @pytest.fixture
 def shop(tmp_path: Path, mock_broker: str) -> Iterator[Shop]:
     made = Shop(tmp_path, mock_broker)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def slow_shop(tmp_path: Path) -> Iterator[Shop]:
+    """Whose lease is hardly ever renewed by itself; there is no Kafka."""
+    made = Shop(tmp_path, "127.0.0.1:1", lease=170.0)
     yield made
     made.close()
 
@@ -99,6 +123,30 @@ def test_the_cure_holds_up_batches_but_not_the_join(shop: Shop):
     member.join(15)
     assert ended == [None]
     assert shop.slot().clean
+
+
+def test_the_session_of_a_batch_is_named_once_the_cure_has_ended(slow_shop: Shop):
+    """Fault: whoever takes the slot in the next seconds ends the former one's session again, and
+    reads while ours writes [3].
+    """
+    shop = slow_shop
+    shop.holder = SlotHolder.take(shop.tools, dead_holder(shop))
+    done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
+    shop.runner.submit(batch(0), done.put)
+    shop.link.may_end.set()
+    assert done.get(timeout=10).fatal is None
+    assert shop.named == ["ours"]
+
+
+def test_a_session_made_anew_is_named_before_its_batch_runs(slow_shop: Shop):
+    """Fault: the server was restarted, and the batch runs in a session that no slot names [3]."""
+    shop = slow_shop
+    shop.fails = 1
+    shop.holder = SlotHolder.take(shop.tools, Slot(group=GROUP, number=0))
+    done: queue.SimpleQueue[BatchDone] = queue.SimpleQueue()
+    shop.runner.submit(batch(0), done.put)
+    assert done.get(timeout=10).fatal is None
+    assert shop.named == ["ours", "ours, 2"]
 
 
 def test_a_slot_given_up_before_the_cure_ended_is_not_clean(shop: Shop):

@@ -52,6 +52,7 @@ class BatchRunner:
         identity: Identity,
         batch_timeout: float,
         still_ours: Callable[[], bool],
+        renew: Callable[[], bool],
         ending: Callable[[], bool],
         clock: Clock,
         events: Events,
@@ -67,6 +68,7 @@ class BatchRunner:
         self.identity = identity
         self._timeout = batch_timeout
         self._still_ours = still_ours
+        self._renew = renew
         self._ending = ending
         self._clock = clock
         self._events = events
@@ -362,6 +364,8 @@ class BatchRunner:
             if running.void:  # a drain that waited for it has run out of time
                 raise Void from error
             raise
+        if not self._renew():  # with the session of now: its successor has to end that one
+            raise Void from error
         self._events.log("Spark is connected again; the same ranges run again")
 
     def _read_again(self, condition: str, sentence: str, failures: int, running: Running) -> None:

@@ -45,11 +45,12 @@ from fleet.worker.reach import Reach, reach_of
 from fleet.worker.revision_trial import RevisionDoubts, RevisionTrial, is_proven, untried
 from fleet.worker.slot.former_life import end_former_life
 from fleet.worker.slot.gate_opener import GateOpener
+from fleet.worker.slot.holder_tools import HolderTools
 from fleet.worker.slot.known_secrets import known_secrets
 from fleet.worker.slot.leave_completion import LeaveCompleter
 from fleet.worker.slot.membership_setup import columnar_of
 from fleet.worker.slot.reporting import Reporter
-from fleet.worker.slot.slot_holder import HolderTools, SlotHolder
+from fleet.worker.slot.slot_holder import SlotHolder
 from fleet.worker.slot.slot_lease import SlotWatcher
 from fleet.worker.slot.takeover import Takeover, holder_of
 
@@ -241,6 +242,7 @@ class _Worker:
             ),
             batch_timeout=worker.batch_timeout or worker.max_poll_interval - drain,
             still_ours=lambda: self._holder is None or self._holder.still_ours(),
+            renew=lambda: self._holder is None or self._holder.renew(),
             ending=self._stop.is_set,
             clock=self._clock,
             events=self._events,

@@ -9,32 +9,25 @@ tick of 50 ms.
 
 import contextlib
 import os
-import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from fleet.clock import Clock
-from fleet.config.settings import WorkerSettings
 from fleet.errors import FleetError, Unreachable
-from fleet.slots import Phase, Slot, SlotStore
-from fleet.worker.batch.columnar import Columnar
-from fleet.worker.batch.executor import BatchRunner
-from fleet.worker.events import Events
+from fleet.slots import Phase, Slot
 from fleet.worker.member.member_state import End, Ended, MemberState
 from fleet.worker.member.membership import Membership
 from fleet.worker.member.nudging import Nudging
-from fleet.worker.member.protocols import MemberProtocol
 from fleet.worker.quarantine import QuarantinedPartitions
-from fleet.worker.revision_trial import RevisionTrial, alone
+from fleet.worker.revision_trial import alone
 from fleet.worker.slot.gate_of_holder import GateOfHolder
-from fleet.worker.slot.leave_completion import Leave, LeaveCompleter, all_drained
+from fleet.worker.slot.holder_tools import HolderTools
+from fleet.worker.slot.leave_completion import all_drained
 from fleet.worker.slot.membership_setup import membership_of, orphans_of, session_timeout
-from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.seen_changes import SeenChanges
-from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
+from fleet.worker.slot.slot_lease import SlotLease
 from fleet.worker.slot.slot_life import Asked, Do, HolderLook, Instruction, Last, LastAct, SlotLife
 from fleet.worker.slot.spark_cleanup import SparkCleanup
-from fleet.worker.slot.takeover import ForeignHolder, Former, Takeover
+from fleet.worker.slot.takeover import ForeignHolder, Former
 
 TICK: Final = 0.05
 _HARD_EXIT: Final = 1
@@ -44,50 +37,6 @@ _SILENCE: Final = 1.0
 """Seconds between two questions to a silent store whose the slot is."""
 _LONGEST_WAIT: Final = 30.0
 """Seconds that a gate may lie ahead."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HolderTools:
-    """What a holder works with; made once per process."""
-
-    settings: WorkerSettings
-    name: str
-    store: SlotStore
-    watcher: SlotWatcher
-    completer: LeaveCompleter
-    leave: Leave
-    takeover: Takeover
-    protocol: MemberProtocol
-    runner: BatchRunner
-    reporter: Reporter
-    trial: RevisionTrial
-    stop: threading.Event
-    clock: Clock
-    events: Events
-    columnar: Columnar | None = None
-
-    @property
-    def is_static(self) -> bool:
-        """Whether our members have instance ids (KIP-345)."""
-        worker = self.settings.group.worker
-        return worker is not None and worker.membership == "static"
-
-    def see(self) -> bool:
-        """Look at the store, and end a leave that nobody else ends; True where it was read.
-
-        A silent store is waited for.
-        """
-        watcher = self.watcher
-        try:
-            read = watcher.look()
-            if watcher.gate.leaving and self.completer.step(
-                watcher.gate, watcher.slots, watcher.dead()
-            ):
-                watcher.forget()
-        except Unreachable as error:
-            self.events.log_rarely(str(error))
-            return False
-        return read
 
 
 class SlotHolder:
@@ -150,7 +99,9 @@ class SlotHolder:
         tools.events.log(f"took slot {slot.number}{whose}")
         tools.events.emit("slot", slot=slot.number, token=slot.token, former=seen.holder)
         holder = cls(tools, slot, former=seen)
-        holder._cure = SparkCleanup(tools.runner, seen, ours=session, events=tools.events)
+        holder._cure = SparkCleanup(
+            tools.runner, seen, ours=session, renew=holder.renew, events=tools.events
+        )
         if seen.member_id is not None and not tools.is_static:
             holder._evict(seen.member_id)
         if tools.protocol.exclusive and seen.holder is not None:
@@ -206,6 +157,12 @@ class SlotHolder:
     def still_ours(self) -> bool:
         """For the batch thread, before it runs a batch again."""
         return self._lease.still_ours()
+
+    def renew(self) -> bool:
+        """For the batch thread, before it runs a batch in another session: whoever takes the slot
+        has to find that one named [3]. False where the slot is somebody else's.
+        """
+        return self._lease.renew()
 
     def serve(self) -> tuple[int, str] | None:
         """Be a member until the slot is given up; what the worker ends with, or None: standby."""
@@ -434,13 +391,14 @@ class SlotHolder:
 
     def _fields(self) -> dict[str, Any]:
         """What a renewal writes."""
-        membership = self._membership
-        if membership is None:
-            return {}
-        state = membership.state
-        known: dict[str, Any] = {} if state.member_id is None else {"member_id": state.member_id}
+        membership, known = self._membership, dict[str, Any]()
         if self._cured:  # else the slot names the session that is still to be ended [3]
             known["spark_session"] = self._tools.runner.session_id
+        if membership is None:
+            return known
+        state = membership.state
+        if state.member_id is not None:
+            known["member_id"] = state.member_id
         return {
             "phase": state.told,
             "batches": state.batches,
