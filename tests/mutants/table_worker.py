@@ -92,9 +92,13 @@ MUTANTS = faults(
             "culprits-flood-goes-to-dead-letters": "if letters is not None and len(found) > room{+ + WITHOUT_WITNESS+}:",
             "culprits-narrowing-does-not-end": "if not self._in_time(){+ and not letters+}:",
         },
+        ("fleet/worker/member/pipeline.py", ("tests/worker/test_begun.py",)): {
+            "begun-lifted-and-condemned-unread": "            again -= [-self.quarantined-]{+self.gone+}  # who lifts it",
+        },
         ("fleet/worker/member/crash_search.py", ("tests/worker/test_begun.py",)): {
             "begun-condemned-after-one-end-alone": "self.end - self.start == 1 and self.tries >= [-ALONE-]{+1+}",
             "begun-cut-one-end-later": "if begun.until is None and begun.tries <{+=+} TOGETHER:",
+            "begun-condemned-by-what-was-noted-before": "for key in [key for key in self._noted if key[0] == tp[-]-]{+ and key[2] <= 0]+}:",
             "begun-count-of-another-range": "tries=begun.tries[- if begun.next == end else 0-]",
         },
     },

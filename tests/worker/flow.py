@@ -144,6 +144,13 @@ class Process:
             turns -= 1
             assert turns, "it goes on for ever"
 
+    def lift(self, partition: int) -> None:
+        """Its mark is taken back, as `Losses.lift` hears of it."""
+        tp = TopicPartition("t", partition)
+        del self.marks[partition]
+        self.flow.quarantined.discard(tp)
+        self.flow.rewind([tp])
+
     def end(self) -> None:
         """Let the batch thread go."""
         self.runner.stop()

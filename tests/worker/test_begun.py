@@ -205,6 +205,32 @@ def test_what_is_lifted_is_tried_again():
     assert life.rows == [(0, 0)]
 
 
+@pytest.mark.parametrize(
+    ("partitions", "ends", "begun"),
+    [
+        pytest.param([0], {0: 6}, [{0: (5, 6)}], id="alone"),
+        pytest.param([0], {0: 9}, [{0: (5, 6)}, {0: (6, 9)}], id="with what came meanwhile"),
+        pytest.param([0, 1], {0: 6, 1: 6}, [{0: (5, 6), 1: (5, 6)}], id="two together"),
+    ],
+)
+def test_what_is_lifted_is_tried_again_by_who_condemned_it(
+    partitions: list[int], ends: dict[int, int], begun: list[dict[int, tuple[int, int]]]
+):
+    """Fault: it is condemned again, unread; two of them together end the batch thread."""
+    suspect = (5, encode_plan(6, REVISION, tries=ALONE, until=6))
+    broker = Broker(ends=dict.fromkeys(partitions, 6), committed=dict.fromkeys(partitions, suspect))
+    process = Process(broker, lambda _: None)
+    process.run()
+    assert (sorted(process.marks), process.begun) == (partitions, [])
+    broker.ends.update(ends)
+    for each in partitions:
+        process.lift(each)
+    process.run()
+    process.end()
+    assert (process.marks, process.begun) == ({}, begun)
+    assert {p: at for p, (at, _) in broker.committed.items()} == ends
+
+
 def test_a_longer_range_was_not_begun_as_often():
     """Its predecessor's cut was another one: what ended there says nothing of the rest."""
     twice = begun(10, 2)

@@ -143,6 +143,11 @@ class SuspectRanges:
         left = (without(each, tps) for each in self._waiting)
         self._waiting = deque(each for each in left if each is not None)
 
+    def forget(self, tp: TopicPartition) -> None:
+        """It begins anew, by what its commit tells: what was noted of it is of another life."""
+        for key in [key for key in self._noted if key[0] == tp]:
+            del self._noted[key]
+
     def passed(self, tp: TopicPartition, position: int) -> None:
         """Nothing before `position` is begun again."""
         gone = [key for key in self._noted if key[0] == tp and key[2] <= position]

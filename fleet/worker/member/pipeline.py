@@ -114,6 +114,7 @@ class Pipeline:
         Where the start was chosen just now, reading waits for `commit_chosen`.
         """
         token = self.owned.gain(start.tp)
+        self._pieces.forget(start.tp)
         self._starts[start.tp] = start if reads else replace(start, begun=None)
         (self.gone.add if start.gone else self.gone.discard)(start.tp)
         self._chosen.drop([start.tp])
@@ -239,6 +240,7 @@ class Pipeline:
                 self._events.log(f"batch of {done.batch.records} records is void: not committed")
                 self._events.emit("void", ranges=[each.id for each in done.batch.ranges])
             again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
+            again -= self.quarantined  # who lifts it wants it to be tried as if for the first time
         self._rewind_onto_ranges(done, again)
         return True
 
