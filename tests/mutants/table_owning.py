@@ -42,6 +42,8 @@ MUTANTS = faults(
             "member-ends-of-another-isolation": 'if isolation == "[-read_committed-]{+read_uncommitted+}"',
         },
         ("fleet/worker/member/pipeline.py", _OWNING): {
+            "pipeline-cut-short-for-ever": "state.unclean [-&=-]{+|=+} hand.cut",
+            "pipeline-cut-short-once": "hand.cut = self._state.unclean = True\n        [-self.interrupt()-]{+_ = hand+}",
             "pipeline-commits-over-a-gap-while-busy": """        if self._in_hand is not None or holds:
             {+self._commit_gaps()
             +}return""",

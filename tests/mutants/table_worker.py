@@ -93,7 +93,7 @@ MUTANTS = faults(
             "culprits-narrowing-does-not-end": "if not self._in_time(){+ and not letters+}:",
         },
         ("fleet/worker/member/pipeline.py", ("tests/worker/test_begun.py",)): {
-            "begun-lifted-and-condemned-unread": "            again -= [-self.quarantined-]{+self.gone+}  # who lifts it",
+            "begun-lifted-and-condemned-unread": "again = ours - self.[-quarantined-]{+gone+}  # who lifts it",
         },
         ("fleet/worker/member/crash_search.py", ("tests/worker/test_begun.py",)): {
             "begun-condemned-after-one-end-alone": "self.end - self.start == 1 and self.tries >= [-ALONE-]{+1+}",

@@ -299,6 +299,7 @@ class SimulatedMember(GroupSide):
                 self._at[work.partition] = work.end
         if not code:
             self.state.batches += 1
+            self.state.unclean = False
             if self.state.phase is Phase.JOINING:
                 self.state.phase = Phase.ACTIVE
             self._changed()

@@ -4,6 +4,8 @@ The real membership, from its settings on: its client's options, its reading bot
 thread. Each test names the fault that it is there for.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from fleet.model import TopicPartition
@@ -116,6 +118,33 @@ def test_a_batch_has_its_time_again_once_a_leave_was_taken_back():
     assert draining.begin(Drain.CLOSE, 100.0)
     assert not draining.late(129.0)
     assert draining.late(130.0)
+
+
+def test_each_batch_has_its_time_and_is_cut_short(kafka, drive: Drive):
+    """Fault: after one that was, drain_timeout bounds no drain of this membership any more."""
+    driven = working(drive, *P, assignor="cooperative-sticky")
+    member, interrupted = driven.member, driven.runner._link.session.interrupted
+    member._terms = replace(member._terms, drain_timeout=0.1)
+    member._draining = Draining(member.state, timeout=0.1)
+    kafka.revoke(P[0])
+    driven.until(lambda: member.state.unclean, "the first cut")
+    assert interrupted.wait(10)
+    interrupted.clear()
+    driven.may_end.set()
+    driven.until(lambda: member.state.partitions == {P[1]}, "the revocation")
+    kafka.produce(P[1], b"d")
+    driven.until(lambda: kafka.committed(P[1])[-1:] == [4], "a batch after it")
+    driven.until(lambda: not member.state.unclean, "nothing of the first one to run on")
+    driven.may_end.clear()
+    begun = len(driven.contexts)
+    kafka.produce(P[1], b"e")
+    driven.until(lambda: len(driven.contexts) > begun, "another batch")
+    driven.drain()
+    assert interrupted.wait(10), "the second cut"
+    driven.may_end.set()
+    driven.until(lambda: member.ended is not None, "the end")
+    assert member.ended is not None
+    assert not member.ended.clean
 
 
 def test_a_drain_reads_no_more(kafka, drive: Drive):

@@ -20,6 +20,8 @@ class DispatchedBatch:
     since: float = 0.0
     """Monotonic time of the first try to commit."""
     next_try: float = 0.0
+    cut: bool = False
+    """Whether it was interrupted for having outlasted a drain or a revocation."""
 
     def finished(self) -> tuple[Finished, ...]:
         """What of it is written: all of a partition, or what lies before its first bad record."""

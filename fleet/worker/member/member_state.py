@@ -41,6 +41,7 @@ class MemberState:
     failing_since: float | None = None
     """Monotonic time since when nothing that the entrypoint is given goes well [43]."""
     unclean: bool = False
+    """A batch was cut short, and none was committed since: what it began may run on."""
     asked_to_drain: bool = False
     """Written by who asks: the thread itself may hear of it only when brokers answer again."""
     moved_at: float = 0.0

@@ -269,7 +269,8 @@ class Membership:
         owned = self.state.partitions
         held = owned
         if self._draining.then is None:
-            held = self._reading.to_pause() | self._pipeline.unread
+            held = self._reading.to_pause() | self._pipeline.unsettled
+            held |= self._pipeline.quarantined | self._pipeline.gone
         return self._fetching.hold(self._consumer, held, owned=owned, anew=anew)
 
     def _note_active(self) -> None:
@@ -332,10 +333,8 @@ class Membership:
                 self._pipeline.rewind(sorted(self.state.partitions))
 
     def _cut_short(self, what: str) -> None:
-        if not self.state.unclean:
+        if self._pipeline.cut_short():
             self._events.log(f"{what} ran into drain_timeout: interrupting the batch")
-            self.state.unclean = True
-            self._pipeline.interrupt()
 
     def _rejoin(self) -> None:
         """unsubscribe() makes even a static member send LeaveGroup; the join follows at once."""

@@ -97,11 +97,6 @@ class Pipeline:
         """Partitions that begin where nobody has committed: not read before that is done [42]."""
         return self._chosen.waiting(self.quarantined)
 
-    @property
-    def unread(self) -> frozenset[TopicPartition]:
-        """Partitions of which nothing is wanted now, whatever else is read."""
-        return self.unsettled | self.quarantined | self.gone
-
     def touches(self, tps: Iterable[TopicPartition]) -> bool:
         """Whether the batch in hand has records of these partitions."""
         return self._in_hand is not None and not self._in_hand.tokens.keys().isdisjoint(tps)
@@ -227,20 +222,19 @@ class Pipeline:
         self._in_hand = None
         if done.void:
             self._spare(hand)
+        ours = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
         if outcome is Committed.DONE:
             allowed = tuple(each for each in allowed if each.tp not in self.gone)
             if allowed:
                 self._note_commit(hand, allowed)
-            again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
-            again -= {each.tp for each in allowed} | self.quarantined | self.gone
+            again = ours - {each.tp for each in allowed} - self.quarantined - self.gone
         elif done.ill:
             again = set(self._starts)  # all are cut anew together: there may be a witness
         else:
             if done.void or finished:
                 self._events.log(f"batch of {done.batch.records} records is void: not committed")
                 self._events.emit("void", ranges=[each.id for each in done.batch.ranges])
-            again = {tp for tp, token in hand.tokens.items() if self.owned.holds(tp, token)}
-            again -= self.quarantined  # who lifts it wants it to be tried as if for the first time
+            again = ours - self.quarantined  # who lifts it wants it to be tried as if never begun
         self._rewind_onto_ranges(done, again)
         return True
 
@@ -428,6 +422,7 @@ class Pipeline:
             self._starts[each.tp] = self._starts[each.tp].moved(each.end)
             self._pieces.passed(each.tp, each.end)
         state.batches += 1
+        state.unclean &= hand.cut  # one batch at a time: what was cut before it runs no more
         state.records += hand.records(allowed)
         offsets = {str(each.tp): each.end for each in allowed}
         self._events.emit("committed", offsets=offsets, generation=self._commits.generation())
@@ -435,6 +430,15 @@ class Pipeline:
     def generation(self) -> int | None:
         """The member's generation as librdkafka knows it; None where it is unknown."""
         return self._commits.generation()
+
+    def cut_short(self) -> bool:
+        """Cancel the batch in hand, which has had its time; whether it was not done before."""
+        hand = self._in_hand
+        if hand is None or hand.cut:
+            return False
+        hand.cut = self._state.unclean = True
+        self.interrupt()
+        return True
 
     def interrupt(self) -> None:
         """Cancel the batch in hand: nobody waits for it any more."""
