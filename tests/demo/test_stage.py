@@ -15,6 +15,7 @@ from fleet.errors import Refused
 from fleet.slots import Gate
 from fleet.slots.sqlite import SqliteStore
 from fleet.system import processes
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -122,7 +123,8 @@ def test_leftovers_are_found_and_ended():
     ) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()
-        found = leftovers(name)
+        # A program that has just begun shows no environment for a moment.
+        found = until(lambda: (seen := leftovers(name))[1:] and seen, "both", every=0.05)
         assert len(found) == 2
         end_all(found, grace=2.0)
         parent.wait(timeout=5)
