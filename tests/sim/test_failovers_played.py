@@ -76,3 +76,37 @@ def test_the_answer_of_a_former_coordinator() -> None:
     """R55: of the request's own kind."""
     told = not_coordinator(HeartbeatRequest("g", 1, "m"))
     assert told == HeartbeatResponse(error_code=int(ErrorCode.NOT_COORDINATOR))
+
+
+def test_a_move_within_a_round_stops_nobody_else() -> None:
+    """Who is told that the coordinator has gone keeps what it owns, and asks again in a second."""
+    for after in range(0, 3_300, 100):
+        join = Happening(AT, "start", 4)
+        found = played(
+            "cooperative-sticky", join, Happening(AT + after, "failover", lasts=5_000), static=True
+        )
+        assert sum(pause > 0 for pause in found.pauses) <= found.moved, after
+
+
+def test_a_member_that_was_late_before_its_first_answer_joins_all_the_same() -> None:
+    """KIP-848: it never was a member, so that nobody answers its leave."""
+    found = played(
+        "consumer",
+        Happening(AT, "failover", lasts=400_000),
+        Happening(AT + 1_000, "start", 4),
+        Happening(AT + 2_000, "slow", 4, lasts=350_000),
+        shortest_delay=50,
+        longest_delay=50,
+    )
+    assert found.settled is not None
+    assert 4 in found.owners
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_group_that_was_empty_for_long_counts_on(protocol: str) -> None:
+    """Its offsets keep it: both rebalances of its members' return count, none is taken away."""
+    empty = Happening(AT, "leave", 0, together=4)
+    soon = played(protocol, empty, Happening(300_000, "start", 0, together=4))
+    late = played(protocol, empty, Happening(1_800_000, "start", 0, together=4))
+    assert late.settled is not None
+    assert soon.rebalances == late.rebalances > 0

@@ -259,6 +259,9 @@ class ClassicClient(SimulatedClient):
         )
 
     def _not_synced(self, code: int) -> None:
+        if code in MOVED:  # what it owns is its own; it asks again, of whoever coordinates then
+            self._join_in_turn()
+            return
         if not self._forgot(code):
             return
         if self.is_cooperative and code != ErrorCode.REBALANCE_IN_PROGRESS:

@@ -31,6 +31,9 @@ from fleet.sim.scenarios.group_story import Scenario
 from fleet.sim.scenarios.member_blobs import TOPIC
 from fleet.sim.scenarios.simulated_client import GROUP
 
+_NEVER: Final = 1_000_000_000
+"""ms, past every story: an empty group is kept by the offsets that it committed, and simulated
+members commit none."""
 TOPIC_ID: Final = "c2ltdWxhdGVkIHRvcGljIQ"
 
 _REFUSALS: Final[Mapping[type, type]] = {
@@ -86,7 +89,9 @@ class ClassicSide:
     """A classic group's."""
 
     def __init__(self, scenario: Scenario, uuids: Iterator[str]) -> None:
-        config = CoordinatorConfig(initial_rebalance_delay=scenario.initial_delay)
+        config = CoordinatorConfig(
+            initial_rebalance_delay=scenario.initial_delay, retention_check_interval=_NEVER
+        )
         self.model = ClassicCoordinator(uuids, config=config)
 
     @property
@@ -150,6 +155,7 @@ class EpochSide:
                 session_ms=scenario.session_timeout,
                 heartbeat_ms=scenario.heartbeat_interval,
                 assignment_interval_ms=scenario.assignment_interval,
+                cleanup_ms=_NEVER,
             )
         )
         self.model.set_topics((TopicFacts(topic_id_bytes(TOPIC_ID), TOPIC, scenario.partitions),))

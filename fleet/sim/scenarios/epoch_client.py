@@ -84,6 +84,9 @@ class EpochClient(SimulatedClient):
             if self.place.now - self._beaten_at >= self.scenario.session_timeout:
                 self.lose_batch()  # its commit is refused
             self.give_up(self.owned)
+            if self.epoch == 0 and not self._in_flight:
+                self._left()  # it never was a member: nothing is sent, so that nobody answers
+                return
             self._leaving = True
             self.leave()
 
