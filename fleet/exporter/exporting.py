@@ -63,6 +63,7 @@ class Exporter(Closing):
         self._complete = self._failed = 0
         self._full = False
         self._said: set[str] = set()
+        self._failures: set[str] = set()
         self._ages = Ages(
             fleet.spec.cluster.name, age=self.age, log_age=tail.age, looks=self._looks
         )
@@ -123,10 +124,10 @@ class Exporter(Closing):
                 self.look()
             except FleetError as error:
                 self._failed += 1
-                self._tell({str(error)})
+                self._fails(str(error))
             except Exception as error:  # noqa: BLE001 - told, counted, and the age grows
                 self._failed += 1
-                self._tell({f"a look failed by a defect: {type(error).__name__}: {error}"})
+                self._fails(f"a look failed by a defect: {type(error).__name__}: {error}")
             due = max(due + self._every, self._clock.monotonic())
             stop.wait(due - self._clock.monotonic())
 
@@ -203,7 +204,17 @@ class Exporter(Closing):
             return None
         return "no look at all brokers yet" if self._complete else "no complete look yet"
 
+    def _fails(self, why: str) -> None:
+        """A look that saw nothing: of what an earlier one told nothing is known."""
+        if why not in self._failures:
+            self._say(why)
+        self._failures = {why}
+
     def _tell(self, problems: set[str]) -> None:
+        """What a look saw, and that it looks again."""
+        for failure in self._failures:
+            self._say(f"well again: {failure}")
+        self._failures = set()
         for problem in sorted(problems - self._said):
             self._say(problem)
         for problem in sorted(self._said - problems):

@@ -27,6 +27,7 @@ from fleet.errors import ConfigError
 from fleet.system.job_signature import examine_source
 
 MAX_BYTES = 20 * 1024 * 1024
+MAX_FILES = 20_000
 """Largest package that is copied; data belongs elsewhere."""
 
 
@@ -180,19 +181,36 @@ def _in_folder(folder: Path, module: str, group: str) -> _Found | None:
             f"group {group!r}: worker.entrypoint names {module}, but {package} holds neither "
             f"{'/'.join(below)}.py nor {'/'.join(below)}/__init__.py; correct the entrypoint"
         )
-    files = tuple((f"{top}/{name}", file) for name, file in sorted(_walk(package)))
-    size = sum(file.stat().st_size for _, file in files)
-    if size > MAX_BYTES:
-        raise ConfigError(
-            f"group {group!r}: {package} holds {size / 1e6:.1f} MB, more than the "
-            f"{MAX_BYTES / 1e6:.0f} MB that are copied per revision; move data out of the package"
-        )
-    return _Found(files=files, copied=True)
+    found, size = [], 0
+    for name, file in _walk(package):
+        if not file.is_file():
+            raise ConfigError(
+                f"group {group!r}: {file} is no file, or a link that leads to none; delete it"
+            )
+        found.append((f"{top}/{name}", file))
+        size += file.stat().st_size
+        if size > MAX_BYTES or len(found) > MAX_FILES:
+            raise ConfigError(
+                f"group {group!r}: {package} holds {len(found):,} files and {size / 1e6:.1f} MB or "
+                f"more, and {MAX_FILES:,} files and {MAX_BYTES / 1e6:.0f} MB are copied per "
+                "revision; move data out of the package"
+            )
+    return _Found(files=tuple(sorted(found)), copied=True)
 
 
 def _walk(package: Path) -> Iterator[tuple[str, Path]]:
-    for folder, folders, names in os.walk(package):
-        folders[:] = [f for f in folders if f != "__pycache__" and not f.startswith(".")]
+    """What Python would import, and what lies beside it: links are followed, to a place once."""
+    seen = {package.resolve()}
+    for folder, folders, names in os.walk(package, followlinks=True):
+        kept = []
+        for name in sorted(folders):
+            place = (Path(folder) / name).resolve()
+            linked = (Path(folder) / name).is_symlink()
+            if name == "__pycache__" or name.startswith(".") or (linked and place in seen):
+                continue
+            seen.add(place)
+            kept.append(name)
+        folders[:] = kept
         for name in names:
             file = Path(folder) / name
             if not name.endswith((".pyc", ".pyo")) and not name.startswith("."):

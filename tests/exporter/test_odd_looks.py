@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.clock import ManualClock
+from fleet.errors import Unreachable
 from fleet.exporter.exporting import Exporter
 from fleet.lag.end_history import EndHistory
 from fleet.lag.samples import EndStore
@@ -70,6 +71,19 @@ def test_a_defect_is_told_and_counted_and_the_next_look_is_taken(opened):
         watcher.why = None
         exporter.look()
         assert "well again: a look failed by a defect: KeyError: 'x'" in said
+
+
+def test_a_look_that_failed_says_of_nothing_that_it_is_well(opened):
+    """It saw nothing: what was told before stands until a look goes well."""
+    watcher, said = Odd(opened.clock), []
+    with exporter_of(opened, watcher, said) as exporter:
+        exporter._tell({"broker 2 is away"})
+        watcher.stop, watcher.why = threading.Event(), Unreachable("nobody answers")
+        exporter.run(watcher.stop)
+        assert said == ["broker 2 is away", "nobody answers"]
+        watcher.why = None
+        exporter.look()
+        assert said[2:] == ["well again: nobody answers", "well again: broker 2 is away"]
 
 
 def test_ages_that_cannot_be_kept_are_one_problem_of_the_look(opened, tmp_path):

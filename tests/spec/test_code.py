@@ -114,8 +114,31 @@ def test_a_package_with_data_is_too_large(tmp_path: Path) -> None:
     put(tmp_path, pk__a="")
     with (tmp_path / "pk" / "model.bin").open("wb") as file:
         file.truncate(21 * 1024 * 1024)
-    with pytest.raises(ConfigError, match=r"22\.0 MB, more than the 21 MB"):
+    with pytest.raises(ConfigError, match=r"1 files and 22\.0 MB or more.* 21 MB are"):
         snapshot_code(group("pk.a:f", tmp_path), tmp_path / "copy")
+
+
+def test_linked_folders_are_code_too(tmp_path: Path) -> None:
+    """Python imports through a link: it is copied, and what is behind it is in the digest."""
+    src = tmp_path / "src"
+    put(src, job__main="x = 1\n")
+    put(tmp_path / "elsewhere", shared__lib="y = 2\n")
+    (src / "job" / "shared").symlink_to(tmp_path / "elsewhere" / "shared")
+    (src / "job" / "again").symlink_to(src / "job")
+    spec = group("job.main:process", src)
+    digest = snapshot_code(spec, tmp_path / "copy")
+    assert (tmp_path / "copy" / "job" / "shared" / "lib.py").read_text() == "y = 2\n"
+    assert not (tmp_path / "copy" / "job" / "again").exists()
+    (tmp_path / "elsewhere" / "shared" / "lib.py").write_text("y = 3\n")
+    assert code_digest(spec) != digest
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    """It cannot be copied, and is no defect of ours."""
+    put(tmp_path, job__main="x = 1\n")
+    (tmp_path / "job" / "data").symlink_to(tmp_path / "gone")
+    with pytest.raises(ConfigError, match=r"job/data is no file, or a link that leads to none"):
+        code_digest(group("job.main:process", tmp_path))
 
 
 def in_image(entrypoint: str, *folders: Path, image: str = "worker:1") -> GroupSpec:
