@@ -4,6 +4,7 @@ The demo follows its runs by it, and tests drive a served page. Only the client 
 whoever started the page ends it.
 """
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -86,7 +87,7 @@ class DagsterPage:
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             raise FleetError(f"Dagster refuses a question: {text[:500]}") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise Unreachable(f"Dagster does not answer at {self.url} ({error})") from error
         if answer.get("errors"):
             raise FleetError(f"Dagster refuses a question: {answer['errors'][0]['message']}")

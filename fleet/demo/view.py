@@ -126,8 +126,10 @@ class Show:
     def watch(self, look: Look) -> None:
         """Look at the cluster every second from now on, in a thread."""
         self.unwatch()
-        self._stop.clear()
-        self._watcher = threading.Thread(target=self._look, args=(look,), name="view", daemon=True)
+        self._stop = threading.Event()  # of this watch: an earlier look may outlast its own
+        self._watcher = threading.Thread(
+            target=self._look, args=(look, self._stop), name="view", daemon=True
+        )
         self._watcher.start()
 
     def unwatch(self) -> None:
@@ -138,13 +140,16 @@ class Show:
             self._watcher = None
         self._pictures = ()
 
-    def _look(self, look: Look) -> None:
+    def _look(self, look: Look, stop: threading.Event) -> None:
         told = self._clock.monotonic()
-        while not self._stop.wait(_LOOK_SECONDS):
+        while not stop.wait(_LOOK_SECONDS):
             try:
-                self._pictures = look()
+                pictures = look()
             except FleetError:
                 continue
+            if stop.is_set():
+                return
+            self._pictures = pictures
             if self._live is None and self._clock.monotonic() - told >= _TOLD_SECONDS:
                 told = self._clock.monotonic()
                 for picture in self._pictures:
