@@ -27,8 +27,9 @@ from fleet.errors import ConfigError
 from fleet.system.job_signature import examine_source
 
 MAX_BYTES = 20 * 1024 * 1024
-MAX_FILES = 20_000
 """Largest package that is copied; data belongs elsewhere."""
+MAX_FILES = 20_000
+"""And the most files: a link may lead to a whole disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
