@@ -31,6 +31,7 @@ from fleet.decide.verdicts import (
     Patience,
     group_verdict,
 )
+from fleet.errors import FleetError
 from fleet.lag.lag_columns import NONE, Commits, Floats, Longs, Rows
 from fleet.lag.partition_lag import CASES
 from fleet.lag.snapshot import GroupFacts, Snapshot
@@ -41,6 +42,7 @@ from fleet.model.rebalances import Rebalance
 if TYPE_CHECKING:
     from fleet.history.tables import Tables
     from fleet.manager.opening import OpenFleet
+    from fleet.manager.past import Past
     from fleet.manager.recent import Recent
 
 GROWTH: Final = 300.0
@@ -201,17 +203,30 @@ def judged(
     if recent.commits is not None:
         seen = with_past(seen, recent.commits, reaches=recent.reaches, until=seen.at)
     elif recent.tables is not None:
-        from fleet.history.tables import Tables  # noqa: PLC0415  pyarrow, where it is used
-
-        rows = recent.tables.rows
-        assert isinstance(rows, Tables)
-        manifest = rows.manifest()
-        recorded = fleet.spec.history.groups.takes
-        polled = manifest is None or not manifest.positions  # then commits are not known
-        silent = frozenset(group for group in doubted if polled or not recorded(group))
-        seen = with_tables(seen, rows, doubted - silent, until=recent.tables.source.as_of)
+        try:
+            seen, silent = _by_tables(fleet, seen, recent.tables, doubted)
+        except FleetError:  # away or damaged since they told of rebalances
+            silent = doubted
     found = verdicts(with_settled(seen, recent.last))
     return {group: verdict for group, verdict in found.items() if group not in silent}
+
+
+def _by_tables(
+    fleet: "OpenFleet", seen: Snapshot, past: "Past", doubted: frozenset[str]
+) -> tuple[Snapshot, frozenset[str]]:
+    """With what the tables tell of groups in doubt, and those of which they tell nothing.
+
+    Raises FleetError where they cannot be read.
+    """
+    from fleet.history.tables import Tables  # noqa: PLC0415  pyarrow, where it is used
+
+    rows = past.rows
+    assert isinstance(rows, Tables)
+    manifest = rows.manifest()
+    recorded = fleet.spec.history.groups.takes
+    polled = manifest is None or not manifest.positions  # then commits are not known
+    silent = frozenset(group for group in doubted if polled or not recorded(group))
+    return with_tables(seen, rows, doubted - silent, until=past.source.as_of), silent
 
 
 def with_settled(seen: Snapshot, last: Mapping[str, Rebalance]) -> Snapshot:

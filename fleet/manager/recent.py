@@ -94,8 +94,12 @@ def recently(fleet: "Fleet", *, patience: float = PATIENCE) -> Recent:
     told = _by_tables(fleet, now)
     if told.known and not told.old:
         return told
-    read = _by_log(fleet, now, patience=patience)
-    if told.kind == "none":  # there are no tables, or they cannot be read
+    return _rather(_by_log(fleet, now, patience=patience), told)
+
+
+def _rather(read: Recent, told: Recent) -> Recent:
+    """The log, with why tables that are there were left; tables that are old where it is away."""
+    if not told.known:  # there are none, or they cannot be read
         return replace(read, sentence=f"{read.sentence}{told.sentence}")
     return read if read.known else told
 
@@ -138,20 +142,25 @@ def _by_log(fleet: "Fleet", now: float, *, patience: float) -> Recent:
     return Recent(kind="none", sentence=f"rebalances are not known: {why}")
 
 
-def minutes_of(fleet: "Fleet", groups: Collection[str]) -> Recent:
+def minutes_of(fleet: "Fleet", groups: Collection[str], *, patience: float = PATIENCE) -> Recent:
     """What the verdicts on these groups need, and no more; raises nothing."""
     now = fleet.clock.now()
     if len(groups) > FEW:
-        return recently(fleet)
-    by_tables = _by_tables(fleet, now)
-    if by_tables.known and not by_tables.old:
-        return by_tables
+        return recently(fleet, patience=patience)
+    told = _by_tables(fleet, now)
+    if told.known and not told.old:
+        return told
+    return _rather(_by_groups(fleet, groups, now, patience=patience), told)
+
+
+def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, patience: float) -> Recent:
+    """The last minutes of the partitions of the offsets topic that hold these groups."""
     from fleet.log.readers.group_log import GroupLog  # a Kafka client, only where it is used
 
     until = fleet.clock.monotonic() + LONGEST
     positions, rebalances = Positions(), list[Rebalance]()
     try:
-        with GroupLog(fleet.client, clock=fleet.clock, timeout=PATIENCE) as log:
+        with GroupLog(fleet.client, clock=fleet.clock, timeout=patience) as log:
             for group in groups:
                 if fleet.clock.monotonic() >= until:
                     raise Unreachable(f"the offsets topic was not read within {LONGEST:g} s")

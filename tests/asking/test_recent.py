@@ -72,7 +72,37 @@ def test_tables_that_cannot_be_read_take_nothing_else_down(tmp_path, manifest):
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "000000000001.json").write_bytes(manifest)
     here = fleet(tmp_path)
+    for recent in (recently(here), minutes_of(here, ["orders"], patience=0.1)):
+        assert not recent.known
+        assert "; the history's tables cannot be read: " in recent.sentence
+    assert "no broker of h:1 answers" in recently(here).sentence
+    assert_by_log(here)
+
+
+def test_a_place_that_cannot_even_be_opened_takes_nothing_else_down(tmp_path):
+    """As S3 is where the region of the bucket cannot be asked."""
+    here = fleet(tmp_path)
+    here.history_path = "nowhere://bucket/history"
+    assert "cannot be read: history.path nowhere://bucket/history" in recently(here).sentence
+    assert_by_log(here)
+
+
+def test_commits_that_are_damaged_say_of_no_group_that_it_keeps_up(tmp_path):
+    """While the rebalances beside them can be read; groups that nobody doubts are judged."""
+    written(tmp_path, ago=30.0)
+    here = fleet(tmp_path)
     recent = recently(here)
-    assert not recent.known
-    assert "no broker of h:1 answers; the history's tables cannot be read" in recent.sentence
-    assert from_tables(here, since=NOW - 60, now=NOW) is None
+    assert recent.kind == "tables"
+    for file in tmp_path.rglob("*.parquet"):
+        file.write_bytes(b"no parquet")
+    late = look(lag=1_000_000, waited=20 * 3600.0, committed=60)
+    assert not judged(here, late, recent, ["orders"])
+
+
+def assert_by_log(here: Any) -> None:
+    """Whoever watches storms reads the log, and knows why."""
+    found = from_tables(here, since=NOW - 60, now=NOW)
+    assert found is not None
+    assert found.of("orders") is None
+    assert not found.all()
+    assert "the history's tables cannot be read" in found.problem

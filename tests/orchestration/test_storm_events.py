@@ -4,7 +4,7 @@ from dagster import AssetCheckEvaluation, AssetObservation
 
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.watch.storm_sensor import Weather, changed, events_of, untold
+from fleet.dagster.watch.storm_sensor import Weather, changed, events_of, sentence_of, untold
 from fleet.decide.storms.assessment import ClusterStorm, Storm
 from fleet.decide.storms.storm_watch import StormWatch
 
@@ -63,3 +63,10 @@ def test_a_declared_group_has_its_check_and_a_stranger_its_partition():
     assert (begun.asset_key, begun.partition) == (asset_keys.discovered_key("main"), "stranger")
     assert "orders-3 joins and leaves every 40 s" in str(begun.description)
     assert "12 groups in a storm at once" in str(cluster.description)
+
+
+def test_a_tick_without_the_tables_says_whom_it_did_not_see():
+    """No storm among a few groups is no calm of the cluster."""
+    assert sentence_of([], "") == "No group is in a storm."
+    away = sentence_of(["orders: 9 rebalances"], "the history's tables cannot be read: s3 is away")
+    assert away.startswith("orders: 9 rebalances. Only declared groups were looked at: the history")

@@ -4,7 +4,8 @@ Problem: sensors and checks want to know what happened in the last minutes; the 
 for every group at once, and the log for one group at a read each. But tables may be old, leave
 groups out, or be in the middle of catching up with a long log. Choice: they are asked only
 while their last manifest is young and was no batch with a log still before it, and only for
-groups that they record; whoever asks for another group is told to read the log. Cost: what
+groups that they record; whoever asks for another group, or while they cannot be read, is told
+to read the log. Cost: what
 tables tell is up to one interval of `fleet history tail` old.
 """
 
@@ -32,6 +33,8 @@ class RecentRebalances:
     """Whether a group is recorded at all."""
     groups: dict[str, list[Rebalance]]
     as_of: float
+    problem: str = ""
+    """Why tables that are there tell of no group."""
 
     def of(self, group: str) -> list[Rebalance] | None:
         """Those of one group, maybe none; None where the tables leave it out."""
@@ -43,20 +46,24 @@ class RecentRebalances:
 
 
 def from_tables(cycle: "Fleet", *, since: float, now: float) -> RecentRebalances | None:
-    """What the tables hold since a wall time; None where none, or old ones, can be read."""
+    """What the tables hold since a wall time; None where there are none, or old ones.
+
+    Raises nothing: tables that cannot be read leave every group out, with the reason.
+    """
     from fleet.history.tables import Tables  # noqa: PLC0415  pyarrow, only where it is used
 
     history = cycle.spec.history
-    tables = Tables(cycle.history_path)
     try:
+        tables = Tables(cycle.history_path)  # asks S3 for the bucket's region
         manifest = tables.manifest()
         if manifest is None or now - manifest.at > max(FRESH, _INTERVALS * history.every):
             return None
         if manifest.behind:
             return None
         found = tables.rebalances(since=since)
-    except FleetError:  # away, damaged, of a newer release: the log tells as well
-        return None
+    except FleetError as error:  # away, damaged, of a newer release: the log tells as well
+        problem = f"the history's tables cannot be read: {error}"
+        return RecentRebalances(takes=lambda _: False, groups={}, as_of=now, problem=problem)
     groups: dict[str, list[Rebalance]] = {}
     for rebalance in found:
         groups.setdefault(rebalance.group, []).append(rebalance)

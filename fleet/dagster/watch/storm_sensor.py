@@ -29,7 +29,7 @@ from fleet.dagster import asset_keys
 from fleet.dagster.judgements import storm_judgement
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.watch.cluster_tick import Event
-from fleet.dagster.watch.recent_rebalances import from_tables
+from fleet.dagster.watch.recent_rebalances import RecentRebalances, from_tables
 from fleet.decide.storms.assessment import Storm
 from fleet.decide.storms.storm_watch import StormWatch, watch_reach
 from fleet.errors import FleetError
@@ -50,24 +50,30 @@ class Weather:
     spec: FleetSpec
     now: float
     watch: StormWatch
+    problem: str = ""
+    """Why only declared groups were looked at; empty also where no tables are kept."""
 
 
 def look(cycle: "Fleet", before: StormWatch) -> Weather:
     """The storms now, of all groups whose rebalances can be read."""
     spec, now = cycle.spec, cycle.clock.now()
     groups = [fleet.group for fleet in spec.fleets]
+    since = now - watch_reach(spec)
+    history = from_tables(cycle, since=since, now=now)
     watch = before.look(
         spec,
-        recent(cycle, before, since=now - watch_reach(spec), now=now),
+        recent(cycle, before, history, since=since),
         now=now,
         changes={group: cycle.changes(group) for group in groups},
     )
-    return Weather(spec=spec, now=now, watch=watch)
+    problem = "" if history is None else history.problem
+    return Weather(spec=spec, now=now, watch=watch, problem=problem)
 
 
-def recent(cycle: "Fleet", before: StormWatch, *, since: float, now: float) -> list[Rebalance]:
+def recent(
+    cycle: "Fleet", before: StormWatch, history: RecentRebalances | None, *, since: float
+) -> list[Rebalance]:
     """The last rebalances: of all groups from the history, of declared ones else from the log."""
-    history = from_tables(cycle, since=since, now=now)
     found = [] if history is None else history.all()
     began = cycle.clock.monotonic()
     # Storms first: what is not read any more looks calm.
@@ -149,8 +155,14 @@ def watch_storms(
         asset_events=list(events_of(seen, groups, whole=whole)),
         cursor=json.dumps(untold(before, after, later).as_json(), separators=(",", ":")),
         # No run is ever asked for here, so Dagster calls every tick skipped and shows this.
-        skip_reason=SkipReason("; ".join(told) + "." if told else "No group is in a storm."),
+        skip_reason=SkipReason(sentence_of(told, seen.problem)),
     )
+
+
+def sentence_of(storms: list[str], problem: str) -> str:
+    """What the page shows of a tick."""
+    weather = "; ".join(storms) + "." if storms else "No group is in a storm."
+    return f"{weather} Only declared groups were looked at: {problem}." if problem else weather
 
 
 def _remembered(cursor: str | None) -> StormWatch:
