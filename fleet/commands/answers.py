@@ -131,7 +131,7 @@ def print_traceback(console: Console, traceback: str, *, lines: int = 60) -> Non
     told = traceback.splitlines()
     if len(told) > lines:
         left_out = len(told) - lines
-        told = [f"… {left_out} lines left out: `fleet logs` has them …", *told[-lines:]]
+        told = [f"… {left_out} lines left out: `fleet logs GROUP` has them …", *told[-lines:]]
     for line in told:
         console.print(f"    {_plain(line)}", soft_wrap=True)
 

@@ -105,11 +105,12 @@ def _changing(world: GroupWorld, now: float) -> str:
         return (
             f"change {change.plan.id} of {change.actor} is not finished ({step}); whether somebody "
             f"still works on it shows within {world.spec.runtime.lease:g} s: look again, or pick "
-            "it up with `fleet apply --resume`, which waits for that"
+            f"it up with `fleet apply {world.spec.group} --resume`, which waits for that"
         )
     return (
         f"change {change.plan.id} was left unfinished by {change.actor} ({step}); pick it up with "
-        "`fleet apply --resume` or give it up with `fleet apply --abort`"
+        f"`fleet apply {world.spec.group} --resume` or give it up with `fleet apply "
+        f"{world.spec.group} --abort`"
     )
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from fleet.decide.storms.storm_watch import watch_most, watch_reach
 from fleet.errors import FleetError
 from fleet.exporter.exporting_storms import StormFamilies
 from fleet.exporter.metrics import Ages, Family, rendered
@@ -20,6 +21,7 @@ from fleet.exporter.picturing import picture_of
 from fleet.exporter.serving import Body, Server
 from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.group_log import Unreadable
+from fleet.log.readers.log_view import KEEP, MOST
 from fleet.log.readers.tail import Tail
 from fleet.manager.opening import OpenFleet
 from fleet.observe.watcher import GroupWatcher
@@ -81,6 +83,8 @@ class Exporter(Closing):
             cluster=spec.cluster.name,
             clock=fleet.clock,
             groups=spec.exporter.groups.takes,
+            keep=max(KEEP, watch_reach(spec)),
+            most=max(MOST, 2 * watch_most(spec)),
         )
         watcher = GroupWatcher(
             cluster=spec.cluster.name,

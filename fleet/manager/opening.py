@@ -112,7 +112,7 @@ class OpenFleet(Closing):
             if found is None:
                 raise Unreachable(
                     f"the embedded broker of {where} does not run; start it with "
-                    "`fleet broker start`, or everything with `fleet up`"
+                    "`fleet broker start`; `fleet up` starts it with everything of a fleet.yaml"
                 )
             bootstrap = found
             spec = _with_login(spec, Broker(where))

@@ -360,4 +360,5 @@ def _told_of_group(label: str) -> str:
 def _any(groups: Sequence[str]) -> str:
     """A quoted PromQL regular expression that matches just these names."""
     pattern = "|".join(_SPECIAL.sub(r"\\\g<0>", group) for group in groups)
-    return '"' + pattern.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    quoted = pattern.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{quoted}"'

@@ -49,7 +49,7 @@ PANELS: Final[Sequence[Panel]] = (
     Panel(
         "Storms now",
         "stat",
-        (('sum(fleet_group_storm{cluster="$cluster"}) or vector(0)', "groups in a storm"),),
+        (('sum(fleet_group_storm{cluster="$cluster"})', "groups in a storm"),),
         width=4,
         description="Groups over their budget of rebalances; a plan's price is not counted.",
         red_from=1,
@@ -57,7 +57,7 @@ PANELS: Final[Sequence[Panel]] = (
     Panel(
         "Storm of the cluster",
         "stat",
-        (('max(fleet_cluster_storm{cluster="$cluster"}) or vector(0)', "cluster"),),
+        (('max(fleet_cluster_storm{cluster="$cluster"})', "cluster"),),
         width=4,
         description="Ten or more groups at once, or coordinators that moved.",
         red_from=1,

@@ -11,7 +11,7 @@ import yaml
 from fleet import cli
 from fleet.config.spec import FleetSpec
 from fleet.decide.verdicts import WORST, LagVerdict
-from fleet.report.alert_rules import rules, rules_yaml
+from fleet.report.alert_rules import _any, rules, rules_yaml
 from fleet.report.alertmanager import alertmanager_yaml
 from fleet.ui.page_server import runbook
 from tests.support.needs import program, repository
@@ -559,3 +559,8 @@ def test_the_command_writes_them(tmp_path, monkeypatch, capsys) -> None:
     assert yaml.safe_load(capsys.readouterr().out)["route"]["receiver"] == "ticket"
     assert cli.run(["alerts", "dashboard"]) == 0
     assert json.loads(capsys.readouterr().out)["panels"]
+
+
+def test_a_line_break_in_a_name_breaks_no_rule() -> None:
+    """Kafka allows it in a group id; PromQL wants it written."""
+    assert _any(["a\nb", 'c"d']) == '"a\\nb|c\\"d"'

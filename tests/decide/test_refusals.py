@@ -78,7 +78,7 @@ JOINS = {StepKind.OPEN}
         ),
         pytest.param(
             replace(world(held=3), change=_change(ChangeState.RUNNING, world(held=3))),
-            "`fleet apply --resume`",
+            f"`fleet apply {GROUP} --resume` or give it up with `fleet apply {GROUP} --abort`",
             ALL,
             id="change-left",
         ),

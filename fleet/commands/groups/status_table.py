@@ -140,7 +140,7 @@ def _failures(console: Console, managed: Managed) -> None:
         console.print(f"[red]fails[/red] in {escape(who)}, revision {failure.revision}:")
         print_traceback(console, failure.traceback, lines=_FAILURE_LINES)
     if len(failures) > _MOST_FAILURES:
-        console.print(f"and {len(failures) - _MOST_FAILURES} more: `fleet logs`")
+        console.print(f"and {len(failures) - _MOST_FAILURES} more: `fleet logs GROUP`")
     change = managed.change
     if not failures and change is not None and change.traceback is not None:
         print_traceback(console, change.traceback, lines=_FAILURE_LINES)

@@ -33,7 +33,7 @@ _APART: Final = 1.0
     "pattern",
     default="",
     metavar="TEXT",
-    help="Show only groups whose name contains this text.",
+    help="Show only groups whose name contains this text, or matches it as a regular expression.",
 )
 @click.option("--once", is_flag=True, help="Print one frame and exit (default in a pipe).")
 @output_option

@@ -116,6 +116,11 @@ def _excuses(declared: GroupSpec | None, changes: Sequence[Change]) -> tuple[Exc
     return excused(changes, static=worker is None or worker.membership == "static")
 
 
+def watch_most(spec: FleetSpec) -> int:
+    """The largest budget of rebalances: that many of a group tell a storm."""
+    return max(spec.storm.rebalances, *(fleet.storm.rebalances for fleet in spec.fleets), 0)
+
+
 def watch_reach(spec: FleetSpec) -> float:
     """How many seconds of rebalances `StormWatch.look` wants to see."""
     return max(reach(spec.storm), *(reach(fleet.storm) for fleet in spec.fleets), 0.0)
