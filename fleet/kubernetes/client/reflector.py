@@ -106,23 +106,34 @@ class Reflector:
                 watching.stop()
 
     def run(self) -> None:
-        """List, watch, and again."""
-        stopped, pause = self._reader.stopped, _FIRST_PAUSE
+        """List, watch, and again.
+
+        A version that was forgotten is listed again at once; what is so again and again is waited
+        out, as are watches that end as soon as they have begun, and a server that is away.
+        """
+        stopped, away, vain, gone = self._reader.stopped, _FIRST_PAUSE, _FIRST_PAUSE, False
         while not stopped.is_set():
             try:
                 if not self._since:
                     self._list()
-                if self._follow():
-                    pause = _FIRST_PAUSE
-                    continue
-                self.why = "its watches end as soon as they have begun"
+                stood, away = self._follow(), _FIRST_PAUSE
             except Gone:
-                self._since = ""
+                self._since, before, gone = "", gone, True
+                if not before:
+                    continue
+                stood = False
             except Exception as error:  # noqa: BLE001 - the view stays, the next try mends it
                 self.why = str(error)
                 self.denied = isinstance(error, Denied)
-            stopped.wait(pause * random.uniform(0.75, 1.25))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+                stopped.wait(away * random.uniform(0.75, 1.25))
+                away = min(2 * away, _LONGEST_PAUSE)
+                continue
+            if stood:
+                vain, gone = _FIRST_PAUSE, False
+                continue
+            self.why = "its watches end as soon as they have begun"
+            stopped.wait(vain * random.uniform(0.75, 1.25))
+            vain = min(2 * vain, _LONGEST_PAUSE)
 
     def _list(self) -> None:
         items, since = self._calls.find(self._kind, **self._selector)
