@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -11,9 +12,10 @@ from fleet import cli
 from fleet.commands.simulate.simulate import _played
 from fleet.config.spec_scenario import load_scenario
 from fleet.errors import ConfigError
-from fleet.sim.scenarios.group_story import Happening, Scenario
+from fleet.log.records import GroupMetadata, decode
+from fleet.sim.scenarios.group_story import PROTOCOLS, Happening, Scenario
 from fleet.sim.scenarios.library import LIBRARY, library
-from fleet.sim.scenarios.play import Played, play
+from fleet.sim.scenarios.play import Played, play, play_records
 from fleet.text import duration
 from tests.docs.pages import blocks
 from tests.support.json_contract import documented, shape
@@ -84,6 +86,76 @@ def test_a_slow_consumer_leaves_and_comes_back() -> None:
     found = played(library("slow-consumer", 4))
     assert found.rebalances == 2
     assert any("exceeds max.poll.interval.ms" in line for line in found.trace)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("do", ["leave", "batched-leave"])
+@pytest.mark.parametrize("back", [300_000, 1_800_000])
+def test_a_group_that_is_empty_for_long_is_still_there(protocol: str, do: str, back: int) -> None:
+    """One that has committed stays for a week: its generations go on."""
+    gone = Happening(60_000, do, together=2)
+    found = played(
+        Scenario(2, partitions=4, happenings=(gone, Happening(back, "start", together=2))).by(
+            protocol
+        )
+    )
+    assert found.settled is not None
+    assert found.owners.count(0) == found.owners.count(1) == 2
+    assert found.rebalances >= 2, "the one that empties it, and the one when they are back"
+    late = played(
+        Scenario(2, partitions=4, happenings=(gone, Happening(back, "leave"))).by(protocol)
+    )
+    assert (late.settled is not None, late.owners) == (True, (None,) * 4)
+
+
+def _one_by_one(gap: int, static: bool, **told: int) -> Scenario:
+    """Five more, so many ms apart."""
+    story = tuple(Happening(60_000 + gap * n, "start", 10 + n) for n in range(5))
+    scenario = Scenario(10, static=static, partitions=40, happenings=story)
+    return scenario._replace(**told)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        lambda static: Scenario(10, static=static, initial_delay=0),
+        lambda static: _one_by_one(100, static),
+        lambda static: _one_by_one(2_000, static),
+        lambda static: _one_by_one(2_000, static, shortest_delay=50, longest_delay=200),
+        lambda static: _one_by_one(500, static)._replace(
+            happenings=(
+                Happening(60_000, "leave", together=10),
+                Happening(70_000, "start", together=10),
+                Happening(74_200, "failover", lasts=100),
+            )
+        ),
+    ],
+    ids=["start", "close", "apart", "slow-network", "emptied-and-moved"],
+)
+def test_rebalances_are_those_that_were_completed(
+    scenario: Callable[[bool], Scenario], static: bool
+) -> None:
+    """Each is a generation in the coordinator's log; rounds that were cut off are not."""
+    story = scenario(static)
+    began = min((each.at for each in story.happenings), default=0)
+    for seed in range(1, 4):
+        known = {0}  # a new group's first record
+        new = 0
+        for at, key, value in play_records(story, random.Random(seed)):
+            found = decode(key, value, offset=0, timestamp=at)
+            if isinstance(found, GroupMetadata) and found.generation not in known:
+                known.add(found.generation)
+                new += at >= began
+        assert played(story, seed).rebalances == new, seed
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_group_that_never_was_is_settled(protocol: str) -> None:
+    """Its members end before they have asked for anything."""
+    story = (Happening(0, "start"), Happening(1, "crash"))
+    found = played(Scenario(1, start_within=0, connects_in=500, happenings=story).by(protocol))
+    assert (found.rebalances, found.settled) == (0, 0)
 
 
 @pytest.mark.parametrize(

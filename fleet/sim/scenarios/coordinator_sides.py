@@ -93,12 +93,22 @@ class ClassicSide:
             initial_rebalance_delay=scenario.initial_delay, retention_check_interval=_NEVER
         )
         self.model = ClassicCoordinator(uuids, config=config)
+        self._completed = self._generation = 0
 
     @property
     def rebalances(self) -> int:
-        """Generations."""
+        """Generations; a round that was cut off before its SyncGroup is none."""
+        return self._completed
+
+    def _count(self) -> None:
         group = self.model.groups.get(GROUP)
-        return 0 if group is None else group.generation
+        if (
+            group is not None
+            and group.state in {ClassicState.STABLE, ClassicState.EMPTY}
+            and group.generation != self._generation
+        ):
+            self._generation = group.generation
+            self._completed += 1
 
     @property
     def next_deadline(self) -> int | None:
@@ -107,7 +117,9 @@ class ClassicSide:
 
     def ask(self, ticket: int, request: Any, client: Client) -> dict[int, Any]:
         """See GroupCoordinator."""
-        return self.model.request(ticket, request, client).answers
+        answers = self.model.request(ticket, request, client).answers
+        self._count()
+        return answers
 
     def advance(self, until: int) -> dict[int, Any]:
         """See GroupCoordinator."""
@@ -115,7 +127,9 @@ class ClassicSide:
         if timer is None or timer > until:
             self.model.around.now = until
             return {}
-        return self.model.advance(until - self.model.now).answers
+        answers = self.model.advance(until - self.model.now).answers
+        self._count()
+        return answers
 
     @property
     def written(self) -> int:
@@ -139,11 +153,10 @@ class ClassicSide:
     def is_settled(self, members: set[str]) -> bool:
         """See GroupCoordinator."""
         group = self.model.groups.get(GROUP)
-        return (
-            group is not None
-            and group.state is (ClassicState.STABLE if members else ClassicState.EMPTY)
-            and set(group.members) == members
-        )
+        if group is None:
+            return not members
+        wanted = ClassicState.STABLE if members else ClassicState.EMPTY
+        return group.state is wanted and set(group.members) == members
 
 
 class EpochSide:
@@ -215,5 +228,7 @@ class EpochSide:
     def is_settled(self, members: set[str]) -> bool:
         """See GroupCoordinator."""
         group = self._group
+        if group is None:
+            return not members
         stable = ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY
-        return group is not None and group.state is stable and set(group.members) == members
+        return group.state is stable and set(group.members) == members
