@@ -19,7 +19,7 @@ from fleet.config.acls import OFFSETS
 from fleet.errors import FleetError
 from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
 from fleet.report.wording import clock_text
-from fleet.text import duration
+from fleet.text import duration, plural
 
 if TYPE_CHECKING:
     from fleet.log.readers.tail import Tail
@@ -63,6 +63,8 @@ class Source:
     """Up to when it tells."""
     note: str = ""
     """What a person has to know of it, in a sentence."""
+    behind: int = 0
+    """Records of the log that were there then and are not in it yet."""
 
     def sentence(self, now: float) -> str:
         """Which it is, and how far back it reaches, in one line."""
@@ -75,6 +77,8 @@ class Source:
             reaches = f"; it reaches back to {clock_text(self.reaches)} UTC"
         age = now - self.as_of
         old = f", and is {duration(age)} old" if age > STALE else ""
+        if self.behind:
+            old += f", and {plural(self.behind, 'record')} of the log are not in it yet"
         return told + reaches + old + (f" ({self.note})" if self.note else "")
 
 
@@ -173,7 +177,14 @@ def tables_of(fleet: "Fleet") -> Past | None:
         )
     return Past(
         rows=tables,
-        source=Source(kind="tables", place=path, reaches=oldest, as_of=manifest.at, note=note),
+        source=Source(
+            kind="tables",
+            place=path,
+            reaches=oldest,
+            as_of=manifest.at,
+            note=note,
+            behind=manifest.behind,
+        ),
     )
 
 

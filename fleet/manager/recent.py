@@ -54,7 +54,8 @@ class Recent:
     current: bool = True
     """Whether it tells up to now: else the last hour cannot be counted."""
     old: bool = False
-    """Of tables that nobody writes any more: whether a group keeps up now, they do not tell."""
+    """Of tables that nobody writes any more, or that are catching up with a long log: whether a
+    group keeps up now, they do not tell."""
     commits: "Commits | None" = None
     """The last ones, where the log was read."""
     reaches: float | None = None
@@ -116,8 +117,9 @@ def _by_tables(fleet: "Fleet", now: float) -> Recent:
     age = now - tables.source.as_of
     told = tables.source.sentence(now)
     made = recent_from(found, kind="tables", sentence=told, now=now)
-    old = age > max(STALE, INTERVALS * fleet.spec.history.every)
-    return replace(made, tables=tables, current=age <= STALE, old=old)
+    behind = tables.source.behind > 0
+    old = behind or age > max(STALE, INTERVALS * fleet.spec.history.every)
+    return replace(made, tables=tables, current=age <= STALE and not behind, old=old)
 
 
 def _by_log(fleet: "Fleet", now: float, *, patience: float) -> Recent:

@@ -22,14 +22,14 @@ from tests.support.declared import declaration, fleet_spec
 DAY = 86_400.0
 
 
-def written(place: Path, *, ago: float) -> None:
+def written(place: Path, *, ago: float, behind: int = 0) -> None:
     """Tables whose writer ended so long ago."""
     clock = ManualClock(at=NOW - ago)
     with Writer(TableFolder(place), cluster="main", clock=clock, retention=10 * DAY) as writer:
         folder = writer.attempt()
         rows = [commit_row(NOW - ago - 40, 40, 0), commit_row(NOW - ago - 30, 50, 1)]
         files = writer.write(folder, "commits", COMMITS, rows, "at")
-        commit(writer, JobMemory(), folder, "batch", files, positions={0: 1})
+        commit(writer, JobMemory(), folder, "batch", files, positions={0: 1}, behind=behind)
 
 
 def fleet(place: Path, **history: Any) -> Any:
@@ -64,6 +64,16 @@ def test_tables_tell_while_somebody_writes_them(tmp_path, ago, history, told):
         assert recent.kind == "tables"
         assert recent.old == (not told)
         assert bool(judged(here, seen, recent, ["orders"])) == told
+
+
+def test_tables_that_are_catching_up_tell_of_no_group_how_it_is_now(tmp_path):
+    """Commits that are not in them yet look like silence, whenever they were written."""
+    written(tmp_path, ago=0.0, behind=1_000_000)
+    here = fleet(tmp_path)
+    recent = recently(here)
+    assert (recent.old, recent.per_hour("orders")) == (True, None)
+    assert "1,000,000 records of the log are not in it yet" in recent.sentence
+    assert not judged(here, look(waited=70.0, committed=5_000), recent, ["orders"])
 
 
 @pytest.mark.parametrize("manifest", [b"", b'{"schema": 99}'])
