@@ -250,7 +250,8 @@ class OpenFleet(Closing):
     def last_storm(self, group: str) -> Storm | None:
         """The storm as somebody saw it within its window, without a look at the log."""
         storm = Storm.from_json(self.store.note(group, STORM_NOTE))
-        fresh = storm is not None and self.clock.now() - storm.seen_at < storm.window
+        # Of a clock that was set back it would be no older for hours.
+        fresh = storm is not None and abs(self.clock.now() - storm.seen_at) < storm.window
         return storm if fresh else None
 
     def offsets_bounds(self) -> dict[int, LogBounds]:

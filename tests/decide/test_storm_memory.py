@@ -54,3 +54,12 @@ def test_it_is_noted_where_it_can_be(fleet):
     fleet.store = Store(MemoryBackend(Memory(), clock=fleet.clock), clock=fleet.clock)
     assert storm(fleet) is not None
     assert fleet.store.note("g", "storm")
+
+
+def test_one_that_was_noted_before_the_clock_was_set_back_is_not_the_last_for_hours(fleet):
+    """Who does not read the log shows what was seen within the window, by either clock."""
+    fleet.store = Store(MemoryBackend(Memory(), clock=fleet.clock), clock=fleet.clock)
+    assert storm(fleet) is not None
+    assert OpenFleet.last_storm(fleet, "g") is not None
+    fleet.clock.at -= 7200.0
+    assert OpenFleet.last_storm(fleet, "g") is None

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fleet.config.spec import StormSpec as Budget
 from fleet.decide.storms.storm_words import describe
@@ -30,6 +30,8 @@ _ONE_MOVE: Final = 60.0
 """Seconds between two moves that are one: partitions get their leaders one after another."""
 _SKEW: Final = 60.0
 """Seconds by which a coordinator's clock may differ from ours."""
+
+_S = TypeVar("_S", "Storm", "ClusterStorm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,16 +167,16 @@ def reach(budget: Budget) -> float:
     return 2 * budget.window + budget.calm
 
 
-def _known(before: Storm | None, now: float) -> tuple[float | None, float | None, float | None]:
-    """Since when it storms, is calm, was last looked at. A clock that was set back since then
-    makes all of that now: nobody waits for the old time to come again.
+def _not_ahead(before: _S, now: float) -> _S:
+    """A storm of the last look without times that are still to come: where a clock was set back
+    since then nobody waits for the old time to come again.
     """
-    if before is None:
-        return None, None, None
-    calm = before.calm_since
-    if before.seen_at <= now:
-        return before.since, calm, before.seen_at
-    return min(before.since, now), None if calm is None else min(calm, now), None
+    calm_since = before.calm_since
+    return replace(
+        before,
+        since=min(before.since, now),
+        calm_since=None if calm_since is None else min(calm_since, now),
+    )
 
 
 def assess(
@@ -195,7 +197,11 @@ def assess(
     by client id where their member ids do not (KIP-848: `fleet.model.rebalances.MembershipSpan`).
     """
     counted = _Window(charged(rebalances, excuses), budget, now)
-    since, calm_since, seen_at = _known(before, now)
+    # Of a clock that was set back the last look is ahead: what the window holds now counts anew.
+    seen_at = before.seen_at if before and before.seen_at <= now else None
+    before = before and _not_ahead(before, now)
+    since = before.since if before else None
+    calm_since = before.calm_since if before else None
     for at in counted.moments(after=seen_at):
         if since is not None and calm_since is not None and at - calm_since >= budget.calm:
             since = calm_since = None
@@ -346,9 +352,12 @@ def assess_cluster(
     budget's window and calm); ten groups count until fewer than half of them are left.
     """
     groups = sorted(storm.group for storm in storms)
+    before = before and _not_ahead(before, now)
     move = before.move if before else None
     for new in sorted(moves, key=lambda m: m.at):
         move = new if move is None or new.at - move.at > _ONE_MOVE else _together(move, new)
+    if move is not None and move.at > now:
+        move = replace(move, at=now)
     if move is not None and now - move.at >= budget.window + budget.calm:
         move = None
     many = len(groups) >= TOGETHER
