@@ -127,7 +127,7 @@ def _detail(console: Console, status: GroupStatus, now: float) -> None:
         said = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
         console.print(f"last change {last_change(managed.change, now)}{said}")
     for address in managed.spark_uis if managed else ():
-        console.print(f"Spark's UI: {address}")
+        console.print(f"Spark's UI: {escape(address)}")
     if managed:
         _failures(console, managed)
 

@@ -1,6 +1,7 @@
 """`fleet broker`: the embedded Kafka, by hand."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -180,9 +181,9 @@ def status(output: str) -> None:
     for node in now.nodes:
         pid = "stopped" if node.pid is None else str(node.pid)
         table.add_row(str(node.id), node.host_port, pid, str(node.server_log))
-    console = Console()
     # In a pipe no line may be cut at 80 columns.
-    console.print(table, markup=False, width=None if console.is_terminal else 1000)
+    console = Console(width=None if sys.stdout.isatty() else 1000)
+    console.print(table, markup=False)
     if now.secure:
         console.print("secure: SASL_SSL, SCRAM-SHA-512, denied is what no ACL allows")
     if now.certificate_servers:
