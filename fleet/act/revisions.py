@@ -11,6 +11,7 @@ revision that holds a slot.
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from fleet.act.runtime import Runtime
 from fleet.clock import Clock
@@ -75,13 +76,22 @@ class Revisions:
         fresh = {
             **known,
             "bootstrap_servers": self.bootstrap,
-            "cluster": {**known["cluster"], **self.cluster.model_dump(mode="json")},
+            "cluster": self._reached(known["cluster"], settings_from(text).cluster),
             "group": {**known["group"], "replicas": replicas},
         }
         if self._held(spec.group) - {revision}:
             fresh["published_at"] = self.clock.now()
         if fresh != known:
             self.runtime.publish(spec.group, revision, json.dumps(fresh, indent=1))
+
+    def _reached(self, known: dict[str, Any], read: ClusterSpec) -> dict[str, Any]:
+        """The published cluster; written anew where it is reached in another way than it `read`.
+
+        Then what another release wrote of the login goes with it: it was said of that one.
+        """
+        if read == self.cluster:
+            return known
+        return {**known, **self.cluster.model_dump(mode="json")}
 
     def _held(self, group: str) -> set[str]:
         """Revisions of slots; `<revision>~<hash>` is a template that somebody made of one [22]."""

@@ -7,6 +7,7 @@ new key a default where it is read (docs/kubernetes.md, "Two releases at once").
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fleet.act.local.local_runtime import LocalRuntime
 from fleet.act.revisions import Revisions
 from fleet.clock import SystemClock
 from fleet.config.settings import WorkerSettings, read_settings, revision_of, settings_from
+from fleet.config.spec import ClusterSpec
 from fleet.errors import SchemaTooNew
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.model import StepKind, TopicPartition, Verdict
@@ -238,3 +240,32 @@ def test_the_same_wish_keeps_the_name_of_another_release(
     assert kept["group"]["worker"]["colour"] == "green", "another release's, and left alone"
     (tmp_path / "jobs.py").write_text("def process(df, context): return 1\n")
     assert revisions.wanted(other) != "0123456789", "other code is another revision"
+
+
+def test_how_the_cluster_is_reached_is_kept_current(revisions: Revisions, tmp_path: Path) -> None:
+    """Address and login together: neither is part of a revision, and neither works alone."""
+    group = wish(tmp_path).group
+    named = revisions.wanted(group)
+    revisions.publish(group, named)
+    first = json.loads(revisions.runtime.published("orders", named) or "")
+    first["cluster"]["colour"] = first["cluster"]["security"]["colour"] = "green"
+    revisions.runtime.publish("orders", named, json.dumps(first))
+    revisions.publish(group, named)
+    kept = json.loads(revisions.runtime.published("orders", named) or "")
+    assert kept == first, "as it was reached before, so another release's keys stay"
+
+    login = {"mechanism": "PLAIN", "username": "fleet", "password_env": "KAFKA_PASSWORD"}
+    security = {"protocol": "SASL_SSL", "sasl": login, "tls": {"ca_file": "/etc/ca.pem"}}
+    cluster = ClusterSpec.model_validate(
+        {"name": "main", "bootstrap_servers": "kafka:9093", "security": security}
+    )
+    moved = replace(revisions, cluster=cluster, bootstrap="kafka:9093")
+    assert moved.wanted(group) == named
+    moved.publish(group, named)
+    text = revisions.runtime.published("orders", named)
+    assert text is not None
+    now = settings_from(text)
+    assert (now.bootstrap_servers, now.cluster) == ("kafka:9093", cluster)
+    kept = json.loads(text)["cluster"]
+    assert kept["colour"] == "green"
+    assert "colour" not in kept["security"], "another release's word on a login that is no more"
