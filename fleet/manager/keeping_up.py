@@ -199,7 +199,7 @@ def judged(
     """The verdict on each group by one snapshot and its past; left out where none can be given."""
     if not recent.known or recent.old:
         return {}
-    doubted, silent = in_doubt(seen, named), frozenset[str]()
+    doubted, silent = in_doubt(seen, named), recent.unread
     if recent.commits is not None:
         seen = with_past(seen, recent.commits, reaches=recent.reaches, until=seen.at)
     elif recent.tables is not None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fleet.decide.verdicts import HORIZON
-from fleet.errors import FleetError, Unreachable
+from fleet.errors import FleetError
 from fleet.log.readers.positions import Positions
 from fleet.log.records import OffsetCommit, Tombstone
 from fleet.log.replay.causes import Replay
@@ -58,6 +58,8 @@ class Recent:
     group keeps up now, they do not tell."""
     commits: "Commits | None" = None
     """The last ones, where the log was read."""
+    unread: frozenset[str] = frozenset()
+    """Groups that were asked for and could not be read in time."""
     reaches: float | None = None
     """Since when it was read; None: from its beginning."""
     tables: "Past | None" = None
@@ -157,19 +159,25 @@ def minutes_of(fleet: "Fleet", groups: Collection[str], *, patience: float = PAT
 
 def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, patience: float) -> Recent:
     """The last minutes of the partitions of the offsets topic that hold these groups."""
-    from fleet.log.readers.group_log import GroupLog  # a Kafka client, only where it is used
+    # A Kafka client, only where it is used.
+    from fleet.log.readers.group_log import GroupLog, OutOfTime
 
     until = fleet.clock.monotonic() + LONGEST
-    positions, rebalances = Positions(), list[Rebalance]()
+    positions, rebalances, unread = Positions(), list[Rebalance](), set[str]()
     try:
         with GroupLog(fleet.client, clock=fleet.clock, timeout=patience) as log:
-            for group in groups:
-                if fleet.clock.monotonic() >= until:
-                    raise Unreachable(f"the offsets topic was not read within {LONGEST:g} s")
-                first = log.position_at(group, now - HORIZON)
+            for place, group in enumerate(groups):
+                left = until - fleet.clock.monotonic()
+                log.end_within(left / (len(groups) - place))  # one that is slow stops no other
+                try:
+                    first = log.position_at(group, now - HORIZON)
+                    records = (*log.last_state(group, first), *log.read(group, first))
+                except OutOfTime:
+                    unread.add(group)
+                    continue
                 replay = Replay(fleet.spec.cluster.name, group)
                 replay.ask_session(partial(fleet.sessions.of, group))
-                for record in (*log.last_state(group, first), *log.read(group, first)):
+                for record in records:
                     if isinstance(record, OffsetCommit | Tombstone):
                         positions.take(record)
                     rebalances += [
@@ -179,7 +187,7 @@ def _by_groups(fleet: "Fleet", groups: Collection[str], now: float, *, patience:
         return Recent(kind="none", sentence=f"commits are not known: {error}")
     told = "from __consumer_offsets, read just now"
     found = recent_from(rebalances, kind="log", sentence=told, now=now)
-    return replace(found, commits=positions.copy(), reaches=now - HORIZON)
+    return replace(found, commits=positions.copy(), reaches=now - HORIZON, unread=frozenset(unread))
 
 
 def beginning(fleet: "Fleet") -> float | None:

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from fleet.clock import ManualClock
 from fleet.dagster.watch.recent_rebalances import from_tables
@@ -14,8 +15,9 @@ from fleet.history.job_memory import JobMemory
 from fleet.history.tables.table_columns import COMMITS
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.writing import Writer
+from fleet.log.readers.group_log import partition_for
 from fleet.manager.keeping_up import judged
-from fleet.manager.recent import minutes_of, recently
+from fleet.manager.recent import LONGEST, minutes_of, recently
 from tests.asking.test_keeping_up import NOW, commit_row, look
 from tests.support.declared import declaration, fleet_spec
 
@@ -116,3 +118,60 @@ def assert_by_log(here: Any) -> None:
     assert found.of("orders") is None
     assert not found.all()
     assert "the history's tables cannot be read" in found.problem
+
+
+class Endless:
+    """Consumers of an offsets topic of two partitions: a second for each 1,000 records."""
+
+    clock: ClassVar[ManualClock]
+    sizes: ClassVar[dict[int, int]] = {}
+
+    def __init__(self, _config: Any) -> None:
+        self.at: TopicPartition | None = None
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        told = SimpleNamespace(error=None, partitions=dict.fromkeys(self.sizes))
+        return SimpleNamespace(topics={topic: told})
+
+    def get_watermark_offsets(self, where: TopicPartition, timeout: float) -> tuple[int, int]:
+        return 0, self.sizes[where.partition]
+
+    def offsets_for_times(self, wanted: list[TopicPartition], timeout: float) -> Any:
+        (where,) = wanted
+        return [TopicPartition(where.topic, where.partition, self.sizes[where.partition] - 1)]
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        (self.at,) = places
+
+    def unassign(self) -> None:
+        self.at = None
+
+    def consume(self, num_messages: int, timeout: float) -> list[Any]:
+        """The next 1,000, none of them the group's, told by the last one."""
+        assert self.at is not None
+        self.clock.sleep(1.0)
+        self.at.offset = min(self.at.offset + 1_000, self.sizes[self.at.partition])
+        last = self.at.offset - 1
+        return [SimpleNamespace(error=lambda: None, offset=lambda: last, key=lambda: None)]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_a_partition_that_takes_too_long_costs_its_group_the_verdict_and_no_other(
+    tmp_path, monkeypatch
+):
+    """A tick ends in time; of who was not reached silence is no sign."""
+    here = fleet(tmp_path)
+    here.sessions = SimpleNamespace(of=lambda *_: None)
+    slow = partition_for("slow", 2)
+    quick = next(name for name in ("a", "b", "c", "d") if partition_for(name, 2) != slow)
+    Endless.clock, Endless.sizes = here.clock, {slow: 10_000_000, 1 - slow: 500}
+    monkeypatch.setattr("fleet.log.readers.group_log.Consumer", Endless)
+    began = here.clock.monotonic()
+    recent = minutes_of(here, ["slow", quick])
+    assert here.clock.monotonic() - began <= LONGEST + 1
+    assert (recent.known, recent.unread) == (True, {"slow"})
+    for group, told in (("slow", set()), (quick, {quick})):
+        seen = look(waited=300.0, group=group)
+        assert set(judged(here, seen, recent, [group])) == told

@@ -11,6 +11,7 @@ Cost: a group that has not changed for long is searched for backwards, at worst 
 whole partition (some 300,000 records a second).
 """
 
+import math
 import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -65,6 +66,10 @@ class Unreadable(FleetError):
     """The coordinator's records may not be read here; receipts are unverified then."""
 
 
+class OutOfTime(Unreachable):
+    """What `GroupLog.end_within` gave was not enough."""
+
+
 class GroupLog(Closing):
     """Reads one group at a time. Not for several threads at once.
 
@@ -80,6 +85,7 @@ class GroupLog(Closing):
         self._timeout = timeout
         self._consumer: Consumer | None = None
         self._partitions = 0
+        self._ends = math.inf
         self._seen: tuple[str, int, int, tuple[Record, ...]] | None = None
 
     def close(self) -> None:
@@ -87,6 +93,10 @@ class GroupLog(Closing):
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+    def end_within(self, seconds: float) -> None:
+        """From now on all readings together take no longer: OutOfTime is raised then."""
+        self._ends = self._clock.monotonic() + seconds
 
     def partition_of(self, group: str) -> int | None:
         """The group's partition; None while the topic does not exist (no group ever was)."""
@@ -177,6 +187,12 @@ class GroupLog(Closing):
         at, deadline = since, self._clock.monotonic() + self._timeout
         try:
             while at < until:
+                if self._clock.monotonic() > self._ends:
+                    raise OutOfTime(
+                        f"partition {partition} of {TOPIC} was read up to offset {at} of {until} "
+                        "in the time there was; `fleet history tail` keeps tables that answer at "
+                        "once"
+                    )
                 reached = self._take(consumer, prefix, until, keep)
                 if reached > at:
                     at, deadline = reached, self._clock.monotonic() + self._timeout
