@@ -65,7 +65,7 @@ class Exporter(Closing):
         self._complete = self._failed = 0
         self._full = False
         self._said: set[str] = set()
-        self._failures: set[str] = set()
+        self._failure: str | None = None
         self._ages = Ages(
             fleet.spec.cluster.name, age=self.age, log_age=tail.age, looks=self._looks
         )
@@ -210,15 +210,15 @@ class Exporter(Closing):
 
     def _fails(self, why: str) -> None:
         """A look that saw nothing: of what an earlier one told nothing is known."""
-        if why not in self._failures:
+        if why != self._failure:
             self._say(why)
-        self._failures = {why}
+        self._failure = why
 
     def _tell(self, problems: set[str]) -> None:
         """What a look saw, and that it looks again."""
-        for failure in self._failures:
-            self._say(f"well again: {failure}")
-        self._failures = set()
+        if self._failure is not None:
+            self._say(f"well again: {self._failure}")
+        self._failure = None
         for problem in sorted(problems - self._said):
             self._say(problem)
         for problem in sorted(self._said - problems):

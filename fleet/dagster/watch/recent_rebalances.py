@@ -5,8 +5,7 @@ for every group at once, and the log for one group at a read each. But tables ma
 groups out, or be in the middle of catching up with a long log. Choice: they are asked only
 while their last manifest is young and was no batch with a log still before it, and only for
 groups that they record; whoever asks for another group, or while they cannot be read, is told
-to read the log. Cost: what
-tables tell is up to one interval of `fleet history tail` old.
+to read the log. Cost: what tables tell is up to one interval of `fleet history tail` old.
 """
 
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fleet.errors import FleetError
+from fleet.manager.recent import INTERVALS
 from fleet.model.rebalances import Rebalance
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 FRESH: Final = 60.0
 """Seconds after which the history is too old to tell of storms that begin."""
-_INTERVALS: Final = 3.0
-"""The same for slower tails, in intervals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +54,7 @@ def from_tables(cycle: "Fleet", *, since: float, now: float) -> RecentRebalances
     try:
         tables = Tables(cycle.history_path)  # asks S3 for the bucket's region
         manifest = tables.manifest()
-        if manifest is None or now - manifest.at > max(FRESH, _INTERVALS * history.every):
+        if manifest is None or now - manifest.at > max(FRESH, INTERVALS * history.every):
             return None
         if manifest.behind:
             return None
