@@ -6,23 +6,18 @@ look, thinned as they grow old; the age is interpolated between the two looks ar
 for all positions at once by a binary search over the looks. What was before the first look of
 this process is in a file (`fleet.lag.samples`): one who looks for long begins with all of it,
 a command asks it for the few positions that are older than its own looks. Older than the first
-look of all, only the least that it can be is known, and said apart. Cost: some 70 rows of 8 bytes
-a partition; a query for each old position of a command.
+look of all, only the least that it can be is known, and said apart. Cost: some 120 rows of 8
+bytes a partition; a query for each old position of a command.
 """
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
 from fleet.lag.lag_columns import NONE, Floats, Ints, Longs
-from fleet.lag.samples import CLOCK_SET_BACK, EndStore
+from fleet.lag.samples import CLOCK_SET_BACK, KEEP, THINNED, EndStore
 from fleet.model import TopicPartition
-
-_THINNED: Final = ((300.0, 60.0), (1800.0, 300.0))
-"""(older than, one look in), seconds."""
-_KEPT: Final = 7200.0
 
 
 class EndHistory:
@@ -170,9 +165,9 @@ class EndHistory:
         kept: list[int] = []
         for index, at in enumerate(self._times):
             age = now - at
-            one_in = max((gap for older, gap in _THINNED if age > older), default=0.0)
+            one_in = max((gap for older, gap in THINNED if age > older), default=0.0)
             close = bool(kept) and at - self._times[kept[-1]] < one_in
-            if age <= _KEPT and not close:
+            if age <= KEEP and not close:
                 kept.append(index)
         if len(kept) < len(self._times):
             self._times = [self._times[index] for index in kept]

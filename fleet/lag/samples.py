@@ -2,10 +2,10 @@
 
 Problem: a command looks once, and an age needs what was before (`fleet.lag.end_history`). Choice:
 every snapshot leaves its end offsets here. Bounded: samples are at least 1 s apart and at most
-2 h old, thinned to one in 10 s after 5 minutes and one a minute after 30; a partition that
-stands still keeps two rows. It is a cache: a full disk or a locked file ends no look, is told
-(`EndStore.problem`), and leaves what is stored as it was. Cost: some 260 rows for each partition
-that moves all the time, and unknown ages for what is older than the first look.
+32 days old, the fewer the older; a partition that stands still keeps two rows. It is a cache: a
+full disk or a locked file ends no look, is told (`EndStore.problem`), and leaves what is stored as
+it was. Cost: some 120 rows for each partition that moves all the time, and unknown ages for what
+is older than the first look.
 """
 
 import contextlib
@@ -21,12 +21,19 @@ from fleet.model import TopicPartition
 Sample = tuple[float, int]
 """(wall time, end offset)."""
 SCHEMA: Final = 1
-KEEP: Final = 7200.0
-"""Seconds a sample is kept."""
+KEEP: Final = 32 * 86_400.0
+"""Seconds a sample is kept: longer than any `max_lag` or `alerts.lag` can be, 30 days."""
 APART: Final = 1.0
 """Seconds between samples of one cluster."""
-_THINNED: Final = ((300.0, 10.0), (1800.0, 60.0))
-"""(older than, one sample in), seconds."""
+THINNED: Final = (
+    (300.0, 60.0),
+    (1800.0, 300.0),
+    (7200.0, 3600.0),
+    (28_800.0, 14_400.0),
+    (86_400.0, 86_400.0),
+    (345_600.0, 345_600.0),
+)
+"""(older than, one sample in), seconds: an age is known to a fraction of itself."""
 _THIN_EVERY: Final = 60.0
 CLOCK_SET_BACK: Final = 60.0
 """Seconds by which a look is older than the last one only after the clock was set back."""
@@ -239,18 +246,21 @@ class EndStore:
         return self._recent[partition]
 
     def _thin(self, now: float) -> None:
-        self._thinned_at = now
+        """Of the rows that grew too old since the last time, or of all at first."""
+        before = self._thinned_at if 0.0 < self._thinned_at <= now else float("-inf")
         # The newest row of a partition stays however old: it says where the log stood.
         newest = "SELECT MAX(at) FROM sample AS s WHERE s.partition = sample.partition"
         self._db.execute(
             f"DELETE FROM sample WHERE at < ? AND at < ({newest})",  # noqa: S608 - our own text
             (now - KEEP,),
         )
-        for older, one_in in _THINNED:
+        for older, one_in in THINNED:
             self._db.execute(
-                "DELETE FROM sample WHERE at < :older AND EXISTS (SELECT 1 FROM sample AS kept"
+                "DELETE FROM sample WHERE at >= :since AND at < :older"
+                " AND EXISTS (SELECT 1 FROM sample AS kept"
                 " WHERE kept.partition = sample.partition AND kept.at < sample.at"
-                " AND CAST(kept.at / :one AS INTEGER) = CAST(sample.at / :one AS INTEGER))",
-                {"older": now - older, "one": one_in},
+                " AND kept.at >= CAST(sample.at / :one AS INTEGER) * :one)",
+                {"since": before - older - one_in, "older": now - older, "one": one_in},
             )
+        self._thinned_at = now
         self._recent.clear()

@@ -79,6 +79,14 @@ def test_groups_are_in_order(sort, order):
     assert [r.group for r in arranged(ROWS, sort=sort, pattern="")] == order
 
 
+@pytest.mark.parametrize("sort", ["worst", "behind"])
+def test_what_waits_since_before_every_look_is_furthest_behind(sort):
+    """It has no age, and is older than all that have one; a group that is unknown is none."""
+    rows = [*ROWS[:3], row("unknown", lag=None, lag_seconds=None)]
+    rows.append(row("oldest", lag=3, lag_seconds=None))
+    assert [r.group for r in arranged(rows, sort=sort, pattern="")][:2] == ["oldest", "late"]
+
+
 @pytest.mark.parametrize(
     ("pattern", "found"), [("AT", ["late"]), ("^c|^b", ["busy", "calm"]), ("(", []), ("", 4)]
 )

@@ -147,6 +147,29 @@ def test_old_looks_are_thinned_and_stored_ones_loaded():
     assert ages(loaded, [500, 8], 210.0, (TP, other)) == [(60.0, 60.0), (5.0, 5.0)]
 
 
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("hours", [3.0, 40.0, 30 * 24.0])
+def test_the_age_of_what_waits_for_long_is_told(hours, kept):
+    """As old as `max_lag` can be, 30 days; here or by who looked before. It stays a few rows."""
+    store = EndStore(None) if kept else None
+    looks = EndHistory("c", store)
+    days, every = 31, 1800.0
+    for look in range(int(days * 86_400 / every)):
+        looks.add(1e9 + look * every, {TP: look * 100})
+    now = 1e9 + days * 86_400
+    waits = int((days * 86_400 - hours * 3600) / every * 100)
+    ((exact, _),) = ages(looks, [waits], now)
+    assert exact == pytest.approx(hours * 3600, rel=0.001)
+    assert len(looks._times) < 100
+    if store is not None:
+        loaded, asked = EndHistory("c", store), EndHistory("c", store)
+        loaded.load()
+        asked.add(now, {TP: int(days * 86_400 / every * 100)})
+        for each in (loaded, asked):
+            ((exact, _),) = ages(each, [waits], now)
+            assert exact == pytest.approx(hours * 3600, rel=0.001)
+
+
 def test_the_usual_gap_follows_a_new_rhythm():
     """A first gap is taken as it is; many at once count as many."""
     assert usual_gap(None, 8.0) == 8.0

@@ -149,7 +149,9 @@ def _matches(pattern: str, group: str) -> bool:
 
 
 def _key(row: FrameRow, sort: str) -> tuple[float, ...]:
-    behind, rebalances = -(row.lag_seconds or 0.0), -float(row.rebalances or 0)
+    # What waits since before every look has no age: it is older than those that have one.
+    age = row.lag_seconds if row.lag_seconds is not None or not row.lag else float("inf")
+    behind, rebalances = -(age or 0.0), -float(row.rebalances or 0)
     lag = -float(row.lag or 0)
     if sort == "lag":
         return (lag, behind)

@@ -118,15 +118,17 @@ const view = { sort: "worst", turned: false, group: undefined, seconds: 3600 };
 
 const LEVELS = { ERR: 0, WARN: 1, OK: 2 };
 const high = (value) => -(value ?? -1);
+// What waits since before every look has no age: it is older than those that have one.
+const oldest = (r) => high(r.behind === null && r.lag > 0 ? Infinity : r.behind);
 const ORDERS = {
-  worst: (r) => [r.storm ? 0 : 1, r.level, r.concerns.length ? 0 : 1, high(r.behind), high(r.rebalances), high(r.lag)],
+  worst: (r) => [r.storm ? 0 : 1, r.level, r.concerns.length ? 0 : 1, oldest(r), high(r.rebalances), high(r.lag)],
   name: () => [],
   state: (r) => [r.state],
   members: (r) => [high(r.members)],
-  lag: (r) => [high(r.lag), high(r.behind)],
-  behind: (r) => [high(r.behind), high(r.lag)],
+  lag: (r) => [high(r.lag), oldest(r)],
+  behind: (r) => [oldest(r), high(r.lag)],
   rate: (r) => [high(r.in === null && r.out === null ? null : (r.in ?? 0) + (r.out ?? 0))],
-  rebalances: (r) => [high(r.rebalances), high(r.behind)],
+  rebalances: (r) => [high(r.rebalances), oldest(r)],
   cause: (r) => [high(r.last?.at)],
   slots: (r) => [r.open === null ? 1 : 0, high(r.open)],
   busy: (r) => [high(r.busy)],
