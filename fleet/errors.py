@@ -2,6 +2,7 @@
 
     FleetError                 a sentence for the user; exit 1
     ├── ConfigError            fleet.yaml or an option is wrong; exit 2, nothing was started
+    │   └── CodeElsewhere      a folder of worker.python_path is not on this machine
     ├── Refused                a change may not start now, with the reason in words
     ├── Unreachable            a broker, the Spark server or the store does not answer
     ├── NoRoom                 no more workers can be had: a quota, an admission webhook
@@ -23,6 +24,10 @@ class ConfigError(FleetError):
     """The specification or an option is wrong; nothing was started."""
 
     exit_code = 2
+
+
+class CodeElsewhere(ConfigError):
+    """The code that fleet.yaml names is not here, but where the revision was published from."""
 
 
 class Refused(FleetError):

@@ -17,7 +17,7 @@ from fleet.act.runtime import Runtime
 from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings, revision_of, same_worker, settings_from
 from fleet.config.spec import ClusterSpec, GroupSpec
-from fleet.errors import Refused
+from fleet.errors import CodeElsewhere, Refused
 from fleet.system.code import code_digest
 
 
@@ -32,8 +32,18 @@ class Revisions:
     clock: Clock
 
     def wanted(self, spec: GroupSpec) -> str:
-        """The revision that fleet.yaml wants, by the name that workers of it have already."""
-        digest = code_digest(spec)
+        """The revision that fleet.yaml wants, by the name that workers of it have already.
+
+        Where its code is not here, what is published of the same settings is what is wanted;
+        raises CodeElsewhere where nothing is.
+        """
+        try:
+            digest = code_digest(spec)
+        except CodeElsewhere:
+            published = self._published_elsewhere(spec)
+            if published is None:
+                raise
+            return published
         made = revision_of(spec, digest)
         if self.runtime.published(spec.group, made) is not None:
             return made
@@ -42,6 +52,17 @@ class Revisions:
             if text is not None and same_worker(settings_from(text), spec, digest):
                 return revision
         return made
+
+    def _published_elsewhere(self, spec: GroupSpec) -> str | None:
+        """The newest revision of workers whose settings, but for the code, mean the same."""
+        workers = {worker.revision for worker in self.runtime.workers(spec.group)}
+        same: list[tuple[float, str]] = []
+        for revision in {r.partition("~")[0] for r in self._held(spec.group) | workers}:
+            text = self.runtime.published(spec.group, revision)
+            kept = None if text is None else settings_from(text)
+            if kept is not None and same_worker(kept, spec, kept.code_digest):
+                same.append((kept.published_at or 0.0, revision))
+        return max(same)[1] if same else None
 
     def publish(self, spec: GroupSpec, revision: str) -> None:
         """Keep what a revision is, before any worker of it starts.

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.config.spec import GroupSpec, KubernetesRuntimeSpec
-from fleet.errors import ConfigError
+from fleet.errors import CodeElsewhere, ConfigError
 from fleet.system.job_signature import examine_source
 
 MAX_BYTES = 20 * 1024 * 1024
@@ -43,10 +43,11 @@ class _Found:
 def code_digest(group: GroupSpec) -> str:
     """SHA-256 (hex) of the entrypoint's code; on Kubernetes of the image's name and the copy's.
 
-    Raises ConfigError where the module cannot be found or is larger than MAX_BYTES.
+    Raises ConfigError where the module cannot be found or is larger than MAX_BYTES, and on
+    Kubernetes CodeElsewhere where a folder that may hold it is not here.
     """
     if isinstance(group.runtime, KubernetesRuntimeSpec):
-        return _in_image(group.runtime, _on_path(group))
+        return _in_image(group.runtime, _carried(group))
     return _digest(_find(group).files)
 
 
@@ -89,9 +90,10 @@ def packed_code(group: GroupSpec) -> tuple[str, bytes | None]:
     """The digest, as code_digest's, and the copy as a .tar.gz: the same bytes for the same files.
 
     For runtimes that carry code to another machine. None: the code comes with the image.
+    Raises as code_digest does.
     """
     assert isinstance(group.runtime, KubernetesRuntimeSpec), "only there is it carried"
-    found = _on_path(group)
+    found = _carried(group)
     if found is None:
         return _in_image(group.runtime, None), None
     # Read once: digest and copy are of the same bytes.
@@ -162,6 +164,25 @@ def _on_path(group: GroupSpec) -> _Found | None:
         if found is not None:
             return found
     return None
+
+
+def _carried(group: GroupSpec) -> _Found | None:
+    """What is copied to pods; None: the image holds the code.
+
+    Raises CodeElsewhere where that cannot be told: a manager in the cluster reads the fleet.yaml
+    of the laptop on which the code lies, and would take it for another revision without code.
+    """
+    found = _on_path(group)
+    worker = group.worker
+    assert worker is not None
+    away = [folder for folder in worker.python_path if not Path(folder).is_dir()]
+    if found is None and away:
+        raise CodeElsewhere(
+            f"group {group.group!r}: worker.python_path names {', '.join(away)}, which is not "
+            f"here, so what {worker.entrypoint} is cannot be told: plan and apply new code where "
+            "that folder is, or build an image that holds it and leave python_path out"
+        )
+    return found
 
 
 def _in_folder(folder: Path, module: str, group: str) -> _Found | None:

@@ -1,7 +1,7 @@
 """What is published of a revision, and what of it is written anew."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -9,7 +9,9 @@ from fleet.act import revisions
 from fleet.act.revisions import Revisions
 from fleet.clock import ManualClock
 from fleet.config.settings import WorkerSettings, settings_from
-from fleet.config.spec import ClusterSpec
+from fleet.config.spec import ClusterSpec, GroupSpec
+from fleet.errors import CodeElsewhere
+from fleet.system.code import code_digest
 from tests.support.declared import group_spec
 
 LOGIN = {
@@ -24,13 +26,19 @@ class Place:
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
-        self.store = SimpleNamespace(slots=lambda _: ())
+        self.digest = "digest"
+        self.held: list[Any] = []
+        self.running: list[Any] = []
+        self.store = SimpleNamespace(slots=lambda _: self.held)
+
+    def workers(self, _: str) -> list[Any]:
+        return self.running
 
     def published(self, _: str, revision: str) -> str | None:
         return self.kept.get(revision)
 
     def keep_code(self, *_: object) -> str:
-        return "digest"
+        return self.digest
 
     def publish(self, _: str, revision: str, text: str) -> None:
         self.kept[revision] = text
@@ -57,3 +65,39 @@ def test_a_changed_login_reaches_who_starts_from_now_on(monkeypatch: pytest.Monk
     assert then.bootstrap_servers == then.cluster.bootstrap_servers == "kafka:9093"
     assert then.cluster.security == secure.security
     assert published(place, secure, "kafka:9093")[1] == then
+
+
+def carried(folder: Any, **changed: Any) -> GroupSpec:
+    """One fleet on Kubernetes whose code is copied from a folder."""
+    worker = {"protocol": "classic", "entrypoint": "job:process", "python_path": [str(folder)]}
+    runtime = {"kind": "kubernetes", "image": "worker:1"}
+    made = {"group": "orders", "topics": ["orders"], "worker": worker, "runtime": runtime}
+    return GroupSpec.model_validate({**made, **changed})
+
+
+def test_where_the_code_is_not_here_what_is_published_is_wanted(tmp_path: Any) -> None:
+    """Of workers, the newest with the same settings; else it is refused, and nothing is rolled."""
+    place, clock = Place(), ManualClock()
+    made = Revisions(
+        cluster=ClusterSpec(bootstrap_servers="kafka:9092"),
+        bootstrap="kafka:9092",
+        runtime=cast("Any", place),
+        clock=clock,
+    )
+    published = []
+    for text in ("x = 1\n", "x = 2\n"):
+        (tmp_path / "job.py").write_text(text)
+        spec = carried(tmp_path)
+        place.digest = code_digest(spec)
+        published.append(made.wanted(spec))
+        made.publish(spec, published[-1])
+        clock.sleep(10.0)
+    here = carried(tmp_path / "away")
+    with pytest.raises(CodeElsewhere, match="plan and apply new code where that folder is"):
+        made.wanted(here)
+    place.held = [SimpleNamespace(revision=published[0])]
+    assert made.wanted(here) == published[0]
+    place.running = [SimpleNamespace(revision=f"{published[1]}~5f")]
+    assert made.wanted(here) == published[1]
+    with pytest.raises(CodeElsewhere):
+        made.wanted(carried(tmp_path / "away", topics=["orders", "returns"]))

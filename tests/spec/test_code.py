@@ -9,7 +9,7 @@ import pytest
 
 import fleet.demo
 from fleet.config.spec import GroupSpec
-from fleet.errors import ConfigError
+from fleet.errors import CodeElsewhere, ConfigError
 from fleet.system.code import code_digest, packed_code, snapshot_code
 
 
@@ -169,3 +169,14 @@ def test_code_that_is_carried_is_packed_the_same_each_time(tmp_path: Path) -> No
         assert archive.getnames() == ["pk/a.py", "pk/b.py"]
     put(tmp_path / "src", pk__b="y = 2\n")
     assert code_digest(spec) != digest
+
+
+def test_code_that_lies_elsewhere_is_not_taken_for_none(tmp_path: Path) -> None:
+    """A manager in the cluster has the laptop's fleet.yaml, and not the folder that it names."""
+    spec = in_image("pk.a:f", tmp_path / "away")
+    for asked in (code_digest, packed_code):
+        with pytest.raises(CodeElsewhere, match=r"names .*/away, which is not here"):
+            asked(spec)
+    put(tmp_path / "src", pk__a="x = 1\n")
+    found = in_image("pk.a:f", tmp_path / "away", tmp_path / "src")
+    assert code_digest(found) == code_digest(in_image("pk.a:f", tmp_path / "src"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fleet.commands.doctor.checks import guarded, jars
 from fleet.commands.invocation import Invocation
-from fleet.errors import FleetError, Unreachable
+from fleet.errors import CodeElsewhere, FleetError, Unreachable
 from fleet.model.findings import Finding, Severity, fail, ok, warn
 from fleet.slots import ChangeState
 from fleet.text import duration, plural
@@ -60,6 +60,10 @@ def entrypoints(spec: "FleetSpec") -> Iterator[Finding]:
         try:
             code_digest(group)
             examine_entrypoint(group)
+        except CodeElsewhere as error:
+            yield warn(
+                "entrypoint", str(error), "what is published of the same settings is what runs"
+            )
         except FleetError as error:
             yield fail("entrypoint", str(error))
         else:
