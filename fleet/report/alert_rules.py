@@ -25,6 +25,7 @@ LOOKS: Final = 4
 """The exporter is blind once its view is older than so many looks."""
 LEAST_BLIND: Final = 60.0
 """Seconds: a broker that starts again takes some of them, and is no blindness."""
+_SCRAPED: Final = 15.0
 _UNSETTLED: Final = "PreparingRebalance|CompletingRebalance|Rebalancing"
 _SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
 Rule = dict[str, Any]
@@ -33,6 +34,15 @@ Rule = dict[str, Any]
 def prometheus_duration(seconds: float) -> str:
     """As Prometheus writes it: whole seconds or milliseconds."""
     return f"{seconds:.0f}s" if seconds == int(seconds) else f"{seconds * 1000:.0f}ms"
+
+
+def scrape_interval(spec: FleetSpec) -> float:
+    """Seconds between scrapes, and between evaluations: `exporter.every`, or less.
+
+    A look may come once an hour, but Prometheus forgets a sample after 5 minutes, and every alert
+    would end before an exporter that is gone is called so.
+    """
+    return min(spec.exporter.every, _SCRAPED)
 
 
 def runbooks(spec: FleetSpec) -> str:
@@ -51,7 +61,7 @@ def rules(spec: FleetSpec) -> dict[str, Any]:
         "groups": [
             {
                 "name": f"fleet-{spec.cluster.name}",
-                "interval": prometheus_duration(spec.exporter.every),
+                "interval": prometheus_duration(scrape_interval(spec)),
                 "rules": _Rules(spec).all(),
             }
         ]
@@ -337,7 +347,7 @@ class _Rules:
                 description="No other alert of this cluster can be trusted meanwhile.",
             )
             for reason, expr, wait, said in (
-                ("no metrics", silent, limit, "no exporter is scraped"),
+                ("no metrics", silent, LEAST_BLIND, "no exporter is scraped"),
                 ("old view", old, 0.0, "its view is {{ $value | humanizeDuration }} old"),
             )
         ]

@@ -417,6 +417,27 @@ def test_the_rules_by_promtool(tmp_path) -> None:
     assert promtool("test", "rules", tmp_path / "tests.yml").returncode == 1, "promtool can fail"
 
 
+@pytest.mark.parametrize("every", [1, 15, 60, 3600])
+def test_no_alert_ends_before_its_exporter_is_called_gone(every, tmp_path) -> None:
+    """However seldom the exporter looks: Prometheus scrapes and judges several times a minute."""
+    spec = FleetSpec.model_validate({"exporter": {"every": every}})
+    (tmp_path / "rules.yml").write_text(rules_yaml(spec))
+    series = [
+        info("fleet_group_storm", 'cluster="main",group="orders"', "1x40 stale"),
+        info("fleet_snapshot_age_seconds", 'cluster="main"', "1x40 stale"),
+    ]
+    told = 'ALERTS{alertstate="firing",alertname=~"FleetGroupStorm|FleetExporterBlind"}'
+    asked = [
+        {"expr": f"count({told})", "eval_time": when, "exp_samples": [{"labels": "{}", "value": n}]}
+        for when, n in (("9m45s", 1), ("11m30s", 2))
+    ]
+    test = {"interval": "15s", "input_series": series, "promql_expr_test": asked}
+    whole = {"rule_files": ["rules.yml"], "evaluation_interval": "15s", "tests": [test]}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(whole, sort_keys=False))
+    done = promtool("test", "rules", tmp_path / "tests.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("spec", [FleetSpec(), SPEC], ids=["no fleets", "fleets"])
 def test_promtool_accepts_the_rules(spec, tmp_path) -> None:
     """Syntax, templates and duplicates."""

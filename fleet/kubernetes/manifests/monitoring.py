@@ -10,7 +10,7 @@ from typing import Final
 from fleet.config.spec import FleetSpec
 from fleet.kubernetes.manifests.part_objects import EXPORTER, WORKER_APP, meta
 from fleet.kubernetes.manifests.pod_template import Object
-from fleet.report.alert_rules import prometheus_duration, rules
+from fleet.report.alert_rules import prometheus_duration, rules, scrape_interval
 from fleet.report.dashboard import dashboard_json
 
 NAME: Final = "fleet"
@@ -45,7 +45,7 @@ def monitoring(spec: FleetSpec) -> list[Object]:
                     {
                         "port": "http",
                         "path": "/metrics",
-                        "interval": prometheus_duration(spec.exporter.every),
+                        "interval": prometheus_duration(scrape_interval(spec)),
                         # Its own labels say group and cluster; the pod's must not replace them.
                         "honorLabels": True,
                     }
