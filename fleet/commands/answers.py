@@ -97,6 +97,17 @@ def _print_ways(console: Console, plan: Plan) -> None:
 
 def print_change(console: Console, change: Change) -> None:
     """What a change came to: its receipts, then its state in a sentence."""
+    print_receipts(console, change)
+    if change.traceback is not None:
+        print_traceback(console, change.traceback)
+    colour = "green" if good(change) else "red"
+    console.print(
+        f"[bold]{_plain(change.group)}[/bold]: [{colour}]{_plain(outcome(change))}[/{colour}]"
+    )
+
+
+def print_receipts(console: Console, change: Change) -> None:
+    """What the coordinator recorded of a change's steps, against what was expected."""
     if change.receipts:
         rows = table(
             "STEP", "KIND", "EXPECTED", "RECORDED", "OTHERS", "ABORTED", "MOVED", "PAUSE", "TOOK",
@@ -110,12 +121,6 @@ def print_change(console: Console, change: Change) -> None:
             console.print(f"  step {receipt.step + 1} was expected to cost {expected}")
         for sentence in receipt.sentences:
             console.print(f"  step {receipt.step + 1}: {_plain(sentence)}")
-    if change.traceback is not None:
-        print_traceback(console, change.traceback)
-    colour = "green" if good(change) else "red"
-    console.print(
-        f"[bold]{_plain(change.group)}[/bold]: [{colour}]{_plain(outcome(change))}[/{colour}]"
-    )
 
 
 def print_failed(console: Console, change: Change | None) -> None:

@@ -304,6 +304,8 @@ def test_status_of_one_group_shows_partitions_and_slots():
     assert re.search(r"orders-0\s+5\s+12\s+7\s+0\.50 s\s+w-1", text)
     assert re.search(r"0\s+active\s+w-1\s+0a1b2c3d4e\s+3\s+40", text)
     assert re.search(r"-\s+standby\s+w-2", text)
+    assert "last change done 3 min ago: 2 slots more" in text
+    assert re.search(r"1\s+open\s+1-2\s+2\s+0\s+1\s+6\s+0\.40 s\s+6\.5 s\s+equal", text)
 
 
 def test_a_running_change_names_its_step():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fleet.commands.answers import receipt_answer
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.decide.holds import Hold
 from fleet.decide.storms.assessment import Storm, reach
@@ -18,7 +19,7 @@ from fleet.decide.verdicts import GroupVerdict
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import judged
 from fleet.manager.recent import Recent, recently
-from fleet.model import GroupSnapshot, Member, PartitionState
+from fleet.model import GroupSnapshot, Member, PartitionState, Receipt
 from fleet.model.rebalances import Rebalance
 from fleet.slots import Change, Gate, Pause, Phase, Slot, WorkerProcess, WorkerReport
 
@@ -256,12 +257,18 @@ def _group(status: GroupStatus, *, detail: bool) -> dict[str, Any]:
             "member_list": [_member(m) for m in seen.members] if seen else [],
             "partitions": [_partition(p) for p in seen.partitions] if seen else [],
             "slots": _slots(status.managed) if status.managed else [],
+            "receipts": [receipt_answer(each) for each in _receipts(status.managed)],
             "failures": [asdict(each) for each in status.managed.failures]
             if status.managed
             else [],
             "spark_uis": list(status.managed.spark_uis) if status.managed else [],
         }
     return answer
+
+
+def _receipts(managed: Managed | None) -> tuple[Receipt, ...]:
+    """Of the last change."""
+    return managed.change.receipts if managed and managed.change else ()
 
 
 def _last(rebalance: Rebalance | None) -> dict[str, Any] | None:

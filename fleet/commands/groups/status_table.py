@@ -6,7 +6,7 @@ from typing import Final
 from rich.console import Console
 from rich.markup import escape
 
-from fleet.commands.answers import print_traceback, table
+from fleet.commands.answers import print_receipts, print_traceback, table
 from fleet.commands.groups.group_status import GroupStatus, Managed
 from fleet.decide.verdicts import Level
 from fleet.lag.snapshot import Snapshot
@@ -126,6 +126,7 @@ def _detail(console: Console, status: GroupStatus, now: float) -> None:
     if managed and managed.change:
         said = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
         console.print(f"last change {last_change(managed.change, now)}{said}")
+        print_receipts(console, managed.change)
     for address in managed.spark_uis if managed else ():
         console.print(f"Spark's UI: {escape(address)}")
     if managed:
