@@ -117,10 +117,11 @@ class Exporter(Closing):
         for held in self._holds:
             held.close()
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event, until: Callable[[], bool] = lambda: False) -> None:
         """Look on schedule until told to stop; a look that fails is told once, not each time.
 
         One that fails by a defect, too: groups that are not looked at any more are worse.
+        `until` is asked after each look, and ends it where it is true.
         """
         due = self._clock.monotonic()
         while not stop.is_set():
@@ -132,6 +133,8 @@ class Exporter(Closing):
             except Exception as error:  # noqa: BLE001 - told, counted, and the age grows
                 self._failed += 1
                 self._fails(f"a look failed by a defect: {type(error).__name__}: {error}")
+            if until():
+                return
             due = max(due + self._every, self._clock.monotonic())
             stop.wait(due - self._clock.monotonic())
 

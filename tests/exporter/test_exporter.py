@@ -165,6 +165,9 @@ def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
         out, err = second.communicate(timeout=300)
         assert (second.returncode, out) == (2, "")
         assert f"cannot bind exporter.listen {taken}" in err
+        url = renewed(running, config, config.read_text())
+        until(lambda: scrape().labels.get("fleet_group_lag_records", {}).get("owner") == "team-b",
+              "the changed fleet.yaml to count")  # fmt: skip
         asked = time.monotonic()
         running.send_signal(signal.SIGTERM)
         out, err = running.communicate(timeout=300)
@@ -173,6 +176,20 @@ def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
     finally:
         running.kill()
         running.communicate()  # its pipes are closed here, not in a later test
+
+
+def renewed(running: subprocess.Popen, config: Path, text: str) -> str:
+    """A fleet.yaml that is wrong, then one with another owner: where its metrics are."""
+    assert running.stderr is not None
+    config.write_text(text.replace("owner:", "owned_by:"))
+    refused = running.stderr.readline()
+    assert "a changed fleet.yaml is not used: " in refused
+    assert "owned_by" in refused
+    config.write_text(text.replace("team-a", "team-b"))
+    for line in running.stderr:
+        if " at http://" in line:
+            return line.split(" at ")[1].strip()
+    raise AssertionError("the exporter ended")
 
 
 def test_once_prints_and_ends(bootstrap, topic, unique, config):

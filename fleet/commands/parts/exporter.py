@@ -1,5 +1,6 @@
 """`fleet exporter`: Prometheus metrics of every group of the cluster."""
 
+import contextlib
 import re
 import signal
 import threading
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fleet.commands.invocation import Invocation, common
+from fleet.errors import FleetError
 
 if TYPE_CHECKING:
     from fleet.exporter.exporting import Exporter
@@ -27,20 +29,57 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
 
     Answers /metrics from its last complete look, one every exporter.every seconds, so that a
     scrape never waits for the cluster; a look that fails shows as fleet_snapshot_age_seconds
-    growing. /healthz tells whether it looks at all. Runs until SIGTERM or Ctrl-C. Names and
-    labels of the metrics are a contract: docs/metrics.md.
+    growing. /healthz tells whether it looks at all. A changed fleet.yaml counts from the next
+    look on. Runs until SIGTERM or Ctrl-C. Names and labels of the metrics are a contract:
+    docs/metrics.md.
     """
     if listen is not None and not re.fullmatch(r"\S*:\d{1,5}", listen):
         raise click.UsageError("--listen wants HOST:PORT, such as 0.0.0.0:9308; port 0 is free")
-    with invocation.open() as fleet:
-        if once:
+    if once:
+        with invocation.open() as fleet:
             _print_once(fleet)
-            return
-        with opened(fleet, listen or fleet.spec.exporter.listen) as running:
+        return
+    stop = _until_told()
+    while not stop.is_set():
+        in_use = _InUse(invocation)
+        with (
+            invocation.open() as fleet,
+            opened(fleet, listen or fleet.spec.exporter.listen) as running,
+        ):
             _say(
                 f"metrics of cluster {fleet.spec.cluster.name} at http://{running.address}/metrics"
             )
-            running.run(_until_told())
+            running.run(stop, until=in_use.changed)
+
+
+class _InUse:
+    """The text of fleet.yaml when it was opened, against that of now.
+
+    Nothing of an exporter outlives a change of it: groups, owners, budgets and the cluster itself
+    may be others. A text that cannot be opened is told once, and the one in use stays in use.
+    """
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+        self._text = self._refused = self._read()
+
+    def changed(self) -> bool:
+        """Whether there is another text, and it can be opened."""
+        text = self._read()
+        if text is None or text in (self._text, self._refused):
+            return False
+        try:
+            self._invocation.open().close()
+        except FleetError as error:
+            self._refused = text
+            _say(f"a changed fleet.yaml is not used: {error}")
+            return False
+        return True
+
+    def _read(self) -> bytes | None:
+        with contextlib.suppress(OSError):
+            return self._invocation.path().read_bytes()
+        return None
 
 
 def opened(fleet: "Fleet", listen: str) -> "Exporter":
