@@ -32,6 +32,8 @@ from fleet.text import duration
 Say = Callable[[str], None]
 More = Callable[[Snapshot], Iterable[Family]]
 """Further families from the same look, such as storms."""
+_READING: Final = 5.0
+"""Seconds between readings of the log: a look reads it to its end in any case."""
 _HANGING: Final = 60.0
 """Seconds beyond an interval after which a look hangs, and the exporter is not healthy."""
 
@@ -85,6 +87,7 @@ class Exporter(Closing):
             groups=spec.exporter.groups.takes,
             keep=max(KEEP, watch_reach(spec)),
             most=max(MOST, 2 * watch_most(spec)),
+            beat=min(_READING, spec.exporter.every),
         )
         watcher = GroupWatcher(
             cluster=spec.cluster.name,

@@ -10,7 +10,9 @@ Every cause of `fleet_group_rebalances_total` begins at 0 with a group's first m
 so that `increase()` sees the first rebalance too.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Final
 
@@ -35,6 +37,7 @@ _GROUP: Final = ("cluster", "group", "owner")
 _TOPIC: Final = ("cluster", "group", "topic", "owner")
 _PARTITION: Final = ("cluster", "group", "topic", "partition", "owner")
 _BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
+_TO_ESCAPE: Final = re.compile(r'[\\\n"]')
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 """In a label's value."""
 
@@ -61,16 +64,29 @@ def rendered(picture: Picture, more: Iterable[Metric] = ()) -> bytes:
 
 def _text(family: Metric) -> bytes:
     samples, family.samples = family.samples, []
-    return generate_latest(_One(family)) + "".join(map(_line, samples)).encode()
+    return generate_latest(_One(family)) + "".join(_lines(samples)).encode()
 
 
-def _line(sample: Sample) -> str:
-    """As Prometheus reads it; names are ours, and need no care."""
-    labels = ",".join(
-        [f'{name}="{value.translate(_ESCAPED)}"' for name, value in sorted(sample.labels.items())]
-    )
-    value = floatToGoString(sample.value)  # type: ignore[no-untyped-call]
-    return f"{sample.name}{{{labels}}} {value}\n"
+def _lines(samples: Iterable[Sample]) -> Iterator[str]:
+    """As Prometheus reads them; names are ours, and need no care."""
+    names: tuple[str, ...] = ()
+    sorted_names: list[str] = []
+    form = ""
+    for name, labels, value, *_ in samples:
+        if names != tuple(labels):
+            names = tuple(labels)
+            sorted_names = sorted(names)
+            form = ",".join(f'{each}="%s"' for each in sorted_names)
+        values = [labels[each] for each in sorted_names]
+        if _TO_ESCAPE.search("".join(values)):
+            values = [each.translate(_ESCAPED) for each in values]
+        yield f"{name}{{{form % tuple(values)}}} {_number(value)}\n"
+
+
+@lru_cache(maxsize=1024)
+def _number(value: float) -> str:
+    """Most figures are the same few."""
+    return str(floatToGoString(value))  # type: ignore[no-untyped-call]
 
 
 def families(picture: Picture) -> Iterator[Metric]:

@@ -6,14 +6,15 @@ Choice: record batches of every partition of the topic are fetched as bytes, on 
 own, in no group and without a commit. It reads from the log's start (or from a time on) to its
 very end, and goes on; what the records come to is the view's business (fleet.log.readers.log_view).
 Commits inside a transaction wait for its end, and nothing waits with them
-(fleet.log.readers.held_commits). Whether it is current is known, not assumed: once a second, and
+(fleet.log.readers.held_commits). Whether it is current is known, not assumed: every `beat`, and
 whenever somebody waits, the ends of all partitions are asked for in one request, and `age` counts
 from the last such moment that the reading has reached. Where the log ends before what was read, it
 was cut (an unclean leader) or made again: that partition is read anew, and until then the view is
 not current.
 
 Cost: the first reading takes as long as the log is (some million commits a second); what is
-written is seen after up to a second, at once by who waits for it.
+written is seen after up to a `beat`, at once by who waits for it; each beat costs a request or two
+and, for what few records came, as much for a partition as a hundred times as many would.
 Bounds: rebalances are kept for `keep` seconds and at most `most` a group; groups are forgotten
 with their last record.
 """
@@ -35,7 +36,7 @@ from fleet.system.closing import Closing
 _POLL: Final = 0.1
 _SOON: Final = 0.02
 """Seconds until the next fetch where the log's end is known to be further, and nothing came."""
-_BEAT: Final = 1.0
+BEAT: Final = 1.0
 _BULK: Final = 1 << 17
 """Bytes of an answer behind which there is more to come: the next is asked for at once."""
 _MOST_AT_ONCE: Final = 1 << 20
@@ -51,7 +52,7 @@ class Tail(LogView, Closing):
 
     `config` is librdkafka's, with bootstrap.servers and security; `groups` chooses by group id;
     `since` is the wall time to read from (None: the log's start). Nothing is raised by the reading
-    itself: see `problem` and `age`.
+    itself: see `problem` and `age`. `beat`: seconds between two readings that nobody waits for.
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class Tail(LogView, Closing):
         since: float | None = None,
         keep: float = KEEP,
         most: int = MOST,
+        beat: float = BEAT,
     ) -> None:
         super().__init__(cluster=cluster, clock=clock, groups=groups, keep=keep, most=most)
         self._config = dict(config)
         self._address = str(config.get("bootstrap.servers", "?"))
-        self._since = since
+        self._since, self._beat = since, beat
         self._news = threading.Condition(self._lock)
         self._wake = threading.Event()
         self._ending = threading.Event()
@@ -213,10 +215,10 @@ class Tail(LogView, Closing):
 
     def _follow(self, fetcher: BatchFetcher, numbers: Sequence[int]) -> None:
         beat = pruned = self._clock.monotonic()
-        beat -= _BEAT
+        beat -= self._beat
         while not self._ending.is_set() and not self._refused:
             now = self._clock.monotonic()
-            if self._wake.is_set() or now - beat >= _BEAT:
+            if self._wake.is_set() or now - beat >= self._beat:
                 self._wake.clear()
                 self._look(fetcher, numbers)
                 now = beat = self._clock.monotonic()  # a look may take longer than the beat
@@ -230,7 +232,7 @@ class Tail(LogView, Closing):
                 if not size:
                     self._wake.wait(_SOON)
             elif size < _BULK:
-                self._wake.wait(_BEAT - min(_BEAT, now - beat))
+                self._wake.wait(self._beat - min(self._beat, now - beat))
 
     def _fetch(self, fetcher: BatchFetcher, numbers: Sequence[int]) -> int:
         """Take what is there; how many bytes came."""
