@@ -3,7 +3,9 @@
 Problem: between a fleet.yaml that only looks and a worker that runs lie five files that nobody
 knows by heart. Choice: texts that run as they stand, written by `fleet init --job`; a file that
 is there is never touched, but for fleet.yaml, which gets the fleet under its `fleets:` as text, so
-that its comments stay. Cost: a `fleets:` that is written in one line has to be opened by hand.
+that its comments stay; the test finds its job by itself, since a project that is there already has
+settings of pytest of its own. Cost: a `fleets:` that is written in one line has to be opened by
+hand.
 """
 
 import json
@@ -42,7 +44,12 @@ def process(df, context):
 _TEST = '''\
 """The job of group {group} on a batch made by hand, in a Spark of the test's own."""
 
-from {module} import rows
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "jobs"))  # fleet.yaml's python_path
+
+from {module} import rows  # noqa: E402
 
 pytest_plugins = ["fleet.testing.plugin"]
 
@@ -82,6 +89,11 @@ def module_of(group: str) -> str:
     return name if name and not name[0].isdigit() else f"job_{name}".rstrip("_")
 
 
+def test_of(group: str) -> str:
+    """The job's test, relative to fleet.yaml's folder."""
+    return f"tests/test_{module_of(group)}.py"
+
+
 def files(group: str, folder: PurePath) -> Mapping[str, str]:
     """Path → text, relative to fleet.yaml's folder; fleet.yaml itself is not among them."""
     module = module_of(group)
@@ -89,7 +101,7 @@ def files(group: str, folder: PurePath) -> Mapping[str, str]:
     words = {"group": group.replace('"', "'"), "module": module, "out": out}
     return {
         f"jobs/{module}.py": _JOB.format(**words),
-        f"tests/test_{module}.py": _TEST.format(**words),
+        test_of(group): _TEST.format(**words),
         "pyproject.toml": _PROJECT,
         "dagster.yaml": dagster_yaml(".fleet/dagster"),
         "workspace.yaml": _WORKSPACE,

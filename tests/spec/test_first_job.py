@@ -1,6 +1,8 @@
 """`fleet init --job`: what it adds to a fleet.yaml, and what it leaves alone."""
 
 import os
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,17 @@ def test_modules_are_names_of_python():
             compile(text, name, "exec")
 
 
+def test_a_jobs_test_finds_its_job_whatever_pytest_is_told(tmp_path, monkeypatch):
+    """A project that is there already has settings of its own, and no word of jobs/ in them."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, text in files("first-totals", tmp_path).items():
+        if name.endswith(".py"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+    found = runpy.run_path(str(tmp_path / "tests" / "test_first_totals.py"))
+    assert found["rows"] is sys.modules.pop("first_totals").rows
+
+
 def test_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
     """A second job beside the first; a group that is declared is refused."""
     monkeypatch.chdir(tmp_path)
@@ -62,6 +75,7 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
     out, _ = said(capsys, "init", "--job", "totals", "--topic", "orders")
     assert "pyproject.toml: is there already, left as it is" in out
     assert (tmp_path / "pyproject.toml").read_text() == "# mine\n"
+    assert "  pytest tests/test_totals.py  " in out
     said(capsys, "init", "--job", "sums")
     spec = load(tmp_path / "fleet.yaml", os.environ)
     assert [each.group for each in spec.fleets] == ["sums", "totals"]

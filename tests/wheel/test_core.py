@@ -72,6 +72,11 @@ def test_extras_name_what_installs_a_module() -> None:
     assert there == set(EXTRAS.values())
 
 
+def test_whoever_writes_a_job_has_what_its_test_needs() -> None:
+    """README's first job runs pytest with the one extra that it names."""
+    assert "pytest" in closure(frozenset({"worker"}))
+
+
 def test_look_plan_and_export(core: Path, broker, tmp_path: Path) -> None:
     """All that a stranger does first, with a real broker, and where nothing is Linux's own."""
     core = without_linux(core, tmp_path)

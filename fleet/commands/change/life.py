@@ -170,7 +170,7 @@ def _first_job(path: Path, group: str, topic: str) -> None:
         write_whole(target, content)
         click.echo(f"{target}: written")
     click.echo("Next:")
-    click.echo("  pytest                      the job's own test")
+    click.echo(f"  pytest {path.parent / texts.test_of(group)}  the job's own test")
     click.echo(f"  fleet test {group:<16} the job once, on records of its topic")
     click.echo("  fleet up                    workers start")
     click.echo(f"  fleet logs {group:<16} what they write")
