@@ -15,6 +15,7 @@ from pathlib import PurePath
 from textwrap import indent
 
 from fleet.config.dagster_instance import dagster_yaml
+from fleet.config.spec import topic_entry
 from fleet.errors import ConfigError
 
 _JOB = '''\
@@ -81,6 +82,21 @@ _FLEET = """\
 
 _FLEETS = re.compile(r"^fleets:[ \t]*(?:\[\])?[ \t]*(?:#.*)?(?:\n|\Z)", re.MULTILINE)
 _FIRST = re.compile(r"(?:[ \t]*(?:#.*)?\n)*( *)- ")
+
+
+def check_names(group: str, topic: str | None) -> None:
+    """ConfigError: what was given as --job and --topic (None: the group's name) is no such name."""
+    if not 1 <= len(group) <= 249:
+        raise ConfigError(f"--job {group!r} is no group's name: it has 1 to 249 characters")
+    try:
+        topic_entry(topic or group)
+    except ValueError as error:
+        if topic:
+            raise ConfigError(f"--topic {topic!r} {error}") from error
+        raise ConfigError(
+            f"--job {group!r} reads a topic of the same name where no --topic says another, and "
+            f"{group!r} {error}: name the group's topic, --topic TOPIC"
+        ) from error
 
 
 def module_of(group: str) -> str:

@@ -49,14 +49,14 @@ _PATHS = (
 )
 
 
-def load(path: Path, environ: Mapping[str, str]) -> FleetSpec:
-    """Read and judge a fleet.yaml.
+def load(path: Path, environ: Mapping[str, str], *, text: str | None = None) -> FleetSpec:
+    """Read and judge a fleet.yaml, or the text that it shall have.
 
     Relative folders and files in it (python_path, security) are taken from the file's folder,
     so that a Dagster run and a shell read the same. Raises ConfigError that lists every
     problem as `file:line: key: what is wrong, what is allowed`.
     """
-    return _loaded(_read(path), path, environ)
+    return _loaded(_read(path) if text is None else text, path, environ)
 
 
 class LoginFile(NamedTuple):

@@ -85,3 +85,44 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch, capsys):
     _, err = said(capsys, "init", "--topic", "orders", code=2)
     assert "--job GROUP" in err
     assert not list(tmp_path.glob(".fleet.yaml*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--job", "заказы"), "--job 'заказы' reads a topic of the same name"),
+        (("--job", ""), "--job '' is no group's name: it has 1 to 249 characters"),
+        (("--job", "g" * 250, "--topic", "t"), "is no group's name: it has 1 to 249 characters"),
+        (("--job", "ok", "--topic", "a b"), "--topic 'a b' is no topic name (letters, digits,"),
+        (("--job", "ok", "--topic", "^("), "--topic '^('"),
+        (("--job", "a b", "--bootstrap", "nobody:9", "--force"), "--topic TOPIC"),
+    ],
+)
+def test_a_name_that_is_none_is_told_with_its_option(words, told, tmp_path, monkeypatch, capsys):
+    """Before anything is asked or written, and without a file that nobody has."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text(HEAD + FORMS["none"])
+    _, err = said(capsys, "init", *words, code=2)
+    assert told in err
+    assert ".new" not in err
+    assert [each.name for each in tmp_path.iterdir()] == ["fleet.yaml"]
+    assert (tmp_path / "fleet.yaml").read_text() == HEAD + FORMS["none"]
+
+
+def test_a_group_may_be_named_as_kafka_allows(tmp_path, monkeypatch, capsys):
+    """Only topics have narrow names."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.yaml").write_text(HEAD + FORMS["none"])
+    said(capsys, "init", "--job", "заказы", "--topic", "orders")
+    assert load(tmp_path / "fleet.yaml", os.environ).fleets[0].group == "заказы"
+
+
+def test_lines_that_do_not_fit_are_told_of_the_file_itself(tmp_path, monkeypatch, capsys):
+    """Defaults may rule out what a first job has; the file stays."""
+    monkeypatch.chdir(tmp_path)
+    text = HEAD + "defaults: {worker: {assignor: none}}\nfleets: []\n"
+    (tmp_path / "fleet.yaml").write_text(text)
+    _, err = said(capsys, "init", "--job", "sums", code=2)
+    assert "fleet.yaml is left as it is: with a job for group sums" in err
+    assert ".new" not in err
+    assert (tmp_path / "fleet.yaml").read_text() == text

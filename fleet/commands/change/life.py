@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
+from fleet.commands.change.first_job import write_first_job
 from fleet.commands.invocation import Invocation, actor, common
 from fleet.commands.targets import Pair, acting, chosen, groups_argument, one_way, select_option
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
@@ -104,9 +105,13 @@ def init(
         raise click.UsageError("--topic says what --job GROUP reads: name that, too")
     if context is not None and namespace is None:
         raise click.UsageError("--context says where --kubernetes NAMESPACE is: name that, too")
+    if group is not None:
+        from fleet.config.first_job import check_names
+
+        check_names(group, topic)
     path = out or invocation.path()
     if group is not None and path.exists() and not force and bootstrap is None:
-        _first_job(path, group, topic or group)
+        write_first_job(path, group, topic or group)
         return
     if path.exists() and not force:
         raise ConfigError(
@@ -132,48 +137,13 @@ def init(
             f"members of {len(homes)} group{'' if len(homes) == 1 else 's'} in their pods"
         )
     if group is not None:
-        _first_job(path, group, topic or group)
+        write_first_job(path, group, topic or group)
         return
     click.echo("Next:")
     click.echo("  fleet status                what every group does now")
     click.echo(f"  edit {path}: give a group a `worker:`, then `mode: plan`")
     click.echo("  fleet plan                  what would be done, at what price")
     click.echo("  `mode: act`, then fleet up  workers start; `fleet doctor` if something is wrong")
-
-
-def _first_job(path: Path, group: str, topic: str) -> None:
-    """Declare the group in the fleet.yaml that is there, and write what it needs beside it."""
-    from fleet.config import first_job as texts
-    from fleet.config.load import load
-    from fleet.system.home import write_whole
-
-    before = load(path, os.environ)
-    if any(each.group == group for each in before.fleets):
-        raise ConfigError(
-            f"{path} declares group {group} already: give it a `worker:`, or name another group"
-        )
-    text = texts.declared(path.read_text(encoding="utf-8"), group, topic)
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        write_whole(beside, text)
-        load(beside, os.environ)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    click.echo(f"{path}: group {group} with a worker, mode: act")
-    for name, content in texts.files(group, path.parent.absolute()).items():
-        target = path.parent / name
-        if target.exists():
-            click.echo(f"{target}: is there already, left as it is")
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, content)
-        click.echo(f"{target}: written")
-    click.echo("Next:")
-    click.echo(f"  pytest {path.parent / texts.test_of(group)}  the job's own test")
-    click.echo(f"  fleet test {group:<16} the job once, on records of its topic")
-    click.echo("  fleet up                    workers start")
-    click.echo(f"  fleet logs {group:<16} what they write")
 
 
 def _cluster(
