@@ -46,6 +46,24 @@ _SILENT: Final = frozenset(
         *("ssl.keystore.type", "ssl.endpoint.identification.algorithm"),
     }
 )
+_STORES: Final = {"truststore": ("ca_file",), "keystore": ("cert_file", "key_file")}
+_INLINE: Final = {
+    "ssl.truststore.certificates": "ssl.ca.location",
+    "ssl.ca.pem": "ssl.ca.location",
+    "ssl.keystore.certificate.chain": "ssl.certificate.location",
+    "ssl.certificate.pem": "ssl.certificate.location",
+    "ssl.keystore.key": "ssl.key.location",
+    "ssl.key.pem": "ssl.key.location",
+}
+"""Keys that hold PEM text itself, and what names a file of it."""
+_KNOWN: Final = frozenset(
+    {
+        *(*_KEYS, *_SILENT, "sasl.jaas.config", "sasl.oauthbearer.extensions"),
+        *("bootstrap.servers", "metadata.broker.list"),
+        *(f"ssl.{store}.{what}" for store in _STORES for what in ("location", "password")),
+    }
+)
+"""All keys that are looked at."""
 _PAIR: Final = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
 
 
@@ -62,9 +80,17 @@ class ClientProperties(NamedTuple):
 def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> ClientProperties:
     """`variables`: key of a secret under `security:` → environment variable that will hold it.
 
-    Raises ConfigError where a secret has no variable, or where something cannot be translated.
+    Raises ConfigError where a secret has no variable, where something cannot be translated, and
+    where no line has to do with a cluster or a login: the file is something else then.
     """
     given = _pairs(text)
+    _refuse_inline(given, file)
+    if not given.keys() & _KNOWN:
+        raise ConfigError(
+            f"{file} holds no key of a client.properties (security.protocol, sasl.…, ssl.…, "
+            "bootstrap.servers): as YAML, with a `security:` block, a file is read whose name ends "
+            "in .yaml or .yml"
+        )
     bootstrap = given.pop("bootstrap.servers", given.pop("metadata.broker.list", None))
     found = _stores(given, file) | _translated(given)
     _refuse_foreign(found, file)
@@ -84,8 +110,7 @@ def client_properties(text: str, *, file: str, variables: Mapping[str, str]) -> 
         for step in steps:
             holder = holder.setdefault(step, {})
         holder[last] = written
-    known = {*_KEYS, *_SILENT, "sasl.jaas.config", "sasl.oauthbearer.extensions"}
-    return ClientProperties(security, bootstrap, tuple(sorted(given.keys() - known)))
+    return ClientProperties(security, bootstrap, tuple(sorted(given.keys() - _KNOWN)))
 
 
 def _translated(given: Mapping[str, str]) -> dict[str, str]:
@@ -116,7 +141,7 @@ def _asked(key: str, file: str) -> str:
 def _stores(given: dict[str, str], file: str) -> dict[str, str]:
     """Java's trust and key stores: PEM files are what the clients here read, others are not."""
     found: dict[str, str] = {}
-    for kind, keys in (("truststore", ("ca_file",)), ("keystore", ("cert_file", "key_file"))):
+    for kind, keys in _STORES.items():
         where = given.pop(f"ssl.{kind}.location", None)
         given.pop(f"ssl.{kind}.password", None)
         if where is None:
@@ -134,6 +159,14 @@ def _stores(given: dict[str, str], file: str) -> dict[str, str]:
             )
         found |= {f"tls.{key}": where for key in keys}
     return found
+
+
+def _refuse_inline(given: Mapping[str, str], file: str) -> None:
+    for key in sorted(given.keys() & _INLINE.keys()):
+        raise ConfigError(
+            f"{file}: {key} holds the PEM text itself, and fleet.yaml only names files: write it "
+            f"into a file of its own, and {_INLINE[key]}=FILE in place of {key}"
+        )
 
 
 def _refuse_foreign(found: Mapping[str, str], file: str) -> None:

@@ -115,6 +115,22 @@ def test_yaml(tmp_path, key):
         pytest.param("ssl.truststore.location=t.jks\n", "which only Java reads: export", id="jks"),
         pytest.param("sasl.mechanism=AWS_MSK_IAM\n", "Amazon's signer", id="msk"),
         pytest.param("sasl.mechanism=GSSAPI\n", "Kerberos", id="kerberos"),
+        *(
+            pytest.param(
+                f"security.protocol=SSL\n{key}=-----BEGIN X-----\\n{SECRET}\\n-----END X-----\n",
+                f"{key} holds the PEM text itself, and fleet.yaml only names files: write it into "
+                f"a file of its own, and {instead}=FILE in place of {key}",
+                id=key,
+            )
+            for key, instead in (
+                ("ssl.truststore.certificates", "ssl.ca.location"),
+                ("ssl.ca.pem", "ssl.ca.location"),
+                ("ssl.keystore.certificate.chain", "ssl.certificate.location"),
+                ("ssl.certificate.pem", "ssl.certificate.location"),
+                ("ssl.keystore.key", "ssl.key.location"),
+                ("ssl.key.pem", "ssl.key.location"),
+            )
+        ),
         pytest.param("security.protocol=SSLX\n", "'SSLX' is not allowed", id="protocol"),
     ],
 )
@@ -124,6 +140,26 @@ def test_what_is_asked_for_or_refused(tmp_path, text, told):
         read(tmp_path, text)
     assert told in str(refused.value)
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("login.conf", "security:\n  protocol: SASL_SSL\n  sasl: {mechanism: PLAIN}\n"),
+        ("login.json", '{"protocol": "SSL"}\n'),
+        ("client.properties", "# nothing yet\n"),
+        ("client.properties", "acks=all\n"),
+    ],
+)
+def test_a_file_of_something_else_is_no_login_without_security(tmp_path, name, text):
+    """It was read as if it asked for PLAINTEXT."""
+    with pytest.raises(ConfigError, match=r"no key of a client\.properties.*in \.yaml or \.yml"):
+        read(tmp_path, text, name=name)
+
+
+def test_an_address_alone_is_a_login(tmp_path):
+    """Of a cluster that asks for none."""
+    assert read(tmp_path, "bootstrap.servers=b:9092\n") == Security()
 
 
 def test_a_variable_for_nothing_is_refused(tmp_path):

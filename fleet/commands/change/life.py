@@ -51,7 +51,7 @@ _GRACE_SECONDS: Final = 5.0
     "--security",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="How to log in: YAML of a `security:` block, or a client.properties.",
+    help="How to log in: a `security:` block (.yaml, .yml), or a client.properties.",
 )
 @click.option(
     "--secret-env",
@@ -90,9 +90,10 @@ def init(
     --force and without --bootstrap, the `cluster:` part of the file that is there is kept, its
     security settings with it. Without either, the cluster is the embedded one.
 
-    With --security, a file that your clients log in with today is read: `security:` as YAML, or a
-    client.properties of Kafka's Java clients or librdkafka. No secret is copied out of it; name the
-    variable that will hold it by --secret-env, such as sasl.password=KAFKA_PASSWORD.
+    With --security, a file that your clients log in with today is read: `security:` as YAML, where
+    its name ends in .yaml or .yml, or else a client.properties of Kafka's Java clients or
+    librdkafka. No secret is copied out of it; name the variable that will hold it by --secret-env,
+    such as sasl.password=KAFKA_PASSWORD.
 
     With --kubernetes, a group whose members run in pods of a Deployment of that namespace (by
     their address, or by the pod's name in their ids) is written with `runtime.deployment`.
