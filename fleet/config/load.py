@@ -95,8 +95,8 @@ def _loaded(text: str, path: Path, environ: Mapping[str, str], *, above: int = 0
     root, problems = read_tree(text, environ)
     if (root is None or root.value is None) and not problems:
         raise ConfigError(
-            f"{path} is empty: write at least cluster: and fleets:, or run `fleet init`, which "
-            "writes both from the groups it finds"
+            f"{path} is empty: write at least cluster: and fleets:, or run `fleet init --bootstrap "
+            "HOST:PORT --force`, which writes both from the groups it finds"
         )
     if root is not None and not isinstance(root.value, dict):
         problems.append(
@@ -117,8 +117,8 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{path} does not exist: run `fleet init` to write one from the groups of a cluster, "
-            "or name another file with --file"
+            f"{path} does not exist: run `fleet init --bootstrap HOST:PORT` to write one from the "
+            "groups of a cluster, or name another file with --config"
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is no UTF-8 text (byte {error.start}); save it as UTF-8") from (

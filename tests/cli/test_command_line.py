@@ -235,6 +235,21 @@ def test_init_and_worker_say_what_is_missing(command, code, said, capsys, tmp_pa
     assert not (tmp_path / "fleet.yaml").exists()
 
 
+def test_init_and_up_do_not_send_each_other(capsys, tmp_path):
+    """Without a file and a broker, and over an empty file: what is named is another thing to do."""
+    assert cli.run(["init"]) == 1
+    said = capsys.readouterr().err
+    assert "fleet up" not in said
+    assert "--bootstrap HOST:PORT" in said
+    assert "fleet broker start" in said
+    (tmp_path / "fleet.yaml").touch()
+    for command in (["up"], ["init", "--force"], ["init", "--job", "sums"]):
+        assert cli.run(command) == 2
+        assert "`fleet init --bootstrap HOST:PORT --force`" in capsys.readouterr().err
+    assert cli.run(["init", "--bootstrap", "127.0.0.1:1", "--force"]) == 1
+    assert "nobody listens at 127.0.0.1:1" in capsys.readouterr().err
+
+
 def test_doctor_works_without_a_file(capsys):
     """The machine is looked at, and the missing file is a warning."""
     assert cli.run(["doctor", "-o", "json"]) in {0, 1}

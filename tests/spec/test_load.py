@@ -214,12 +214,14 @@ def test_a_refusal_names_line_key_and_remedy(text: str, said: str) -> None:
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"], ids=["empty", "comment", "document"])
 def test_an_empty_file_names_init(text: str) -> None:
     """An empty file is an error, not a fleet of none."""
-    assert "`fleet init`" in refusal(text)[0]
+    assert "`fleet init --bootstrap HOST:PORT --force`" in refusal(text)[0]
 
 
 def test_a_missing_file_names_init() -> None:
     """No file: the error names it and how to get one."""
-    with pytest.raises(ConfigError, match=r"nowhere\.yaml does not exist: run `fleet init`"):
+    with pytest.raises(
+        ConfigError, match=r"nowhere\.yaml does not exist: run `fleet init --boot.*--config"
+    ):
         load(Path("nowhere.yaml"), {})
 
 

@@ -220,8 +220,16 @@ def _look(cluster: "ClusterSpec") -> "Snapshot":
     """One snapshot of a cluster that has no fleet.yaml yet: a file that names only the cluster."""
     import yaml
 
+    from fleet.broker import embedded_bootstrap
     from fleet.manager.cycle import Fleet
+    from fleet.system.home import fleet_home
 
+    if cluster.bootstrap_servers == "embedded" and embedded_bootstrap(fleet_home()) is None:
+        raise Unreachable(  # not by `fleet up`, which wants the file that is to be written here
+            f"the embedded broker of {fleet_home()} does not run, so there are no groups to write: "
+            "name your cluster by --bootstrap HOST:PORT, or start it with `fleet broker start` and "
+            "run this again"
+        )
     with tempfile.TemporaryDirectory(prefix="fleet-init-") as folder:
         config = Path(folder, "fleet.yaml")
         named = {"cluster": cluster.model_dump(mode="json", exclude_none=True), "mode": "observe"}

@@ -46,7 +46,7 @@ def examine(invocation: Invocation) -> list[Finding]:
     found += guarded("packages", lambda: packages(needed=needed))
     if not path.is_file():
         found += guarded("jars", lambda: jars(embedded=True))
-        remedy = "write one with `fleet init`, or name yours with --config"
+        remedy = "write one with `fleet init --bootstrap HOST:PORT`, or name yours with --config"
         return [*found, Finding("config", Severity.WARN, f"there is no {path}", remedy)]
     from fleet.commands.doctor.checks_fleet import examine_fleet
 
