@@ -30,8 +30,8 @@ EXTRAS: Final[Mapping[str, str]] = {
 
 
 def pip_line(extra: str) -> str:
-    """What to type: `pip install 'fleet-for-kafka[worker]'`."""
-    return f"pip install 'fleet-for-kafka[{extra}]'"
+    """What to type, and where: no index has the package (pyproject.toml: not to be uploaded)."""
+    return f"pip install '.[{extra}]' in the clone of Fleet"
 
 
 def installed(module: str) -> bool:

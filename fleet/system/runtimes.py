@@ -27,6 +27,6 @@ def runtime_kind(name: str) -> Any:
             return point.load()
     known = ", ".join(sorted(point.name for point in found)) or "none"
     raise ConfigError(
-        f"no runtime {name!r} is installed (there are: {known}); install fleet-for-kafka with pip "
-        "instead of only putting it on the path"
+        f"no runtime {name!r} is installed (there are: {known}); install Fleet, by `pip install .` "
+        "in its clone, instead of only putting it on the path"
     )

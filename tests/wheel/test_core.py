@@ -15,8 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from fleet.extras import EXTRAS
-from k8s.images.wheels import closure
+from fleet.extras import EXTRAS, pip_line
+from k8s.images.wheels import OWN, closure
 from tests.support.environments import environment, runner
 from tests.support.needs import repository
 
@@ -75,6 +75,15 @@ def test_extras_name_what_installs_a_module() -> None:
 def test_whoever_writes_a_job_has_what_its_test_needs() -> None:
     """README's first job runs pytest with the one extra that it names."""
     assert "pytest" in closure(frozenset({"worker"}))
+
+
+def test_nobody_is_sent_to_an_index_for_it() -> None:
+    """None has this package, and one of that name would be somebody else's."""
+    root = repository()
+    texts = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "fleet").rglob("*.py")]
+    named = f"{OWN}["
+    assert not [str(each) for each in texts if named in each.read_text(encoding="utf-8")]
+    assert pip_line("worker") == "pip install '.[worker]' in the clone of Fleet"
 
 
 def test_look_plan_and_export(core: Path, broker, tmp_path: Path) -> None:
@@ -139,7 +148,7 @@ def test_what_is_missing_is_one_sentence(
     done = fleet(*words.split())
     sentence = f"fleet: this needs {module}, which is not installed here: pip install"
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        2, f"{sentence} 'fleet-for-kafka[{extra}]'",
+        2, f"{sentence} '.[{extra}]' in the clone of Fleet",
     )  # fmt: skip
     if words == "apply shop":
         assert "change of shop" not in fleet("doctor").stdout

@@ -28,11 +28,12 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from fleet.errors import FleetError, LostLease, Unreachable
+from fleet.extras import pip_line
 from fleet.history.tables.table_columns import DAY, TABLES
 from fleet.history.tables.table_folder import TableFolder
 from fleet.history.tables.table_manifests import DataFile, Manifest
 
-EXTRA: Final = "pip install 'fleet-for-kafka[history]'"
+EXTRA: Final = pip_line("history")
 APPLICATION: Final = "fleet-history"
 """Of the transactions in the logs; their versions are numbers of manifests."""
 _TRIES: Final = 3
