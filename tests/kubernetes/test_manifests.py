@@ -105,7 +105,7 @@ def test_the_revision_is_the_managers(file: Path, capsys: pytest.CaptureFixture[
 
 def test_no_secret_is_rendered(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Their names are, and those that have to be there are told."""
-    assert cli.run(["manifests", "--part", "all"]) == 0
+    assert cli.run(["manifests", "--part", "all", "--image", "boss:2"]) == 0
     said = capsys.readouterr()
     assert "tiger" not in said.out + said.err
     assert "scott" not in said.out + said.err
@@ -123,13 +123,14 @@ def test_json_is_one_list(file: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_a_folder_can_be_applied(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file per fleet and part, all of them listed."""
-    assert cli.run(["manifests", "--part", "all", "--output-dir", "deploy"]) == 0
+    words = ["manifests", "--part", "all", "--image", "boss:2"]
+    assert cli.run([*words, "--output-dir", "deploy"]) == 0
     folder = file.parent / "deploy"
     listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
     assert {p.name for p in folder.iterdir()} == {*listed, "kustomization.yaml"}
     written = [o for name in listed for o in yaml.safe_load_all((folder / name).read_text())]
     capsys.readouterr()
-    objects, _ = rendered(capsys, "--part", "all")
+    objects, _ = rendered(capsys, "--part", "all", "--image", "boss:2")
     assert len(written) == len(objects)
 
 
@@ -138,7 +139,7 @@ def test_parts_are_named_once_and_lie_in_one_namespace(
     file: Path, capsys: pytest.CaptureFixture[str], part: str
 ) -> None:
     """No two objects have one kind and name."""
-    objects, _ = rendered(capsys, "--part", part)
+    objects, _ = rendered(capsys, "--part", part, "--image", "boss:2")
     assert objects
     names = [(o["kind"], o["metadata"]["name"]) for o in objects]
     assert len(set(names)) == len(names)
@@ -157,6 +158,17 @@ def test_the_managers_image_is_its_own(file: Path, capsys: pytest.CaptureFixture
         for container in each["spec"]["template"]["spec"].get(part, [])
     }
     assert images == {"boss:2"}
+
+
+@pytest.mark.parametrize("part", ["manager", "all"])
+def test_a_manager_without_an_image_is_refused(
+    file: Path, capsys: pytest.CaptureFixture[str], part: str
+) -> None:
+    """Not the workers' by itself: its pods would end at once, for want of Dagster."""
+    assert cli.run(["manifests", "--part", part]) == 2
+    said = capsys.readouterr()
+    assert "--part manager needs --image NAME" in said.err
+    assert not said.out
 
 
 @pytest.mark.parametrize(
@@ -210,7 +222,8 @@ def test_the_kustomize_base_is_what_is_rendered(
 ) -> None:
     """Render it again where this fails: the command stands in k8s/manifests/fleet.yaml."""
     chosen = [word for part in parts for word in ("--part", part)]
-    objects, _ = rendered(capsys, "-c", str(MANIFESTS / "fleet.yaml"), *chosen)
+    words = ["-c", str(MANIFESTS / "fleet.yaml"), "--image", "fleet:latest"]
+    objects, _ = rendered(capsys, *words, *chosen)
     key = lambda o: (o["kind"], o["metadata"]["name"])  # noqa: E731
     assert sorted(objects_of(MANIFESTS / folder), key=key) == sorted(objects, key=key)
 

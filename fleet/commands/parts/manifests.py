@@ -32,7 +32,7 @@ _ALL: Final = "all"
 @click.option(
     "--image",
     metavar="NAME",
-    help="Image of manager and exporter (default: runtime.image, as for workers).",
+    help="Image of manager, which must be named, and exporter (default: runtime.image).",
 )
 @click.option(
     "--output",
@@ -74,6 +74,12 @@ def manifests(
     """
     if output_dir is not None and dry_run is not None:
         raise click.UsageError("--output-dir writes and --dry-run asks: give one of them")
+    chosen = frozenset(PARTS if _ALL in parts else parts or ("workers",))
+    if "manager" in chosen and image is None:
+        raise click.UsageError(
+            "--part manager needs --image NAME: one with Dagster in it, such as the fleet-manager "
+            "of `make images`; workers' images have none. Name runtime.image where that holds both"
+        )
     path = invocation.existing_path()
     from fleet.act.runtime import ManifestOptions
     from fleet.config.load import load
@@ -84,7 +90,7 @@ def manifests(
         spec,
         ManifestOptions(
             text=path.read_text(encoding="utf-8"),
-            parts=frozenset(PARTS if _ALL in parts else parts or ("workers",)),
+            parts=chosen,
             groups=groups,
             image=image,
         ),

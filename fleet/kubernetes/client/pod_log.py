@@ -70,7 +70,7 @@ def _lines(
         said = message_of(text) or f"status {response.status}"
         raise FleetError(
             f"the log of pod {pod} cannot be read ({response.status}): {said}; it needs get on "
-            "pods/log (`fleet manifests --part manager` has the Role)"
+            "pods/log (`fleet manifests --part manager --image NAME` has the Role)"
         )
     found = [_stamped(line) for line in text.split("\n") if line]
     key = None if after is None else _padded(after)
