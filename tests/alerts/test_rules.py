@@ -531,6 +531,16 @@ def test_alertmanager_routes_by_severity(tmp_path) -> None:
     assert run(*route, "alertname=FleetWorkerFenced", "severity=ticket") == "ticket"
 
 
+@pytest.mark.parametrize("option", ["--page", "--ticket"])
+@pytest.mark.parametrize("url", ["not a url", "pager:9000", "ftp://pager/hook", "http://", ""])
+def test_a_webhook_that_is_no_url_is_refused(option, url, capsys) -> None:
+    """Alertmanager itself would not start with it, somewhere else and later."""
+    assert cli.run(["alerts", "alertmanager", option, url]) == 2
+    told = capsys.readouterr()
+    assert f"{option}: {url!r} is no URL of a webhook: write http://HOST:PORT/PATH" in told.err
+    assert not told.out
+
+
 def test_alertmanager_calls_pagerduty_and_slack(tmp_path, monkeypatch, capsys) -> None:
     """Amtool accepts the file and the templates; secrets stand in files of their own."""
     monkeypatch.chdir(tmp_path)

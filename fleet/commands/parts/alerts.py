@@ -1,5 +1,6 @@
 """`fleet alerts`: rules, routes and a dashboard for Prometheus, Alertmanager and Grafana."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,12 +44,32 @@ def rules(invocation: Invocation, *, output: Path | None) -> None:
     _put(rules_yaml(_spec(invocation)), output)
 
 
+def _webhook(_: click.Context, option: click.Parameter, url: str | None) -> str | None:
+    """What Alertmanager would refuse to start with, or never reach, is refused here."""
+    if url is not None and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
+        raise click.BadParameter(
+            f"{url!r} is no URL of a webhook: write http://HOST:PORT/PATH or https://…",
+            param_hint=option.opts[0],
+        )
+    return url
+
+
 @alerts.command(
     epilog="Example:  fleet alerts alertmanager --page http://pager.example:9000/hook "
     "-o alertmanager.yml"
 )
-@click.option("--page", metavar="URL", help="URL of the webhook for alerts of severity page.")
-@click.option("--ticket", metavar="URL", help="URL of the webhook for alerts of severity ticket.")
+@click.option(
+    "--page",
+    metavar="URL",
+    callback=_webhook,
+    help="URL of the webhook for alerts of severity page.",
+)
+@click.option(
+    "--ticket",
+    metavar="URL",
+    callback=_webhook,
+    help="URL of the webhook for alerts of severity ticket.",
+)
 @click.option(
     "--pagerduty-key-file",
     metavar="FILE",
