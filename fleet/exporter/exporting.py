@@ -141,10 +141,21 @@ class Exporter(Closing):
             due = max(due + self._every, self._clock.monotonic())
             stop.wait(due - self._clock.monotonic())
 
-    def wait_for_log(self, timeout: float = 60.0) -> None:
-        """Wait until the offsets topic is read, or cannot be."""
+    def wait_for_log(self, timeout: float = 60.0, *, quiet: float = 3.0) -> None:
+        """Wait until the offsets topic is read, or cannot be; after `quiet` seconds say so.
+
+        Raises Unreachable where no broker answers then: nobody waits for the log of such a cluster.
+        """
         with contextlib.suppress(Unreadable):
-            self._tail.catch_up(timeout)
+            if self._tail.catch_up(quiet):
+                return
+            why = self._tail.problem
+            self._say(
+                f"waiting for brokers at {self._fleet.bootstrap} and what is in the offsets topic, "
+                f"up to {duration(timeout)}{f': {why}' if why else ''}"
+            )
+            self._fleet.topic_ids()
+            self._tail.catch_up(timeout - quiet)
 
     def text(self) -> str:
         """What /metrics answers now."""

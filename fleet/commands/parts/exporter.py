@@ -90,9 +90,13 @@ def opened(fleet: "Fleet", listen: str) -> "Exporter":
 
 
 def _print_once(fleet: "Fleet") -> None:
+    from fleet.commands.progress import Progress
+
+    where = f"cluster {fleet.spec.cluster.name} at {fleet.bootstrap}"
     with opened(fleet, "127.0.0.1:0") as running:
-        running.wait_for_log()
-        running.look()
+        with Progress(f"looking at {where}"):
+            running.wait_for_log()
+            running.look()
         click.echo(running.text(), nl=False)
 
 
