@@ -24,6 +24,7 @@ from fleet.exporter.storm_metrics import receipt_families, storm_families
 from fleet.log.readers.held_commits import OpenTransaction
 from fleet.model.rebalances import Cause, CoordinatorMove, Known, Rebalance
 from fleet.model.totals import Totals
+from fleet.worker.http import _exposition
 from tests.support.needs import repository
 from tests.support.rebalances import rebalance as plain
 
@@ -124,13 +125,33 @@ def test_a_transaction_that_is_open_for_long_is_told():
 
 def test_names_types_and_labels_are_those_of_the_table():
     """docs/metrics.md is the contract: nothing more, nothing less."""
-    told = {name: (kind, labels.split(", ")) for name, kind, labels in ROW.findall(DOC.read_text())}
-    found = {}
-    for family in (*families(picture()), *ages().collect(), *decided()):
+    found = shapes((*families(picture()), *ages().collect(), *decided(), *of_a_worker()))
+    assert found == {
+        name: (kind, sorted(labels.split(", ")))
+        for name, kind, labels in ROW.findall(DOC.read_text())
+    }
+
+
+def shapes(found) -> dict[str, tuple[str, list[str]]]:
+    """Name → type and labels."""
+    shown = {}
+    for family in found:
         suffix = "_total" if family.type == "counter" else ""
         labels = {key for sample in family.samples for key in sample.labels} - {"le"}
-        found[family.name + suffix] = (family.type, sorted(labels))
-    assert found == {name: (kind, sorted(labels)) for name, (kind, labels) in told.items()}
+        shown[family.name + suffix] = (family.type, sorted(labels))
+    return shown
+
+
+def of_a_worker() -> list[Metric]:
+    """What one answers that has committed."""
+    facts = {
+        **dict.fromkeys(("cluster", "group", "worker", "revision", "phase"), "x"),
+        **dict.fromkeys(("batches", "records", "busy_seconds", "lost_records", "dead_letters"), 1),
+        **dict.fromkeys(("partitions", "quarantined", "failing_seconds"), 0),
+        "ready": True,
+        "last_commit_timestamp_seconds": 1.0,
+    }
+    return list(text_string_to_metric_families(_exposition(lambda: facts).decode()))
 
 
 @pytest.mark.parametrize("odd", ["plain", 'a "quote"', "back\\slash", "two\nlines", "ümläut {x=1}"])
