@@ -294,6 +294,16 @@ def test_status_lists_every_group_with_what_is_known():
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("detail", [False, True])
+def test_a_foreign_holder_is_shown_with_its_host(detail):
+    """Where the coordinator still knows the member; one that is gone has none."""
+    shut = dataclasses.replace(STATUS.managed.gate, quarantined=frozenset({0, 7}))
+    status = dataclasses.replace(STATUS, managed=dataclasses.replace(STATUS.managed, gate=shut))
+    text = printed(print_status, SNAPSHOT, [status], now=300.0, detail=detail, width=200)
+    assert "another process at 127.0.0.1 is a member as orders-0, so slot 0 is shut" in text
+    assert "another process is a member as orders-7, so slot 7 is shut" in text
+
+
 def test_status_of_one_group_shows_partitions_and_slots():
     """Detail: protocol, recent rebalances, owner of each partition, holder of each slot."""
     text = printed(print_status, SNAPSHOT, [STATUS], now=300.0, detail=True, width=120)

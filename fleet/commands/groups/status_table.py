@@ -42,7 +42,7 @@ def print_status(
     if not detail:
         for status in groups:
             for number in sorted(status.managed.gate.quarantined) if status.managed else ():
-                told = foreign_holder(status.group, number)
+                told = foreign_holder(status, number)
                 console.print(f"[red]foreign holder[/red]: {escape(told)}")
         for pause in dict.fromkeys(p for status in groups for p in status.pauses or ()):
             whose = pause.group or "all groups"
@@ -122,7 +122,7 @@ def _detail(console: Console, status: GroupStatus, now: float) -> None:
         console.print()
         console.print(_slots(managed))
     for number in sorted(managed.gate.quarantined) if managed else ():
-        console.print(f"[red]foreign holder[/red]: {escape(foreign_holder(status.group, number))}")
+        console.print(f"[red]foreign holder[/red]: {escape(foreign_holder(status, number))}")
     if managed and managed.change:
         said = f": {escape(managed.change.sentence)}" if managed.change.sentence else ""
         console.print(f"last change {last_change(managed.change, now)}{said}")
@@ -154,11 +154,15 @@ def storm_of(status: GroupStatus) -> str:
     return status.storm.sentence.removeprefix("storm ") + held
 
 
-def foreign_holder(group: str, number: int) -> str:
+def foreign_holder(status: GroupStatus, number: int) -> str:
     """What is known of a slot that another process's member shut [15], and what to do."""
+    group, name = status.group, f"{status.group}-{number}"
+    members = status.seen.members if status.seen is not None else ()
+    host = next((each.host.lstrip("/") for each in members if each.instance_id == name), "")
+    who = f"another process at {host}" if host else "another process"
     return (
-        f"another process is a member as {group}-{number}, so slot {number} is shut; end that "
-        f"process, then `fleet resume {group} --slot {number}`"
+        f"{who} is a member as {name}, so slot {number} is shut; end that process, then "
+        f"`fleet resume {group} --slot {number}`"
     )
 
 
