@@ -57,6 +57,7 @@ from fleet.slots import (
 )
 from fleet.testing.trial import TrialOutcome
 from tests.asking.worlds import rebalance
+from tests.support.command import answer
 from tests.support.json_contract import documented, shape
 from tests.support.snapshots import snapshot_of
 
@@ -188,6 +189,18 @@ def test_json_answers_have_the_documented_shape(heading, answer):
     """Every key that is printed stands in docs/json.md with its kind, and no other."""
     assert answer["schema_version"] == 1
     assert shape(json.loads(json.dumps(answer))) == shape(documented(heading))
+
+
+def test_the_brokers_answer_has_the_documented_shape(tmp_path, monkeypatch, capsys):
+    """Of one that was stopped."""
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path))
+    node = {"id": 1, "port": 1, "controller_port": 2, "process": None}
+    (tmp_path / "broker").mkdir()
+    stored = {"cluster_id": "c", "overrides": {}, "nodes": [node]}
+    (tmp_path / "broker" / "state.json").write_text(json.dumps(stored))
+    found = answer(capsys, "broker", "status")
+    assert shape(found) == shape(documented("fleet broker status -o json"))
+    assert (found["running"], found["nodes"][0]["pid"]) == (False, None)
 
 
 def test_unverified_counts_are_null():

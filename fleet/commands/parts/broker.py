@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.errors import FleetError
 from fleet.system.home import fleet_home
 
@@ -167,7 +168,8 @@ def status(output: str) -> None:
 
     now = Broker(fleet_home()).status()
     if output == "json":
-        click.echo(json.dumps({"schema": 1, **asdict(now)}, default=str, indent=2))
+        versions = {"schema_version": SCHEMA_VERSION, "schema": 1}  # the latter from before
+        click.echo(json.dumps({**versions, **asdict(now)}, default=str, indent=2))
         return
     if not now.nodes:
         click.echo(f"no broker in {fleet_home()}; `fleet broker start` makes one")
