@@ -257,7 +257,7 @@ class GroupSpec(Strict):
     owner: str = ""
     """The team that is called; a label of metrics and alerts."""
     labels: dict[str, str] = Field(default_factory=dict)
-    """Names and values for `--select`, metrics and Dagster."""
+    """Names and values for `--select` and Dagster; metrics and alerts have `owner` alone."""
     topics: Annotated[tuple[Topic, ...], Field(min_length=1)]
     """Names, or regular expressions that start with ^."""
     create: CreateTopic | None = None

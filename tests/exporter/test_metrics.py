@@ -132,6 +132,13 @@ def test_names_types_and_labels_are_those_of_the_table():
     }
 
 
+def test_labels_of_a_fleet_are_none_of_metrics():
+    """They are for --select and Dagster; the page of the keys promised them here, too."""
+    keys = (repository() / "docs" / "fleet-yaml.md").read_text(encoding="utf-8")
+    (row,) = [line for line in keys.splitlines() if line.startswith("| `fleets[].labels`")]
+    assert "metrics and alerts have `owner` alone" in row
+
+
 def shapes(found) -> dict[str, tuple[str, list[str]]]:
     """Name → type and labels."""
     shown = {}
