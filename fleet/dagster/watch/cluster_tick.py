@@ -18,7 +18,7 @@ from dagster import AssetCheckEvaluation, AssetObservation
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.judgements import Judgement, lag_judgement, receipt_judgement, storm_judgement
-from fleet.dagster.watch.recent_rebalances import from_tables
+from fleet.dagster.watch.recent_rebalances import RecentRebalances, from_tables
 from fleet.dagster.watch.sensor_cursor import GroupSummary, SensorMemory, due
 from fleet.decide.storms.storm_watch import watch_reach
 from fleet.decide.verdicts import GroupVerdict
@@ -71,6 +71,8 @@ class Looked:
     spec: FleetSpec
     groups: tuple[GroupTick, ...]
     problems: tuple[str, ...]
+    unread: str = ""
+    """Why the history's tables told of no group, though they are there."""
     writable: bool = True
     """Whether those who carry out changes could have renewed their leases [38]."""
 
@@ -79,7 +81,9 @@ def look(cycle: "Fleet", memory: SensorMemory) -> Looked:
     """One snapshot of the whole cluster, judged."""
     snapshot = cycle.snapshot()
     known = {fleet.group for fleet in cycle.spec.fleets}
-    verdicts = keeping_up(cycle, snapshot, known)
+    history = from_tables(cycle, since=snapshot.at - watch_reach(cycle.spec), now=snapshot.at)
+    unread = "" if history is None else history.problem
+    verdicts = keeping_up(cycle, snapshot, known, unread=unread)
     declared = [
         declared_group(cycle, fleet, snapshot.groups.get(fleet.group), verdicts, memory)
         for fleet in cycle.spec.fleets
@@ -89,12 +93,13 @@ def look(cycle: "Fleet", memory: SensorMemory) -> Looked:
         for group, state in snapshot.groups.items()
         if group not in known and state.exists
     ]
-    counted = with_budgets(cycle, declared, memory, now=snapshot.at)
+    counted = with_budgets(cycle, declared, memory, history, now=snapshot.at)
     return Looked(
         at=snapshot.at,
         spec=cycle.spec,
         groups=(*counted, *others),
         problems=snapshot.problems,
+        unread=unread,
         writable=all(
             is_writable(cycle, seen.group)
             for seen in declared
@@ -113,12 +118,18 @@ def is_writable(cycle: "Fleet", group: str) -> bool:
 
 
 def keeping_up(
-    cycle: "Fleet", snapshot: Snapshot, groups: Iterable[str]
+    cycle: "Fleet", snapshot: Snapshot, groups: Iterable[str], *, unread: str = ""
 ) -> Mapping[str, GroupVerdict]:
-    """Verdicts on these groups; none where nothing has waited for long, which reads no past."""
+    """Verdicts on these groups; none where nothing has waited for long, which reads no past.
+
+    unread: why the tables cannot be read, where that is known: a store that is away is waited for
+    once in a tick.
+    """
     mine = snapshot.only(frozenset(groups).__contains__)
     doubted = in_doubt(mine, ())
-    return judged(cycle, mine, minutes_of(cycle, doubted), doubted) if doubted else {}
+    if not doubted:
+        return {}
+    return judged(cycle, mine, minutes_of(cycle, doubted, unread=unread), doubted)
 
 
 def declared_group(
@@ -142,11 +153,15 @@ def declared_group(
 
 
 def with_budgets(
-    cycle: "Fleet", declared: list[GroupTick], memory: SensorMemory, *, now: float
+    cycle: "Fleet",
+    declared: list[GroupTick],
+    memory: SensorMemory,
+    history: RecentRebalances | None,
+    *,
+    now: float,
 ) -> Iterator[GroupTick]:
     """Count the rebalances of groups that need it, as far as the time reaches."""
     began = cycle.clock.monotonic()
-    history = from_tables(cycle, since=now - watch_reach(cycle.spec), now=now)
     telling = {told.group for told in due((s.look for s in declared), memory, now=now)}
     turn = in_turn([s.group for s in declared], now=now)
     for seen in declared:

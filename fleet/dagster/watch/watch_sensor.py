@@ -2,7 +2,8 @@
 
 One batched look serves the whole cluster; one sensor, since the ticks of all sensors fire
 together. A tick works at most 20 s: what it did not reach comes first in the next one.
-Where the cluster does not answer, the tick is skipped with that sentence.
+Where the cluster does not answer, the tick is skipped with that sentence; where the history's
+tables do not, it goes on by the log and says so.
 """
 
 import threading
@@ -133,10 +134,14 @@ def watch(context: SensorEvaluationContext, resource: FleetResource) -> SensorRe
         cursor=after.as_cursor(),
         dynamic_partitions_requests=partition_requests(context.instance, looked),
         # No run is ever asked for here, so Dagster calls every tick skipped and shows this.
-        skip_reason=SkipReason(
-            f"{len(seen)} groups seen, {len(telling)} told of, {len(said)} runs ended."
-        ),
+        skip_reason=SkipReason(sentence_of(len(seen), len(telling), len(said), looked.unread)),
     )
+
+
+def sentence_of(seen: int, told: int, ended: int, unread: str) -> str:
+    """What the page shows of a tick."""
+    counts = f"{seen} groups seen, {told} told of, {ended} runs ended."
+    return f"{counts} Read from the log instead: {unread}." if unread else counts
 
 
 def partition_requests(
