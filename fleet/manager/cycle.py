@@ -206,13 +206,9 @@ class Fleet(PlanningFleet):
         Raises Refused where its actor is alive, or a pause holds the group: what was interrupted
         before an incident is not carried on in it.
         """
-        left, pause = self._changing(group).running(), paused(self.pauses(), group)
-        if left is not None and pause:
-            raise Refused(
-                f"{left.actor} left a change of group {group} unfinished, and {pause}; "
-                f"`fleet apply {group} --abort` ends the change where it stands"
-            )
-        resumed = self._changing(group).resume(actor=actor, progress=progress)
+        resumed = self._changing(group).resume(
+            actor=actor, progress=progress, held=lambda: paused(self.pauses(), group)
+        )
         self._close_window(group, progress)
         return resumed
 

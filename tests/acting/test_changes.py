@@ -74,6 +74,22 @@ def test_a_dead_managers_change_is_carried_on(scene):
     assert changing(here).resume(actor="bob", progress=here.told.append) is None
 
 
+def test_a_pause_holds_who_waits_for_a_dead_managers_lease(scene):
+    """Set while the lease was waited out; the change stays where it stands, and is nobody's."""
+    here = scene()
+    left = here.begin(step_of(StepKind.OPEN, (0,)))
+    began = here.clock.monotonic()
+
+    def held() -> str:
+        late = here.clock.monotonic() - began > LEASE / 2
+        return "orders is paused by ann (incident 4711)" if late else ""
+
+    with pytest.raises(Refused, match=r"a1 left .* paused by ann .*`fleet apply orders --abort`"):
+        changing(here).resume(actor="bob", progress=here.told.append, held=held)
+    assert here.clock.monotonic() - began >= LEASE
+    assert here.store.change(GROUP) == left
+
+
 @pytest.mark.parametrize("ask", ["resume", "abort"])
 @pytest.mark.parametrize(
     ("seconds", "told"), [(0.0, "the disk is full"), (4.0, "takes too long")], ids=["full", "slow"]

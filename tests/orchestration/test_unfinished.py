@@ -104,6 +104,20 @@ def test_what_a_pause_holds_is_not_carried_on(instance, whose):
     assert resumed(cluster.tick(instance)) == ["g0", "g1"]
 
 
+def test_a_pause_holds_who_waits_out_a_lease_already(instance):
+    """Whoever pauses in an incident does not know of a resume that began before it."""
+    cluster = Cluster(1, lease=10.0)
+
+    def incident(_sentence: str) -> None:
+        cluster.store.pause(Pause(group=None, reason="incident 4711", by="ann", at=0.0))
+
+    with pytest.raises(Refused, match=r"gone@elsewhere:1 left .* paused by ann \(incident 4711\)"):
+        Fleet.resume_change(cluster, "g0", actor="bob", progress=incident)  # type: ignore[arg-type]
+    left = cluster.store.change("g0")
+    assert left is not None
+    assert left.actor == "gone@elsewhere:1"
+
+
 def test_a_lease_longer_than_a_tick_is_watched_over_several(instance):
     """Meanwhile it is said how long that takes."""
     cluster = Cluster(2, lease=180.0)

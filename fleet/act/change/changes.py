@@ -20,10 +20,16 @@ from fleet.slots.evidence import LeaseWatch
 
 Progress = Callable[[str], None]
 Perform = Callable[[Change, Progress], Change]
+Held = Callable[[], str]
+"""Which pause holds the group now, in words; empty = none."""
 LOOK = 0.2
 """Seconds between two looks at somebody's lease."""
 _BLIND: Final = 3
 """Leases after which who cannot write is told so: a lock or an upgrade has passed by then."""
+
+
+def _never() -> str:
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +83,18 @@ class GroupChanges:
         sign(self.store, change)
         return self.perform(change, progress)
 
-    def resume(self, *, actor: str, progress: Progress) -> Change | None:
-        """Carry on an unfinished change of a dead actor; None where none is unfinished."""
+    def resume(self, *, actor: str, progress: Progress, held: Held = _never) -> Change | None:
+        """Carry on an unfinished change of a dead actor; None where none is unfinished.
+
+        Raises Refused where its actor is alive, or the group is held: what was interrupted before
+        an incident is not carried on in it, also where that began while the lease was waited out.
+        """
         left = self.running()
         if left is None:
             return None
+        self._unless_held(left, held)
         progress(f"{left.actor} left a change of {self.group}; waiting whether it goes on")
-        adopted = self._adopt(actor)
+        adopted = self._adopt(actor, held)
         if adopted is None:
             return None
         progress(f"picked up plan {adopted.plan.id} at step {adopted.step + 1}")
@@ -104,7 +115,14 @@ class GroupChanges:
             )
         )
 
-    def _adopt(self, actor: str) -> Change | None:
+    def _unless_held(self, left: Change, held: Held) -> None:
+        if pause := held():
+            raise Refused(
+                f"{left.actor} left a change of group {self.group} unfinished, and {pause}; "
+                f"`fleet apply {self.group} --abort` ends the change where it stands"
+            )
+
+    def _adopt(self, actor: str, held: Held = _never) -> Change | None:
         if self.running() is None:
             return None
         if self.alive():
@@ -112,6 +130,7 @@ class GroupChanges:
         seen = self.running()
         if seen is None:
             return None
+        self._unless_held(seen, held)
         adopted = self.store.adopt(seen, actor=actor, lease=self.lease)
         if adopted is None:
             raise Refused(self._busy())
