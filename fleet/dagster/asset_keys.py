@@ -104,6 +104,12 @@ def does_more(run: DagsterRun) -> bool:
     return any(_kind(key) not in {_PLAN, _ROLLOUT} for key in run.asset_selection or ())
 
 
+def rollout_step(run: DagsterRun) -> str | None:
+    """The step of a chosen selection in which a run changes its group."""
+    chosen = run.asset_selection or ()
+    return next((k.to_python_identifier() for k in chosen if _kind(k) == _ROLLOUT), None)
+
+
 def _carries_out(chosen: Collection[AssetKey]) -> bool:
     return any(_kind(key) == _ROLLOUT for key in chosen)
 

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster import (
+    DagsterEventType,
     DagsterInstance,
+    DagsterRun,
     DagsterRunStatus,
     DefaultScheduleStatus,
     RunRequest,
@@ -220,9 +222,30 @@ def without_partition(fleet: GroupSpec) -> str:
 
 
 def busy_groups(instance: DagsterInstance) -> set[str]:
-    """Names of groups that have a run which is not over, however it was started."""
+    """Names of groups that have a run which may still change them, however it was started."""
     records = instance.get_run_records(RunsFilter(statuses=UNFINISHED), limit=1000)
-    return {name for r in records if (name := asset_keys.group_of_run(r.dagster_run)) is not None}
+    runs = (record.dagster_run for record in records)
+    return {
+        name
+        for run in runs
+        if (name := asset_keys.group_of_run(run)) is not None and not is_rolled_out(instance, run)
+    }
+
+
+def is_rolled_out(instance: DagsterInstance, run: DagsterRun) -> bool:
+    """Whether a run works, or worked until it was killed, on a team's assets behind the rollout.
+
+    Where everything was killed with it, it stays STARTED until its `dagster/max_runtime`: that is
+    hours without the tag, and no reason to leave the group alone.
+    """
+    if not asset_keys.does_more(run):
+        return False
+    ends = {DagsterEventType.STEP_SUCCESS, DagsterEventType.STEP_FAILURE}
+    over = {
+        each.event_log_entry.step_key
+        for each in instance.get_records_for_run(run.run_id, of_type=ends).records
+    }
+    return asset_keys.rollout_step(run) in over
 
 
 def failures_of(instance: DagsterInstance, request: RunRequest) -> tuple[int, float]:

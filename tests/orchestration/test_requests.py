@@ -4,12 +4,22 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from dagster import AssetKey, validate_run_config
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    DagsterInstance,
+    Definitions,
+    asset,
+    define_asset_job,
+    validate_run_config,
+)
 
 from fleet.dagster import asset_keys, build_definitions
+from fleet.dagster.change_assets import group_partitions
 from fleet.dagster.reconcile_schedule import (
     Said,
     aim_of,
+    busy_groups,
     max_runtime,
     request_for,
     summary,
@@ -150,6 +160,28 @@ def test_a_run_is_ended_only_where_it_is_seen_whole(other):
         kept, _ = end_dead_runs(instance, looked, memory)
         memory = SensorMemory(runs=kept)
     assert bool(failed) == (not other)
+
+
+def test_a_teams_own_assets_do_not_hold_the_group():
+    """Behind the rollout its run changes the group no more; killed there, it stays STARTED."""
+    seen: dict[str, set[str]] = {}
+
+    @asset(key=asset_keys.rollout_key("main"), partitions_def=group_partitions(spec()))
+    def rollout(context: AssetExecutionContext) -> None:
+        seen["changing"] = busy_groups(context.instance)
+
+    @asset(deps=[rollout], partitions_def=group_partitions(spec()))
+    def enriched_orders(context: AssetExecutionContext) -> None:
+        seen["behind"] = busy_groups(context.instance)
+
+    made = Definitions(assets=[rollout, enriched_orders], jobs=[define_asset_job("own")])
+    chosen = [rollout.key, enriched_orders.key]
+    with DagsterInstance.ephemeral() as instance:
+        job = made.resolve_job_def("own")
+        job.execute_in_process(
+            instance=instance, partition_key="orders-enrichment", asset_selection=chosen
+        )
+    assert seen == {"changing": {"orders-enrichment"}, "behind": set()}
 
 
 def test_long_lease_waits_longer():

@@ -8,7 +8,7 @@ is over. Times are counted in ticks as well as in seconds, of which a tick adds 
 are apart: a machine that slept does not wake to a mass ending, and no setting of the clock ends or
 keeps a run. A tick whose own writes are refused begins the count anew: the run's would have been
 as well [38]. Cost: a dead run is seen after a minute or two, not at once; one that makes other
-assets too, before or after its change, is left to Dagster and to people.
+assets too, before or after its change, is left to Dagster's `run_monitoring` and to people.
 """
 
 from fleet.dagster.asset_keys import actor
