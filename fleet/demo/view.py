@@ -3,7 +3,8 @@
 Problem: a fleet that changes without a stop looks like nothing happens. Choice: what was done
 is a sentence with its second; on a terminal a table of groups and slots stands below and is
 drawn anew twice a second; in a pipe the same state is a sentence every few seconds. A thread
-looks at the cluster, and a look that fails is left out: the view never stops the demo.
+looks at the cluster, and a look that fails is left out; one that fails by a defect says so, in
+one line: the view never stops the demo.
 """
 
 import threading
@@ -141,11 +142,16 @@ class Show:
         self._pictures = ()
 
     def _look(self, look: Look, stop: threading.Event) -> None:
-        told = self._clock.monotonic()
+        told, defects = self._clock.monotonic(), set[str]()
         while not stop.wait(_LOOK_SECONDS):
             try:
                 pictures = look()
             except FleetError:
+                continue
+            except Exception as error:  # noqa: BLE001 - this thread alone would end of it
+                if (defect := _in_one_line(error)) not in defects:
+                    defects.add(defect)
+                    self.say(f"the view could not look: {defect}; this is a defect, report it")
                 continue
             if stop.is_set():
                 return
@@ -167,6 +173,11 @@ class Show:
             "\n", (self._chapter, "bold"), f"  {self._second()}  ", (self._last, "dim")
         )
         return Group(head, *(_drawn(picture) for picture in self._pictures if picture.slots))
+
+
+def _in_one_line(error: Exception) -> str:
+    first = (str(error).strip().splitlines() or [""])[0][:200]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _drawn(picture: GroupView) -> RenderableType:

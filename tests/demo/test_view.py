@@ -74,3 +74,21 @@ def test_a_look_that_fails_is_left_out():
         show.watch(look)
         assert failed.wait(5)
         show.say("still here")
+
+
+def test_a_look_that_fails_by_a_defect_says_so_once_and_the_next_one_is_shown(monkeypatch):
+    """A view that shows nothing new looks like a fleet that stands still."""
+    monkeypatch.setattr("fleet.demo.view._LOOK_SECONDS", 0.01)
+    out, again, looks = io.StringIO(), threading.Event(), iter(range(1000))
+
+    def look() -> tuple[GroupView, ...]:
+        if next(looks) < 3:
+            raise KeyError("rebalances\nof orders")
+        again.set()
+        return ()
+
+    with Show(clock=ManualClock(), console=Console(file=out, width=100)) as show:
+        show.watch(look)
+        assert again.wait(5)
+    (line,) = out.getvalue().splitlines()
+    assert "the view could not look: KeyError: 'rebalances\\nof orders'; this is a defect" in line
