@@ -31,7 +31,7 @@ from fleet.slots import Change
 from fleet.system.closing import Closing
 from fleet.testbed.coverage import coverage
 from fleet.testbed.held import read_topics
-from fleet.testbed.journal import FOLDER_VARIABLE, read
+from fleet.testbed.journal import FOLDER_VARIABLE, read, whole_lines
 from fleet.testbed.measure import Meter
 from fleet.testbed.order_stream import OrderStream
 from fleet.testbed.ordinary import begin_at_the_end
@@ -310,9 +310,7 @@ class Ground(Sandbox, Closing):
 
     def events(self, group: str) -> list[tuple[str, str, float]]:
         """(worker, event, time) of everything the group's workers told, in order."""
-        path = self._events(group)
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        told = [json.loads(line) for line in lines]
+        told = [json.loads(line) for line in whole_lines(self._events(group))]
         return [(str(e["worker"]), str(e["event"]), float(e["at"])) for e in told]
 
     def batch_seconds(self, group: str) -> list[float]:

@@ -129,7 +129,7 @@ def running(python: Path, queries: Queries, *, cache: Path) -> Iterator[Iterator
             text=True,
         )
     try:
-        yield _lines(process, log)
+        yield told_by(process, log)
     finally:
         process.terminate()
         try:
@@ -139,10 +139,11 @@ def running(python: Path, queries: Queries, *, cache: Path) -> Iterator[Iterator
             process.wait(5)
 
 
-def _lines(process: "subprocess.Popen[str]", log: Path) -> Iterator[dict[str, Any]]:
+def told_by(process: "subprocess.Popen[str]", log: Path) -> Iterator[dict[str, Any]]:
+    """What the program tells of each query, to its end; FleetError where that is a bad one."""
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("{"):
+        if line.startswith("{") and line.endswith("\n"):  # else it was killed while it told
             yield json.loads(line)
     if process.wait(60):
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]

@@ -27,6 +27,7 @@ from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.extras import need
 from fleet.slots import Phase
+from fleet.testbed.journal import whole_lines
 from fleet.testbed.producer import order
 
 GROUP: Final = "bench-worker"
@@ -344,7 +345,4 @@ def age_of(lines: Sequence[Line]) -> Spread:
 
 def batches(journal: Path) -> list[dict[str, Any]]:
     """What the job wrote; a line in the making is left for later."""
-    if not journal.exists():
-        return []
-    lines = journal.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    return [json.loads(line) for line in whole_lines(journal)]

@@ -192,10 +192,19 @@ def read(folder: Path) -> tuple[JournalEntry, ...]:
     return tuple(sorted(_lines(folder), key=lambda entry: entry.at))
 
 
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file that is appended to, without a last one that has no end: it is being
+    written, or its writer was killed in it. None where there is no file.
+    """
+    if not path.exists():
+        return []
+    whole, _, _ = path.read_bytes().rpartition(b"\n")  # the cut may go through a character
+    return whole.decode("utf-8").splitlines()
+
+
 def _lines(folder: Path) -> Iterator[JournalEntry]:
     for path in sorted(folder.glob("*.jsonl")):
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-        for number, line in enumerate(whole.splitlines(), start=1):
+        for number, line in enumerate(whole_lines(path), start=1):
             try:
                 yield JournalEntry.from_json(json.loads(line))
             except (KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,6 @@
-"""A benchmark that is interrupted, twice, leaves nothing behind."""
+"""What a benchmark leaves behind where it is cut off: nothing; and what a worker had half told."""
+
+from pathlib import Path
 
 import pytest
 
@@ -6,6 +8,7 @@ from fleet.bench.ground import Ground
 from fleet.broker import Broker
 from fleet.clock import ManualClock
 from fleet.demo.interrupts import Interrupted, interruptible
+from fleet.worker.events import VARIABLE
 
 
 def test_a_second_interrupt_cuts_off_no_ending(tmp_path, monkeypatch):
@@ -31,3 +34,14 @@ def test_a_second_interrupt_cuts_off_no_ending(tmp_path, monkeypatch):
             pass
     assert ended == ["purged"]
     assert remarks == ["one moment"]
+
+
+def test_an_event_that_a_killed_worker_was_telling_is_left_out(tmp_path):
+    """The other events of the group still count."""
+    ground = Ground(
+        parent=tmp_path, partitions=1, rate=1, clock=ManualClock(), say=print, ending=list
+    )
+    told = Path(ground.environment("orders")[VARIABLE])
+    told.parent.mkdir(parents=True)
+    told.write_text('{"worker":"w1","event":"batch","at":1.0}\n{"worker":"w2","ev')
+    assert ground.events("orders") == [("w1", "batch", 1.0)]

@@ -1,10 +1,13 @@
 """What `fleet bench worker` makes of its batches, and one small real run."""
 
+import io
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from fleet.bench.figures import spread
+from fleet.bench.structured import told_by
 from fleet.bench.worker_bench import (
     THEIRS,
     VARIANTS,
@@ -88,6 +91,24 @@ def test_a_line_in_the_making_is_left_for_later(tmp_path):
     assert batches(journal) == []
     journal.write_text(json.dumps(line(1.0)) + '\n{"records": 1', encoding="utf-8")
     assert [each["records"] for each in batches(journal)] == [100]
+
+
+def test_a_cut_line_ends_in_a_brace_too(tmp_path):
+    """What was killed while it wrote may have been cut anywhere."""
+    journal = tmp_path / "batches"
+    journal.write_text(json.dumps(line(1.0)) + '\n{"records": 1, "of": {}', encoding="utf-8")
+    assert len(batches(journal)) == 1
+
+
+def test_a_program_that_is_killed_while_it_tells_is_told_by_its_end(tmp_path):
+    """Not by the line that was cut."""
+    log = tmp_path / "structured.log"
+    log.write_text("Killed\n", encoding="utf-8")
+    told = io.StringIO(json.dumps(line(1.0)) + '\n{"records": 1')
+    lines = told_by(SimpleNamespace(stdout=told, wait=lambda _: -9, returncode=-9), log)
+    assert next(lines) == line(1.0)
+    with pytest.raises(FleetError, match="Structured Streaming ended with -9: Killed"):
+        next(lines)
 
 
 def test_json_has_the_documented_shape():
