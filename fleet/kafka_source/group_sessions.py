@@ -92,11 +92,11 @@ class AskedSessions(Closing):
     def of(self, group: str, protocol: str, at: float, *, live: bool = False) -> SessionThen | None:
         """For a member that was removed at that time; None: it cannot be said.
 
-        Asks where that was after the last asking; where somebody asks all the time (`live`), only
-        for a group that is new.
+        Asks where that was after the last asking, or the clock was set back since; where somebody
+        asks all the time (`live`), only for a group that is new.
         """
         asked = self._asked.get(group)
-        if asked is None or (not live and at > asked):
+        if asked is None or (not live and (at > asked or asked > self._clock.now())):
             self.ask({group: protocol})
         return self._times.of(group, at)
 

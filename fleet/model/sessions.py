@@ -4,7 +4,8 @@ Problem: the log does not hold a group's session timeout (`consumer.session.time
 group, else of the broker), it may change at any moment, and whether a member that is gone left or
 expired rests on it. Choice: what was told is kept with when it was told first and last; asked
 about a removal, every timeout counts that may have armed the timer that ran out then. Cost: what
-was before the first asking is taken to have been the same, and is said to be less sure.
+was before the first asking is taken to have been the same, and is said to be less sure. Times of
+a clock that was set back since say nothing any more: the first asking after that is the first.
 """
 
 from collections.abc import Callable, Mapping
@@ -64,8 +65,11 @@ class SessionTimes:
         """What groups were told to have at that time (wall seconds, before they were asked)."""
         for group, session in sessions.items():
             known = self._told.get(group, ())
+            if known and at < known[-1].last - _SLACK:
+                known = ()
             if known and known[-1].session == session:
-                self._told[group] = (*known[:-1], replace(known[-1], last=at))
+                last = max(at, known[-1].last)
+                self._told[group] = (*known[:-1], replace(known[-1], last=last))
             else:
                 self._told[group] = (*known, _Told(session, at, at))[-_KEPT:]
 

@@ -54,6 +54,22 @@ def test_a_timer_that_was_armed_before_a_change_runs_out_as_it_was() -> None:
     assert times.of("g", 160.0) == then(LONG)
 
 
+def test_what_was_told_before_the_clock_was_set_back_counts_no_more() -> None:
+    """The same times come again, and the timeout may have changed: first told is first known."""
+    before = (*every_five(LONG, 3600, 3650), *every_five(SHORT, 3655, 3700))
+    for session in (LONG, SHORT):
+        times = told(*before, *every_five(session, 100, 200))
+        assert times.of("g", 104.0) == then(session, sure=False)
+        assert times.of("g", 199.0) == then(session)
+        assert times.of("g", 3650.0) is None
+
+
+def test_a_clock_that_is_slewed_forgets_nothing() -> None:
+    """A few milliseconds back are no other time."""
+    times = told(*every_five(LONG, 0, 100), (99.99, LONG), (100.2, SHORT), (100.1, SHORT))
+    assert times.of("g", 99.0) == then(LONG)
+
+
 def test_few_changes_are_kept() -> None:
     times = told(*((float(at), Session(6.0 + at % 2, 2.0)) for at in range(100)))
     assert len(times._told["g"]) == 8

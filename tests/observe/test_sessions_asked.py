@@ -7,6 +7,7 @@ from fleet.clock import ManualClock, SystemClock
 from fleet.kafka_source.group_sessions import AskedSessions
 from fleet.log.readers.tail import Tail
 from fleet.model.rebalances import Cause, Confidence
+from fleet.model.sessions import Session
 from tests.support.lane import CONSUMER, HEARTBEAT_S, SESSION_S, Lane
 from tests.support.waiting import until
 
@@ -57,3 +58,17 @@ def test_a_cluster_that_does_not_answer_is_not_asked_again_and_again() -> None:
         for _ in range(20):
             assert sessions.of("g", "consumer", clock.now()) is None
         assert time.monotonic() - began < 10
+
+
+def test_who_was_set_back_asks_again(monkeypatch) -> None:
+    """Else nobody would be asked until the clock had caught up, whatever was changed meanwhile."""
+    holds = [Session(45.0, 5.0)]
+    monkeypatch.setattr("fleet.kafka_source.group_sessions.sessions", lambda *_: {"g": holds[-1]})
+    clock = ManualClock(at=5_000.0)
+    with AskedSessions({"bootstrap.servers": "127.0.0.1:1"}, clock=clock) as sessions:
+        assert sessions.of("g", "consumer", 4_999.0) is not None
+        holds.append(Session(6.0, 2.0))
+        clock.at = 1_400.0
+        then = sessions.of("g", "consumer", 1_399.0)
+    assert then is not None
+    assert then.most_s == 6.0
