@@ -44,6 +44,18 @@ def without_token(value: str) -> str:
     return value
 
 
+def folder_of_tables(value: str) -> str:
+    """A folder or an address that everybody who reads the file finds, in pods too."""
+    if "\0" in value:
+        raise ValueError("has a NUL character, which no path holds: write it without")
+    if value.removeprefix("file://").startswith("~"):
+        raise ValueError(
+            "begins with ~, which is another home for each who reads the file: write "
+            "the whole path, such as /srv/history, or an address such as s3://bucket/history"
+        )
+    return value
+
+
 Duration = Annotated[float, BeforeValidator(seconds)]
 Pattern = Annotated[str, BeforeValidator(regular_expression)]
 SparkPlace = Annotated[str, Field(pattern=SPARK), AfterValidator(without_token)]

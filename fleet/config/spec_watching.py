@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from fleet.config.spec_cluster import Strict
-from fleet.config.spec_values import Duration, Pattern, SparkPlace
+from fleet.config.spec_values import Duration, Pattern, SparkPlace, folder_of_tables
 from fleet.model.store_address import without_login
 
 
@@ -28,7 +28,9 @@ class Selection(Strict):
 class History(Strict):
     """Where the history of every group is kept, and for how long."""
 
-    path: Annotated[str, AfterValidator(without_login)] | None = None
+    path: Annotated[str, AfterValidator(without_login), AfterValidator(folder_of_tables)] | None = (
+        None
+    )
     """Any path that Spark writes, without a login; None: `history` in FLEET_HOME."""
     retention: Annotated[Duration, Field(ge=3600.0, le=315_360_000.0)] = 2_592_000.0
     """How long rows are kept."""

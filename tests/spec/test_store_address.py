@@ -46,6 +46,20 @@ def test_a_login_in_the_path_is_refused(tmp_path: Path, path: str):
         assert "hunter2" not in str(told.value)
 
 
+@pytest.mark.parametrize("path", ["~/history", "~nobody/history", "file://~/history"])
+def test_somebodys_home_is_refused(tmp_path: Path, path: str):
+    """It was taken for a folder named ~, in the folder where each command happened to run."""
+    with pytest.raises(ConfigError, match=r"yaml:1: history\.path: begins with ~.*the whole path"):
+        loaded(tmp_path, path)
+
+
+@pytest.mark.parametrize("path", ["/srv/a\\0b", "s3://bucket/a\\0b"])
+def test_what_no_path_holds_is_refused(tmp_path: Path, path: str):
+    """A traceback of the first command that looked for the tables otherwise."""
+    with pytest.raises(ConfigError, match=r"yaml:1: history\.path: has a NUL character"):
+        loaded(tmp_path, path)
+
+
 @pytest.mark.parametrize("path", PLAIN)
 def test_a_path_without_one_is_taken(tmp_path: Path, path: str):
     """As it is."""
