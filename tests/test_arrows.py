@@ -41,7 +41,7 @@ bench: act act.local broker history history.tables log log.readers manager obser
 broker: config security system
 commands: config decide manager slots
 commands.bench: bench commands demo sim.scenarios system
-commands.change: act broker commands config decide demo lag manager slots system
+commands.change: act bench broker commands config decide demo lag manager slots system
 commands.doctor: act broker commands config decide lag manager security slots system
 commands.groups: act commands config decide decide.storms lag log.readers manager report slots
     system

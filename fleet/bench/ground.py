@@ -4,7 +4,8 @@ Problem: figures of two ways compare only on the same broker, topic and cores, a
 must leave nothing behind. Choice: one temporary home under `$FLEET_HOME/bench` per run; every
 group begins at the end of the one topic that is written to all the time, and has the machine
 to itself while it is measured; whatever ends the run ends all of its processes and deletes the
-home. Cost: groups one after another, and about 10 s to begin.
+home; after kill -9 the next benchmark does (fleet.bench.owned_home). Cost: groups one after
+another, and about 10 s to begin.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from typing import Any, Final, Self
 from fleet.act.local.local_runtime import LocalRuntime
 from fleet.act.standby_pool import StandbyPool
 from fleet.bench.figures import seconds_between
+from fleet.bench.owned_home import homes, owned
 from fleet.broker import Broker
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
@@ -78,13 +80,14 @@ class Ground(Sandbox, Closing):
         ending: Callable[[], None],
         keep: bool = False,
     ) -> None:
-        super().__init__(parent.absolute() / "bench" / uuid.uuid4().hex[:12], module="bench_job")
+        super().__init__(homes(parent) / uuid.uuid4().hex[:12], module="bench_job")
         self.partitions = partitions
         self.rate = rate
         self.clock = clock
         self.say = say
         self.keep = keep
         self._ending = ending
+        self._owned = contextlib.ExitStack()
         self._broker = Broker(self.home)
         self._fleet: Fleet | None = None
         self._stream: OrderStream | None = None
@@ -121,6 +124,7 @@ class Ground(Sandbox, Closing):
         return self
 
     def _begin(self) -> None:
+        self._owned.enter_context(owned(self.home))
         job = Path(__file__).with_name("journal_job.py")
         self.write_code(job.read_text(encoding="utf-8"))
         status = self._broker.start(say=self.say)
@@ -152,7 +156,7 @@ class Ground(Sandbox, Closing):
             steps += [lambda: fleet.runtime.down(grace=2.0), fleet.close]
         if self._log is not None:
             steps.append(self._log.close)
-        steps.append(self._broker.stop if self.keep else self._broker.purge)
+        steps += [self._broker.stop if self.keep else self._broker.purge, self._owned.close]
         for step in steps:
             with contextlib.suppress(FleetError, OSError):
                 step()

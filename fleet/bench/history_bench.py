@@ -18,6 +18,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.bench.offset_commits import GROUPS, arrays, write
+from fleet.bench.owned_home import owned
 from fleet.bench.recording_bench import GOAL_RATE, GOAL_RATIO, RecordingResult, record
 from fleet.bench.spent import Spent
 from fleet.broker import Broker
@@ -111,6 +112,7 @@ def run(
     home.mkdir(parents=True)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
+        stack.enter_context(owned(home))
         broker = Broker(home)
         stack.callback(broker.purge)
         stack.callback(ending)

@@ -20,7 +20,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from fleet.bench.figures import Goal, Spread, all_met, ratio, spread
+from fleet.bench.owned_home import owned
 from fleet.bench.spent import Spent, peak
 from fleet.broker import Broker
 from fleet.clock import Clock
@@ -154,8 +155,9 @@ def run(
 ) -> ObserveResult:
     """Measure in a home of its own; `ending` is called before all of it is ended and deleted."""
     result = ObserveResult(wish=wish)
-    broker = Broker(home)
+    broker, stack = Broker(home), ExitStack()
     try:
+        stack.enter_context(owned(home))
         bootstrap = broker.start(say=say).bootstrap_servers
         config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0}
         admin = AdminClient(config)
@@ -175,6 +177,7 @@ def run(
     finally:
         ending()
         broker.purge()
+        stack.close()
         shutil.rmtree(home, ignore_errors=True)
     return result
 

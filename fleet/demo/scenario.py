@@ -35,7 +35,6 @@ from fleet.demo.stage import (
     PARTITIONS,
     TOPIC,
     Stage,
-    end_all,
     leftovers,
 )
 from fleet.demo.view import Show
@@ -44,6 +43,7 @@ from fleet.log.readers.group_log import GroupLog
 from fleet.manager.cycle import Fleet
 from fleet.security import client_config
 from fleet.slots import Change
+from fleet.system.carried_ids import end_all
 from fleet.system.home import write_whole
 from fleet.testbed import ordinary
 from fleet.testbed.coverage import Due

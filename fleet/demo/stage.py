@@ -8,11 +8,8 @@ of the demo. Cost: Linux only, as all of Fleet's process handling.
 """
 
 import contextlib
-import os
 import shutil
-import signal
 import sqlite3
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +19,7 @@ import yaml
 
 from fleet.broker import Broker
 from fleet.errors import Refused
-from fleet.system import processes
+from fleet.system.carried_ids import carrying, end_all
 from fleet.system.home import read_state, write_state, write_whole
 from fleet.system.processes import ProcessId
 
@@ -243,31 +240,4 @@ def spec_text(stage: Stage, *, assignor: str, ordinary: bool) -> str:
 
 def leftovers(name: str) -> tuple[ProcessId, ...]:
     """Living processes of the demo with this id, other than the caller."""
-    if not name:
-        return ()
-    found = []
-    for pid in processes.pids():
-        if pid == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if f"{ID_VARIABLE}={name}".encode() in told:
-                process = processes.identify(pid)
-                if process is not None:
-                    found.append(process)
-    return tuple(found)
-
-
-def end_all(found: tuple[ProcessId, ...], *, grace: float) -> None:
-    """End exactly these: SIGTERM to all, `grace` seconds, SIGKILL; they are gone afterwards.
-
-    One by one and not by process group: a leftover need not lead the group that it is in.
-    """
-    for number, wait in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
-        for process in found:
-            if processes.alive(process):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, number)
-        deadline = time.monotonic() + wait
-        while any(processes.alive(p) for p in found) and time.monotonic() < deadline:
-            time.sleep(0.05)
+    return carrying(ID_VARIABLE, name)

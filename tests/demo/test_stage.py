@@ -10,11 +10,12 @@ import pytest
 from fleet.clock import SystemClock
 from fleet.config.load import load
 from fleet.config.spec import ClassicWorker
-from fleet.demo.stage import CLUSTER, GROUP, ID_VARIABLE, ORDINARY_GROUP, Stage, end_all, leftovers
+from fleet.demo.stage import CLUSTER, GROUP, ID_VARIABLE, ORDINARY_GROUP, Stage, leftovers
 from fleet.errors import Refused
 from fleet.slots import Gate
 from fleet.slots.sqlite import SqliteStore
 from fleet.system import processes
+from fleet.system.carried_ids import end_all
 from tests.support.waiting import until
 
 

@@ -35,6 +35,7 @@ def history(*, commits: int, every_commit: bool, output: str) -> None:
     it what catching up after a restart takes, and the peak of memory. About two minutes.
     """
     from fleet.bench.history_bench import HistoryOptions, run
+    from fleet.bench.owned_home import homes
     from fleet.clock import SystemClock
     from fleet.commands.progress import Progress
     from fleet.demo.interrupts import interruptible
@@ -42,7 +43,7 @@ def history(*, commits: int, every_commit: bool, output: str) -> None:
 
     clock = SystemClock()
     wish = HistoryOptions(commits=commits, every=every_commit)
-    home = fleet_home() / "bench" / f"history-{int(clock.now())}"
+    home = homes(fleet_home()) / f"history-{int(clock.now())}"
     with (
         Progress("bench history") as say,
         interruptible(lambda: say("everything is being ended; one moment")) as ending,

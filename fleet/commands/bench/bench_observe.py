@@ -47,13 +47,14 @@ def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output:
     half minutes.
     """
     from fleet.bench.observe_bench import ObserveOptions, run
+    from fleet.bench.owned_home import homes
     from fleet.clock import SystemClock
     from fleet.commands.progress import Progress
     from fleet.demo.interrupts import interruptible
     from fleet.system.home import fleet_home
 
     clock = SystemClock()
-    home = fleet_home().absolute() / "bench" / f"observe-{int(clock.now())}"
+    home = homes(fleet_home()) / f"observe-{int(clock.now())}"
     wish = ObserveOptions(groups=tuple(sorted(set(groups))), partitions=partitions, seconds=seconds)
     with (
         Progress("bench observe") as say,
