@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import TopicPartition
 
 from tests.dagster_ui.browser import Browser
 from tests.page.conftest import ask
+from tests.support.commits import commit_groups
 from tests.support.lane import CLASSIC, Lane
 from tests.support.needs import repository
 from tests.support.waiting import until
@@ -98,8 +99,7 @@ def others(broker) -> Iterator[None]:
             late.producer.produce(f"{LATE}-topic", b"x", partition=number % 2)
         assert late.producer.flush(20) == 0
         wanted = [TopicPartition(f"{LATE}-topic", 0, 100), TopicPartition(f"{LATE}-topic", 1, 600)]
-        told = late.admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(LATE, wanted)])
-        told[LATE].result(20)
+        commit_groups(late.admin, [LATE], wanted)
         yield
     finally:
         lane.end()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -30,6 +30,7 @@ from fleet.config.spec import ClusterSpec, Oidc, Sasl, Security, TokenProvider
 from fleet.security import client_config
 from tests.support.authority import Authority
 from tests.support.brokers import running_broker
+from tests.support.commits import commit_groups
 from tests.support.oidc_server import Issuer, oidc_server
 from tests.support.waiting import until
 
@@ -170,17 +171,7 @@ class Guarded:
 
     def commit(self, group: str, topic: str, offset: int) -> None:
         """An Empty group with one committed offset."""
-        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, offset)])
-
-        def done() -> bool:
-            try:
-                told = self.admin.alter_consumer_group_offsets([wanted])[group].result(10)
-                assert not [each.error for each in told.topic_partitions if each.error], told
-            except (AssertionError, KafkaException):  # the first coordinator ever is being made
-                return False
-            return True
-
-        until(done, f"a committed offset of {group}")
+        commit_groups(self.admin, [group], [TopicPartition(topic, 0, offset)])
 
     def dump(self) -> str:
         """Topics, groups with their offsets, every config and ACL, as comparable text."""

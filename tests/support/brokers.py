@@ -4,6 +4,7 @@ A broker makes the 50 partitions of `__consumer_offsets` with its first group, a
 of that topic fetches all of them: a third of what a short-lived broker costs. Five are as many
 as tests need to have groups beside each other and apart; tests/broker has the default. Its
 controller writes no record of its own twice a second: half of what a broker costs that nobody asks.
+Records stay however old the times are that a test writes them with.
 """
 
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ def running_broker(folder: Path, **options: Any) -> Iterator[RunningBroker]:
     """Started, and purged at the end. `options` are Broker's."""
     light = {
         "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+        "log.retention.ms": "-1",
         "metadata.max.idle.interval.ms": "0",
     }
     broker = Broker(folder, overrides=light, **options)

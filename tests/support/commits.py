@@ -1,9 +1,19 @@
 """Commits of a client that is no member, on a broker that may not have had a group yet."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from tests.support.waiting import until
 
 _PASSES = {
     KafkaError.NOT_COORDINATOR,
@@ -24,3 +34,31 @@ def commit(client: Consumer, offsets: Sequence[TopicPartition], *, wait: float =
             time.sleep(0.1)
         else:
             return
+
+
+def commit_groups(admin: AdminClient, groups: Iterable[str], offsets: list[TopicPartition]) -> None:
+    """The same offsets for Empty groups, side by side.
+
+    What a coordinator refuses while it comes up, or has not heard of the topic yet, is an error of
+    a partition in an answer that succeeds.
+    """
+    left = list(groups)
+
+    def done() -> bool:
+        asked = {
+            group: admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, offsets)]
+            )
+            for group in left
+        }
+        left[:] = [group for group, told in asked.items() if _refused(told[group])]
+        return not left
+
+    until(done, "committed offsets")
+
+
+def _refused(told: Future[ConsumerGroupTopicPartitions]) -> bool:
+    try:
+        return any(each.error for each in told.result(20).topic_partitions)
+    except KafkaException:
+        return True

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act import spark_server
 from fleet.worker.pod_environment import SPARK_TOKEN
 from tests.support.command import process
+from tests.support.commits import commit_groups
 from tests.support.kafka_tools import consumer_group_command, dump_records
 from tests.support.waiting import until
 
@@ -33,8 +34,7 @@ def test_it_reads_without_joining_or_committing(broker, spark_home, unique, tmp_
     for number in range(20):
         producer.produce(topic, f"v{number}".encode(), partition=number % 2)
     assert producer.flush(20) == 0
-    committed = ConsumerGroupTopicPartitions(known, [TopicPartition(topic, 0, 3)])
-    admin.alter_consumer_group_offsets([committed])[known].result(20)
+    commit_groups(admin, [known], [TopicPartition(topic, 0, 3)])
     until(lambda: _recorded(broker, known), "the commit")
     (tmp_path / "trial_job.py").write_text(JOB)
     worker = {
