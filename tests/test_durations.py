@@ -27,6 +27,7 @@ ALLOWED = {
     "fleet/history/polling.py": STAMPS,
     "fleet/history/tables/store_lease.py": f"{STAMPS}; an object store has no other lease",
     "fleet/history/tables/writing.py": STAMPS,
+    "fleet/kafka_source/group_sessions.py": "whether the clock was set back since the last asking",
     "fleet/kafka_source/tokens.py": "signers, RFC 7519 and librdkafka say when a token expires",
     "fleet/log/readers/log_view.py": STAMPS,
     "fleet/manager/cycle.py": "until when a person holds a number of slots",

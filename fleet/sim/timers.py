@@ -3,8 +3,9 @@
 Problem: which of two timers goes off first decides what a group becomes, so one seed makes one
 trace only where that order is fixed. Choice: one timer per key, as Kafka's coordinator has it
 (setting it again replaces it); the earliest deadline first, and at one deadline the one that was
-set first. Kafka promises no order there. Cost: a timer that was replaced or cancelled stays in the
-heap until its time has come.
+set first. Kafka promises no order there. A timer that is set again for later, as every heartbeat
+does with its member's session, keeps its place in the heap, and gets its own when that has come.
+Cost: a timer that was set for earlier or cancelled leaves its place behind until then.
 """
 
 import heapq
@@ -13,6 +14,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 Action = TypeVar("Action")
 """What is to be done when a timer goes off; the queue only hands it back."""
+
+
+_Place = tuple[int, int, str]
+"""In the heap: deadline, number, key."""
 
 
 class Due(NamedTuple, Generic[Action]):
@@ -28,16 +33,21 @@ class Timers(Generic[Action]):
     """Timers by key; times are milliseconds on whatever clock the caller keeps."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, str]] = []
-        self._set: dict[str, tuple[int, int, Action]] = {}
+        self._heap: list[_Place] = []
+        self._set: dict[str, tuple[int, int, Action, _Place]] = {}
+        """Deadline, number and action, and the one place in the heap that counts."""
         self._count = 0
 
     def schedule(self, key: str, deadline: int, action: Action) -> None:
         """Set a timer, in place of the one that has this key."""
-        self._count += 1
-        self._set.pop(key, None)  # what is set anew stands last, also among equals
-        self._set[key] = (deadline, self._count, action)
-        heapq.heappush(self._heap, (deadline, self._count, key))
+        self._count = number = self._count + 1
+        known = self._set.pop(key, None)  # what is set anew stands last, also among equals
+        if known is None or known[3][0] > deadline:
+            place = (deadline, number, key)
+            heapq.heappush(self._heap, place)
+        else:
+            place = known[3]
+        self._set[key] = (deadline, number, action, place)
 
     def cancel(self, key: str) -> None:
         """Take a timer away; nothing where there is none."""
@@ -50,25 +60,33 @@ class Timers(Generic[Action]):
 
     def take(self, until: int) -> Due[Action] | None:
         """The next timer that is due by then, taken out of the queue; None where none is."""
-        while self._heap and self._heap[0][0] <= until:
-            deadline, number, key = heapq.heappop(self._heap)
-            found = self._set.get(key)
-            if found is not None and found[1] == number:
-                del self._set[key]
-                return Due(deadline, key, found[2])
-        return None
+        deadline = self.next_deadline
+        if deadline is None or deadline > until:
+            return None
+        key = heapq.heappop(self._heap)[2]
+        return Due(deadline, key, self._set.pop(key)[2])
 
     @property
     def next_deadline(self) -> int | None:
         """When the next timer goes off."""
         heap, known = self._heap, self._set
-        while heap and ((found := known.get(heap[0][2])) is None or found[1] != heap[0][1]):
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        while heap:
+            place = heap[0]
+            found = known.get(place[2])
+            if found is None or found[3] is not place:
+                heapq.heappop(heap)
+            elif found[1] != place[1]:
+                deadline, number, action, _ = found
+                fresh = (deadline, number, place[2])
+                heapq.heapreplace(heap, fresh)
+                known[place[2]] = (deadline, number, action, fresh)
+            else:
+                return place[0]
+        return None
 
     def deadlines(self) -> dict[str, int]:
         """Key → deadline of all that are set, in the order in which they were."""
-        return {key: deadline for key, (deadline, _, _) in self._set.items()}
+        return {key: deadline for key, (deadline, *_) in self._set.items()}
 
     def __contains__(self, key: object) -> bool:
         return key in self._set

@@ -6,6 +6,7 @@ installed; a change that is begun and that nobody there could end; Linux needed 
 What README.md shows is run here.
 """
 
+import re
 import shutil
 import tomllib
 from importlib.metadata import distribution, packages_distributions
@@ -73,8 +74,12 @@ def test_extras_name_what_installs_a_module() -> None:
 
 
 def test_whoever_writes_a_job_has_what_its_test_needs() -> None:
-    """README's first job runs pytest with the one extra that it names."""
-    assert "pytest" in closure(frozenset({"worker"}))
+    """README's first job runs pytest with the extras that it names; workers' images have none."""
+    (named,) = re.findall(
+        r"pip install '\.\[([a-z,]*worker[a-z,]*)\]'", (repository() / "README.md").read_text()
+    )
+    assert {"pytest", "pyspark"} <= closure(frozenset(named.split(",")))
+    assert "pytest" not in closure(frozenset({"worker"}))
 
 
 def test_nobody_is_sent_to_an_index_for_it() -> None:

@@ -71,6 +71,22 @@ class _Heartbeat:
         records: Records = []
         old = self._member(records)
         told = self._as_told(old, client)
+        new = told if told is old and self._is_settled(old) else self._step(old, told, records)
+        self.shard.expect_heartbeat(self.group.id, self.asked.member_id)
+        return self._answer(old, new), records
+
+    def _is_settled(self, member: ConsumerMember) -> bool:
+        """Nothing is to do for one that tells nothing new: most heartbeats."""
+        group = self.group
+        return (
+            group.target_epoch >= group.epoch
+            and member.is_reconciled_to(group.target_epoch)
+            and not group.regexes
+            and not group.must_look(self.shard.now)
+        )
+
+    def _step(self, old: ConsumerMember, told: ConsumerMember, records: Records) -> ConsumerMember:
+        """The member after its next step."""
         renamed, regex = False, RegexChange.NONE
         if told is not old:
             if told != old:
@@ -86,9 +102,7 @@ class _Heartbeat:
             epoch, homogeneous = self._look_at_topics(old, told, records, bumps=bumps)
         target_epoch, target = self._target(epoch, old, told, records, homogeneous=homogeneous)
         changed = renamed or regex is not RegexChange.NONE
-        new = self._reconciled(told, target_epoch, target, records, changed=changed)
-        self.shard.expect_heartbeat(self.group.id, self.asked.member_id)
-        return self._answer(old, new), records
+        return self._reconciled(told, target_epoch, target, records, changed=changed)
 
     # The member.
 

@@ -138,14 +138,14 @@ class HashOrder(_Walked[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         known = len(self)
-        super().__setitem__(key, value)
+        dict.__setitem__(self, key, value)
+        if (size := len(self)) == known:
+            return
+        self._order = None
         if not self.capacity:
             self.capacity = self._first
-        if len(self) > int(self.capacity * _LOAD):
+        if size * 4 > self.capacity * 3:  # a load of 0.75
             self.capacity *= 2
-            self._order = None
-        elif len(self) > known:
-            self._order = None
 
     def put_first(self, key: K, value: V) -> None:
         """As `compute` and `merge`: a new key goes before its bucket's others.
