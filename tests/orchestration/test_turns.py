@@ -1,0 +1,53 @@
+"""More groups than a tick of the schedule reaches: all have their turn soon."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from dagster import DagsterInstance, build_schedule_context
+
+from fleet.clock import ManualClock
+from fleet.config.spec import GroupSpec
+from fleet.dagster.reconcile_schedule import TICK_DEADLINE, Said, Tick, rotated
+from tests.orchestration.made import group
+
+GROUPS = 1_000
+BEGINNING = 1_795_617_180
+"""Any minute, in seconds since the epoch."""
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    with DagsterInstance.ephemeral() as made:
+        yield made
+
+
+def reached(instance: DagsterInstance, minute: int, fleets: list[GroupSpec]) -> set[str]:
+    """Whom a tick has a look at."""
+    cycle: Any = SimpleNamespace(clock=ManualClock())
+    snapshot: Any = SimpleNamespace()
+    at = datetime.fromtimestamp(BEGINNING + 60 * minute, UTC)
+    context = build_schedule_context(instance=instance, scheduled_execution_time=at)
+    said = Tick(cycle, instance, snapshot, partitions=[]).all(rotated(fleets, context))
+    assert {each.group for each in said} == {fleet.group for fleet in fleets}
+    return {each.group for each in said if each.sentence == "as wanted"}
+
+
+@pytest.mark.parametrize(("a_tick", "ticks"), [(400, 5), (50, 40)])
+def test_everybody_is_reached_within_twice_the_ticks_it_takes(instance, monkeypatch, a_tick, ticks):
+    """Whichever tick is the first: nothing is remembered from one to the next."""
+
+    def planned(self: Tick, fleet: GroupSpec) -> Said:
+        self._cycle.clock.sleep(TICK_DEADLINE / (a_tick - 0.5))
+        return Said(group=fleet.group, sentence="as wanted")
+
+    monkeypatch.setattr(Tick, "reconcile", planned)
+    one = group()
+    fleets = [one.model_copy(update={"group": f"g{n}"}) for n in range(GROUPS)]
+    looks = [reached(instance, minute, fleets) for minute in range(3 * ticks)]
+    assert {len(look) for look in looks} == {a_tick}
+    for first in range(len(looks) - ticks):
+        missed = GROUPS - len(set().union(*looks[first : first + ticks]))
+        assert missed == 0, f"{missed} groups not reached in {ticks} ticks from tick {first} on"
