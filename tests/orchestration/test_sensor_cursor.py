@@ -6,6 +6,7 @@ import pytest
 
 from fleet.dagster.watch.cluster_tick import in_turn
 from fleet.dagster.watch.sensor_cursor import (
+    BAND_EVERY,
     EVENTS_A_TICK,
     HEARTBEAT,
     GroupSummary,
@@ -40,13 +41,36 @@ def after(look: GroupSummary, *, at: float = NOW) -> SensorMemory:
         pytest.param(seen(owner="m2"), 15, True, id="members"),
         pytest.param(seen(999), 3000, False, id="lag in the same band"),
         pytest.param(seen(50_000), 15, False, id="lag grew just now"),
-        pytest.param(seen(50_000), 300, True, id="lag grew and five minutes passed"),
+        pytest.param(seen(50_000), BAND_EVERY, True, id="lag grew and an hour passed"),
     ],
 )
 def test_told_only_on_change(changed, later, told):
-    """State, members and verdict at once; the size of the lag every five minutes; else hourly."""
+    """State, members and verdict at once; the size of the lag every hour; else once a day."""
     memory = after(GroupSummary.of(seen()))
     assert bool(due([GroupSummary.of(changed)], memory, now=NOW + later)) is told
+
+
+@pytest.mark.parametrize(
+    ("lags", "a_day"),
+    [
+        pytest.param([10], 1, id="nothing happens"),
+        pytest.param([999, 1000], 24, id="its lag is in another band at each look"),
+    ],
+)
+def test_what_a_day_stores(lags, a_day):
+    """Dagster never deletes an event, and one with its checks takes about 10 kB of its storage."""
+    looks = {
+        lag: [replace(GroupSummary.of(seen(lag)), group=f"g{n}") for n in range(20)] for lag in lags
+    }
+    alive = [look.group for look in looks[lags[0]]]
+    memory = SensorMemory().told(looks[lags[0]], now=NOW, alive=alive)
+    events = 0
+    for tick in range(1, 24 * 12 + 1):
+        now = NOW + 300 * tick
+        telling = due(looks[lags[tick % len(lags)]], memory, now=now)
+        memory = memory.told(telling, now=now, alive=alive)
+        events += len(telling)
+    assert events <= a_day * len(alive)
 
 
 def test_storm_is_told_once_when_it_begins_and_once_when_it_ends():
