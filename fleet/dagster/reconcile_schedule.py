@@ -35,6 +35,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
+from fleet.dagster.all_runs import all_runs
 from fleet.dagster.resources import FleetResource
 from fleet.decide.refusals import paused
 from fleet.errors import FleetError
@@ -225,8 +226,7 @@ def without_partition(fleet: GroupSpec) -> str:
 
 def busy_groups(instance: DagsterInstance) -> set[str]:
     """Names of groups that have a run which may still change them, however it was started."""
-    records = instance.get_run_records(RunsFilter(statuses=UNFINISHED), limit=1000)
-    runs = (record.dagster_run for record in records)
+    runs = (record.dagster_run for record in all_runs(instance, UNFINISHED))
     return {
         name
         for run in runs

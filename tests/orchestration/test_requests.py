@@ -8,13 +8,16 @@ from dagster import (
     AssetExecutionContext,
     AssetKey,
     DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
     Definitions,
     asset,
     define_asset_job,
     validate_run_config,
 )
+from dagster._core.utils import make_new_run_id
 
-from fleet.dagster import asset_keys, build_definitions
+from fleet.dagster import all_runs, asset_keys, build_definitions
 from fleet.dagster.change_assets import group_partitions
 from fleet.dagster.reconcile_schedule import (
     Said,
@@ -182,6 +185,41 @@ def test_a_teams_own_assets_do_not_hold_the_group():
             instance=instance, partition_key="orders-enrichment", asset_selection=chosen
         )
     assert seen == {"changing": {"orders-enrichment"}, "behind": set()}
+
+
+def started(instance: DagsterInstance, name: str) -> None:
+    """A run of the group's job, begun and not over."""
+    run = DagsterRun(
+        job_name=asset_keys.CHANGE_JOB, run_id=make_new_run_id(), status=DagsterRunStatus.STARTED,
+        tags={asset_keys.PARTITION_TAG: name},
+    )  # fmt: skip
+    instance.add_run(run)
+
+
+def test_all_runs_that_are_not_over_are_seen(monkeypatch):
+    """However many wait: a group that is not seen busy is asked for again every minute."""
+    monkeypatch.setattr(all_runs, "PAGE", 3)
+    groups = {f"g{n}" for n in range(10)}
+    with DagsterInstance.ephemeral() as instance:
+        for name in sorted(groups):
+            started(instance, name)
+        assert busy_groups(instance) == groups
+
+
+def test_a_dead_run_is_found_behind_any_number_of_others(monkeypatch):
+    """Those of other people in the same Dagster, too, begun before it and after it."""
+    monkeypatch.setattr(all_runs, "PAGE", 3)
+    over = GroupTick(
+        group=group().group, state=group_seen(group().group), fleet=group(),
+        change=change(ChangeState.DONE),
+    )  # fmt: skip
+    looked = Looked(at=0.0, spec=spec(), groups=(over,), problems=())
+    with DagsterInstance.ephemeral() as instance:
+        for name in [*["theirs"] * 5, group().group, *["theirs"] * 5]:
+            started(instance, name)
+        kept, said = end_dead_runs(instance, looked, SensorMemory())
+    assert len(kept) == 1
+    assert said == []
 
 
 def test_long_lease_waits_longer():

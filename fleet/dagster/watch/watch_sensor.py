@@ -18,7 +18,6 @@ from dagster import (
     DefaultSensorStatus,
     DeleteDynamicPartitionsRequest,
     RunRecord,
-    RunsFilter,
     SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
@@ -28,6 +27,7 @@ from dagster import (
 
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
+from fleet.dagster.all_runs import all_runs
 from fleet.dagster.group_assets import discovered_partitions
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.watch.cluster_tick import Looked, events_of, look
@@ -74,8 +74,7 @@ def end_dead_runs(
     by_name = {asset_keys.name_of(seen.group): seen for seen in looked.groups if seen.fleet}
     kept: dict[str, StartedRun] = {}
     said: list[str] = []
-    filters = RunsFilter(statuses=[DagsterRunStatus.STARTED])
-    for record in instance.get_run_records(filters, limit=200):
+    for record in all_runs(instance, [DagsterRunStatus.STARTED]):
         run = record.dagster_run
         mine = by_name.get(asset_keys.group_of_run(run) or "")
         if mine is None or mine.fleet is None:
