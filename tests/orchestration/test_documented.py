@@ -9,6 +9,7 @@ import yaml
 from dagster import validate_run_config
 
 from fleet import cli
+from fleet.config.dagster_instance import dagster_instance
 from fleet.config.load import load
 from fleet.dagster import asset_keys, build_definitions
 from tests.support.needs import repository
@@ -53,6 +54,12 @@ def test_run_config_and_schedules_are_those_of_the_page(project):
     job = definitions.resolve_job_def(asset_keys.CHANGE_JOB)
     assert validate_run_config(job, yaml.safe_load(RUN_CONFIG))
     assert spec.dagster.schedules == ("reconcile",)
+
+
+def test_an_own_dagster_yaml_keeps_ticks_as_ours_does():
+    """What the page gives for it is what a new folder has."""
+    own = yaml.safe_load(FILES["dagster.yaml"])
+    assert own == {"retention": dagster_instance("state")["retention"]}
 
 
 @pytest.mark.broker
