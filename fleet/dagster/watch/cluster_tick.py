@@ -160,11 +160,16 @@ def with_budgets(
     *,
     now: float,
 ) -> Iterator[GroupTick]:
-    """Count the rebalances of groups that need it, as far as the time reaches."""
+    """Count the rebalances of groups that need it, as far as the time reaches.
+
+    The groups whose turn it is come first, then those behind them: in a storm of many groups the
+    time is up before the end of any order, and another end each tick.
+    """
     began = cycle.clock.monotonic()
     telling = {told.group for told in due((s.look for s in declared), memory, now=now)}
     turn = in_turn([s.group for s in declared], now=now)
-    for seen in declared:
+    first = next((n for n, seen in enumerate(declared) if seen.group in turn), 0)
+    for seen in [*declared[first:], *declared[:first]]:
         known = None if history is None else history.of(seen.group)
         needed = seen.was_over or seen.group in telling or seen.group in turn or bool(known)
         if not needed or cycle.clock.monotonic() - began > COUNTING_SECONDS or seen.fleet is None:
