@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fleet.lag.lag_columns import NONE, Floats, Ints, Longs
-from fleet.lag.samples import CLOCK_SET_BACK, KEEP, THINNED, EndStore
+from fleet.lag.sample_thinning import KEEP, THINNED
+from fleet.lag.samples import CLOCK_SET_BACK, EndStore
 from fleet.model import TopicPartition
 
 
@@ -49,21 +50,22 @@ class EndHistory:
         """
         if self._store is None:
             return
-        samples, self._whole = self._store.stored(self._cluster), True
-        times = sorted({at for each in samples.values() for at, _ in each})
+        self._whole = True
+        times = self._store.times(self._cluster)
         for at in times:
             self._times.append(at)
             self._looks.append(np.empty(0, dtype=np.int64))
             self._thin(times[-1])
-        columns = self._places(list(samples))
-        grid = np.array(self._times)
-        self._looks = [np.full(len(self._columns), NONE, dtype=np.int64) for _ in self._times]
-        for column, each in zip(columns.tolist(), samples.values(), strict=True):
-            own, ends = zip(*each, strict=True)
+        grid, tps, columns = np.array(self._times), [], []
+        for tp, samples in self._store.stored(self._cluster):
+            own, ends = zip(*samples, strict=True)
             filled = np.interp(grid, own, ends).astype(np.int64)
             filled[grid < own[0]] = NONE
-            for look, end in zip(self._looks, filled.tolist(), strict=True):
-                look[column] = end
+            tps.append(tp)
+            columns.append(filled)
+        if tps:
+            self._columns = {tp: column for column, tp in enumerate(tps)}
+            self._looks = [look.copy() for look in np.array(columns).T]
 
     def add(self, at: float, ends: Mapping[TopicPartition, int]) -> None:
         """Note the ends of one look; a partition that is left out keeps its last one."""

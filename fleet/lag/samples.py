@@ -2,10 +2,10 @@
 
 Problem: a command looks once, and an age needs what was before (`fleet.lag.end_history`). Choice:
 every snapshot leaves its end offsets here. Bounded: samples are at least 1 s apart and at most
-32 days old, the fewer the older; a partition that stands still keeps two rows. It is a cache: a
-full disk or a locked file ends no look, is told (`EndStore.problem`), and leaves what is stored as
-it was. Cost: some 120 rows for each partition that moves all the time, and unknown ages for what
-is older than the first look.
+32 days old, the fewer the older (`fleet.lag.sample_thinning`); a partition that stands still keeps
+two rows. It is a cache: a full disk or a locked file ends no look, is told (`EndStore.problem`),
+and leaves what is stored as it was. Cost: some 120 rows for each partition that moves all the
+time, and unknown ages for what is older than the first look.
 """
 
 import contextlib
@@ -13,28 +13,17 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fleet.errors import FleetError, SchemaTooNew
+from fleet.lag import sample_thinning
 from fleet.model import TopicPartition
 
 Sample = tuple[float, int]
 """(wall time, end offset)."""
 SCHEMA: Final = 1
-KEEP: Final = 32 * 86_400.0
-"""Seconds a sample is kept: longer than any `max_lag` or `alerts.lag` can be, 30 days."""
 APART: Final = 1.0
 """Seconds between samples of one cluster."""
-THINNED: Final = (
-    (300.0, 60.0),
-    (1800.0, 300.0),
-    (7200.0, 3600.0),
-    (28_800.0, 14_400.0),
-    (86_400.0, 86_400.0),
-    (345_600.0, 345_600.0),
-)
-"""(older than, one sample in), seconds: an age is known to a fraction of itself."""
-_THIN_EVERY: Final = 60.0
 CLOCK_SET_BACK: Final = 60.0
 """Seconds by which a look is older than the last one only after the clock was set back."""
 
@@ -63,7 +52,8 @@ class EndStore:
         self._ids: dict[tuple[str, TopicPartition], int] = {}
         self._recent: dict[int, list[Sample]] = {}
         self._last_at: dict[str, float] = {}
-        self._thinned_at = 0.0
+        self._thinned = self._forgotten = 0.0
+        """The file's marks (`sample_thinning.marks`) that what is remembered here goes by."""
         self.problem: str | None = None
         """Why the last samples were not kept, or not found, in a sentence; None: they were."""
         try:
@@ -96,6 +86,8 @@ class EndStore:
             for statement in filter(str.strip, _TABLES.split(";")):
                 self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version={SCHEMA}")
+        if version <= SCHEMA:
+            self._db.execute(sample_thinning.TABLE)
         self._db.execute("COMMIT")
         if version > SCHEMA:
             raise SchemaTooNew(
@@ -112,13 +104,13 @@ class EndStore:
                 return False
             try:
                 with self._transaction():
+                    self._compare_marks(at)
                     self._write(cluster, at, ends)
-                    if at - self._thinned_at >= _THIN_EVERY or at < self._thinned_at:
-                        self._thin(at)
             except sqlite3.Error as error:
                 self._failed(error)
                 return False
             self._last_at[cluster], self.problem = at, None
+            self._thin(at)
             return True
 
     def around(
@@ -127,6 +119,7 @@ class EndStore:
         """Of each position the last sample at or below it, and the first one beyond it."""
         with self._lock:
             try:
+                self._compare_marks()
                 return {
                     (tp, offset): self._neighbours(known, offset)
                     for tp, offset in positions
@@ -136,30 +129,45 @@ class EndStore:
                 self._failed(error)
                 return {}
 
-    def stored(self, cluster: str) -> dict[TopicPartition, tuple[Sample, ...]]:
-        """All samples of a cluster, in order of time."""
+    def times(self, cluster: str) -> list[float]:
+        """When partitions of a cluster were looked at, in order."""
+        rows = self._rows(
+            "SELECT DISTINCT s.at FROM partition AS p CROSS JOIN sample AS s"
+            " WHERE p.cluster = ? AND s.partition = p.id",
+            cluster,
+        )
+        return sorted(float(at) for (at,) in rows)
+
+    def stored(self, cluster: str) -> Iterator[tuple[TopicPartition, tuple[Sample, ...]]]:
+        """The samples of each partition of a cluster, in order of time, read one by one: all at
+        once are gigabytes.
+        """
+        for partition, topic, number in self._rows(
+            "SELECT id, topic, number FROM partition WHERE cluster = ?", cluster
+        ):
+            if rows := self._rows(
+                "SELECT at, end FROM sample WHERE partition = ? ORDER BY at", partition
+            ):
+                yield (
+                    TopicPartition(topic, number),
+                    tuple((float(at), int(end)) for at, end in rows),
+                )
+
+    def _rows(self, query: str, of: str | int) -> list[tuple[Any, ...]]:
         with self._lock:
             try:
-                rows = self._db.execute(
-                    "SELECT p.topic, p.number, s.at, s.end FROM partition AS p"
-                    " JOIN sample AS s ON s.partition = p.id WHERE p.cluster = ? ORDER BY s.at",
-                    (cluster,),
-                ).fetchall()
+                return self._db.execute(query, (of,)).fetchall()
             except sqlite3.Error as error:
                 self._failed(error)
-                return {}
-        found: dict[TopicPartition, list[Sample]] = {}
-        for topic, number, at, end in rows:
-            found.setdefault(TopicPartition(topic, number), []).append((float(at), int(end)))
-        return {tp: tuple(samples) for tp, samples in found.items()}
+                return []
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         """All or nothing. What is undone is forgotten here too: the number of a partition that was
         not stored is given to another one.
         """
+        self._db.execute("BEGIN IMMEDIATE")  # where this fails there is nothing to undo
         try:
-            self._db.execute("BEGIN IMMEDIATE")
             yield
             self._db.execute("COMMIT")
         except BaseException:
@@ -245,22 +253,37 @@ class EndStore:
             self._recent[partition] = [(float(at), int(end)) for at, end in reversed(rows)]
         return self._recent[partition]
 
+    def _compare_marks(self, now: float | None = None) -> None:
+        """Remember nothing that somebody forgot or, where rows are asked for, thinned since."""
+        thinned, forgotten = sample_thinning.marks(self._db)
+        if forgotten != self._forgotten:
+            self._ids.clear()
+            self._recent.clear()
+            self._forgotten = forgotten
+        if now is not None and thinned != self._thinned:
+            young = now - sample_thinning.THINNED[0][0] + CLOCK_SET_BACK
+            self._recent = {
+                partition: rows
+                for partition, rows in self._recent.items()
+                if rows and rows[0][0] >= young
+            }
+            self._thinned = thinned
+
     def _thin(self, now: float) -> None:
-        """Of the rows that grew too old since the last time, or of all at first."""
-        before = self._thinned_at if 0.0 < self._thinned_at <= now else float("-inf")
-        # The newest row of a partition stays however old: it says where the log stood.
-        newest = "SELECT MAX(at) FROM sample AS s WHERE s.partition = sample.partition"
-        self._db.execute(
-            f"DELETE FROM sample WHERE at < ? AND at < ({newest})",  # noqa: S608 - our own text
-            (now - KEEP,),
-        )
-        for older, one_in in THINNED:
-            self._db.execute(
-                "DELETE FROM sample WHERE at >= :since AND at < :older"
-                " AND EXISTS (SELECT 1 FROM sample AS kept"
-                " WHERE kept.partition = sample.partition AND kept.at < sample.at"
-                " AND kept.at >= CAST(sample.at / :one AS INTEGER) * :one)",
-                {"since": before - older - one_in, "older": now - older, "one": one_in},
-            )
-        self._thinned_at = now
-        self._recent.clear()
+        """After what was seen is kept, and only as far as nobody else is writing: the next look
+        goes on. What is wrong with the file is told by the next one to be kept.
+        """
+        with contextlib.suppress(sqlite3.Error), self._impatient():
+            for portion in sample_thinning.due(self._db, now):
+                with self._transaction():
+                    sample_thinning.thin(self._db, portion, now)
+
+    @contextlib.contextmanager
+    def _impatient(self) -> Iterator[None]:
+        """Wait for nobody who has locked the file."""
+        (patience,) = self._db.execute("PRAGMA busy_timeout").fetchone()
+        self._db.execute("PRAGMA busy_timeout=0")
+        try:
+            yield
+        finally:
+            self._db.execute(f"PRAGMA busy_timeout={patience}")

@@ -5,7 +5,8 @@ import sqlite3
 import pytest
 
 from fleet.errors import FleetError, SchemaTooNew
-from fleet.lag.samples import KEEP, EndStore
+from fleet.lag.sample_thinning import KEEP, PORTION
+from fleet.lag.samples import EndStore
 from fleet.model import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -86,6 +87,54 @@ def test_thinning_looks_at_what_grew_old_since_the_last_time():
     assert steps * 100 / 720 < 500
 
 
+def test_no_process_thins_what_another_thinned_within_the_minute(tmp_path):
+    """A command lives for one look: it goes by what the file says, as the next one does."""
+    one, two, said = EndStore(tmp_path / "s.db"), EndStore(tmp_path / "s.db"), []
+    for step in range(200):
+        one.record("c", 1e6 + 5.0 * step, {TP: step})
+    two._db.set_trace_callback(said.append)
+    assert two.record("c", 1e6 + 1000.0, {TP: 1000})
+    assert not [each for each in said if each.startswith("DELETE")]
+    assert two.record("c", 1e6 + 1021.0, {TP: 1001})
+    assert [each for each in said if each.startswith("DELETE")]
+    assert len(rows(two)) < 200
+
+
+def test_one_look_thins_a_few_portions_and_the_next_goes_on():
+    """Whoever looks at the same time does not wait until all partitions are done."""
+    samples = EndStore(None)
+    many = [TopicPartition("t", number) for number in range(5 * PORTION - 1)]
+    of_portion = "SELECT partition / ? AS p, COUNT(*) / COUNT(DISTINCT partition) FROM sample"
+    left = []
+    for look, at in enumerate((1e6, 1e6 + 10.0, 1e6 + 20.0, 1e6 + 400.0, 1e6 + 401.0)):
+        samples.record("c", at, dict.fromkeys(many, look))
+        left.append(dict(samples._db.execute(f"{of_portion} GROUP BY p", (PORTION,)).fetchall()))
+    assert left[2] == dict.fromkeys(range(5), 3)
+    assert sorted(left[3].values()) == [3, 3, 3, 3, 4]
+    assert left[4] == dict.fromkeys(range(5), 4)
+
+
+def test_a_look_waits_for_nobody_in_order_to_thin(tmp_path):
+    """What it saw is kept by then: a file that is locked is no problem, the next look thins."""
+    samples, begun = EndStore(tmp_path / "s.db"), []
+    other = sqlite3.connect(tmp_path / "s.db", isolation_level=None)
+
+    def locks(statement: str) -> None:
+        if statement == "BEGIN IMMEDIATE":
+            begun.append(statement)
+            if len(begun) == 2:
+                other.execute("BEGIN IMMEDIATE")
+
+    samples._db.set_trace_callback(locks)
+    assert samples.record("c", 100.0, {TP: 1})
+    assert (len(begun), samples.problem) == (2, None)
+    assert other.execute("SELECT COUNT(*) FROM thinned").fetchone() == (0,)
+    other.execute("COMMIT")
+    assert samples.record("c", 101.0, {TP: 2})
+    assert other.execute("SELECT at FROM thinned").fetchall() == [(101.0,)]
+    other.close()
+
+
 def test_a_newer_schema_is_refused(tmp_path):
     """Stored state of a newer version is not touched."""
     path = tmp_path / "samples.db"
@@ -131,7 +180,7 @@ def test_a_full_disk_ends_no_look_and_mixes_no_partitions(tmp_path):
     assert one.record("c", 130.0, {late: 222})
     assert one.problem is None
     told = dict.fromkeys(others, ((120.0, 5),))
-    assert two.stored("c") == {TP: ((100.0, 1),), late: ((130.0, 222),), **told}
+    assert dict(two.stored("c")) == {TP: ((100.0, 1),), late: ((130.0, 222),), **told}
 
 
 def test_a_locked_file_is_told_and_done_without(tmp_path):
@@ -144,11 +193,11 @@ def test_a_locked_file_is_told_and_done_without(tmp_path):
     other.execute("BEGIN IMMEDIATE")
     assert not samples.record("c", 110.0, {TP: 2})
     assert "database is locked" in (samples.problem or "")
-    assert samples.stored("c") == {TP: ((100.0, 1),)}
+    assert dict(samples.stored("c")) == {TP: ((100.0, 1),)}
     other.execute("COMMIT")
     assert samples.record("c", 110.5, {TP: 3})
     assert samples.problem is None
     samples._db.execute("DROP TABLE sample")
-    assert (samples.stored("c"), samples.around("c", [(TP, 1)])) == ({}, {})
+    assert (dict(samples.stored("c")), samples.around("c", [(TP, 1)])) == ({}, {})
     assert "no such table" in (samples.problem or "")
     other.close()
