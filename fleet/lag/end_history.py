@@ -33,6 +33,8 @@ class EndHistory:
         """Nothing is stored that is not here."""
         self._lock = threading.Lock()
         self._columns: dict[TopicPartition, int] = {}
+        self._seen: Floats = np.empty(0)
+        """By column, the time of the last look that saw the partition."""
         self._times: list[float] = []
         self._looks: list[Longs] = []
         self._table: Longs | None = None
@@ -56,15 +58,17 @@ class EndHistory:
             self._times.append(at)
             self._looks.append(np.empty(0, dtype=np.int64))
             self._thin(times[-1])
-        grid, tps, columns = np.array(self._times), [], []
+        grid, tps, columns, seen = np.array(self._times), [], [], []
         for tp, samples in self._store.stored(self._cluster):
             own, ends = zip(*samples, strict=True)
             filled = np.interp(grid, own, ends).astype(np.int64)
             filled[grid < own[0]] = NONE
             tps.append(tp)
             columns.append(filled)
+            seen.append(own[-1])
         if tps:
             self._columns = {tp: column for column, tp in enumerate(tps)}
+            self._seen = np.array(seen)
             self._looks = [look.copy() for look in np.array(columns).T]
 
     def add(self, at: float, ends: Mapping[TopicPartition, int]) -> None:
@@ -77,9 +81,11 @@ class EndHistory:
     def _add(self, at: float, ends: Mapping[TopicPartition, int]) -> None:
         if self._times and at <= self._times[-1] - CLOCK_SET_BACK:
             self._times, self._looks, self._table = [], [], None  # as the store begins again
+            self._seen = np.minimum(self._seen, at)
         if self._times and at <= self._times[-1]:
             return  # another thread looked in between
-        columns = self._places(list(ends))
+        columns = self._places(list(ends), at)
+        self._seen[columns] = at
         now = np.full(len(self._columns), NONE, dtype=np.int64)
         if self._looks:
             last = self._looks[-1]
@@ -92,6 +98,7 @@ class EndHistory:
         self._times.append(at)
         self._looks.append(now)
         self._thin(at)
+        self._forget(at)
         self._table = None
 
     def ages(
@@ -111,7 +118,7 @@ class EndHistory:
         least = np.full(len(offsets), np.nan)
         if not self._times or not len(offsets):
             return exact, least
-        columns = self._places(tps)[which]
+        columns = self._places(tps, self._times[-1])[which]
         table, times = self._stacked(), np.array(self._times)
         after = _first_beyond(table, columns, offsets)
         done = after == len(times)
@@ -150,10 +157,14 @@ class EndHistory:
             if first is not None:
                 until[row], end[row] = first
 
-    def _places(self, tps: Sequence[TopicPartition]) -> Ints:
+    def _places(self, tps: Sequence[TopicPartition], at: float) -> Ints:
         """The column of each partition, made where it is new."""
         known = self._columns
-        return np.array([known.setdefault(tp, len(known)) for tp in tps], dtype=np.int32)
+        places = np.array([known.setdefault(tp, len(known)) for tp in tps], dtype=np.int32)
+        new = len(known) - len(self._seen)
+        if new:
+            self._seen = np.append(self._seen, np.full(new, at))
+        return places
 
     def _stacked(self) -> Longs:
         if self._table is None or self._table.shape[1] < len(self._columns):
@@ -174,6 +185,16 @@ class EndHistory:
         if len(kept) < len(self._times):
             self._times = [self._times[index] for index in kept]
             self._looks = [self._looks[index] for index in kept]
+
+    def _forget(self, now: float) -> None:
+        """Partitions that no look has seen for as long as a look is kept."""
+        stays = np.flatnonzero(now - self._seen <= KEEP)
+        if len(stays) == len(self._seen):
+            return
+        tps = list(self._columns)
+        self._columns = {tps[column]: place for place, column in enumerate(stays.tolist())}
+        self._seen = self._seen[stays]
+        self._looks = [look[stays[stays < len(look)]] for look in self._looks]
 
 
 def _first_beyond(table: Longs, columns: Ints, offsets: Longs) -> Longs:

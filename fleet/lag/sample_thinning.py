@@ -4,8 +4,9 @@ Problem: all samples of 16,000 partitions are seconds of work, during which nobo
 a command lives for one look and cannot know what was done before. Choice: a row for each portion
 of the partitions says when it was last thinned, for every process that reads the file: a look does
 only what nobody did within the minute, of that only the oldest few portions, each in a transaction
-of its own, and each looks only at what grew too old since. Cost: a partition keeps the samples of a
-few looks more where there are thousands of partitions and few looks.
+of its own, and each looks only at what grew too old since. What no look has seen for as long as a
+sample is kept is forgotten, name and all. Cost: a partition keeps the samples of a few looks more
+where there are thousands of partitions and few looks.
 """
 
 import sqlite3
@@ -49,6 +50,13 @@ _TOO_MANY: Final = (
     " WHERE kept.partition = old.partition AND kept.at < old.at"
     " AND kept.at >= CAST(old.at / :one AS INTEGER) * :one))"
 )
+# The largest number stays: numbers are given upwards from it, and none is given twice, so that
+# nobody who remembers one writes to another partition.
+_UNSEEN: Final = (
+    "DELETE FROM partition WHERE id >= :first AND id < :beyond"
+    " AND id < (SELECT MAX(id) FROM partition)"
+    " AND NOT EXISTS (SELECT 1 FROM sample WHERE sample.partition = partition.id)"
+)
 
 
 def due(db: sqlite3.Connection, now: float) -> list[int]:
@@ -72,7 +80,8 @@ def thin(db: sqlite3.Connection, portion: int, now: float) -> None:
         return  # another process was faster
     before = last if last <= now else float("-inf")
     of = {"first": portion * PORTION, "beyond": (portion + 1) * PORTION}
-    db.execute(_TOO_OLD, {**of, "older": now - KEEP})
+    if db.execute(_TOO_OLD, {**of, "older": now - KEEP}).rowcount:
+        forgotten += db.execute(_UNSEEN, of).rowcount
     for older, one_in in THINNED:
         since = before - older - one_in
         db.execute(_TOO_MANY, {**of, "since": since, "older": now - older, "one": one_in})

@@ -135,6 +135,20 @@ def test_a_look_waits_for_nobody_in_order_to_thin(tmp_path):
     other.close()
 
 
+def test_a_partition_that_no_look_sees_any_more_is_forgotten(tmp_path):
+    """By whoever comes by; one who remembers its number writes to no other partition."""
+    path, gone, new = tmp_path / "s.db", TopicPartition("gone", 0), TopicPartition("new", 0)
+    one, two, later = EndStore(path), EndStore(path), 100.0 + KEEP + 1.0
+    assert one.record("c", 100.0, {gone: 5, TP: 7})
+    assert two.record("c", later, {TP: 8})
+    assert two._db.execute("SELECT topic FROM partition").fetchall() == [("t",)]
+    assert one.around("c", [(gone, 5)]) == {}
+    assert two.record("c", later + 10.0, {new: 3})
+    assert one.record("c", later + 20.0, {gone: 6})
+    told = {TP: ((later, 8),), new: ((later + 10.0, 3),), gone: ((later + 20.0, 6),)}
+    assert dict(EndStore(path).stored("c")) == told
+
+
 def test_a_newer_schema_is_refused(tmp_path):
     """Stored state of a newer version is not touched."""
     path = tmp_path / "samples.db"

@@ -164,6 +164,19 @@ def test_all_that_is_stored_is_loaded_in_little_memory():
     assert ages(loaded, [505, 595], 1e6 + 300.0, many[-2:]) == [(47.5, 47.5), (2.5, 2.5)]
 
 
+def test_partitions_that_no_look_sees_any_more_are_forgotten():
+    """Topics that live for a day: their ends go with the looks that saw them."""
+    history = EndHistory()
+    for day in range(100):
+        of_day = TopicPartition(f"of-{day}", 0)
+        history.add(1e9 + day * 86_400.0, {of_day: 7, TP: day})
+        gone = TopicPartition("of-1", 0)
+        assert len(ages(history, [3, 3], 1e9 + day * 86_400.0, (gone, of_day))) == 2
+    assert len(history._columns) <= 35
+    assert {len(look) for look in history._looks} <= set(range(36))
+    assert ages(history, [98], 1e9 + 99 * 86_400.0) == [(86_400.0, 86_400.0)]
+
+
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("hours", [3.0, 40.0, 30 * 24.0])
 def test_the_age_of_what_waits_for_long_is_told(hours, kept):
