@@ -4,9 +4,17 @@ from dagster import AssetCheckEvaluation, AssetObservation
 
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.watch.storm_sensor import Weather, changed, events_of, sentence_of, untold
+from fleet.dagster.watch.storm_sensor import (
+    Weather,
+    changed,
+    events_of,
+    excusable,
+    sentence_of,
+    untold,
+)
 from fleet.decide.storms.assessment import ClusterStorm, Storm
 from fleet.decide.storms.storm_watch import StormWatch
+from tests.asking.worlds import rebalance
 
 SPEC = FleetSpec.model_validate({"fleets": [{"group": "orders", "topics": ["orders"]}]})
 
@@ -33,6 +41,16 @@ def test_only_what_changed_is_told():
     assert changed(known, watch(storm("orders", calm_since=95.0), storm("a"))) == ["orders"]
     assert changed(known, watch(storm("orders"), storm("a", member="x"))) == ["a"]
     assert changed(known, watch(storm("orders"))) == ["a"]
+
+
+def test_changes_are_read_of_groups_that_moved_alone():
+    """Of a thousand calm ones a tick read twenty each, every 15 s."""
+    names = ("calm", "moved", "stormy")
+    spec = FleetSpec.model_validate({"fleets": [{"group": g, "topics": ["t"]} for g in names]})
+    found = [rebalance(1, 0.0, group=group) for group in ("moved", "stranger")]
+    before = watch(storm("stormy"), storm("another stranger"))
+    assert excusable(spec, found, before) == ["moved", "stormy"]
+    assert excusable(spec, [], watch()) == []
 
 
 def test_what_is_too_much_for_one_tick_is_told_by_the_next():

@@ -8,7 +8,7 @@ the look that it is from.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _GOODBYE: Final = 3.0
 _OLD: Final = 30.0
 """Seconds after which what was read of the offsets topic tells nothing of now."""
+_CHANGES: Final = 20
+"""Changes of a group that are known: they excuse its rebalances in a timeline of the last day."""
 T = TypeVar("T")
 
 
@@ -93,7 +95,7 @@ class Looks(Closing):
         pauses, problem = self._fleet.pauses_told()
         if problem is None:
             declared = [fleet.group for fleet in self._fleet.spec.fleets]
-            self._changes = {group: self._fleet.changes(group) for group in declared}
+            self._changes = changes_now(self._fleet.changes, declared, self._changes)
         else:
             snapshot = replace(snapshot, problems=(problem, *snapshot.problems))
         before, self._before = self._before, snapshot
@@ -139,6 +141,24 @@ class Looks(Closing):
         if age > 2 * max(self._apart, 2.0):
             told += f", as of {duration(age)} ago"
         return recent_from(found, kind="log", sentence=told, now=now)
+
+
+def changes_now(
+    read: Callable[[str, int], tuple[Change, ...]],
+    groups: Iterable[str],
+    before: Mapping[str, tuple[Change, ...]],
+) -> dict[str, tuple[Change, ...]]:
+    """The changes of each group, latest first, by `read(group, limit)`.
+
+    What ended before the last one stays as it was: it is read again only where the last one is
+    another than in `before`.
+    """
+    found = {}
+    for group in groups:
+        known = before.get(group)
+        same = known is not None and read(group, 1) == known[:1]
+        found[group] = known if known is not None and same else read(group, _CHANGES)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

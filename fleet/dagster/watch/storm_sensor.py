@@ -57,14 +57,12 @@ class Weather:
 def look(cycle: "Fleet", before: StormWatch) -> Weather:
     """The storms now, of all groups whose rebalances can be read."""
     spec, now = cycle.spec, cycle.clock.now()
-    groups = [fleet.group for fleet in spec.fleets]
     since = now - watch_reach(spec)
     history = from_tables(cycle, since=since, now=now)
+    found = recent(cycle, before, history, since=since)
+    groups = excusable(spec, found, before)
     watch = before.look(
-        spec,
-        recent(cycle, before, history, since=since),
-        now=now,
-        changes={group: cycle.changes(group) for group in groups},
+        spec, found, now=now, changes={group: cycle.changes(group) for group in groups}
     )
     problem = "" if history is None else history.problem
     return Weather(spec=spec, now=now, watch=watch, problem=problem)
@@ -84,6 +82,12 @@ def recent(
             break  # `fleet_watch` counts them all, in turns
         found += cycle.recorded(fleet.group, since=since) or ()
     return found
+
+
+def excusable(spec: FleetSpec, rebalances: list[Rebalance], before: StormWatch) -> list[str]:
+    """Declared groups of which our own changes say anything: the others did not move."""
+    moved = {rebalance.group for rebalance in rebalances} | before.storms.keys()
+    return [fleet.group for fleet in spec.fleets if fleet.group in moved]
 
 
 def changed(before: StormWatch, after: StormWatch) -> list[str]:
