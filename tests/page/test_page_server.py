@@ -86,6 +86,14 @@ def test_the_page_brings_all_that_it_needs(shown, get):
         assert get(shown.url + address).status == 200, address
 
 
+def test_a_formatter_is_made_once_and_not_for_each_figure():
+    """Of 5,000 groups those took a third of a second of each look."""
+    text = files("fleet.ui").joinpath("page", "page.js").read_text(encoding="utf-8")
+    made = [line for line in text.splitlines() if "new Intl." in line]
+    assert made
+    assert [line for line in made if not line.startswith("const ")] == []
+
+
 def test_a_group_of_any_name_is_found(shown, get):
     """By its name in the query, and by a path that leads to the page's own address."""
     for name in ODD:

@@ -18,11 +18,14 @@ function duration(seconds) {
   return `${Math.round(seconds)} s`;
 }
 
+// Made once: to make one takes as long as thirty figures.
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+
 function count(value) {
   if (unknown(value)) return "-";
   if (value > 0 && value < 10 && !Number.isInteger(value)) return value.toFixed(1);
   if (value < 10000) return Math.round(value).toLocaleString("en");
-  return new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 }).format(value);
+  return compact.format(value);
 }
 
 const percent = (ratio) => (unknown(ratio) ? "-" : `${Math.round(100 * ratio)} %`);
