@@ -6,7 +6,7 @@ look, thinned as they grow old; the age is interpolated between the two looks ar
 for all positions at once by a binary search over the looks. What was before the first look of
 this process is in a file (`fleet.lag.samples`): one who looks for long begins with all of it,
 a command asks it for the few positions that are older than its own looks. Older than the first
-look of all, only the least that it can be is known, and said apart. Cost: some 120 rows of 8
+look of all, only the least that it can be is known, and said apart. Cost: some 130 rows of 8
 bytes a partition; a query for each old position of a command.
 """
 
@@ -179,7 +179,10 @@ class EndHistory:
         for index, at in enumerate(self._times):
             age = now - at
             one_in = max((gap for older, gap in THINNED if age > older), default=0.0)
-            close = bool(kept) and at - self._times[kept[-1]] < one_in
+            # By what its going would leave between its neighbours: of a log that stood, the times
+            # at which that began and ended are the only ones for long.
+            behind = self._times[index + 1] if index + 1 < len(self._times) else now
+            close = bool(kept) and behind - self._times[kept[-1]] < one_in
             if age <= KEEP and not close:
                 kept.append(index)
         if len(kept) < len(self._times):

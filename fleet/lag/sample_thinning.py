@@ -22,7 +22,11 @@ THINNED: Final = (
     (86_400.0, 86_400.0),
     (345_600.0, 345_600.0),
 )
-"""(older than, one sample in), seconds: an age is known to a fraction of itself."""
+"""(older than, the first and the last sample in), seconds: an age is known to a fraction of itself.
+
+Both, since a log may stop and go on: where it began to stand is the last of its time, and where it
+was last seen to stand the first.
+"""
 PORTION: Final = 512
 """Partitions, by number in the file, that are thinned at once: some 10 ms, the first time 50."""
 _PORTIONS: Final = 4
@@ -48,7 +52,10 @@ _TOO_MANY: Final = (
     f"{_OF_PORTION} AND old.at >= :since"  # noqa: S608 - our own text
     " AND EXISTS (SELECT 1 FROM sample AS kept"
     " WHERE kept.partition = old.partition AND kept.at < old.at"
-    " AND kept.at >= CAST(old.at / :one AS INTEGER) * :one))"
+    " AND kept.at >= CAST(old.at / :one AS INTEGER) * :one)"
+    " AND EXISTS (SELECT 1 FROM sample AS kept"
+    " WHERE kept.partition = old.partition AND kept.at > old.at"
+    " AND kept.at < CAST(old.at / :one + 1 AS INTEGER) * :one))"
 )
 # The largest number stays: numbers are given upwards from it, and none is given twice, so that
 # nobody who remembers one writes to another partition.

@@ -4,7 +4,7 @@ Problem: a command looks once, and an age needs what was before (`fleet.lag.end_
 every snapshot leaves its end offsets here. Bounded: samples are at least 1 s apart and at most
 32 days old, the fewer the older (`fleet.lag.sample_thinning`); a partition that stands still keeps
 two rows. It is a cache: a full disk or a locked file ends no look, is told (`EndStore.problem`),
-and leaves what is stored as it was. Cost: some 120 rows for each partition that moves all the
+and leaves what is stored as it was. Cost: some 160 rows for each partition that moves all the
 time, and unknown ages for what is older than the first look.
 """
 

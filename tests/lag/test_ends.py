@@ -200,6 +200,27 @@ def test_the_age_of_what_waits_for_long_is_told(hours, kept):
             assert exact == pytest.approx(hours * 3600, rel=0.001)
 
 
+@pytest.mark.parametrize("load", [False, True])
+def test_a_log_that_stood_is_as_old_as_it_is(load):
+    """Whoever looks anew knows when it stopped, and that what came then was written then."""
+    store = EndStore(None)
+    before, hour, minute = EndHistory("c", store), 3600.0, 60.0
+    at, end = 1e9, 0
+    for seconds, grows in ((25 * minute, True), (39 * hour, False), (10 * hour, True)):
+        for _ in range(int(seconds / minute)):
+            at += minute
+            end += 10 * grows
+            before.add(at, {TP: end})
+    later = EndHistory("c", store)
+    if load:
+        later.load()
+    later.add(at + 1.0, {TP: end})
+    now, stopped = at + 1.0, 250
+    (last, _), (first, _) = ages(later, [stopped - 1, stopped], now)
+    assert last == pytest.approx(49 * hour, rel=0.02)
+    assert first == pytest.approx(10 * hour, rel=0.1)
+
+
 def test_the_usual_gap_follows_a_new_rhythm():
     """A first gap is taken as it is; many at once count as many."""
     assert usual_gap(None, 8.0) == 8.0
