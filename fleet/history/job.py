@@ -155,11 +155,11 @@ class Recorder:
         return done
 
     def compact(self) -> int:
-        """Merge small files where there are many, clear away; how many files were merged."""
+        """Merge small files where there are many, clear away if due; how many files were merged."""
         oldest = self._writer.clock.now() - self._writer.retention
         self._memory.forget_quiet(before=oldest)
         merged = compacted(self._writer, self._memory)
-        self._writer.clear_away()
+        self._writer.clear_away_if_due()
         return merged
 
     # --- what is new ------------------------------------------------------------------------

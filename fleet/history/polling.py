@@ -55,5 +55,5 @@ class Poller:
         oldest = self._writer.clock.now() - self._writer.retention
         self._memory.forget_quiet(before=oldest, there=there)
         merged = compacted(self._writer, self._memory)
-        self._writer.clear_away()
+        self._writer.clear_away_if_due()
         return merged

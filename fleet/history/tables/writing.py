@@ -5,9 +5,11 @@ half a minute and still write. Choice: one writer per path, by a file lock that 
 at its death (object stores: a lease, fleet.history.tables.store_lease); every attempt of a batch
 writes into a folder of its own name, so that a dead one's late files can never be taken for ours; a
 commit takes the next manifest's number or fails.
-Files that no manifest of the last ten minutes names are cleared away, attempts after an hour.
-Cost: after kill -9 in an object store the next writer waits up to five minutes; power cuts may
-lose what the operating system had not written yet (data files are not synced, manifests are).
+Files that no manifest of the last ten minutes names are cleared away, attempts after an hour;
+every folder is listed for it, so a tail does it once in ten minutes.
+Cost: what nobody needs may stay twice as long; after kill -9 in an object store the next writer
+waits up to five minutes; power cuts may lose what the operating system had not written yet (data
+files are not synced, manifests are).
 """
 
 import fcntl
@@ -43,7 +45,7 @@ from fleet.system.closing import Closing
 
 MEMORY: Final = "memory"
 KEPT_SECONDS: Final = 600.0
-"""How long replaced files stay for readers that are under way."""
+"""How long replaced files stay for readers that are under way, at least."""
 ATTEMPT_SECONDS: Final = 3600.0
 """After this an attempt's folder that no manifest names is cleared away."""
 _LOCK: Final = "writer.lock"
@@ -69,6 +71,8 @@ class Writer(Closing):
         self.place = place
         self.clock = clock
         self.retention = retention
+        self._cleared: float | None = None
+        """When it was last cleared away, monotonic."""
         self._lock: int | None = None
         self._lease: StoreLease | None = None
         if place.local is None:
@@ -91,6 +95,8 @@ class Writer(Closing):
         self.manifest = found or Manifest(
             number=0, cluster=cluster, at=clock.now(), what="none", began=clock.now()
         )
+        self._recent = {self.manifest.number: self.manifest}
+        """The last ones by number, which need not be read back: those it found and committed."""
 
     def close(self) -> None:
         """Let the next writer in."""
@@ -189,17 +195,16 @@ class Writer(Closing):
                 f"somebody else wrote manifest {made.number} of {self.place}; nothing of this "
                 "batch became visible: look who runs `fleet history` there, and start again"
             )
-        self.manifest = made
+        self.manifest = self._recent[made.number] = made
+        self._recent.pop(made.number - _MOST_MANIFESTS, None)
         self._published.follow(made)
         return made
 
     def clear_away(self) -> int:
         """Delete files that nobody needs any more; how many folders and files went."""
-        now = self.clock.now()
-        kept, old = self._kept_manifests(now)
-        named = {f.name for m in kept for f in m.files}
-        folders = {"/".join(name.split("/")[:2]) for name in named}
-        oldest, gone = min(m.number for m in kept), 0
+        now, began = self.clock.now(), self.clock.monotonic()
+        named, oldest, old = self._kept(now)
+        folders, gone = {"/".join(name.split("/")[:2]) for name in named}, 0
         for folder in self._attempts():
             number = folder.rpartition("/")[2].partition("-")[0]
             if not number.isdigit() or int(number) > self.manifest.number:
@@ -216,7 +221,17 @@ class Writer(Closing):
                 self.place.delete(unnamed)
                 gone += len(unnamed)
         self.place.delete([name_of(number) for number in old])
-        return gone + self.place.sweep(FOLDER, before=now - ATTEMPT_SECONDS)
+        self._recent = {n: each for n, each in self._recent.items() if n >= oldest}
+        gone += self.place.sweep(FOLDER, before=now - ATTEMPT_SECONDS)
+        self._cleared = began
+        return gone
+
+    def clear_away_if_due(self) -> int:
+        """As `clear_away`, at the first call and once in KEPT_SECONDS: nothing is due sooner."""
+        cleared = self._cleared
+        if cleared is not None and self.clock.monotonic() - cleared < KEPT_SECONDS:
+            return 0
+        return self.clear_away()
 
     def _attempts(self) -> Iterator[str]:
         """Folders of all attempts, one in each table that it wrote."""
@@ -224,21 +239,24 @@ class Writer(Closing):
             for folder in self.place.folders(root):
                 yield f"{root}/{folder}"
 
-    def _kept_manifests(self, now: float) -> tuple[list[Manifest], list[int]]:
-        """The present manifest, those it replaced within the last minutes, and older numbers."""
+    def _kept(self, now: float) -> tuple[set[str], int, list[int]]:
+        """Files that the present manifest names, or those it replaced within the last minutes;
+        the lowest number of these, and the older numbers.
+        """
         known = [n for n in numbers(self.place) if n <= self.manifest.number]
-        kept, replaced_at = [self.manifest], self.manifest.at
+        named, oldest, kept = {f.name for f in self.manifest.files}, self.manifest.number, 1
+        replaced_at = self.manifest.at
         for position in range(len(known) - 1, -1, -1):
             number = known[position]
             if number == self.manifest.number:
                 continue
-            if now - replaced_at > KEPT_SECONDS or len(kept) >= _MOST_MANIFESTS:
-                return kept, known[: position + 1]
-            found = read_manifest(self.place, number)
+            if now - replaced_at > KEPT_SECONDS or kept >= _MOST_MANIFESTS:
+                return named, oldest, known[: position + 1]
+            found = self._recent.get(number) or read_manifest(self.place, number)
             if found is not None:
-                kept.append(found)
-                replaced_at = found.at
-        return kept, []
+                named.update(f.name for f in found.files)
+                oldest, replaced_at, kept = number, found.at, kept + 1
+        return named, oldest, []
 
 
 def _locked(place: TableFolder, local: Path) -> int:
