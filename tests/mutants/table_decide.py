@@ -116,6 +116,8 @@ MUTANTS = faults(
             "storms-own-changes-are-charged": "if left[index] > [-0-]{+1+} and each.covers(rebalance):",
             "storms-own-change-excuses-everything": """[-                left[index] -= 1
 -]""",
+        },
+        ("fleet/decide/storms/storm_window.py", _STORMS): {
             "storms-one-before-the-budget": "return last - first >{+=+} budget.rebalances // share or churn",
             "storms-over-as-soon-as-under-the-budget": "return not self._above(at, share=[-2-]{+1+})",
         },

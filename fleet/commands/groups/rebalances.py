@@ -195,7 +195,7 @@ def _sketch(
     since: float | None,
     until: float | None,
 ) -> Any:
-    from fleet.commands.groups.stormy_times import storm_spans
+    from fleet.commands.groups.stormy_times import storms_since
     from fleet.report.sketch import sketch
     from fleet.report.timeline import extent, lay_out
 
@@ -205,15 +205,16 @@ def _sketch(
     whole = extent(found, now=fleet.clock.now())
     begin = whole.start if since is None else max(since, whole.start)
     end = whole.end if until is None else until
-    all_of_it = past.rows.rebalances(group=group, until=end)
-    earlier = [r for r in all_of_it if r.ended_at < found[0].ended_at]
     declared = fleet.spec.fleet(group) is not None
-    storms = storm_spans(
+    near, storms = storms_since(
         fleet.spec,
-        all_of_it,
+        lambda first: past.rows.rebalances(group=group, since=first, until=end),
+        group=group,
+        since=begin,
         until=min(end, fleet.clock.now()),
         changes=fleet.changes(group) if declared else (),
     )
+    earlier = [r for r in near if r.ended_at < found[0].ended_at]
     line = lay_out(
         rebalances=[*earlier, *found],
         memberships=past.rows.memberships(group=group, until=end),

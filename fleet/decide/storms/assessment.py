@@ -11,13 +11,12 @@ fair weather. Words name the member with the most joins and leaves
 (`reach`).
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 from fleet.config.spec import StormSpec as Budget
+from fleet.decide.storms.storm_window import Course, Window
 from fleet.decide.storms.storm_words import describe
 from fleet.model import Verdict
 from fleet.model.rebalances import CoordinatorMove, Rebalance
@@ -162,6 +161,16 @@ def charged(
     return tuple(kept)
 
 
+def whole_from(excuses: Iterable[Excused], at: float) -> float:
+    """The last time up to `at` that none of these reaches over: from there on rebalances are
+    charged as they are among all.
+    """
+    for each in sorted(excuses, key=lambda e: -e.since):
+        if each.since - _SKEW < at and (each.until is None or each.until + _SKEW >= at):
+            at = each.since - _SKEW
+    return at
+
+
 def reach(budget: Budget) -> float:
     """How many seconds of rebalances `assess` wants to see."""
     return 2 * budget.window + budget.calm
@@ -196,22 +205,15 @@ def assess(
     `before` is the last answer, for storms that are older than that. `clients` names members
     by client id where their member ids do not (KIP-848: `fleet.model.rebalances.MembershipSpan`).
     """
-    counted = _Window(charged(rebalances, excuses), budget, now)
+    counted = Window(charged(rebalances, excuses), budget, now)
     # Of a clock that was set back the last look is ahead: what the window holds now counts anew.
     seen_at = before.seen_at if before and before.seen_at <= now else None
     before = before and _not_ahead(before, now)
-    since = before.since if before else None
-    calm_since = before.calm_since if before else None
+    course = Course(before.since, before.calm_since) if before else Course()
     for at in counted.moments(after=seen_at):
-        if since is not None and calm_since is not None and at - calm_since >= budget.calm:
-            since = calm_since = None
-        if since is None:
-            since = at if counted.over(at) else None
-        elif not counted.low(at):
-            calm_since = None
-        elif calm_since is None:
-            calm_since = at
-    if since is None or (calm_since is not None and now - calm_since >= budget.calm):
+        course = course.then(at, counted)
+    since, calm_since = course
+    if since is None or course.ended(now, budget):
         return None
     seen = counted.inside(now if calm_since is None else calm_since - 0.001)
     told = describe(seen, clients or {})
@@ -232,53 +234,6 @@ def assess(
         member=told[1],
         words=told[2],
     )
-
-
-class _Window:
-    """Rebalances by time, and what the window behind any moment holds of them."""
-
-    def __init__(self, counted: Sequence[Rebalance], budget: Budget, now: float) -> None:
-        self._counted = counted
-        self._budget = budget
-        self._now = now
-        # A coordinator's clock may be ahead of ours: what it has written has happened.
-        self._times = [min(r.ended_at, now) for r in counted]
-        self._leaves = [t + budget.window for t in self._times]
-        self._moved = [0, *accumulate(len(r.moved) for r in counted)]
-
-    def moments(self, *, after: float | None) -> list[float]:
-        """When something may have changed: a rebalance came, or left the window; and now."""
-        # From `known` on the window is wholly seen, though nothing may have happened in it.
-        known = self._now - self._budget.window - self._budget.calm
-        events = {*self._times, *self._leaves, known, self._now}
-        return sorted(t for t in events if t <= self._now and (after is None or t > after))
-
-    def _bounds(self, at: float) -> tuple[int, int]:
-        return bisect_right(self._leaves, at), bisect_right(self._times, at)
-
-    def inside(self, at: float) -> Sequence[Rebalance]:
-        """In the window behind a moment."""
-        first, last = self._bounds(at)
-        return self._counted[first:last]
-
-    def moved(self, at: float) -> int:
-        """Partitions moved in the window behind a moment."""
-        first, last = self._bounds(at)
-        return self._moved[last] - self._moved[first]
-
-    def _above(self, at: float, *, share: int) -> bool:
-        first, last = self._bounds(at)
-        budget = self._budget
-        churn = budget.moved is not None and self.moved(at) > budget.moved // share
-        return last - first > budget.rebalances // share or churn
-
-    def over(self, at: float) -> bool:
-        """Above the budget."""
-        return self._above(at, share=1)
-
-    def low(self, at: float) -> bool:
-        """At most half of it."""
-        return not self._above(at, share=2)
 
 
 # --- a whole cluster ------------------------------------------------------------------------
