@@ -140,6 +140,7 @@ class _Drawing:
         self.line, self.width = line, width
         self.left = min(_LEFT, 0.3 * width)
         self.word = number_word(line.protocol)
+        self.most = line.most_owned
         self.shapes: list[Shape] = []
         self.scale = (self.width - self.left - _RIGHT) / max(line.until - line.since, 1e-6)
         self.lane_height = min(34.0, max(11.0, 660.0 / max(len(line.lanes), 1)))
@@ -357,7 +358,7 @@ class _Drawing:
 
     def _bar(self, bar: Bar, middle: float, room: float, lane: Lane) -> Iterator[Words]:
         x, width = self.x(bar.start), self.x(bar.end) - self.x(bar.start)
-        share = bar.owned / self.line.most_owned
+        share = bar.owned / self.most
         height = room * (0.3 + 0.55 * share) if bar.owned else 2.0
         title = (
             f"{lane.label}: {bar.owned} partitions, {clock_text(bar.start)} to "

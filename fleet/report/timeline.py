@@ -11,6 +11,7 @@ Cost: at most `max_lanes` lanes; members beyond, those that owned least, are cou
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -130,7 +131,7 @@ def lay_out(
     before = max(earlier, key=lambda r: r.ended_at).number if earlier else None
     if before is None and shown:
         before = shown[0].before
-    lanes = _lanes(memberships, shown, since, until)
+    lanes = _lanes(memberships, since, until)
     kept = _with_most(lanes, max_lanes)
     return Timeline(
         cluster=cluster,
@@ -138,13 +139,13 @@ def lay_out(
         protocol=rebalances[-1].protocol,
         since=since,
         until=until,
-        lanes=tuple(kept),
+        lanes=tuple(replace(ln, pauses=tuple(_pauses(stays, shown))) for ln, stays in kept),
         marks=tuple(_mark(r) for r in shown),
         before=before,
         storms=tuple(_clipped(storms, since, until)),
         ticks=ticks(since, until),
         counts=tuple(by_cause(shown)),
-        hidden=sum(len(lane.members) for lane in lanes) - sum(len(lane.members) for lane in kept),
+        hidden=sum(len(ln.members) for ln, _ in lanes) - sum(len(ln.members) for ln, _ in kept),
     )
 
 
@@ -227,7 +228,7 @@ class _Stay:
     bars: list[Bar]
     replaced: list[float]
     lost: list[float]
-    """When partitions were taken from it, be it for as many others; its leaving too."""
+    """When partitions were taken from it, be it for as many others; its leaving too; in order."""
     owned: frozenset[TopicPartition] = frozenset()
     went: float | None = None
 
@@ -259,16 +260,17 @@ class _Stay:
 
 
 def _lanes(
-    memberships: Sequence[MembershipSpan], shown: Sequence[Rebalance], since: float, until: float
-) -> list[Lane]:
+    memberships: Sequence[MembershipSpan], since: float, until: float
+) -> list[tuple[Lane, Sequence[_Stay]]]:
+    """In their order, without pauses; and the stays that each is of, one after the other."""
     stays = _stays(memberships, until)
     visible = [s for s in stays if s.came <= until and (s.went or until) > since]
     together: dict[str, list[_Stay]] = defaultdict(list)
     for stay in visible:
         together[stay.member].append(stay)
-    lanes = _shared(together)
-    made = [_lane(label, group, shown, since, until) for label, group in lanes]
-    return sorted(made, key=lambda lane: _order(lane, static=_is_static(lane, visible)))
+    made = [(_lane(label, own, since, until), own) for label, own in _shared(together)]
+    static = {stay.member for stay in visible if stay.instance}
+    return sorted(made, key=lambda each: _order(each[0], static=each[0].members[0] in static))
 
 
 def _stays(memberships: Sequence[MembershipSpan], until: float) -> list[_Stay]:
@@ -315,9 +317,7 @@ def _shared(together: dict[str, list[_Stay]]) -> list[tuple[str, list[_Stay]]]:
     return lanes
 
 
-def _lane(
-    label: str, stays: Sequence[_Stay], shown: Sequence[Rebalance], since: float, until: float
-) -> Lane:
+def _lane(label: str, stays: Sequence[_Stay], since: float, until: float) -> Lane:
     bars = [
         Bar(max(bar.start, since), min(bar.end, until), bar.owned)
         for stay in stays
@@ -328,7 +328,6 @@ def _lane(
         label=label,
         members=tuple(dict.fromkeys(stay.member for stay in stays)),
         bars=tuple(bars),
-        pauses=tuple(_pauses(stays, shown)),
         replaced=tuple(at for stay in stays for at in stay.replaced if since <= at <= until),
     )
 
@@ -338,30 +337,34 @@ def _pauses(stays: Sequence[_Stay], shown: Sequence[Rebalance]) -> Iterable[Span
 
     Who leaves had paused from its last sign of life on; who only gets more goes on reading.
     """
-    for rebalance in shown:
-        start, end = rebalance.started_at, rebalance.ended_at
-        if start is None or end <= start:
-            continue
-        eager = rebalance.protocol == "classic" and rebalance.assignor in _EAGER
-        for stay in stays:
-            there = stay.came <= start and (stay.went is None or stay.went >= end)
-            gives = any(start <= at <= end + _LATE for at in stay.lost)
-            if there and (eager or gives):
+    for stay in stays:
+        within = slice(
+            bisect_left(shown, stay.came, key=_ended),
+            None if stay.went is None else bisect_right(shown, stay.went, key=_ended),
+        )
+        for rebalance in shown[within]:
+            start, end = rebalance.started_at, rebalance.ended_at
+            if start is None or end <= start or start < stay.came:
+                continue
+            eager = rebalance.protocol == "classic" and rebalance.assignor in _EAGER
+            lost = bisect_left(stay.lost, start)
+            if eager or (lost < len(stay.lost) and stay.lost[lost] <= end + _LATE):
                 yield Span(start, end)
-                break
 
 
-def _with_most(lanes: Sequence[Lane], most: int) -> list[Lane]:
+def _ended(rebalance: Rebalance) -> float:
+    return rebalance.ended_at
+
+
+def _with_most(
+    lanes: Sequence[tuple[Lane, Sequence[_Stay]]], most: int
+) -> Sequence[tuple[Lane, Sequence[_Stay]]]:
     """The lanes that held partitions longest, in their order."""
     if len(lanes) <= most:
-        return list(lanes)
-    held = {id(ln): sum((b.end - b.start) * (b.owned + 0.01) for b in ln.bars) for ln in lanes}
-    kept = {id(lane) for lane in sorted(lanes, key=lambda ln: -held[id(ln)])[:most]}
-    return [lane for lane in lanes if id(lane) in kept]
-
-
-def _is_static(lane: Lane, stays: Sequence[_Stay]) -> bool:
-    return any(s.instance for s in stays if s.member == lane.members[0])
+        return lanes
+    held = [sum((b.end - b.start) * (b.owned + 0.01) for b in lane.bars) for lane, _ in lanes]
+    kept = sorted(range(len(lanes)), key=lambda number: -held[number])[:most]
+    return [lanes[number] for number in sorted(kept)]
 
 
 def _order(lane: Lane, *, static: bool) -> tuple[object, ...]:
