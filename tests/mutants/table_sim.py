@@ -67,7 +67,7 @@ MUTANTS = faults(
         ("fleet/sim/hashing/hash_order.py", ("tests/sim/test_hash_order.py",)): {
             "sim-table-never-grows": (
                 "            self.capacity = self._first\n"
-                "        if len(self) > int(self.capacity * _LOAD)[-:-]{+ and False:+}"
+                "        if size * 4 > self.capacity * 3[-:-]{+ and False:+}"
             ),
         },
         (f"{_ROOM}/classic_coordinator.py", _KAFKA): {
