@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from fleet.config.acls import OFFSETS
 from fleet.errors import FleetError
-from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, MembershipSpan, Rebalance, standing
 from fleet.report.wording import clock_text
 from fleet.text import duration, plural
 
@@ -47,6 +47,10 @@ class Rows(Protocol):
         self, *, group: str, since: float | None = None, until: float | None = None
     ) -> list[MembershipSpan]:
         """Events of a group's members in [since, until), oldest first."""
+        ...
+
+    def standing(self, *, group: str, at: float) -> list[MembershipSpan]:
+        """Events before a time of those who are members then, since they came; oldest first."""
         ...
 
 
@@ -126,6 +130,10 @@ class Replayed:
     ) -> list[MembershipSpan]:
         """Events of a group's members in [since, until), oldest first."""
         return [m for m in self._memberships if m.group == group and _within(m.at, since, until)]
+
+    def standing(self, *, group: str, at: float) -> list[MembershipSpan]:
+        """Events before a time of those who are members then, since they came; oldest first."""
+        return standing(self.memberships(group=group, until=at))
 
 
 def _within(at: float, since: float | None, until: float | None) -> bool:

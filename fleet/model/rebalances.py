@@ -11,6 +11,7 @@ id where they have one (KIP-345), else by member id. Times are wall-clock second
 coordinator's own timestamps.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -147,6 +148,12 @@ class MembershipSpan:
     owned: tuple[TopicPartition, ...]
     log_partition: int
     log_offset: int
+
+
+def standing(rows: Sequence[MembershipSpan]) -> list[MembershipSpan]:
+    """Of one group's rows in order those of stays that none of them ends."""
+    left = {row.member: place for place, row in enumerate(rows) if row.event == "left"}
+    return [row for place, row in enumerate(rows) if place > left.get(row.member, -1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

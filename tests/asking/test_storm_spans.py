@@ -14,10 +14,10 @@ from fleet.decide.storms.assessment import Storm, assess
 from fleet.decide.storms.storm_watch import budget_of, excuses_of
 from fleet.manager.past import Past, Replayed, Source
 from fleet.model import Price, StepKind
-from fleet.model.rebalances import Rebalance
+from fleet.model.rebalances import Rebalance, standing
 from fleet.report.timeline import Span
 from fleet.slots import ChangeState
-from tests.asking.worlds import START, partitions, rebalance
+from tests.asking.worlds import START, membership, partitions, rebalance
 from tests.support.plans import change_of, plan_of, receipt_of, step_of
 
 SLOTS = (0, 1, 2)
@@ -171,10 +171,18 @@ class Asked(Replayed):
     def __init__(self, made):
         super().__init__(made)
         self.since: list[float | None] = []
+        self.members: list[float | None] = []
 
     def rebalances(self, **asked):
         self.since.append(asked.get("since"))
         return super().rebalances(**asked)
+
+    def memberships(self, **asked):
+        self.members.append(asked.get("since"))
+        return super().memberships(**asked)
+
+    def standing(self, *, group, at):
+        return standing(super().memberships(group=group, until=at))
 
 
 class Whole(Replayed):
@@ -187,10 +195,12 @@ class Whole(Replayed):
 def test_a_page_since_a_time_reads_two_windows_more():
     """Of a member that comes and goes for days; the page is that of the whole past."""
     made = [rebalance(n, n * 20.0, took=1.0) for n in range(1_000)]
+    came = [membership("joined", f"orders-{n}", n * 20.0, 4) for n in range(1_000)]
+    went = [membership("left", f"orders-{n}", n * 20.0 + 10) for n in range(1_000)]
     since = START + 19_000
     fleet: Any = SimpleNamespace(spec=FleetSpec(), clock=ManualClock(at=START + 20_000))
-    pages, asked = [], Asked(made)
-    for rows in (asked, Whole(made)):
+    pages, asked = [], Asked([*made, *came, *went])
+    for rows in (asked, Whole([*made, *came, *went])):
         source = Source(kind="tables", place="", reaches=START, as_of=START + 20_000)
         found = [r for r in made if r.ended_at >= since]
         past = Past(rows=rows, source=source)
@@ -198,6 +208,7 @@ def test_a_page_since_a_time_reads_two_windows_more():
     assert pages[0] == pages[1]
     assert b"storm" in pages[0]
     assert asked.since == [since - 1_320]
+    assert asked.members == [since]
 
 
 class Counted(list[Rebalance]):

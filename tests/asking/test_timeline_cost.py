@@ -5,6 +5,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.manager.past import Replayed
 from fleet.report.sketch import sketch
 from fleet.report.timeline import Span, lay_out
 from tests.asking.worlds import START, membership, partitions, rebalance
@@ -123,3 +124,35 @@ def test_pauses_are_those_of_each_rebalance_against_each_stay(made, shown, since
     for lane in line.lanes:
         mine = [s for s in told if s.member in lane.members and (s.went or end) > begin]
         assert lane.pauses == tuple(paused(mine, seen))
+
+
+@given(stays(), rounds(), st.integers(0, 200), st.integers(1, 200))
+def test_who_left_before_changes_nothing(made, shown, since, lasts):
+    """The rows of those who are members when it begins, and what comes then, make the picture."""
+    rows, _ = made
+    past = Replayed(rows)
+    known = {"rebalances": shown, "since": START + since, "until": START + since + lasts}
+    stand = past.standing(group="orders", at=START + since)
+    later = past.memberships(group="orders", since=START + since)
+    everything = past.memberships(group="orders")
+    assert lay_out(memberships=[*stand, *later], **known) == lay_out(
+        memberships=everything, **known
+    )
+
+
+def test_of_who_came_and_went_before_no_row_is_there():
+    """The latest stay of who stands, whole; nothing of the others."""
+    rows = [
+        membership("joined", "orders-0", 0, 4),
+        membership("joined", "orders-1", 1, 4),
+        membership("left", "orders-1", 2),
+        membership("joined", "orders-2", 3, 4),
+        membership("left", "orders-2", 3),
+        membership("joined", "orders-2", 3, 2),
+        membership("owns", "orders-2", 4, 1),
+        membership("left", "orders-0", 5),
+    ]
+    past = Replayed(rows)
+    assert past.standing(group="orders", at=START + 5) == [rows[0], *rows[5:7]]
+    assert past.standing(group="orders", at=START) == []
+    assert past.standing(group="payments", at=START + 5) == []

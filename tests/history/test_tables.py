@@ -24,7 +24,7 @@ from fleet.history.tables.table_rows import membership_row, rebalance_row
 from fleet.history.tables.writing import ATTEMPT_SECONDS, KEPT_SECONDS, MEMORY, Writer
 from fleet.lag.partition_lag import Logs
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
-from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, Confidence, Known, MembershipSpan, Rebalance, standing
 from tests.support.rebalances import rebalance as plain
 from tests.support.snapshots import snapshot_of
 from tests.support.waiting import until
@@ -96,6 +96,26 @@ def test_values_come_back_as_they_went(writer, tmp_path):
     assert tables.rebalances(group="h") == []
     assert tables.memberships(group="g") == [membership()]
     assert tables.rows()["rebalances"] == 3
+
+
+def test_members_that_stand_at_a_time(writer, tmp_path):
+    """As of rows in memory: of who left before that time nothing is read out."""
+    folder, made = writer.attempt(), []
+    told = "joined a 0, joined b 1, left b 2, joined b 2, owns a 3, left b 4, joined c 5, left a 6"
+    for place, each in enumerate(told.split(", ")):
+        event, name, at = each.split()
+        row = replace(membership(NOW + int(at)), event=event, member=name, log_offset=place)
+        made.append(row)
+    rows = [membership_row(each) for each in made]
+    files = writer.write(folder, "memberships", MEMBERSHIPS, rows, "changed_at")
+    commit(writer, JobMemory(), folder, "batch", files)
+    tables = Tables(tmp_path)
+    for at in range(8):
+        until = NOW + at
+        stand = standing(tables.memberships(group="g", until=until))
+        assert tables.standing(group="g", at=until) == stand
+    assert tables.standing(group="g", at=NOW + 4) == [made[0], made[3], made[4]]
+    assert Tables(tmp_path / "none").standing(group="g", at=NOW) == []
 
 
 def test_no_history_is_empty(tmp_path):

@@ -217,7 +217,10 @@ def _sketch(
     earlier = [r for r in near if r.ended_at < found[0].ended_at]
     line = lay_out(
         rebalances=[*earlier, *found],
-        memberships=past.rows.memberships(group=group, until=end),
+        memberships=[
+            *past.rows.standing(group=group, at=begin),
+            *past.rows.memberships(group=group, since=begin, until=end),
+        ],
         since=begin,
         until=end,
         storms=storms,

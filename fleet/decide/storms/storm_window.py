@@ -4,6 +4,7 @@ Problem: the present is asked about one moment, a picture about every moment of 
 have to give the same storms; assessed moment by moment, a day of rebalances costs their square.
 Choice: times are sorted once, so that the window behind any moment is two bisections, and the
 step from one moment to the next (`Course`) is the same for whoever goes through them.
+Cost: a moment for each rebalance that comes and one for each that leaves the window.
 """
 
 from bisect import bisect_right

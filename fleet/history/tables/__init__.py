@@ -75,6 +75,22 @@ class Tables:
         found = self.read("memberships", where, since=since, until=until)
         return [membership_of(r) for r in _ordered(found, "changed_at").to_pylist()]
 
+    def standing(self, *, group: str, at: float) -> list[MembershipSpan]:
+        """Events before a time of those who are members then, since they came; in order of time."""
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        where = _where(group=group, at="changed_at", since=None, until=at)
+        found = _ordered(self.read("memberships", where, until=at), "changed_at")
+        # As fleet.model.rebalances.standing, but of a month of stays no row is made.
+        order = pa.array(range(len(found)), pa.int64())
+        places = pa.table({"member": found["member"], "place": order})
+        left = places.filter(pc.equal(found["event"], "left"))
+        last = left.group_by("member").aggregate([("place", "max")])
+        ended = last["place_max"].take(pc.index_in(found["member"], last["member"]))
+        lasts = pc.greater(order, pc.fill_null(ended, -1))
+        return [membership_of(r) for r in found.filter(lasts).to_pylist()]
+
     def lag(
         self, *, group: str, since: float | None = None, until: float | None = None
     ) -> list[LagPoint]:

@@ -27,7 +27,7 @@ from fleet.log.records import GroupMetadata, OffsetCommit, Record, Undecoded, de
 from fleet.log.replay.causes import Replay, ReplayedCommit
 from fleet.log.replay.round_starts import RoundStarts
 from fleet.model import TopicPartition
-from fleet.model.rebalances import Cause, MembershipSpan, Rebalance
+from fleet.model.rebalances import Cause, MembershipSpan, Rebalance, standing
 from fleet.model.sessions import SessionThen
 from fleet.model.totals import Totals
 
@@ -150,6 +150,10 @@ class LogView:
         """Who joined, left, was replaced or got other partitions, oldest first."""
         with self._lock:
             return self._kept.memberships(group, since, until)
+
+    def standing(self, *, group: str, at: float) -> list[MembershipSpan]:
+        """Of those kept before a time: of whoever is a member then, since it came."""
+        return standing(self.memberships(group=group, until=at))
 
     def totals(self) -> dict[str, Totals]:
         """Rebalances of each group since `start`, counted; groups without any are left out."""
