@@ -380,6 +380,17 @@ def test_every_group_has_its_own_budget() -> None:
     assert StormWatch.from_json({"storms": [{"other": 1}]}) == StormWatch()
 
 
+def test_what_is_not_read_is_not_calm() -> None:
+    """Its storm stays as it was: for a tick without fresh tables, not for good."""
+    stranger = [replace(r, group="stranger") for r in flapping(every=4)]
+    watch = StormWatch().look(FILE, stranger, now=24.0)
+    for now in (200.0, 700.0, 3600.0):
+        watch = watch.look(FILE, [], now=now, is_read=lambda group: group != "stranger")
+        assert watch.storms["stranger"].seen_at == 24.0
+    assert watch.look(FILE, [], now=700.0).storms == {}
+    assert watch.look(FILE, [], now=3700.0, is_read=lambda _: False).storms == {}
+
+
 def test_detected_at_the_next_look() -> None:
     """With looks every 15 s, whatever their phase, a storm is known within two of them."""
     seen = [replace(r, group="stranger") for r in flapping(every=4)]

@@ -1,20 +1,29 @@
 """What the sensor on storms tells, of declared groups, strangers and the whole cluster."""
 
+from typing import TYPE_CHECKING, cast
+
 from dagster import AssetCheckEvaluation, AssetObservation
 
+from fleet.clock import ManualClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
+from fleet.dagster.watch.recent_rebalances import RecentRebalances
 from fleet.dagster.watch.storm_sensor import (
     Weather,
     changed,
     events_of,
     excusable,
+    recent,
     sentence_of,
     untold,
 )
 from fleet.decide.storms.assessment import ClusterStorm, Storm
 from fleet.decide.storms.storm_watch import StormWatch
+from fleet.model.rebalances import Rebalance
 from tests.asking.worlds import rebalance
+
+if TYPE_CHECKING:
+    from fleet.manager.cycle import Fleet
 
 SPEC = FleetSpec.model_validate({"fleets": [{"group": "orders", "topics": ["orders"]}]})
 
@@ -51,6 +60,31 @@ def test_changes_are_read_of_groups_that_moved_alone():
     before = watch(storm("stormy"), storm("another stranger"))
     assert excusable(spec, found, before) == ["moved", "stormy"]
     assert excusable(spec, [], watch()) == []
+
+
+class Log:
+    """What the log tells of declared groups; of one of them nothing can be read."""
+
+    clock = ManualClock(100.0)
+    spec = FleetSpec.model_validate(
+        {"fleets": [{"group": g, "topics": ["t"]} for g in ("read", "denied")]}
+    )
+
+    def recorded(self, group: str, *, since: float) -> list[Rebalance] | None:
+        return [rebalance(1, since, group=group)] if group == "read" else None
+
+
+def test_what_is_read_is_told_beside_what_was_found():
+    """From the log alone, and where the tables hold one of the groups."""
+    cycle = cast("Fleet", Log())
+    found, read = recent(cycle, watch(), None, since=0.0)
+    assert ([each.group for each in found], read) == (["read"], {"read"})
+    tables = RecentRebalances(
+        takes=lambda group: group == "read", groups={"read": [rebalance(2, 0.0, group="read")]},
+        as_of=100.0,
+    )  # fmt: skip
+    found, read = recent(cycle, watch(), tables, since=0.0)
+    assert ([each.number for each in found], read) == ([2], set())
 
 
 def test_what_is_too_much_for_one_tick_is_told_by_the_next():

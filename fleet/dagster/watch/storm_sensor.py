@@ -59,10 +59,14 @@ def look(cycle: "Fleet", before: StormWatch) -> Weather:
     spec, now = cycle.spec, cycle.clock.now()
     since = now - watch_reach(spec)
     history = from_tables(cycle, since=since, now=now)
-    found = recent(cycle, before, history, since=since)
+    found, read = recent(cycle, before, history, since=since)
     groups = excusable(spec, found, before)
     watch = before.look(
-        spec, found, now=now, changes={group: cycle.changes(group) for group in groups}
+        spec,
+        found,
+        now=now,
+        changes={group: cycle.changes(group) for group in groups},
+        is_read=lambda group: group in read or (history is not None and history.takes(group)),
     )
     problem = "" if history is None else history.problem
     return Weather(spec=spec, now=now, watch=watch, problem=problem)
@@ -70,18 +74,25 @@ def look(cycle: "Fleet", before: StormWatch) -> Weather:
 
 def recent(
     cycle: "Fleet", before: StormWatch, history: RecentRebalances | None, *, since: float
-) -> list[Rebalance]:
-    """The last rebalances: of all groups from the history, of declared ones else from the log."""
+) -> tuple[list[Rebalance], set[str]]:
+    """The last rebalances: of all groups from the history, of declared ones else from the log.
+
+    And which groups the log was read of.
+    """
     found = [] if history is None else history.all()
+    read: set[str] = set()
     began = cycle.clock.monotonic()
-    # Storms first: what is not read any more looks calm.
+    # Storms first: of what is not read nothing new is known.
     for fleet in sorted(cycle.spec.fleets, key=lambda fleet: fleet.group not in before.storms):
         if history is not None and history.takes(fleet.group):
             continue
         if cycle.clock.monotonic() - began > READING_SECONDS:
             break  # `fleet_watch` counts them all, in turns
-        found += cycle.recorded(fleet.group, since=since) or ()
-    return found
+        recorded = cycle.recorded(fleet.group, since=since)
+        if recorded is not None:
+            read.add(fleet.group)
+            found += recorded
+    return found, read
 
 
 def excusable(spec: FleetSpec, rebalances: list[Rebalance], before: StormWatch) -> list[str]:

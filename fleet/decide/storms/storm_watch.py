@@ -8,9 +8,9 @@ the rebalance above the budget, so within two intervals whatever the phase.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.config.spec import StormSpec as Budget
@@ -25,6 +25,9 @@ from fleet.decide.storms.assessment import (
 )
 from fleet.model.rebalances import CoordinatorMove, Rebalance
 from fleet.slots import Change
+
+_KEPT_UNREAD: Final = 3600.0
+"""Seconds for which a storm is believed that is not seen: tables may be written every 10 min."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +47,14 @@ class StormWatch:
         changes: Mapping[str, Sequence[Change]] | None = None,
         moves: Sequence[CoordinatorMove] = (),
         clients: Mapping[str, str] | None = None,
+        is_read: Callable[[str], bool] = lambda _: True,
     ) -> "StormWatch":
         """The next state.
 
         `rebalances` are those of all groups within `watch_reach(spec)` seconds, in any order;
         `changes` by group are what our own changes were to cost; `moves` are new ones;
-        `clients` gives client ids by member id.
+        `clients` gives client ids by member id. A group that is not read is no calm one: its
+        storm stays as it was, for as long as it may be read again.
         """
         by_group: dict[str, list[Rebalance]] = defaultdict(list)
         for rebalance in rebalances:
@@ -57,13 +62,18 @@ class StormWatch:
         declared = {fleet.group: fleet for fleet in spec.fleets}
         storms = {}
         for group in by_group.keys() | self.storms.keys():
+            known = self.storms.get(group)
+            if not is_read(group):
+                if known is not None and abs(now - known.seen_at) <= _KEPT_UNREAD:
+                    storms[group] = known
+                continue
             storm = assess(
                 by_group[group],
                 cluster=spec.cluster.name,
                 group=group,
                 budget=_budget(spec, declared.get(group)),
                 now=now,
-                before=self.storms.get(group),
+                before=known,
                 excuses=_excuses(declared.get(group), (changes or {}).get(group, ())),
                 clients=clients,
             )
