@@ -345,7 +345,7 @@ class FleetSpec(Strict):
     mode: Literal["observe", "plan", "act"] | None = None
     """None: plan, but act for the embedded cluster."""
     storm: StormSpec = StormSpec()
-    """Of groups that declare none, and of those that no fleet declares."""
+    """Of groups that no fleet declares; a declared one has its own, or that of `defaults`."""
     history: History = History()
     """Where every group's past is recorded."""
     exporter: ExporterSpec = ExporterSpec()

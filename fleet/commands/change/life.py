@@ -283,7 +283,11 @@ def _start_embedded(path: Path, progress: Callable[[str], None]) -> None:
 
 
 @click.command(epilog="Example:  fleet down --purge --yes")
-@click.option("--purge", is_flag=True, help="Delete the slots and the embedded broker's data, too.")
+@click.option(
+    "--purge",
+    is_flag=True,
+    help="Delete what is kept, too: slots, changes, pauses, logs, the embedded broker's data.",
+)
 @click.option("--yes", is_flag=True, help="Skip the confirmation of --purge.")
 @common
 def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
@@ -303,7 +307,7 @@ def down(invocation: Invocation, *, purge: bool, yes: bool) -> None:
     spec = load(invocation.existing_path(), os.environ)
     cluster = spec.cluster
     if purge and not yes and sys.stdin.isatty():
-        what = "slots and, embedded, the broker's data"
+        what = "slots, changes, pauses, workers' logs and, embedded, the broker's data"
         if not click.confirm(f"Remove the {what}, of cluster {cluster.name}?"):
             raise Refused("not confirmed, so nothing was done")
     with Progress("stopping") as progress:

@@ -94,9 +94,9 @@ def plan(
 ) -> None:
     """What would be done, and what it costs.
 
-    For the groups named, or all that declare a worker. The price is counted in rebalances
-    (completed generations, or new assignments under KIP-848) and partitions that change
-    owner; `fleet apply` carries it out and compares.
+    For the groups named, or all that declare a worker or a Deployment. The price is counted in
+    rebalances (completed generations, or new assignments under KIP-848) and partitions that
+    change owner; `fleet apply` carries it out and compares.
     """
     from fleet.commands.answers import (
         failed_answer,
