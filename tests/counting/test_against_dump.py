@@ -1,7 +1,8 @@
 """What we count equals what Kafka's own DumpLogSegments shows, on a scripted group [33]."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -245,6 +246,13 @@ def test_a_scripted_kip_848_group_counts_as_dumped(broker, crew_of):
     script.log.close()
 
 
+def committed(records: Sequence[object]) -> list[int]:
+    """What was committed. librdkafka sends a commit again that the coordinator could not finish in
+    time, and both are written.
+    """
+    return [offset for offset, _ in groupby(getattr(each, "committed", -1) for each in records)]
+
+
 @pytest.mark.broker
 def test_a_repeated_read_gives_the_same_and_leaves_no_trace(broker, unique):
     """Reading does not write to the log it reads, nor join, nor commit."""
@@ -259,16 +267,17 @@ def test_a_repeated_read_gives_the_same_and_leaves_no_trace(broker, unique):
         for offset in (3, 5):
             commit(consumer, [KafkaPartition(topic, 0, offset)])
         records = log.read(group, since)
-        assert [getattr(r, "committed", None) for r in records] == [3, 5]
+        assert committed(records) == [3, 5]
         position = log.position(group)
         assert log.read(group, since) == records
         assert log.read(group, since, until=since + 1) == records[:1]
         commit(consumer, [KafkaPartition(topic, 0, 9)])
-        assert len(log.read(group, since)) == 3
-        assert log.position(group) == position + 1
+        later = log.read(group, since)
+        assert (later[: len(records)], committed(later)) == (records, [3, 5, 9])
+        assert log.position(group) == position + len(later) - len(records)
         assert log.position_at(group, 0.0) == 0
-        assert log.position_at(group, time.time() + 60) == position + 1
-        assert len(log.last_state(group, position)) == 2
+        assert log.position_at(group, time.time() + 60) == log.position(group)
+        assert committed(log.last_state(group, position)) == [3, 5]
     consumer.close()
     listed = admin.list_consumer_groups().result(10)
     assert "fleet-reads-only" not in {each.group_id for each in listed.valid}

@@ -5,7 +5,9 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from fleet.act import spark_server
@@ -219,3 +221,15 @@ def test_a_foreground_server_serves_and_ends_on_sigterm(tmp_path: Path):
         server.kill()
         server.wait(120)
     assert "given" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.spark
+def test_a_batch_does_not_stay_on_the_server(spark: Any):
+    """Neither uploaded by its hash nor in a plan that is kept, both until the session ends."""
+    table = pa.table({"value": pa.array([bytes([n % 256]) * 1000 for n in range(4_000)])})
+    assert table.nbytes > 2 << 20
+    frame = spark.createDataFrame(table)
+    sent = frame._plan.to_proto(spark.client).root  # nothing public tells
+    assert sent.ByteSize() > table.nbytes, "the batch is in the plan, and not uploaded before it"
+    assert frame.count() == 4_000
+    assert spark.conf.get("spark.connect.session.planCache.enabled") == "false"

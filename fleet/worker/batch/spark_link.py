@@ -50,6 +50,13 @@ LINGER_SHARED: Final = 2.5
 _LOOPBACK: Final = "127.0.0.1"
 _ANSWER: Final = "SELECT * FROM VALUES (1)"
 """What a server answers by itself: `SELECT 1` is a task, for which one without executors waits."""
+_CONNECT_SETTINGS: Final = {
+    # What is larger (1 MiB by default) is uploaded by its hash, and stays on the server until the
+    # session ends, which is as long as its worker. A batch is 64 MiB at most, a call 128.
+    "spark.sql.session.localRelationCacheThreshold": str(100 << 20),
+    # The plans with the last sixteen batches in them would stay likewise.
+    "spark.connect.session.planCache.enabled": "false",
+}
 _USER: Final = "fleet"
 _HERE: Final = "is the supervisor running? see `fleet doctor`"
 _ELSEWHERE: Final = "does a Spark Connect server run there, and may this machine reach it?"
@@ -250,6 +257,8 @@ class SparkLink:
         session_id = str(uuid.uuid4())
         session = SparkSession(connection=self._channel(_with_session(where, session_id)))
         session.client.set_retry_policies([_bounded_retries()])
+        for name, value in _CONNECT_SETTINGS.items():
+            session.conf.set(name, value)
         with self._lock:
             # What SparkSession.builder does after creating one; a user's getActiveSession() in
             # the batch thread then finds it, also after a reconnect.
