@@ -17,6 +17,8 @@ from fleet.kubernetes.client.api import Api, path_of
 from fleet.kubernetes.client.connection import Connection
 
 Object = dict[str, Any]
+_MOST = 1 << 20
+"""Characters of a ConfigMap's keys and values, as a real server takes them."""
 _KINDS = {
     "configmaps": "ConfigMap",
     "deployments": "Deployment",
@@ -65,6 +67,7 @@ class MemoryServer:
         self.cut = False
         self.watches = 0
         """How many were asked for."""
+        self.refused_as_too_large = 0
         self.before: Callable[[str, str, str], None] = lambda method, kind, name: None
         self.after: Callable[[str, Object], None] = lambda method, found: None
         self._version = 100
@@ -149,6 +152,9 @@ class MemoryServer:
         if seen is not None and seen != found["metadata"]["resourceVersion"]:
             return _refused(409, "the object has been modified")
         made = wanted if method == "PUT" else _merged(found, wanted)
+        if sum(len(key) + len(value) for key, value in (made.get("data") or {}).items()) > _MOST:
+            self.refused_as_too_large += 1
+            return _refused(422, f"{kind} {name} is invalid: data: Too long: at most {_MOST}")
         return Answer(200, self._store(kind, name, made, "MODIFIED"))
 
     def _store(self, kind: str, name: str, wanted: Object, what: str) -> Object:

@@ -3,10 +3,11 @@ the changes that ended.
 
 Problem: dozens of workers write their word every few seconds, and an object takes 1 MiB.
 Choice: ConfigMaps with one key per worker, partition or memory, each changed by a merge patch
-that names its key alone, so that no writer meets another; errors are shortened, and where an
-object grows full the reports that are oldest by their own word go. The last writer of a key
-wins, as in the local store. Cost: every report stores the whole ConfigMap anew in etcd, some
-40 KB at a hundred workers; the last twenty changes are kept, not two hundred as locally.
+that names its key alone, so that no writer meets another; errors are shortened, and where the
+server takes no more whoever writes a report makes room (`fleet.kubernetes.leases.full_crew`); who
+reads writes nothing. The last writer of a key wins, as in the local store. Cost: every report
+stores the whole ConfigMap anew in etcd, some 40 KB at a hundred workers; the last twenty changes
+are kept, not two hundred as locally.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ from fleet.kubernetes.client.object_names import (
     pauses,
 )
 from fleet.kubernetes.leases import lease_objects as objects
+from fleet.kubernetes.leases.full_crew import made_room
 from fleet.kubernetes.leases.retry_on_conflict import RetryOnConflict, missing
 from fleet.slots import Change, Pause, Quarantine, WorkerReport
 from fleet.slots.backend import Remark, Remarks, Space, mark_key
@@ -33,8 +35,6 @@ from fleet.slots.group_objects import turns
 
 KEPT_CHANGES: Final = 20
 """Changes kept per group, the running or last one included."""
-MOST_REPORTS: Final = 256
-"""Of a group; with errors of 2,000 characters each they still fit."""
 REPORTS_AGE: Final = 0.5
 """Seconds that a worker's reading of all reports serves: only standbys before a free slot ask."""
 _NOTE: Final = "note."
@@ -76,7 +76,7 @@ class ConfigMaps:
     def reports(
         self, names: ObjectNames, followed: Mapping[str, Object] | None
     ) -> dict[str, WorkerReport]:
-        """By worker. A manager's reading drops what is too much for the object, the oldest first.
+        """By worker.
 
         followed: what a watch tells of the group's ConfigMaps.
         """
@@ -90,8 +90,6 @@ class ConfigMaps:
         else:
             found = followed.get(names.crew)
         told = {} if found is None else objects.reports_from(found)
-        if not self._worker and len(told) > MOST_REPORTS:
-            self._make_room(names, keep="")
         reports = {report.worker: report for _, report in told.values()}
         self._read[names.group] = (now, reports)
         return reports
@@ -254,12 +252,15 @@ class ConfigMaps:
     # --- parts ------------------------------------------------------------------------------
 
     def _make_room(self, names: ObjectNames, *, keep: str) -> None:
-        """Drop the oldest reports until three quarters of what is allowed are left."""
-        found = self._objects.must_get(CONFIG_MAP, names.crew)
-        told = objects.reports_from(found)
-        ranked = sorted(told, key=lambda key: -told[key][0])
-        room = min(MOST_REPORTS, len(ranked)) * 3 // 4
-        self._merge(names, names.crew, dict.fromkeys(k for k in ranked[room:] if k != keep))
+        """Drop or shorten what others said; never what came since it was looked at."""
+        for _ in turns(names.crew, clock=self._clock):
+            found = self._objects.must_get(CONFIG_MAP, names.crew)
+            data = made_room(found, keep=keep, now=self._clock.now())
+            version = found["metadata"]["resourceVersion"]
+            patch = {"metadata": {"resourceVersion": version}, "data": data}
+            with contextlib.suppress(Conflict):  # another report, most likely
+                self._calls.merge(CONFIG_MAP, names.crew, patch)
+                return
 
     def _crews(self) -> list[Object]:
         """The ConfigMaps of reports of all groups of this cluster."""
