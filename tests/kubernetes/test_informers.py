@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,11 @@ import pytest
 from fleet.clock import ManualClock, SystemClock
 from fleet.kubernetes.client.calls import Calls
 from fleet.kubernetes.client.lease_informer import LeaseInformer
+from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.client.pod_informer import PodInformer
+from fleet.kubernetes.leases.lease_objects import First
+from fleet.kubernetes.leases.lease_store import LeaseStore
+from fleet.slots import Gate
 from tests.support.memory_server import MemoryServer
 from tests.support.waiting import until
 
@@ -125,3 +130,72 @@ def test_what_watches_that_end_at_once_have_shown_is_not_known(server):
         assert made.known_since() is None
         server.cut = False
         until(lambda: made.known_since() is not None, "a watch that stands")
+
+
+# --- which Leases a worker watches ----------------------------------------------------------
+
+
+@pytest.fixture
+def fleet(server: MemoryServer) -> Iterator[tuple[LeaseStore, LeaseStore]]:
+    """A manager that opened three slots, and a worker that starts; replicas.max is 100."""
+    clock = SystemClock()
+    api = server.api(clock)
+    manager = LeaseStore.for_manager(api, cluster="main", clock=clock, lease=30.0)
+    manager.ensure_objects("orders", slots=100)
+    manager.write_gate(Gate(group="orders", open=frozenset(range(3))))
+    (*_, last) = manager.slots("orders")
+    assert manager.take(last, worker="w2", revision="r", spark_session=None)
+
+    def slow(method, kind, name):  # each list takes a while
+        if method == "GET" and not name:
+            time.sleep(0.02)
+
+    server.before = slow
+    worker = LeaseStore.for_worker(
+        api, cluster="main", group="orders", revision="r", slots=100, lease=30.0, clock=clock
+    )
+    yield manager, worker
+    worker.close()
+
+
+def test_what_opens_first_is_watched_before(server):
+    """A hundred standbys must not ask for all of it in the second in which they join."""
+    clock = SystemClock()
+    api = server.api(clock)
+    manager = LeaseStore.for_manager(api, cluster="main", clock=clock, lease=30.0)
+    manager.ensure_objects("orders", slots=9, first=First(slots=2, after=60))
+    worker = LeaseStore.for_worker(
+        api, cluster="main", group="orders", revision="r", slots=9, lease=30.0, clock=clock
+    )
+    until(lambda: worker.known_since() is not None, "the watches")
+    worker.close()
+    assert server.watches == 3
+
+
+def test_room_to_grow_costs_no_watch(server, fleet):
+    """Only the gate and slots that were ever opened; the first look shows who holds them."""
+    _, worker = fleet
+    assert [slot.holder for slot in worker.slots("orders")] == [None, None, "w2"]
+    until(lambda: worker.known_since() is not None, "the watches")
+    assert server.watches == 4
+
+
+def test_nothing_is_known_before_all_that_is_open_is_listed(fleet):
+    """The gate alone says nothing of who lives, whether anybody has looked or not."""
+    _, worker = fleet
+    until(lambda: worker.known_since() is not None, "the watches", every=0.001)
+    names = ObjectNames("main", "orders")
+    assert {names.gate, *names.slots(range(3))} == worker.leases.view._known.keys()
+
+
+def test_what_is_opened_later_is_watched_and_blinds_nobody(server, fleet):
+    """From the first look at it on."""
+    manager, worker = fleet
+    until(lambda: worker.known_since() is not None, "the watches")
+    since = worker.known_since()
+    gate = manager.gate("orders")
+    assert manager.write_gate(replace(gate, open=gate.open | {7}))
+    until(lambda: len(worker.slots("orders")) == 4, "the gate")
+    assert manager.take(manager.slots("orders")[3], worker="w7", revision="r", spark_session=None)
+    until(lambda: worker.slots("orders")[3].holder == "w7", "its holder")
+    assert (server.watches, worker.known_since()) == (5, since)

@@ -3,15 +3,17 @@
 Problem: a standby has to see a freed slot within a tick and the gate's asks within two, without
 polling the API server; and it must not take a slot because the server was silent: whoever could
 not renew is not dead [12, 13]. Choice: one list and one watch per Lease (what a Role that names
-them allows), each in a thread of its own; the view counts as known only while every watch stands
-and the server has proved itself by an answer or an event a short while ago. Where nothing is
-heard for a tenth of the lease, one Lease is read to find out; a silence of more than a fifth
-makes the view unknown, and what it said before that counts for no lease. Cost: a thread and a
-connection per slot (about 130 KB), and after an outage a dead holder is found one lease later.
+them allows), each in a thread of its own: of the gate, and of the slots that it says were opened
+or are first to be; the view counts as known only while every watch stands and the server has
+proved itself by an answer or an event a short while ago. Where nothing is heard for a tenth of the
+lease, one Lease is read to find out; a silence of more than a fifth makes the view unknown, and
+what it said before that counts for no lease. Cost: a thread and a connection per slot that was
+ever opened (about 130 KB), one answer more at a start, and after an outage a dead holder is found
+one lease later.
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
@@ -27,7 +29,8 @@ class LeaseInformer(Informer):
     """The last known state of some Leases; reads never wait for the server.
 
     lease: seconds; see the module for what depends on it. pulse: the object that is read to find
-    out whether the server lives.
+    out whether the server lives. named_by: what the pulse, where it is known for the first time,
+    names that is needed beside `names`; None: it cannot be read.
     """
 
     def __init__(
@@ -39,9 +42,11 @@ class LeaseInformer(Informer):
         pulse: str,
         lease: float,
         clock: Clock,
+        named_by: Callable[[Object], Iterable[str] | None] = lambda _: (),
     ) -> None:
         super().__init__(calls, kind, silence=lease / 5, clock=clock)
         self._pulse = pulse
+        self._named_by: Callable[[Object], Iterable[str] | None] | None = named_by
         self._every = lease / 10
         self._by_name: dict[str, Reflector] = {}
         calls.on_answer = self.heard
@@ -104,8 +109,19 @@ class LeaseInformer(Informer):
 
     def put(self, found: Object) -> None:
         """Of those that are followed."""
-        if found["metadata"]["name"] in self._by_name:
-            super().put(found)
+        name = found["metadata"]["name"]
+        with self._moved:  # the pulse is not known without what it names
+            if name in self._by_name:
+                super().put(found)
+            if name == self._pulse:
+                self._follow_named(found)
+
+    def _follow_named(self, pulse: Object) -> None:
+        named = () if self._named_by is None else self._named_by(pulse)
+        if named is not None:
+            self._named_by = None
+            for name in named:
+                self.follow(name, needed=True)
 
     def _beat(self) -> None:
         """Find out whether the server lives where nothing is heard of it."""

@@ -152,7 +152,7 @@ class LeaseBackend:
         names = self.names(group)
         name = names.slot(number)
         if self.view is not None and self.view.follows(names.gate):
-            self.view.follow(name)  # opened beyond what replicas.max was when we started
+            self.view.follow(name)  # opened since we started
         return self.shelf.get(LEASE, name, fresh=fresh)
 
     def _listed(self, group: str, *, fresh: bool) -> tuple[GateLease, dict[int, Object]]:

@@ -6,11 +6,13 @@ beforehand, since a worker may create nothing; which pod templates are which rev
 to go; what opens where nobody manages.
 """
 
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Self
 
 from fleet.clock import Clock
+from fleet.errors import FleetError
 from fleet.kubernetes.client.api import Api, Object
 from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Calls
 from fleet.kubernetes.client.lease_informer import LeaseInformer
@@ -60,13 +62,22 @@ class LeaseStore(Store):
         wide = api.connection.with_room(slots + 8)  # each watch gives its connection back
         calls = Calls(wide, namespace=api.namespace, clock=clock)
         names = ObjectNames(cluster, group)
+
+        def opened(found: Object) -> tuple[str, ...] | None:
+            with contextlib.suppress(FleetError):  # whoever reads the gate is told
+                gate = objects.gate_from(found, group)
+                first = range(0 if gate.first is None else gate.first.slots)
+                return names.slots(sorted(gate.record.opened.union(first)))
+            return None
+
         view = LeaseInformer(
             calls,
             LEASE,
-            [names.gate, *names.slots(range(slots))],
+            [names.gate],
             pulse=names.gate,
             lease=lease,
             clock=clock,
+            named_by=opened,
         )
         backend = LeaseBackend(
             calls, cluster=cluster, clock=clock, lease=lease, worker=revision, view=view
