@@ -153,7 +153,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker says of itself, at each lease renewal and at each change of phase."""
+    """What a worker says of itself, at each change and at least once a lease."""
 
     worker: str
     group: str

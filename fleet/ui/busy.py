@@ -3,9 +3,9 @@
 Problem: lag says when there are too few workers; nothing says when there are too many, and each
 costs a Spark session. Choice: a worker's report has the seconds that it spent inside batches; how
 these grew over the last minute is its busy ratio, and the sum over the group is how many workers
-would do. A member that owns no partition is too many whatever it does. Cost: a report comes every
-third of a lease, so that nothing is known in the first seconds, and batches longer than the window
-make the ratio jump.
+would do. A member that owns no partition is too many whatever it does. Cost: a report comes once a
+lease, so that nothing is known in the first seconds, and batches longer than the window make the
+ratio jump.
 """
 
 from collections import deque

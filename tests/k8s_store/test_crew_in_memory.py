@@ -9,9 +9,10 @@ from functools import partial
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.kubernetes.client.calls import CONFIG_MAP
+from fleet.kubernetes.client.calls import CONFIG_MAP, Calls
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
+from fleet.kubernetes.leases.lease_backend import LeaseBackend
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.slots import WorkerReport
 from tests.support.memory_server import MemoryServer
@@ -37,6 +38,13 @@ class Crew:
         crew = self.server.get(CONFIG_MAP, NAMES.crew)
         crew["data"].update({told.worker: objects.report_text(told, now=at) for told in reports})
         self.server.put(crew)
+
+    def worker(self) -> LeaseStore:
+        """The store of a worker without watches, which reads and writes nothing but its Role's."""
+        api = self.server.api(self.clock)
+        calls = Calls(api.connection, namespace=api.namespace, clock=self.clock)
+        backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker="r1")
+        return LeaseStore(backend, clock=self.clock)
 
     def told(self) -> dict[str, WorkerReport]:
         """By worker."""
@@ -100,3 +108,63 @@ def test_what_is_written_while_room_is_made_stays(crew):
     assert looks
     assert crew.told()["w000"].batches == 7
     assert crew.told()["new"].traceback == long
+
+
+# --- the gone, where nobody manages ---------------------------------------------------------
+
+DAY = 86400.0
+
+
+def test_who_writes_drops_what_is_a_day_old(crew):
+    """Nodes and pods come and go for months; the ages of templates are no reports."""
+    now = crew.clock.now()
+    crew.manager.since(GROUP, "abc", now - 9 * DAY)
+    crew.there(report("gone"), report("gone-too"), at=now - DAY - 1)
+    crew.there(report("lately"), at=now - DAY + 60)
+    crew.worker().report(report("w"))
+    assert crew.told().keys() == {"first", "lately", "w"}
+    assert crew.manager.since(GROUP, "abc", now) == now - 9 * DAY
+
+
+def test_they_are_looked_for_once_an_hour(crew):
+    """A report is one request; finding them decodes all."""
+    worker = crew.worker()
+    worker.report(report("w"))
+    crew.there(report("gone"), at=crew.clock.now() - 2 * DAY)
+    crew.server.requests.clear()
+    worker.report(report("w"))
+    assert crew.server.requests == [("PATCH", f"ConfigMap/{NAMES.crew}")]
+    assert "gone" in crew.told()
+    crew.clock.sleep(3600.0)
+    crew.there(report("first"), at=crew.clock.now())
+    worker.report(report("w"))
+    assert "gone" not in crew.told()
+
+
+def test_whose_clock_is_wrong_drops_nobody(crew):
+    """By the other reports too they have to be old: a day ahead, all the living look so."""
+    now = crew.clock.now()
+    crew.there(report("living"), at=now - 3 * DAY)
+    crew.there(report("first"), at=now - 3 * DAY + 20)
+    crew.worker().report(report("ahead"))
+    assert crew.told().keys() == {"living", "first", "ahead"}
+    crew.there(report("ahead"), at=now + 9 * DAY)
+    crew.there(report("living"), report("first"), at=now - 20)
+    crew.worker().report(report("w"))
+    assert crew.told().keys() == {"living", "first", "ahead", "w"}
+
+
+def test_who_comes_back_meanwhile_stays(crew):
+    """It is another's word by then; what is left is found with a later report."""
+    now = crew.clock.now()
+    crew.there(report("gone"), report("back"), at=now - 2 * DAY)
+
+    def meanwhile(method, found):
+        crew.server.after = lambda method, found: None
+        crew.there(report("back", batches=7), at=now)
+
+    worker, crew.server.after = crew.worker(), meanwhile
+    worker.report(report("w"))
+    assert crew.told()["back"].batches == 7
+    worker.report(report("w"))
+    assert crew.told().keys() == {"first", "back", "w"}

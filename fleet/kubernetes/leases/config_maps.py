@@ -3,11 +3,11 @@ the changes that ended.
 
 Problem: dozens of workers write their word every few seconds, and an object takes 1 MiB.
 Choice: ConfigMaps with one key per worker, partition or memory, each changed by a merge patch
-that names its key alone, so that no writer meets another; errors are shortened, and where the
-server takes no more whoever writes a report makes room (`fleet.kubernetes.leases.full_crew`); who
-reads writes nothing. The last writer of a key wins, as in the local store. Cost: every report
-stores the whole ConfigMap anew in etcd, some 40 KB at a hundred workers; the last twenty changes
-are kept, not two hundred as locally.
+that names its key alone, so that no writer meets another; errors are shortened. Whoever writes a
+report drops those that are a day old, now and then, and makes room where the server takes no more
+(`fleet.kubernetes.leases.crew_room`); who reads writes nothing. The last writer of a key wins, as
+in the local store. Cost: every report stores the whole ConfigMap anew in etcd, some 40 KB at a
+hundred workers; the last twenty changes are kept, not two hundred as locally.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.errors import Unreachable
+from fleet.errors import FleetError, Unreachable
 from fleet.kubernetes.client.api import Conflict, Object
 from fleet.kubernetes.client.calls import CONFIG_MAP, VERSIONS, TooLarge
 from fleet.kubernetes.client.object_names import (
@@ -27,7 +27,7 @@ from fleet.kubernetes.client.object_names import (
     pauses,
 )
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.kubernetes.leases.full_crew import made_room
+from fleet.kubernetes.leases.crew_room import made_room, silent_for
 from fleet.kubernetes.leases.retry_on_conflict import RetryOnConflict, missing
 from fleet.slots import Change, Pause, Quarantine, WorkerReport
 from fleet.slots.backend import Remark, Remarks, Space, mark_key
@@ -37,6 +37,9 @@ KEPT_CHANGES: Final = 20
 """Changes kept per group, the running or last one included."""
 REPORTS_AGE: Final = 0.5
 """Seconds that a worker's reading of all reports serves: only standbys before a free slot ask."""
+_DAY: Final = 86400.0
+_SWEEP: Final = 3600.0
+"""Seconds between two looks of a worker for reports that are a day old."""
 _NOTE: Final = "note."
 
 
@@ -50,6 +53,7 @@ class ConfigMaps:
         self._clock = clock
         self._worker = worker
         self._read: dict[str, tuple[float, dict[str, WorkerReport]]] = {}
+        self._swept: dict[str, float] = {}
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -125,13 +129,26 @@ class ConfigMaps:
         self._read.pop(names.group, None)
         data = {key: objects.report_text(report, now=self._clock.now())}
         try:
-            self._merge(names, names.crew, data)
+            stored = self._merge(names, names.crew, data)
         except TooLarge as error:
             self._make_room(names, keep=key)
             try:
-                self._merge(names, names.crew, data)
+                stored = self._merge(names, names.crew, data)
             except TooLarge:
                 raise Unreachable(f"{names.crew} is full: {error}") from error
+        if stored is not None:
+            self._sweep(names, stored, keep=key)
+
+    def _sweep(self, names: ObjectNames, stored: Object, *, keep: str) -> None:
+        """Drop reports that are a day old: where nobody manages, no change ever does it."""
+        now = self._clock.monotonic()
+        if names.group in self._swept and now - self._swept[names.group] < _SWEEP:
+            return
+        with contextlib.suppress(FleetError):  # our report is stored; the next one tries again
+            gone = silent_for(_DAY, stored, keep=keep, now=self._clock.now())
+            if gone:
+                self._write_as_seen(stored, dict.fromkeys(gone))
+            self._swept[names.group] = now
 
     def _forget(self, worker: str) -> int:
         """Of a worker that was removed, whatever its group."""
@@ -242,10 +259,8 @@ class ConfigMaps:
             if told is not None:
                 with objects.reading(found):
                     return float(told)
-            version = found["metadata"]["resourceVersion"]
-            patch = {"metadata": {"resourceVersion": version}, "data": {key: repr(now)}}
             with contextlib.suppress(Conflict):  # another report, most likely
-                self._calls.merge(CONFIG_MAP, names.crew, patch)
+                self._write_as_seen(found, {key: repr(now)})
                 return now
         return now
 
@@ -256,10 +271,8 @@ class ConfigMaps:
         for _ in turns(names.crew, clock=self._clock):
             found = self._objects.must_get(CONFIG_MAP, names.crew)
             data = made_room(found, keep=keep, now=self._clock.now())
-            version = found["metadata"]["resourceVersion"]
-            patch = {"metadata": {"resourceVersion": version}, "data": data}
             with contextlib.suppress(Conflict):  # another report, most likely
-                self._calls.merge(CONFIG_MAP, names.crew, patch)
+                self._write_as_seen(found, data)
                 return
 
     def _crews(self) -> list[Object]:
@@ -273,19 +286,27 @@ class ConfigMaps:
             and objects.annotation(each, CLUSTER_LABEL) == self._cluster
         ]
 
-    def _merge(self, names: ObjectNames, name: str, data: Mapping[str, str | None]) -> None:
-        """Set these keys (None removes); a manager makes the object where it is missing."""
+    def _write_as_seen(self, found: Object, data: Mapping[str, str | None]) -> None:
+        """Set these keys (None removes) if nobody wrote since; else Conflict."""
+        metadata = found["metadata"]
+        seen = {"resourceVersion": metadata["resourceVersion"]}
+        self._calls.merge(CONFIG_MAP, metadata["name"], {"metadata": seen, "data": dict(data)})
+
+    def _merge(
+        self, names: ObjectNames, name: str, data: Mapping[str, str | None]
+    ) -> Object | None:
+        """Set these keys (None removes), as stored; a manager makes what is missing (None)."""
         patch: Object = {
             "metadata": {"annotations": {objects.SCHEMA_ANNOTATION: str(objects.SCHEMA)}},
             "data": dict(data),
         }
         stored = self._calls.merge(CONFIG_MAP, name, patch)
         if stored is not None:
-            self._objects.note(stored)
-        else:
-            if self._worker:
-                raise missing(CONFIG_MAP, name)
-            self._create(objects.blank(CONFIG_MAP, name, names), data)
+            return self._objects.note(stored)
+        if self._worker:
+            raise missing(CONFIG_MAP, name)
+        self._create(objects.blank(CONFIG_MAP, name, names), data)
+        return None
 
     def _create(self, made: Object, data: Mapping[str, str | None]) -> None:
         made["data"] = {k: v for k, v in data.items() if v is not None}

@@ -1,12 +1,14 @@
 """What a worker says of itself: the stored report and the HTTP status, from one set of facts.
 
-The status is served before there is a store or a Spark to speak of, so that whoever probes it
-sees what a start waits for. It never asks the store.
+A report is stored with every renewal that has news, else once a lease: on Kubernetes each stores
+those of the whole group anew. The status is served before there is a store or a Spark to speak of,
+so that whoever probes it sees what a start waits for. It never asks the store.
 """
 
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -22,8 +24,10 @@ from fleet.worker.slot.membership_setup import session_timeout
 
 _STALLED: Final = 30.0
 """Seconds without a turn of the consumer thread after which the worker is not live."""
-
-
+_FIRST_BATCHES: Final = 10
+"""Batches of which each is told with the next renewal."""
+_COUNTS_AGE: Final = 30.0
+"""Seconds that what a holder has counted may be old, however long its lease."""
 _WELL: Final = frozenset({"active", "draining", "drained", "closed"})
 """Phases of a holder that has committed a batch, or found nothing to read, since it took it."""
 
@@ -67,6 +71,8 @@ class Reporter:
         self._lock = threading.Lock()
         self._counter = 0
         self._written_at = clock.monotonic()
+        self._told: WorkerReport | None = None
+        """What the store has of us, but for what a holder counts."""
         self._before = MemberState()
         self._state: MemberState | None = None
         self._slot: int | None = None
@@ -143,37 +149,58 @@ class Reporter:
         if self._clock.monotonic() - self._written_at >= self._settings.group.runtime.lease / 3:
             self.write()
 
+    def renewed(self) -> None:
+        """Our slot was renewed: write what is news, or where the last report is a lease old.
+
+        The slot tells that a holder lives. Whoever has none, or tells an error, is watched by its
+        reports: one lease without any is a death (RevisionDoubts), so it writes every time.
+        """
+        if self._store is None:
+            return
+        with self._lock, contextlib.suppress(FleetError):
+            report = self._report()
+            # A renewal that comes a little early is the third one all the same.
+            due = min(self._settings.group.runtime.lease, _COUNTS_AGE) * 5 / 6
+            old = self._clock.monotonic() - self._written_at >= due
+            watched = report.slot is None or report.error is not None
+            if old or watched or _news(report) != self._told:
+                self._store_report(self._store, report)
+
     def write(self, *, failed: bool = False) -> None:
         """Write the report now; a store that does not answer, or refuses, stops nobody [40]."""
         if self._store is None:
             return
         with self._lock, contextlib.suppress(FleetError):
-            self._counter += 1
-            self._written_at = self._clock.monotonic()
-            facts = self.status()
-            state = self._state or self._before
-            self._store.report(
-                WorkerReport(
-                    worker=self._name,
-                    group=self._settings.group.group,
-                    revision=self._settings.revision,
-                    phase="failed" if failed else str(facts["phase"]),
-                    slot=self._slot,
-                    counter=self._counter,
-                    http_port=self._http.port,
-                    batches=facts["batches"],
-                    records=facts["records"],
-                    busy_seconds=facts["busy_seconds"],
-                    joined_at=state.joined_at,
-                    last_commit_at=facts["last_commit_timestamp_seconds"],
-                    error=facts["error"],
-                    traceback=self.traceback(facts["error"]),
-                    spark_ui=self.spark_ui(),
-                    reading=facts["reading"],
-                    unclean=state.unclean,
-                    since=self._since,
-                )
-            )
+            self._store_report(self._store, self._report(failed=failed))
+
+    def _store_report(self, store: SlotStore, report: WorkerReport) -> None:
+        self._counter, self._written_at = report.counter, self._clock.monotonic()
+        self._told = None  # what was not stored is news still
+        store.report(report)
+        self._told = _news(report)
+
+    def _report(self, *, failed: bool = False) -> WorkerReport:
+        facts, state = self.status(), self._state or self._before
+        return WorkerReport(
+            worker=self._name,
+            group=self._settings.group.group,
+            revision=self._settings.revision,
+            phase="failed" if failed else str(facts["phase"]),
+            slot=self._slot,
+            counter=self._counter + 1,
+            http_port=self._http.port,
+            batches=facts["batches"],
+            records=facts["records"],
+            busy_seconds=facts["busy_seconds"],
+            joined_at=state.joined_at,
+            last_commit_at=facts["last_commit_timestamp_seconds"],
+            error=facts["error"],
+            traceback=self.traceback(facts["error"]),
+            spark_ui=self.spark_ui(),
+            reading=facts["reading"],
+            unclean=state.unclean,
+            since=self._since,
+        )
 
     def status(self) -> Mapping[str, Any]:
         """All facts, for HTTP and the report."""
@@ -255,3 +282,15 @@ class Reporter:
             before.last_commit_at = state.last_commit_at or before.last_commit_at
             before.joined_at = state.joined_at
             before.unclean = state.unclean
+
+
+def _news(report: WorkerReport) -> WorkerReport:
+    """Without what moves all the time at a holder that is well: its first batches are news."""
+    return replace(
+        report,
+        counter=0,
+        batches=min(report.batches, _FIRST_BATCHES),
+        records=0,
+        busy_seconds=0.0,
+        last_commit_at=None,
+    )

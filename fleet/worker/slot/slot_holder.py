@@ -74,7 +74,7 @@ class SlotHolder:
             slot,
             lease=tools.settings.group.runtime.lease,
             fields=self._fields,
-            after=tools.reporter.write,
+            after=tools.reporter.renewed,
             clock=tools.clock,
             events=tools.events,
         )

@@ -1,10 +1,12 @@
-"""What a full ConfigMap of reports can do without: pure.
+"""What a ConfigMap of reports can do without: pure.
 
-Problem: the server takes 1 MiB of one object, some 2,000 reports, or 200 with a traceback each;
-who is not in it does not exist for whoever counts warm standbys. Choice: what is missed least
-goes first, and only as much as makes room for a while: reports of workers that have no pod any
-more, by their silence, then tracebacks and the ends of errors, the oldest first. Cost: beyond
-2,000 workers of one group the oldest reports go, and each is back with its worker's next one.
+Problem: pods come and go for months where nobody manages, and the server takes 1 MiB of one
+object, some 2,000 reports, or 200 with a traceback each; who is not in it does not exist for
+whoever counts warm standbys. Choice: what was not written anew for a day goes. Where the object is
+full, what is missed least goes first, and only as much as makes room for a while: reports of
+workers that have no pod any more, by their silence, then tracebacks and the ends of errors, the
+oldest first. Cost: beyond 2,000 workers of one group the oldest reports go, and each is back with
+its worker's next one.
 """
 
 import json
@@ -41,14 +43,24 @@ def made_room(found: Object, *, keep: str, now: float) -> dict[str, str | None]:
     return written
 
 
+def silent_for(seconds: float, found: Object, *, keep: str, now: float) -> list[str]:
+    """Keys of the reports that were not written for so long, the oldest first.
+
+    By our own clock and by the others' reports: one clock that is wrong drops nobody.
+    """
+    written_at = _written_at(found, keep=keep)
+    latest = min(now, max(written_at.values(), default=now))
+    silent = [key for key, at in written_at.items() if latest - at > seconds]
+    return sorted(silent, key=lambda key: written_at[key])
+
+
 def _by_what_is_missed_least(
     found: Object, *, keep: str, now: float
 ) -> Iterator[tuple[str, str | None]]:
-    written_at = {k: at for k, (at, _) in objects.reports_from(found).items() if k != keep}
+    written_at = _written_at(found, keep=keep)
     oldest = sorted(written_at, key=lambda key: written_at[key])
-    for key in oldest:
-        if now - written_at[key] > GONE_AFTER:
-            yield key, None
+    for key in silent_for(GONE_AFTER, found, keep=keep, now=now):
+        yield key, None
     for key in oldest:
         text = found["data"][key]
         brief = _without_traceback(text)
@@ -56,6 +68,10 @@ def _by_what_is_missed_least(
             yield key, brief
     for key in oldest:
         yield key, None
+
+
+def _written_at(found: Object, *, keep: str) -> dict[str, float]:
+    return {key: at for key, (at, _) in objects.reports_from(found).items() if key != keep}
 
 
 def _without_traceback(text: str) -> str:
