@@ -9,6 +9,8 @@ import json
 import os
 import sqlite3
 from collections.abc import Mapping
+from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,7 @@ from fleet.slots.backend import (
 )
 from fleet.slots.codec import as_json, from_json, record_as_json, record_from_json
 from fleet.slots.database import Database
+from fleet.slots.decoded import LastDecoded
 from fleet.slots.evidence import Writes
 from fleet.slots.gates import GateRecord
 from fleet.slots.store import Store
@@ -72,6 +75,8 @@ class SqliteBackend:
     def __init__(self, db: Database, *, cluster: str) -> None:
         self._db = db
         self._cluster = cluster
+        self._gates: LastDecoded[str, GateRecord] = LastDecoded(eq)
+        self._slots: LastDecoded[tuple[Any, ...], Slot] = LastDecoded(eq)
 
     @property
     def writes(self) -> Writes:
@@ -118,7 +123,7 @@ class SqliteBackend:
                 (self._cluster, group),
             ).fetchall()
         record = None if gate is None else gate.value
-        slots = {row[0]: _slot(group, row[0], row[1:]) for row in rows}
+        slots = {row[0]: self._slot(group, row) for row in rows}
         return (record if isinstance(record, GateRecord) else None), slots
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
@@ -158,7 +163,9 @@ class SqliteBackend:
                 f"SELECT {_SLOT} FROM slots WHERE cluster = ? AND grp = ? AND number = ?",  # noqa: S608
                 (*where, key.number),
             ).fetchone()
-            return None if row is None else Entry(_slot(key.group, key.number, row), row)
+            if row is None:
+                return None
+            return Entry(self._slot(key.group, (key.number, *row)), row)
         if key.kind is Kind.CHANGE:
             row = db.execute(
                 "SELECT id, body FROM changes WHERE cluster = ? AND grp = ?"
@@ -169,9 +176,18 @@ class SqliteBackend:
         row = db.execute("SELECT body FROM gates WHERE cluster = ? AND grp = ?", where).fetchone()
         if row is None:
             return None
-        numbers = db.execute("SELECT number FROM slots WHERE cluster = ? AND grp = ?", where)
-        made = frozenset(number for (number,) in numbers)
-        return Entry(record_from_json(json.loads(row[0]), made=made), row)
+        return Entry(self._gate(db, key.group, row[0]), row)
+
+    def _gate(self, db: sqlite3.Connection, group: str, body: str) -> GateRecord:
+        if '"opened":' in body:
+            return self._gates.of(group, body, _gate_from)
+        where = "WHERE cluster = ? AND grp = ?"  # a release before wrote it
+        numbers = db.execute(f"SELECT number FROM slots {where}", (self._cluster, group))  # noqa: S608
+        return record_from_json(json.loads(body), made=frozenset(n for (n,) in numbers))
+
+    def _slot(self, group: str, row: tuple[Any, ...]) -> Slot:
+        """row: its number, and what is stored."""
+        return self._slots.of((group, row[0]), row, partial(_slot, group))
 
     def _write_slot(self, db: sqlite3.Connection, slot: Slot) -> None:
         db.execute(
@@ -249,8 +265,13 @@ def _text(value: Mapping[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _slot(group: str, number: int, row: tuple[Any, ...]) -> Slot:
-    told = dict(zip(_COLUMNS, row, strict=True))
+def _gate_from(body: str) -> GateRecord:
+    return record_from_json(json.loads(body), made=frozenset())
+
+
+def _slot(group: str, row: tuple[Any, ...]) -> Slot:
+    number, *values = row
+    told = dict(zip(_COLUMNS, values, strict=True))
     return Slot(
         group=group,
         number=number,

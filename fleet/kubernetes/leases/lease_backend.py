@@ -13,6 +13,8 @@ the other, here. Cost: a manager's reading of one slot reads the gate's Lease to
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from operator import is_
 
 from fleet.clock import Clock
 from fleet.kubernetes.client.api import Object
@@ -26,6 +28,7 @@ from fleet.kubernetes.leases.lease_objects import GateLease
 from fleet.kubernetes.leases.retry_on_conflict import RetryOnConflict, missing
 from fleet.slots import Change, ChangeState, Slot
 from fleet.slots.backend import Entry, Key, Kind, Remark, Remarks, Space, Value, is_next
+from fleet.slots.decoded import LastDecoded
 from fleet.slots.evidence import Writes
 from fleet.slots.gates import GateRecord
 
@@ -56,6 +59,9 @@ class LeaseBackend:
         self._lease = lease
         self._own = worker
         self._names: dict[str, ObjectNames] = {}
+        # Of a worker: its watches replace an object where it was written, and never change one.
+        self._gates: LastDecoded[Object, GateLease] = LastDecoded(is_)
+        self._slots: LastDecoded[Object, Slot] = LastDecoded(is_)
         self._followed: dict[tuple[str, str], GroupInformer] = {}
         """By group and kind; a manager's, while it changes the group."""
 
@@ -129,13 +135,23 @@ class LeaseBackend:
             numbers = sorted(gate.record.opened)
             leases = {n: self._lease_of(group, n, fresh=fresh) for n in numbers}
             found = {n: lease for n, lease in leases.items() if lease is not None}
-        slots = {n: objects.slot_from(each, group, n) for n, each in found.items()}
+        slots = {n: self._slot(each, group, n) for n, each in found.items()}
         return self._shown_gate(gate), {n: self._shown(s, gate) for n, s in slots.items()}
 
     def gate_lease(self, group: str, *, fresh: bool = False) -> GateLease:
         """All that the gate's Lease says, as stored."""
         found = self._gate_object(group, fresh=fresh)
-        return GateLease.empty(group) if found is None else objects.gate_from(found, group)
+        if found is None:
+            return GateLease.empty(group)
+        if self._own is None:
+            return objects.gate_from(found, group)
+        return self._gates.of(group, found, lambda stored: objects.gate_from(stored, group))
+
+    def _slot(self, found: Object, group: str, number: int) -> Slot:
+        if self._own is None:
+            return objects.slot_from(found, group, number)
+        decode = partial(objects.slot_from, group=group, number=number)
+        return self._slots.of((group, number), found, decode)
 
     def _gate_object(self, group: str, *, fresh: bool) -> Object | None:
         name = self.names(group).gate
