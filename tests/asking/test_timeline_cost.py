@@ -1,7 +1,5 @@
 """A timeline of a group that rebalances all the time: what it costs, and the same pauses."""
 
-import sys
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,23 +7,7 @@ from fleet.manager.past import Replayed
 from fleet.report.sketch import sketch
 from fleet.report.timeline import Span, lay_out
 from tests.asking.worlds import START, membership, partitions, rebalance
-
-
-def calls_of(work, *args, **named):
-    """How many functions a piece of work calls, generators' steps among them."""
-    calls = 0
-
-    def count(_frame, event, _about):
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        work(*args, **named)
-    finally:
-        sys.setprofile(before)
-    return calls
+from tests.support.calls import calls_of
 
 
 def coming_and_going(rounds, *, stays=1):

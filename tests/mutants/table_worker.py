@@ -98,7 +98,7 @@ MUTANTS = faults(
         ("fleet/worker/member/crash_search.py", ("tests/worker/test_begun.py",)): {
             "begun-condemned-after-one-end-alone": "self.end - self.start == 1 and self.tries >= [-ALONE-]{+1+}",
             "begun-cut-one-end-later": "if begun.until is None and begun.tries <{+=+} TOGETHER:",
-            "begun-condemned-by-what-was-noted-before": "for key in [key for key in self._noted if key[0] == tp[-]-]{+ and key[2] <= 0]+}:",
+            "begun-condemned-by-what-was-noted-before": "[-self._noted.pop(tp, None)-]{+self.passed(tp, 0)+}",
             "begun-count-of-another-range": "tries=begun.tries[- if begun.next == end else 0-]",
         },
     },

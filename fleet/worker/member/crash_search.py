@@ -25,8 +25,8 @@ TOGETHER: Final = 3
 ALONE: Final = 2
 PIECES: Final = 32
 
-_Key = tuple[TopicPartition, int, int]
-"""Partition, first offset, next after the last."""
+_Key = tuple[int, int]
+"""First offset, next after the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class SuspectRanges:
         self._revision = revision
         self._waiting: deque[Prepared] = deque()
         """What is run before anything else is read into a batch."""
-        self._noted: dict[_Key, SuspectRange] = {}
+        self._noted: dict[TopicPartition, dict[_Key, SuspectRange]] = {}
         """Of ranges that were begun before, or are run in pieces."""
 
     def take(self) -> Prepared | None:
@@ -128,7 +128,7 @@ class SuspectRanges:
     def of(self, each: BatchRange) -> SuspectRange:
         """What is known of a range that was cut here."""
         whole = SuspectRange(start=each.start, end=each.end)
-        return self._noted.get((each.tp, each.start, each.end), whole)
+        return self._noted.get(each.tp, {}).get((each.start, each.end), whole)
 
     def weighed(self, ranges: Iterable[BatchRange]) -> list[tuple[TopicPartition, SuspectRange]]:
         """Of these, what was begun before or alone; as if it had not been begun now."""
@@ -145,14 +145,14 @@ class SuspectRanges:
 
     def forget(self, tp: TopicPartition) -> None:
         """It begins anew, by what its commit tells: what was noted of it is of another life."""
-        for key in [key for key in self._noted if key[0] == tp]:
-            del self._noted[key]
+        self._noted.pop(tp, None)
 
     def passed(self, tp: TopicPartition, position: int) -> None:
         """Nothing before `position` is begun again."""
-        gone = [key for key in self._noted if key[0] == tp and key[2] <= position]
-        for key in gone:
-            del self._noted[key]
+        noted = self._noted.pop(tp, {})
+        left = {key: piece for key, piece in noted.items() if key[1] > position}
+        if left:
+            self._noted[tp] = left
 
     def _cut(
         self,
@@ -163,8 +163,9 @@ class SuspectRanges:
         if begun is not None and (begun.revision != self._revision or begun.start != each.start):
             begun = None  # other code, or further on
         made = pieces(each.start, each.end, begun)
-        weighed = {(each.tp, p.start, p.end): p for p in made if p.tries or p.until is not None}
-        self._noted.update(weighed)
+        weighed = {(p.start, p.end): p for p in made if p.tries or p.until is not None}
+        if weighed:
+            self._noted.setdefault(each.tp, {}).update(weighed)
         if begun is not None and begun.tries > 1:
             say(each.tp, begun, told(each.tp, begun, len(made)))
         return made

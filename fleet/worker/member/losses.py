@@ -98,9 +98,11 @@ class Losses:
 
     def recreated(self, ids: Mapping[str, str]) -> None:
         """Begin topics anew whose id is another than the one we began; ids by topic."""
-        for tp in sorted(self._state.partitions):
-            start, now = self._pipeline.start_of(tp), ids.get(tp.topic)
-            if start is None or now is None:
+        if not ids:  # at nearly every turn, and there may be thousands of partitions
+            return
+        for tp in sorted(each for each in self._state.partitions if each.topic in ids):
+            start, now = self._pipeline.start_of(tp), ids[tp.topic]
+            if start is None:
                 continue
             if start.known_id not in {None, now}:
                 self._begin_anew(tp)
@@ -199,13 +201,14 @@ class Losses:
 
     def lift(self, lifted: set[TopicPartition]) -> None:
         """Read partitions again whose quarantine was lifted; empties the set."""
-        while lifted:
-            tp = lifted.pop()
-            if tp in self._pipeline.quarantined and tp in self._state.partitions:
-                self._pipeline.quarantined.discard(tp)
-                self._state.error = None
-                self._events.log(f"{tp} is read again: its quarantine was lifted")
-                self._pipeline.rewind([tp])
+        again = sorted(lifted & self._pipeline.quarantined & self._state.partitions)
+        lifted.clear()
+        for tp in again:
+            self._pipeline.quarantined.discard(tp)
+            self._state.error = None
+            self._events.log(f"{tp} is read again: its quarantine was lifted")
+        if again:
+            self._pipeline.rewind(again)
 
     def restart(self) -> None:
         """Assign partitions again whose fetch stopped, once no batch is in hand."""
@@ -222,11 +225,11 @@ class Losses:
         all_again = self._protocol.restart(
             self._consumer, self._at_start(stopped), self._at_start(others)
         )
-        for tp in self._state.partitions if all_again else stopped:
-            start = pipeline.start_of(tp)
-            if start is not None:
-                pipeline.drop([tp])
-                pipeline.start_partition(start, reads=tp not in pipeline.quarantined)
+        again = self._state.partitions if all_again else stopped
+        starts = [start for tp in again if (start := pipeline.start_of(tp)) is not None]
+        pipeline.drop(start.tp for start in starts)
+        for start in starts:
+            pipeline.start_partition(start, reads=start.tp not in pipeline.quarantined)
         pipeline.stopped -= stopped
 
     def _at_start(self, tps: frozenset[TopicPartition]) -> list[KafkaPartition]:

@@ -127,7 +127,10 @@ class Pipeline:
         )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """Forget what was read of partitions, not what runs."""
+        """Forget what was read of partitions, not what runs.
+
+        All at once: each call goes through the whole batch that is prepared.
+        """
         gone = frozenset(tps)
         self._reading.drop(gone)
         if self._prepared is not None:
@@ -148,11 +151,15 @@ class Pipeline:
 
     def rewind(self, tps: Iterable[TopicPartition]) -> None:
         """Read owned partitions again from what is committed, with a new token."""
-        for tp in tps:
-            start = self._starts.get(tp)
-            if start is None or tp in self.quarantined or tp in self.gone:
-                continue
-            self.drop([tp])
+        again = [
+            start
+            for tp in tps
+            if (start := self._starts.get(tp)) is not None
+            and tp not in self.quarantined
+            and tp not in self.gone
+        ]
+        self.drop(start.tp for start in again)
+        for start in again:
             self.start_partition(start, reads=True)
             self.seek(start)
 

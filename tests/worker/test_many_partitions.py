@@ -1,0 +1,131 @@
+"""One member with thousands of partitions: what its consumer thread does for all of them at once.
+
+Four times as many partitions cost four times as much, not sixteen times.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from fleet.clock import ManualClock
+from fleet.model import TopicPartition
+from fleet.model.batch_context import BatchRange
+from fleet.worker.batch.batches import InlineBatch
+from fleet.worker.member.crash_search import SuspectRanges
+from fleet.worker.member.losses import Losses
+from fleet.worker.offsets.commit_metadata import Begun
+from tests.support.batch_parts import events_of
+from tests.support.calls import calls_of
+from tests.worker.flow import Broker, Process
+
+
+def losses_of(worker: Process) -> Losses:
+    """Over a member's pipeline; nothing else is asked."""
+    worker.state.partitions = frozenset(TopicPartition("t", each) for each in worker.broker.ends)
+    return Losses(
+        consumer=None,
+        pipeline=worker.flow,
+        assigner=SimpleNamespace(ask_first=None),
+        protocol=SimpleNamespace(restart=lambda *_: True),
+        state=worker.state,
+        skip=False,
+        clock=ManualClock(),
+        events=events_of(),
+    )
+
+
+def test_a_turn_without_an_answer_about_topics_goes_through_no_partition():
+    """It comes every 20 ms, an answer every 30 s; and one about another topic is no reason."""
+    worker = Process(Broker(ends=dict.fromkeys(range(300), 1)), print)
+    losses = losses_of(worker)
+    assert calls_of(losses.recreated, {}) < 5
+    assert calls_of(losses.recreated, {"another": "A"}) < 5 + 2 * 300
+    worker.end()
+
+
+def rewound(worker: Process, _losses: Losses) -> None:
+    """What was read is not believed: a void commit, a batch that failed, a drain called off."""
+    worker.flow.rewind(sorted(worker.state.partitions))
+
+
+def assigned_again(worker: Process, losses: Losses) -> None:
+    """One fetch stopped, and an eager member can only begin all again."""
+    worker.flow.stopped.add(min(worker.state.partitions))
+    losses.restart()
+
+
+def lifted(worker: Process, losses: Losses) -> None:
+    """The marks of all but a few."""
+    marked = set(sorted(worker.state.partitions)[8:])
+    worker.flow.quarantined |= marked
+    losses.lift(marked)
+    assert not worker.flow.quarantined
+
+
+@pytest.mark.parametrize("work", [rewound, assigned_again, lifted])
+def test_partitions_leave_a_prepared_batch_in_one_go(
+    work: Callable[[Process, Losses], None], capsys: pytest.CaptureFixture[str]
+):
+    """And each is read again from what is committed, once."""
+
+    def cost(partitions: int) -> int:
+        worker = Process(Broker(ends=dict.fromkeys(range(partitions), 1)), print)
+        losses = losses_of(worker)
+        worker.read()
+        worker.flow._prepare()
+        tokens = worker.flow.owned.tokens
+        calls = calls_of(work, worker, losses)
+        again = {tp for tp, token in worker.flow.owned.tokens.items() if token != tokens[tp]}
+        positions = worker.reading.positions()
+        assert len(again) >= partitions - 8
+        assert all(positions[tp] == 0 for tp in again)
+        worker.end()
+        return calls
+
+    few, many = cost(100), cost(400)
+    assert many < 5 * few
+    capsys.readouterr()
+
+
+def test_what_was_noted_of_ranges_is_found_by_partition():
+    """After a takeover from a worker that was killed there is a note for each."""
+
+    def cost(partitions: int) -> int:
+        pieces = SuspectRanges(revision="r1")
+        ranges = tuple(
+            BatchRange(topic="t", topic_id="T", partition=each, start=0, end=9)
+            for each in range(partitions)
+        )
+        begun = {
+            each.tp: Begun(start=0, next=9, tries=1, revision="r1", until=None) for each in ranges
+        }
+        pieces.cut(InlineBatch(ranges=ranges, tables={}), begun, print)
+        noted = [TopicPartition(each.topic, each.partition) for each in ranges]
+        assert all(pieces.of(each).tries == 1 for each in ranges)
+
+        def settle() -> None:
+            for tp in noted[::2]:
+                pieces.passed(tp, 9)
+            for tp in noted[1::2]:
+                pieces.forget(tp)
+
+        calls = calls_of(settle)
+        assert all(pieces.of(each).tries == 0 for each in ranges)
+        return calls
+
+    few, many = cost(100), cost(400)
+    assert many < 5 * few
+
+
+def test_a_note_stays_until_its_range_is_passed():
+    """Of two ranges of one partition, as pieces are, the first goes before the second."""
+    pieces = SuspectRanges(revision="r1")
+    (whole,) = (BatchRange(topic="t", topic_id="T", partition=0, start=0, end=64),)
+    begun = Begun(start=0, next=64, tries=3, revision="r1", until=None)
+    pieces.cut(InlineBatch(ranges=(whole,), tables={}), {whole.tp: begun}, print)
+    parts = [replace(whole, start=at, end=at + 2) for at in range(0, 64, 2)]
+    assert all(pieces.of(each).until == 64 for each in parts)
+    pieces.passed(whole.tp, 4)
+    assert [pieces.of(each).until for each in parts[:3]] == [None, None, 64]
