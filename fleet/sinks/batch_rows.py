@@ -127,15 +127,21 @@ def _without(rows: Any, there: Mapping[BatchRange, Spans]) -> Any:
 
 def _foreign(rows: Any, ranges: Collection[BatchRange], by: Sequence[str]) -> Any:
     """Rows of no partition of the batch, or with nulls in the columns `by`; of Spark's one."""
+    by_topic: dict[str, list[int]] = {}  # a condition for each partition costs their square
+    for each in ranges:
+        by_topic.setdefault(each.topic, []).append(each.partition)
     if not is_arrow(rows):
-        here = " OR ".join(f"(topic = '{r.topic}' AND partition = {r.partition})" for r in ranges)
+        here = " OR ".join(
+            f"(topic = '{topic}' AND partition IN ({', '.join(map(str, partitions))}))"
+            for topic, partitions in by_topic.items()
+        )
         known = " AND ".join(f"{name} IS NOT NULL" for name in by)
         return rows.where(f"NOT (({here}) AND {known})").limit(1).toArrow()
     import pyarrow.compute as pc  # noqa: PLC0415 - loads pyarrow
 
     ours = pc.scalar(False)
-    for each in ranges:
-        ours |= (pc.field("topic") == each.topic) & (pc.field("partition") == each.partition)
+    for topic, partitions in by_topic.items():
+        ours |= (pc.field("topic") == topic) & pc.field("partition").isin(partitions)
     for name in by:
         ours &= ~pc.field(name).is_null()
     return rows.filter(~ours)

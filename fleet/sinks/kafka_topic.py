@@ -11,12 +11,15 @@ made of one partition's records each (`transform`).
 Limits: the topic is on the cluster that the records come from (Kafka refuses offsets of topics
 that it does not have). All rows pass through the worker's memory: a batch's up to 50,000 offsets,
 above that one partition's after the other. Cost: a producer per partition (four threads of it with
-one broker); about 0.1 s a batch for transactions, eight at a time, and 8 µs of CPU a row; one more
-job of Spark where rows come partition by partition, which looks for rows of none.
+one broker, some 14 open files with three), `_most_open` at a time; about 0.1 s a batch for
+transactions, eight at a time, and 8 µs of CPU a row; one more job of Spark where rows come
+partition by partition, which looks for rows of none. A batch of more partitions is written in
+parts of so many, and opens a producer anew for each that gave way to another.
 """
 
+import resource
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
@@ -40,7 +43,9 @@ from fleet.sinks.span_producer import LostTransactionalId, Row, SideGroup, SpanP
 from fleet.sinks.written import Spans
 
 MOST_OPEN: Final = 100
-"""Producers of one side group that stay open: a partition not written for longest gives way."""
+"""Producers of one side group at a time: a partition not written for longest gives way."""
+_FILES: Final = 20
+"""That a producer may need: two pipes, a socket for each of its brokers and the coordinator."""
 _AT_ONCE: Final = 8
 _TRIES: Final = 5
 _TAKEN: Final = ("key", "value", "headers")
@@ -92,25 +97,39 @@ class _TopicWriter:
 
     def write(self, rows: Any, ranges: Sequence[BatchRange], transform: Transform | None) -> int:
         """See write_kafka."""
+        most = _most_open()
+        # Whose producers are open go first: those that are opened close others.
+        ordered = sorted(ranges, key=lambda each: each.tp not in self._open)
+        small = sum(each.end - each.start for each in ranges) <= SMALL
+        count = 0
         with ThreadPoolExecutor(_AT_ONCE, "write-kafka") as pool:
-            written = self._written(ranges, pool)
-            new = new_ranges(written)
-            if not new:
-                return 0
-            small = sum(each.end - each.start for each in new) <= SMALL
-            done: list[Future[None]] = []
-            for each, table in _parts(rows, written, new, transform, at_once=small):
-                done.append(pool.submit(self._write, each, table))
-                if not small:
-                    done[-1].result()
-            failures = [failure for one in done if (failure := one.exception()) is not None]
+            for at in range(0, len(ordered), most):
+                written = self._written(ordered[at : at + most], pool)
+                new = new_ranges(written)
+                if not new:
+                    continue
+                if small and transform is None:
+                    rows = as_arrow(rows)  # by one job of Spark for all parts
+                told = dict.fromkeys(ranges, ()) | written  # rows may be of any of the batch
+                parts = _parts(rows, told, new, transform, at_once=small)
+                self._write_parts(parts, pool, at_once=small)
+                count += len(new)
+        return count
+
+    def _write_parts(
+        self, parts: Iterable[tuple[BatchRange, Any]], pool: ThreadPoolExecutor, *, at_once: bool
+    ) -> None:
+        """Each in a transaction of its own; what failed is raised when all are done."""
+        done: list[Future[None]] = []
+        for each, table in parts:
+            done.append(pool.submit(self._write, each, table))
+            if not at_once:
+                done[-1].result()
+        failures = [failure for one in done if (failure := one.exception()) is not None]
         # A lost id is tried again, and tells the other failures then.
         failures.sort(key=lambda each: not isinstance(each, LostTransactionalId))
         for failure in failures:
             raise failure
-        while len(self._open) > MOST_OPEN:
-            self._open.popitem(last=False)
-        return len(new)
 
     def _written(
         self, ranges: Sequence[BatchRange], pool: ThreadPoolExecutor
@@ -121,6 +140,7 @@ class _TopicWriter:
             for each in ranges
             if (known := self._open.get(each.tp)) is None or known.topic_id != each.topic_id
         ]
+        self._make_room(ranges, missing)
         try:
             made = dict(zip(missing, pool.map(self._opened, missing), strict=True))
             if made:
@@ -138,12 +158,20 @@ class _TopicWriter:
                 f"write_kafka: no transaction for {self._topic} can be opened: "
                 f"{error.args[0].str()}"
             ) from error
-        for each in ranges:
-            self._open.move_to_end(each.tp)
         return {each: self._open[each.tp].spans for each in ranges}
 
+    def _make_room(self, ranges: Sequence[BatchRange], missing: Sequence[BatchRange]) -> None:
+        """Close those not written for longest before others are opened."""
+        for each in missing:
+            self._open.pop(each.tp, None)
+        for each in ranges:
+            if each.tp in self._open:
+                self._open.move_to_end(each.tp)
+        room = _most_open() - len(missing)
+        while len(self._open) > room:
+            self._open.popitem(last=False)
+
     def _opened(self, each: BatchRange) -> SpanProducer:
-        self._open.pop(each.tp, None)
         return SpanProducer(f"{self._group.name}/{each.topic}/{each.partition}", self._client)
 
     def _write(self, each: BatchRange, table: Any) -> None:
@@ -151,8 +179,14 @@ class _TopicWriter:
         try:
             self._open[each.tp].write(self._topic, _rows(table), each, self._group)
         except BaseException:
-            self._open.pop(each.tp, None)
+            self._open.pop(each.tp).let_go()
             raise
+
+
+def _most_open() -> int:
+    """MOST_OPEN, or fewer where this process may open few files."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_OPEN if files < 0 else max(1, min(MOST_OPEN, files // _FILES))
 
 
 _writers: dict[tuple[Any, ...], _TopicWriter] = {}

@@ -128,6 +128,10 @@ class SpanProducer:
             self._give_up(failure, refused, topic, each)
         self.spans = after
 
+    def let_go(self) -> None:
+        """Close it now: an error that somebody looks at holds whatever raised it."""
+        del self._producer
+
     def _produce(self, topic: str, row: Row, refused: list[str]) -> None:
         def told(error: Any, _: Any) -> None:
             if error is not None:
