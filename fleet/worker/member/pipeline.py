@@ -127,10 +127,7 @@ class Pipeline:
         )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """Forget what was read of partitions, not what runs.
-
-        All at once: each call goes through the whole batch that is prepared.
-        """
+        """Forget what was read of partitions, not what runs; each call goes through all of it."""
         gone = frozenset(tps)
         self._reading.drop(gone)
         if self._prepared is not None:
