@@ -71,7 +71,17 @@ def test_a_worker_that_finds_no_gate_concludes_nothing(place):
         worker.gate(GROUP)
     manager = opened(place, 1)
     until(lambda: worker.slots(GROUP) != (), 5.0) if _readable(worker) else None
-    held = worker.take(worker.slots(GROUP)[0], worker="w", revision="r1", spark_session=None)
+
+    held = None
+
+    def taken() -> bool:
+        """Not at once: a slot that opens later is watched from the first look at it on."""
+        nonlocal held
+        free = worker.slots(GROUP)[0]
+        held = worker.take(free, worker="w", revision="r1", spark_session=None)
+        return held is not None
+
+    until(taken, 5.0)
     assert held is not None
     manager.leases.calls.delete(LEASE, place.names.slot(0))
     until(lambda: worker.leases.shelf.get(LEASE, place.names.slot(0)) is None, 5.0)
