@@ -127,7 +127,7 @@ class Pipeline:
         )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """Forget what was read of partitions, not what runs; each call goes through all of it."""
+        """Forget what was read of partitions, not what runs; a call goes through all prepared."""
         gone = frozenset(tps)
         self._reading.drop(gone)
         if self._prepared is not None:
@@ -148,13 +148,8 @@ class Pipeline:
 
     def rewind(self, tps: Iterable[TopicPartition]) -> None:
         """Read owned partitions again from what is committed, with a new token."""
-        again = [
-            start
-            for tp in tps
-            if (start := self._starts.get(tp)) is not None
-            and tp not in self.quarantined
-            and tp not in self.gone
-        ]
+        owned = [tp for tp in tps if tp not in self.quarantined and tp not in self.gone]
+        again = [self._starts[tp] for tp in owned if tp in self._starts]
         self.drop(start.tp for start in again)
         for start in again:
             self.start_partition(start, reads=True)
