@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import groupby
 
 import pytest
@@ -27,6 +28,10 @@ from tests.support.commits import commit
 from tests.support.waiting import until
 
 PARTITIONS = 8
+
+
+class GivenUp(Exception):
+    """A consumer of the test has ended with a fatal error of librdkafka's own."""
 
 
 class Crew:
@@ -89,8 +94,11 @@ class Crew:
             self._produce()
             for consumer in self.members.values():
                 for message in consumer.consume(50, timeout=0.02):
-                    if message.error() is None:
+                    error = message.error()
+                    if error is None:
                         consumer.commit(message=message, asynchronous=True)
+                    elif error.fatal():
+                        raise GivenUp(str(error))
             held_since = (held_since or time.monotonic()) if condition() else None
             return held_since is not None and time.monotonic() - held_since >= quiet
 
@@ -122,7 +130,7 @@ def crew_of(broker, unique) -> Iterator[Callable[..., Crew]]:
     made: list[Crew] = []
 
     def make(**extra: object) -> Crew:
-        topic, group = f"t-{unique}", f"g-{unique}"
+        topic, group = f"t-{unique}-{len(made)}", f"g-{unique}-{len(made)}"
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(10)
         if extra.get("group.protocol") == "consumer":
@@ -225,9 +233,28 @@ def test_a_scripted_classic_group_counts_as_dumped(broker, crew_of, assignor, a_
 @pytest.mark.broker
 @pytest.mark.slow
 def test_a_scripted_kip_848_group_counts_as_dumped(broker, crew_of):
-    """Join 2, join 1, replace it, let it leave: assignment epochs by both readers."""
-    crew = crew_of(**{"group.protocol": "consumer"})
+    """Join 2, join 1, replace it, let it leave: assignment epochs by both readers.
+
+    On a starved machine a first heartbeat is sent twice, under two member ids; the member that the
+    first one made has the instance id, and librdkafka gives up. Then another group is looked at.
+    """
+    for left in (2, 1, 0):
+        try:
+            scripted_kip_848(broker, crew_of(**{"group.protocol": "consumer"}))
+        except GivenUp:
+            if not left:
+                raise
+        else:
+            return
+
+
+def scripted_kip_848(broker, crew: Crew) -> None:
     script = Script(broker, crew)
+    with closing(script.log):
+        _played_kip_848(script, crew)
+
+
+def _played_kip_848(script: Script, crew: Crew) -> None:
     script.step(lambda: crew.start(0, 1), lambda: len(crew.members) == 2 and crew.even())
     more = script.step(lambda: crew.start(2), lambda: len(crew.members) == 3 and crew.even())
     assert set(more.generations[0].joined) == {f"{crew.group}-2"}
@@ -243,7 +270,6 @@ def test_a_scripted_kip_848_group_counts_as_dumped(broker, crew_of):
     assert fewer.rebalances == 1
     assert set(fewer.generations[0].left) == {f"{crew.group}-2"}
     assert {tp.topic for tp in fewer.owners} == {crew.topic}
-    script.log.close()
 
 
 def committed(records: Sequence[object]) -> list[int]:
