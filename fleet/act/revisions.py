@@ -10,6 +10,7 @@ revision that holds a slot.
 """
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,22 +48,29 @@ class Revisions:
         made = revision_of(spec, digest)
         if self.runtime.published(spec.group, made) is not None:
             return made
-        for revision in sorted({r.partition("~")[0] for r in self._held(spec.group)}):
-            text = self.runtime.published(spec.group, revision)
-            if text is not None and same_worker(settings_from(text), spec, digest):
+        for revision, kept in self._published(spec.group, self._held(spec.group)):
+            if same_worker(kept, spec, digest):
                 return revision
         return made
 
     def _published_elsewhere(self, spec: GroupSpec) -> str | None:
         """The newest revision of workers whose settings, but for the code, mean the same."""
         workers = {worker.revision for worker in self.runtime.workers(spec.group)}
-        same: list[tuple[float, str]] = []
-        for revision in {r.partition("~")[0] for r in self._held(spec.group) | workers}:
-            text = self.runtime.published(spec.group, revision)
-            kept = None if text is None else settings_from(text)
-            if kept is not None and same_worker(kept, spec, kept.code_digest):
-                same.append((kept.published_at or 0.0, revision))
+        same = [
+            (kept.published_at or 0.0, revision)
+            for revision, kept in self._published(spec.group, self._held(spec.group) | workers)
+            if same_worker(kept, spec, kept.code_digest)
+        ]
         return max(same)[1] if same else None
+
+    def _published(
+        self, group: str, revisions: Iterable[str]
+    ) -> Iterator[tuple[str, WorkerSettings]]:
+        """What is kept of these revisions, in order of their names, each by its own."""
+        for revision in sorted({each.partition("~")[0] for each in revisions}):
+            text = self.runtime.published(group, revision)
+            if text is not None:
+                yield revision, settings_from(text)
 
     def publish(self, spec: GroupSpec, revision: str) -> None:
         """Keep what a revision is, before any worker of it starts.

@@ -36,7 +36,7 @@ from fleet.system.closing import Closing
 _POLL: Final = 0.1
 _SOON: Final = 0.02
 """Seconds until the next fetch where the log's end is known to be further, and nothing came."""
-BEAT: Final = 1.0
+_BEAT: Final = 1.0
 _BULK: Final = 1 << 17
 """Bytes of an answer behind which there is more to come: the next is asked for at once."""
 _MOST_AT_ONCE: Final = 1 << 20
@@ -65,7 +65,7 @@ class Tail(LogView, Closing):
         since: float | None = None,
         keep: float = KEEP,
         most: int = MOST,
-        beat: float = BEAT,
+        beat: float = _BEAT,
     ) -> None:
         super().__init__(cluster=cluster, clock=clock, groups=groups, keep=keep, most=most)
         self._config = dict(config)
