@@ -233,3 +233,36 @@ def test_a_batch_does_not_stay_on_the_server(spark: Any):
     assert sent.ByteSize() > table.nbytes, "the batch is in the plan, and not uploaded before it"
     assert frame.count() == 4_000
     assert spark.conf.get("spark.connect.session.planCache.enabled") == "false"
+
+
+@pytest.mark.spark
+def test_a_session_that_waits_is_kept_and_one_left_behind_is_closed(tmp_path: Path, monkeypatch):
+    """A standby may wait for days; what a killed worker left costs the server its memory."""
+    manager = "spark.connect.session.manager"
+    monkeypatch.setitem(spark_server._SETTINGS, f"{manager}.defaultSessionTimeout", "4s")
+    monkeypatch.setitem(spark_server._SETTINGS, f"{manager}.maintenanceInterval", "1s")
+    monkeypatch.setenv("FLEET_SPARK_MEMORY", "700m")
+    clock = SystemClock()
+    spark_server.start(tmp_path)
+    try:
+        url = spark_server.wait_ready(tmp_path, timeout=120, clock=clock)
+        waits, left = (
+            SparkLink(
+                where=lambda: url,
+                token=lambda: spark_server.token(tmp_path),
+                clock=clock,
+                app="test",
+                keep_alive=each,
+            )
+            for each in (0.5, 3600.0)
+        )
+        kept = waits.connect(timeout=120, given_up=lambda: False)
+        lost = left.connect(timeout=120, given_up=lambda: False)
+        clock.sleep(9)
+        assert kept.range(3).count() == 3
+        with pytest.raises(Exception, match="SESSION_CLOSED"):
+            lost.range(3).count()
+        waits.close()
+        left.close()
+    finally:
+        spark_server.stop(tmp_path)

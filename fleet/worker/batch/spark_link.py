@@ -58,6 +58,10 @@ _CONNECT_SETTINGS: Final = {
     "spark.connect.session.planCache.enabled": "false",
 }
 _USER: Final = "fleet"
+KEEP_ALIVE: Final = 600.0
+"""Seconds between two signs of life: a server closes a session unasked for an hour (ours after
+two), while a standby waits for days and a batch may compute for long without Spark.
+"""
 _HERE: Final = "is the supervisor running? see `fleet doctor`"
 _ELSEWHERE: Final = "does a Spark Connect server run there, and may this machine reach it?"
 _GONE: Final = (
@@ -92,8 +96,12 @@ class SparkLink:
         token: Callable[[], str | None] = lambda: None,
         elsewhere: bool = False,
         ui: bool = False,
+        keep_alive: float = KEEP_ALIVE,
     ) -> None:
         self._ui = ui
+        self._keep_alive = keep_alive
+        self._keeper: threading.Thread | None = None
+        self._closed = threading.Event()
         self.elsewhere = elsewhere
         """Whether Spark is others' business: nothing of this home keeps it alive."""
         self._token = token
@@ -236,6 +244,7 @@ class SparkLink:
 
     def close(self) -> None:
         """Release the session; a server that is gone is no error."""
+        self._closed.set()
         self._drop()
 
     def _open(self, where: str) -> Any:
@@ -265,7 +274,18 @@ class SparkLink:
             SparkSession._default_session = session  # noqa: SLF001
             SparkSession._active_session.session = session  # noqa: SLF001
         self.session_id = session_id
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, name="keep-alive", daemon=True)
+            self._keeper.start()
         return session
+
+    def _keep(self) -> None:
+        """Ask the server for something small now and then; a lost session is the next batch's."""
+        while not self._closed.wait(self._keep_alive):
+            session = self._session
+            if session is not None:
+                with contextlib.suppress(Exception):
+                    session.conf.get("spark.sql.session.timeZone")
 
     def _channel(self, url: str) -> Any:
         """How to call a server: PySpark's own way, or ours where we know its token."""
