@@ -133,6 +133,8 @@ class EpochGroup:
         # Not in the log: until when, and for which epoch, the topics were looked at.
         self.looked_until_ms = 0
         self.looked_at_epoch = 0
+        self._behind = ""
+        """Who had not reached the target when somebody looked last."""
 
     # Reading.
 
@@ -267,10 +269,9 @@ class EpochGroup:
             new = ConsumerGroupState.EMPTY
         elif self.epoch > self.target_epoch:
             new = ConsumerGroupState.ASSIGNING
-        elif all(each.is_reconciled_to(self.target_epoch) for each in dict.values(self.members)):
-            new = ConsumerGroupState.STABLE
         else:
-            new = ConsumerGroupState.RECONCILING
+            reached = self._all_have_reached_the_target()
+            new = ConsumerGroupState.STABLE if reached else ConsumerGroupState.RECONCILING
         if new not in GROUP_MOVES[self.state]:
             raise FleetError(
                 f"group {self.id} with {len(self.members)} members at epoch {self.epoch} cannot go "
@@ -278,6 +279,16 @@ class EpochGroup:
                 "nothing comes after that"
             )
         self.state = new
+
+    def _all_have_reached_the_target(self) -> bool:
+        last = self.members.get(self._behind)
+        if last is not None and not last.is_reconciled_to(self.target_epoch):
+            return False
+        for each in dict.values(self.members):
+            if not each.is_reconciled_to(self.target_epoch):
+                self._behind = each.id
+                return False
+        return True
 
     def _recount(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
         if old is not None:

@@ -121,8 +121,7 @@ class HashOrder(_Walked[K, V]):
     def copied(cls, source: Mapping[K, V]) -> Self:
         """As `new HashMap<>(source)`: a table just large enough."""
         made = cls(int(len(source) / _LOAD + 1) if source else None)
-        for key, value in source.items():
-            made[key] = value
+        made._fill(source.items())
         return made
 
     @classmethod
@@ -132,9 +131,16 @@ class HashOrder(_Walked[K, V]):
             keys = list(keys)
             size = len(keys)
         made = cls(max(int(size / _LOAD) + 1, _DEFAULT))
-        for key in keys:
-            made[key] = value
+        made._fill(dict.fromkeys(keys, value).items())
         return made
+
+    def _fill(self, new: Iterable[tuple[K, V]]) -> None:
+        """As one put after the other into an empty table, which ends as large."""
+        dict.update(self, new)
+        if size := len(self):
+            self.capacity = self._first
+            while size * 4 > self.capacity * 3:
+                self.capacity *= 2
 
     def __setitem__(self, key: K, value: V) -> None:
         known = len(self)

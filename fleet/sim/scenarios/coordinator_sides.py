@@ -81,8 +81,12 @@ class GroupCoordinator(Protocol):
     def load(self) -> None:
         """Another broker has loaded the log: sessions begin anew."""
 
-    def is_settled(self, members: set[str]) -> bool:
-        """Whether the group consists of these and has nothing to do."""
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the group has nothing to do."""
+
+    def consists_of(self, members: set[str]) -> bool:
+        """Whether these are its members, and no others."""
 
 
 class ClassicSide:
@@ -150,13 +154,16 @@ class ClassicSide:
         """See GroupCoordinator."""
         self.model.failover()
 
-    def is_settled(self, members: set[str]) -> bool:
+    @property
+    def is_at_rest(self) -> bool:
         """See GroupCoordinator."""
         group = self.model.groups.get(GROUP)
-        if group is None:
-            return not members
-        wanted = ClassicState.STABLE if members else ClassicState.EMPTY
-        return group.state is wanted and set(group.members) == members
+        return group is None or group.state in {ClassicState.STABLE, ClassicState.EMPTY}
+
+    def consists_of(self, members: set[str]) -> bool:
+        """See GroupCoordinator."""
+        group = self.model.groups.get(GROUP)
+        return members == (set() if group is None else set(group.members))
 
 
 class EpochSide:
@@ -225,10 +232,14 @@ class EpochSide:
     def _group(self) -> EpochGroup | None:
         return self.model.shard.groups.by_id.get(GROUP)
 
-    def is_settled(self, members: set[str]) -> bool:
+    @property
+    def is_at_rest(self) -> bool:
         """See GroupCoordinator."""
         group = self._group
-        if group is None:
-            return not members
-        stable = ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY
-        return group.state is stable and set(group.members) == members
+        at_rest = {ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY}
+        return group is None or group.state in at_rest
+
+    def consists_of(self, members: set[str]) -> bool:
+        """See GroupCoordinator."""
+        group = self._group
+        return members == (set() if group is None else set(group.members))

@@ -8,6 +8,8 @@ class PartitionOwners:
 
     def __init__(self, partitions: int, began: int) -> None:
         self.owner: list[int | None] = [None] * partitions
+        self.unowned = partitions
+        """How many of them are None."""
         self.began = began
         self.changed_at = began
         """When somebody took up a partition last."""
@@ -22,6 +24,7 @@ class PartitionOwners:
         """A member processes these from now on."""
         for each in partitions:
             if self.owner[each] is None:
+                self.unowned -= 1
                 self._pause_over(each, now)
             if self._last[each] not in {None, who} and now >= self.began:
                 self.moved += 1
@@ -33,6 +36,7 @@ class PartitionOwners:
         for each in partitions:
             if self.owner[each] == who:
                 self.owner[each], self._since[each] = None, now
+                self.unowned += 1
 
     def end(self, now: int) -> None:
         """Whoever has nobody had nobody until now."""

@@ -13,7 +13,7 @@ import heapq
 import random
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
 from fleet.sim.coordinator.requests import Client, LeaveGroupRequest
@@ -101,7 +101,8 @@ class _World:
         self._nudges = False
         self._unloaded = 0
         """Failovers under way."""
-        self._unsettled: SimulatedClient | None = None
+        self._unsettled = 0
+        """The place of a client that was not, when somebody looked last."""
         """Who was not, when it was looked for last: all others need no look while it is not."""
 
     def _uuids(self) -> Iterator[str]:
@@ -223,17 +224,20 @@ class _World:
     @property
     def _is_settled(self) -> bool:
         """Nothing is under way; whoever lives has its share, and nobody is in the group besides."""
-        last = self._unsettled
-        if last is not None and last.state is not ClientState.DOWN and not last.is_settled:
+        if self._unloaded or not self.coordinator.is_at_rest:
             return False
-        alive = [each for each in self.clients.values() if each.state is not ClientState.DOWN]
-        self._unsettled = next((each for each in alive if not each.is_settled), None)
-        return (
-            self._unsettled is None
-            and not self._unloaded
-            and (None not in self.ownership.owner or not alive)
-            and self.coordinator.is_settled({each.member_id for each in alive})
-        )
+        everybody = list(self.clients.values())
+        if self.ownership.unowned and any(c.state is not ClientState.DOWN for c in everybody):
+            return False
+        # From whoever was not settled before: those in front of it mostly are.
+        places = chain(range(self._unsettled, len(everybody)), range(self._unsettled))
+        for place in places:
+            each = everybody[place]
+            if each.state is not ClientState.DOWN and not each.is_settled:
+                self._unsettled = place
+                return False
+        alive = {each.member_id for each in everybody if each.state is not ClientState.DOWN}
+        return self.coordinator.consists_of(alive)
 
     def _step(self) -> bool:
         """The next moment; False where a day is over."""
