@@ -6,7 +6,8 @@ import pytest
 
 from fleet.model import StepKind
 from fleet.slots import ChangeState, Handover, Phase
-from tests.acting.standbys import Behaviour
+from tests.acting.standbys import GROUP, Behaviour
+from tests.support.declared import group_spec, settings_of
 from tests.support.plans import TWO, step_of
 
 ROLL = StepKind.ROLL
@@ -314,3 +315,33 @@ def test_a_first_wave_that_fails_leaves_again(scene):
     assert here.gate().open == {0, 1}
     assert here.revisions()[:2] == ["old", "old"]
     assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
+
+
+@pytest.mark.parametrize("slots", [(0, 1, 2), (2,)])
+def test_a_resumed_roll_of_static_members_is_none_of_dynamic_ones(scene, slots):
+    """fleet.yaml says `membership: dynamic` by then: not of the workers of this plan."""
+    here = scene()
+    here.running(3)
+    begun = here.begin(step_of(ROLL, slots))
+    kept = settings_of(group_spec(GROUP), revision="new").model_dump_json()
+    here.crowd.published = lambda group, revision: kept
+    here.spec = group_spec(
+        GROUP,
+        worker={"membership": "dynamic"},
+        replicas=here.spec.replicas.model_dump(),
+        rollout=here.spec.rollout.model_dump(),
+    )
+    away: list[int] = []
+    turn = here.clock.turn
+
+    def watch():
+        turn()
+        away.append(3 - len(here.gate().open))
+
+    here.clock.turn = watch
+    adopted = here.store.adopt(begun, actor="next")
+    done = here.performer().perform(adopted)
+    assert done.state is ChangeState.DONE, done.sentence
+    assert max(away) == 0, "no slot was shut"
+    assert here.crowd.left == []
+    assert [s.revision for s in here.slots() if s.number in slots] == ["new"] * len(slots)

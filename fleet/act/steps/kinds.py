@@ -11,8 +11,11 @@ Perform = Callable[[StepWork, Step], tuple[str, ...]]
 
 def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     """Do what is missing of the step; sentences for its receipt."""
+    # Of the plan's revision: fleet.yaml may say something else since, and a roll of static members
+    # carried on as a wave would take out every slot.
     worker = work.spec.worker
-    dynamic = worker is not None and worker.membership == "dynamic"
+    wanted = worker is None or worker.membership == "static"
+    dynamic = not work.pool.is_static(step.revision, otherwise=wanted)
     kinds: dict[StepKind, Perform] = {
         StepKind.OPEN: open_slots.perform,
         StepKind.LEAVE: leave_slots.perform,
