@@ -3,10 +3,10 @@
 Problem: workers outlive the manager that started them, and the next manager may be of another
 release, which knows more settings and so makes another name of the same wish; a roll for a name
 alone would be work for nothing. Choice: where workers hold slots under a revision whose published
-settings mean the same, that is the revision. What is no part of a revision (address, time, how
-many slots there may be) is kept current in the published settings, key by key, so that what
-another release wrote beside it stays. Cost: where the name is not published, one look at each
-revision that holds a slot.
+settings mean the same, that is the revision. What is no part of a revision (address, login, time,
+lease, module path, how many slots there may be) is kept current in the published settings, key by
+key, so that what another release wrote beside it stays. Cost: where the name is not published, one
+look at each revision that holds a slot.
 """
 
 import json
@@ -98,15 +98,21 @@ class Revisions:
 
     def _refresh(self, spec: GroupSpec, revision: str, text: str) -> None:
         """A revision that is wanted again (A, B, A) is the newest again; how the cluster is reached
-        names none, so that who starts from now on has the address and the login of now.
+        names none, nor does a lease or where modules lie, so that who starts from now on has the
+        address, the login, the lease and the folders of now.
         """
         known = json.loads(text)
-        replicas = spec.replicas.model_dump(mode="json")
+        declared, group = spec.model_dump(mode="json"), known["group"]
         fresh = {
             **known,
             "bootstrap_servers": self.bootstrap,
             "cluster": self._reached(known["cluster"], settings_from(text).cluster),
-            "group": {**known["group"], "replicas": replicas},
+            "group": {
+                **group,
+                "replicas": declared["replicas"],
+                "worker": {**group["worker"], "python_path": declared["worker"]["python_path"]},
+                "runtime": {**group["runtime"], "lease": declared["runtime"]["lease"]},
+            },
         }
         if self._held(spec.group) - {revision}:
             fresh["published_at"] = self.clock.now()

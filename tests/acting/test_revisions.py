@@ -67,6 +67,26 @@ def test_a_changed_login_reaches_who_starts_from_now_on(monkeypatch: pytest.Monk
     assert published(place, secure, "kafka:9093")[1] == then
 
 
+def test_lease_and_folders_reach_who_starts_from_now_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is a part of the revision, so that not even `fleet roll` would bring them."""
+    monkeypatch.setattr(revisions, "code_digest", lambda _: "digest")
+    place: Any = Place()
+    made = Revisions(
+        cluster=ClusterSpec(), bootstrap="kafka:9092", runtime=place, clock=ManualClock()
+    )
+    names = set()
+    for lease, folders in ((10.0, ["/jobs"]), (30.0, ["/jobs", "/libraries"])):
+        spec = group_spec(
+            "orders", worker={"python_path": folders}, runtime={"kind": "local", "lease": lease}
+        )
+        names.add(made.wanted(spec))
+        (revision,) = names
+        made.publish(spec, revision)
+        kept = settings_from(place.kept[revision]).group
+        assert kept.worker is not None
+        assert (kept.runtime.lease, list(kept.worker.python_path)) == (lease, folders)
+
+
 def carried(folder: Any, **changed: Any) -> GroupSpec:
     """One fleet on Kubernetes whose code is copied from a folder."""
     worker = {"protocol": "classic", "entrypoint": "job:process", "python_path": [str(folder)]}
