@@ -96,14 +96,32 @@ class Revisions:
         )
         self.runtime.publish(spec.group, revision, made.model_dump_json(indent=1))
 
+    def keep_current(self, spec: GroupSpec, revision: str) -> bool:
+        """Bring up to date what is published of a revision whose group needs no change; whether it
+        was not: a worker that ends is started again from that, however long ago it was written.
+        """
+        text = self.runtime.published(spec.group, revision)
+        fresh = None if text is None else self._current(spec, text)
+        if text is None or fresh == json.loads(text):
+            return False
+        self.runtime.publish(spec.group, revision, json.dumps(fresh, indent=1))
+        return True
+
     def _refresh(self, spec: GroupSpec, revision: str, text: str) -> None:
-        """A revision that is wanted again (A, B, A) is the newest again; how the cluster is reached
-        names none, nor does a lease or where modules lie, so that who starts from now on has the
-        address, the login, the lease and the folders of now.
+        """A revision that is wanted again (A, B, A) is the newest again."""
+        fresh = self._current(spec, text)
+        if self._held(spec.group) - {revision}:
+            fresh["published_at"] = self.clock.now()
+        if fresh != json.loads(text):
+            self.runtime.publish(spec.group, revision, json.dumps(fresh, indent=1))
+
+    def _current(self, spec: GroupSpec, text: str) -> dict[str, Any]:
+        """How the cluster is reached names no revision, nor does a lease or where modules lie, so
+        that who starts from now on has the address, the login, the lease and the folders of now.
         """
         known = json.loads(text)
         declared, group = spec.model_dump(mode="json"), known["group"]
-        fresh = {
+        return {
             **known,
             "bootstrap_servers": self.bootstrap,
             "cluster": self._reached(known["cluster"], settings_from(text).cluster),
@@ -114,10 +132,6 @@ class Revisions:
                 "runtime": {**group["runtime"], "lease": declared["runtime"]["lease"]},
             },
         }
-        if self._held(spec.group) - {revision}:
-            fresh["published_at"] = self.clock.now()
-        if fresh != known:
-            self.runtime.publish(spec.group, revision, json.dumps(fresh, indent=1))
 
     def _reached(self, known: dict[str, Any], read: ClusterSpec) -> dict[str, Any]:
         """The published cluster; written anew where it is reached in another way than it `read`.

@@ -199,6 +199,7 @@ class Tick:
         if plan.refusals:
             return Said(group=group, sentence="refused: " + " ".join(plan.refusals))
         if plan.empty:
+            self._cycle.keep_current(plan)
             return Said(group=group, sentence="as wanted")
         said = "; ".join(step.sentence for step in plan.steps)
         return self._asked(fleet, request_for(plan, fleet), said)

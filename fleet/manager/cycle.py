@@ -46,6 +46,14 @@ def silent(_sentence: str) -> None:
     """Progress nobody watches."""
 
 
+def brought_up_to_date(group: str) -> str:
+    """What a person should know where `Fleet.keep_current` had something to do."""
+    return (
+        f"group {group}: what its workers start from (brokers' address, login, lease, module path) "
+        f"is as fleet.yaml says now; `fleet roll {group}` brings it to those that run"
+    )
+
+
 class Fleet(PlanningFleet):
     """One fleet.yaml, opened: everything a manager may ask or do."""
 
@@ -81,6 +89,8 @@ class Fleet(PlanningFleet):
                 raise Refused(why)
         with self._held(group, None if roll else wanted, hold, by=actor):
             if plan.empty and not plan.refusals:
+                if self.keep_current(plan):
+                    progress(brought_up_to_date(group))
                 return resumed or self._nothing_to_do(plan, actor)
             if not plan.refusals:
                 self.create_topics(group, progress=progress)
@@ -103,6 +113,19 @@ class Fleet(PlanningFleet):
         except Refused:
             self.store.put_note(group, HOLD_NOTE, before.as_json() if before else None)
             raise
+
+    def keep_current(self, plan: Plan) -> bool:
+        """Bring up to date what workers of a group start from that needs no change; whether it was
+        not: the address of brokers, their login, the lease and the module path name no revision.
+
+        A change does so itself; where nobody may act now, all stays as it is.
+        """
+        spec = self.group(plan.group)
+        if not plan.empty or plan.refusals or plan.revision == MEMBERS:
+            return False
+        if self.spec.mode_of(spec) != "act" or paused(self.pauses(), plan.group):
+            return False
+        return self._revisions().keep_current(spec, plan.revision)
 
     def _nothing_to_do(self, plan: Plan, actor: str) -> Change:
         """An empty plan is no change: it is answered, not stored."""

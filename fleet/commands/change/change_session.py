@@ -109,6 +109,8 @@ class ChangeSession:
                 return GroupOutcome(group, plan=shown, refused=why)
         refused = " ".join(shown.refusals) if shown is not None else ""
         if act is None or refused or (shown is not None and shown.empty and not empty):
+            if act is not None and not refused and shown is not None:
+                self._keep_current(shown)
             return GroupOutcome(group, plan=shown, refused=refused or None)
         self._invocation.changing = group
         try:
@@ -124,6 +126,12 @@ class ChangeSession:
                 self.show(change.plan)
             print_change(self._console, change)
         return GroupOutcome(group, plan=shown, change=change)
+
+    def _keep_current(self, plan: "Plan") -> None:
+        from fleet.manager.cycle import brought_up_to_date
+
+        if self.fleet.keep_current(plan):
+            self.say(brought_up_to_date(plan.group))
 
     def finish_left(self, group: str) -> GroupOutcome | None:
         """Finish what a dead actor left, before a plan is shown; None where nothing was left."""
