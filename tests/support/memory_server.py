@@ -23,8 +23,12 @@ _KINDS = {
     "configmaps": "ConfigMap",
     "deployments": "Deployment",
     "leases": "Lease",
+    "poddisruptionbudgets": "PodDisruptionBudget",
     "pods": "Pod",
     "replicasets": "ReplicaSet",
+    "rolebindings": "RoleBinding",
+    "roles": "Role",
+    "serviceaccounts": "ServiceAccount",
     "services": "Service",
 }
 

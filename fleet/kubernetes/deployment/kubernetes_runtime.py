@@ -132,7 +132,8 @@ class KubernetesRuntime:
             packed = self._kept_code(group, revision)
         names = self._names(group)
         namespace = self.api.namespace
-        for each in deployment_objects.access(names, namespace, slots=known.group.replicas.max):
+        slots = max(known.group.replicas.max, self._most_held(group))
+        for each in deployment_objects.access(names, namespace, slots=slots):
             self.api.apply(each)
         for each in deployment_objects.leases(names, namespace, known.group):
             # A gate that a manager opens does not open by itself.
@@ -146,6 +147,13 @@ class KubernetesRuntime:
         self.api.apply(deployment_objects.settings_map(known, code=packed))
         self._settings[group, revision] = settings
         self._forget_old(group, revision)
+
+    def _most_held(self, group: str) -> int:
+        """Above each slot that is open or held: where `replicas.max` is lowered below that, its
+        holder still has to renew, to tell that it has drained, and to release.
+        """
+        held = {slot.number for slot in self._store.slots(group) if slot.holder is not None}
+        return max((number + 1 for number in held | self._store.gate(group).open), default=0)
 
     def published(self, group: str, revision: str) -> str | None:
         """The settings kept for a revision; of a template that is not ours, what it began from."""
