@@ -128,6 +128,7 @@ class Revisions:
             "group": {
                 **group,
                 "replicas": declared["replicas"],
+                "rollout": declared["rollout"],
                 "worker": {**group["worker"], "python_path": declared["worker"]["python_path"]},
                 "runtime": {**group["runtime"], "lease": declared["runtime"]["lease"]},
             },

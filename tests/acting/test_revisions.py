@@ -77,7 +77,10 @@ def test_lease_and_folders_reach_who_starts_from_now_on(monkeypatch: pytest.Monk
     names = set()
     for lease, folders in ((10.0, ["/jobs"]), (30.0, ["/jobs", "/libraries"])):
         spec = group_spec(
-            "orders", worker={"python_path": folders}, runtime={"kind": "local", "lease": lease}
+            "orders",
+            worker={"python_path": folders},
+            runtime={"kind": "local", "lease": lease},
+            rollout={"max_parallel": len(folders)},
         )
         names.add(made.wanted(spec))
         (revision,) = names
@@ -85,6 +88,7 @@ def test_lease_and_folders_reach_who_starts_from_now_on(monkeypatch: pytest.Monk
         kept = settings_from(place.kept[revision]).group
         assert kept.worker is not None
         assert (kept.runtime.lease, list(kept.worker.python_path)) == (lease, folders)
+        assert kept.rollout.max_parallel == len(folders)
 
 
 def carried(folder: Any, **changed: Any) -> GroupSpec:

@@ -152,6 +152,18 @@ def test_leases_are_there_for_every_slot_and_hold_nothing_of_a_worker() -> None:
     assert first == {"slots": 2, "after": 60}
 
 
+def test_a_wave_of_dynamic_members_has_leases_beside_all_others() -> None:
+    """It joins before those that it replaces leave: with replicas.max of them there are more."""
+    bounds = {"replicas": {"min": 2, "max": 5}, "rollout": {"max_parallel": 3}}
+    group = fleet(worker={"membership": "dynamic"}, **bounds).fleets[0]
+    names = ObjectNames("main", "orders")
+    made = [lease["metadata"]["name"] for lease in leases(names, "fleets", group)]
+    assert made == [names.gate, *names.slots(range(8))]
+    objects = fleet_objects(settings(fleet(worker={"membership": "dynamic"}, **bounds)))
+    role = next(o for o in objects if o["kind"] == "Role")
+    assert role["rules"][0]["resourceNames"] == made
+
+
 def test_a_fixed_policy_says_how_many_slots_open_first() -> None:
     fixed = {"policy": "fixed", "workers": 9}
     assert first_slots(fleet(replicas={"min": 2, "max": 5}, scaling=fixed).fleets[0]) == 5

@@ -132,7 +132,7 @@ class KubernetesRuntime:
             packed = self._kept_code(group, revision)
         names = self._names(group)
         namespace = self.api.namespace
-        slots = max(known.group.replicas.max, self._most_held(group))
+        slots = max(deployment_objects.most_slots(known.group), self._most_held(group))
         for each in deployment_objects.access(names, namespace, slots=slots):
             self.api.apply(each)
         for each in deployment_objects.leases(names, namespace, known.group):

@@ -4,7 +4,7 @@ Problem: what a manager applies, what `fleet manifests` renders and what a test 
 one thing, or a manager that comes later rolls every worker it finds. Choice: these functions
 know no client and no time; the same settings give the same dicts. Objects whose content is
 written by workers (Leases, crew, marks) are rendered without it, so that applying them again
-leaves it alone. Cost: a Lease per slot up to replicas.max exists from the start.
+leaves it alone. Cost: a Lease per slot that may ever be open exists from the start.
 """
 
 import json
@@ -40,6 +40,13 @@ def first_slots(group: GroupSpec) -> int:
     if isinstance(group.scaling, FixedScaling):
         return min(max(group.scaling.workers, bounds.min), bounds.max)
     return bounds.min
+
+
+def most_slots(group: GroupSpec) -> int:
+    """How many may be open at once: replicas.max, and a wave of dynamic members beside them."""
+    worker = group.worker
+    dynamic = worker is not None and worker.membership == "dynamic"
+    return group.replicas.max + (group.rollout.max_parallel if dynamic else 0)
 
 
 def metadata(names: ObjectNames, namespace: str, name: str, **annotations: str) -> Object:
@@ -138,11 +145,11 @@ def access(names: ObjectNames, namespace: str, *, slots: int) -> list[Object]:
 
 
 def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]:
-    """The gate and the slots 0 to replicas.max - 1, none of them held."""
+    """The gate and the slots 0 to most_slots - 1, none of them held."""
     first = json.dumps({"slots": first_slots(group), "after": FIRST_AFTER})
     return [
         _lease(names, namespace, names.gate, **{FIRST_ANNOTATION: first}),
-        *(_lease(names, namespace, name) for name in names.slots(range(group.replicas.max))),
+        *(_lease(names, namespace, name) for name in names.slots(range(most_slots(group)))),
     ]
 
 
@@ -210,7 +217,7 @@ def fleet_objects(
     if replicas is None:
         replicas = first_slots(group) + group.replicas.standby
     return [
-        *access(names, namespace, slots=group.replicas.max),
+        *access(names, namespace, slots=most_slots(group)),
         *leases(names, namespace, group),
         *maps(names, namespace),
         settings_map(settings, code=code),
