@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet.config.settings import membership_part
+from fleet.decide.capacity import subscribed
 from fleet.decide.notes import capped, promises, why_nothing
 from fleet.decide.plan_ids import plan_id
 from fleet.decide.prices import Pricing
@@ -209,7 +210,7 @@ class _Planning:
         fresh = self._free_numbers(self.wanted - len(held), taken=held)
         if fresh:
             steps.append(self._open_step(fresh, beside=held, pricing=Pricing(self.world)))
-        owed = (rolling and topics_differ) or self._rejoin_was_left_out()
+        owed = (rolling and topics_differ) or self._rejoin_was_left_out() or self._reads_removed()
         if owed and not leaving and not fresh and held and self._needs_rejoin():
             steps.append(self._rejoin_step((rolling or held)[0], members=len(held)))
         return steps
@@ -342,6 +343,17 @@ class _Planning:
         if change.state not in {ChangeState.FAILED, ChangeState.ABORTED}:
             return False
         return any(step.kind is StepKind.REJOIN for step in change.plan.steps[change.step :])
+
+    def _reads_removed(self) -> bool:
+        """Whether our members own what none of them subscribes to any more: a change that rolled
+        to fewer topics ended before its rejoin, and others came since. Theirs end in no rejoin.
+        """
+        spec, world = self.world.spec, self.world
+        if any(self._runs_other(n) for n in world.open_slots()):
+            return False  # who subscribes to it still would be given it again
+        strange = world.strangers()
+        owned = {tp.topic for m in world.members() if m not in strange for tp in m.partitions}
+        return bool(owned - subscribed(dict.fromkeys(owned, 1), spec).keys())
 
     def _runs_other(self, number: int) -> bool:
         return self.world.slot(number).revision not in {None, self.world.revision}

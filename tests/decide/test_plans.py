@@ -132,6 +132,22 @@ def test_a_rejoin_that_was_left_out_is_made_up_for() -> None:
     assert make_plan(replace(rolled, change=done), wanted=3, now=NOW).empty
 
 
+def test_a_removed_topic_that_is_owned_still_is_let_go() -> None:
+    """Whatever was changed since the rejoin was left out: else it is read for ever, unseen."""
+    both, topics = spec(topics=["orders", "returns"]), {"orders": 12, "returns": 6}
+    before = world(both, held=3, topics=topics)
+    fewer = world(spec(), held=3, topics=topics)
+    code = make_plan(world(spec(), held=3, runs=(spec(), "old")), wanted=3, now=NOW)
+    done = change_of(code, ChangeState.DONE, started_at=NOW, step=1)
+    rolled = replace(fewer, group=before.group, change=done)
+    assert kinds(make_plan(rolled, wanted=3, now=NOW)) == ["rejoin 0"]
+    assert kinds(make_plan(rolled, wanted=4, now=NOW)) == ["open 3"], "the join does it"
+    assert make_plan(replace(fewer, change=done), wanted=3, now=NOW).empty
+    gone = replace(before, topics={"orders": 12})
+    assert make_plan(replace(gone, spec=both), wanted=3, now=NOW).refusals, "deleted, not removed"
+    assert "rejoin 0" not in kinds(make_plan(replace(gone, spec=both), wanted=3, now=NOW))
+
+
 def test_dynamic_members_pay_per_wave() -> None:
     """Rolling dynamic members is priced by waves of max_parallel, and said so."""
     fleet = spec(worker={"membership": "dynamic"}, rollout={"max_parallel": 2})
