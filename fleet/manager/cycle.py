@@ -19,7 +19,6 @@ from fleet.act.leave_on_shutdown import leave_for_good
 from fleet.act.standby_pool import StandbyPool
 from fleet.act.steps.adopting import Adopting
 from fleet.broker import Broker
-from fleet.config.spec import GroupSpec
 from fleet.decide.adopted import MEMBERS
 from fleet.decide.capacity import missing_topics
 from fleet.decide.holds import NOTE as HOLD_NOTE
@@ -38,6 +37,7 @@ from fleet.slots import (
     Pause,
     Slot,
 )
+from fleet.text import plural
 
 Progress = Callable[[str], None]
 
@@ -284,10 +284,11 @@ class Fleet(PlanningFleet):
         self.pause(group, reason="released: not managed any more", by=by)
         return sum(worker.wanted for worker in self.runtime.workers(group))
 
-    def _is_static(self, fleet: GroupSpec) -> Callable[[Slot], bool]:
+    def _is_static(self, group: str) -> Callable[[Slot], bool]:
         """Whether a slot's last member had an instance id: by what it ran, else by the file."""
-        pool = StandbyPool(self.runtime, self.store, fleet.group)
-        wanted = fleet.worker is not None and fleet.worker.membership == "static"
+        pool, fleet = StandbyPool(self.runtime, self.store, group), self.spec.fleet(group)
+        worker = None if fleet is None else fleet.worker
+        wanted = worker is not None and worker.membership == "static"
         return lambda slot: pool.is_static(slot.revision, otherwise=wanted)
 
     # --- life -------------------------------------------------------------------------------
@@ -334,6 +335,11 @@ class Fleet(PlanningFleet):
             except Refused as error:
                 progress(f"refused: {error}")
                 refused.append(str(error))
+        for group, count in self.undeclared().items():
+            progress(
+                f"{plural(count, 'worker')} of group {group} run on, for which fleet.yaml declares "
+                "none: `fleet doctor` says what to do"
+            )
         if refused:
             raise Refused(" ".join(refused))
         return tuple(done)
@@ -344,17 +350,19 @@ class Fleet(PlanningFleet):
         `purge` removes the embedded broker's data and this home's slots and workers' files.
         """
         grace = max((f.rollout.drain_timeout for f in self.spec.fleets), default=10.0)
+        # Those that the file declares no more are ended too, and would stay members.
+        groups = [*(fleet.group for fleet in self.spec.fleets), *self.undeclared()]
         progress("draining workers")
         self.runtime.down(grace=grace)
         with self._admin() as admin:
-            for fleet in self.spec.fleets:
-                JoinWindow(fleet.group, self.store, admin, clock=self.clock, say=progress).restore()
-                if self.store.slots(fleet.group):
+            for group in dict.fromkeys(groups):
+                JoinWindow(group, self.store, admin, clock=self.clock, say=progress).restore()
+                if self.store.slots(group):
                     leave_for_good(
                         self.store,
                         admin,
-                        fleet.group,
-                        is_static=self._is_static(fleet),
+                        group,
+                        is_static=self._is_static(group),
                         say=progress,
                     )
         if purge:

@@ -302,6 +302,14 @@ class OpenFleet(Closing):
         """The runtime's workers."""
         return self.runtime.workers(group)
 
+    def undeclared(self) -> dict[str, int]:
+        """How many workers run of each group that fleet.yaml declares none for (it was renamed, or
+        taken out of the file): nothing changes them any more, and nothing ends them.
+        """
+        wanted = [worker.group for worker in self.workers() if worker.wanted]
+        declared = {fleet.group for fleet in self.spec.fleets if fleet.worker is not None}
+        return {group: wanted.count(group) for group in sorted(set(wanted) - declared)}
+
     def pauses(self) -> tuple[Pause, ...]:
         """What people hold."""
         return self._at_once.pauses()

@@ -210,6 +210,13 @@ def workers(fleet: "Fleet") -> Iterator[Finding]:
         )
     else:
         yield ok("workers", f"{running} run")
+    for group, count in fleet.undeclared().items():
+        yield warn(
+            "orphans",
+            f"{plural(count, 'worker')} of group {group}, for which fleet.yaml declares none",
+            f"declare it again; to end it, `fleet scale {group} 0 --hold 1h` before it is taken "
+            "out; `fleet down` ends all",
+        )
 
 
 def _log_of(fleet: "Fleet", worker: str) -> str:
