@@ -22,6 +22,7 @@ _MOST = 1 << 20
 _KINDS = {
     "configmaps": "ConfigMap",
     "deployments": "Deployment",
+    "horizontalpodautoscalers": "HorizontalPodAutoscaler",
     "leases": "Lease",
     "poddisruptionbudgets": "PodDisruptionBudget",
     "pods": "Pod",

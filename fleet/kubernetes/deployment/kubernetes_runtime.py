@@ -11,6 +11,7 @@ has to fit into a ConfigMap, or come with the image.
 import base64
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -37,6 +38,7 @@ from fleet.kubernetes.deployment.examining import examine
 from fleet.kubernetes.deployment.pod_counts import PodCounts
 from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, is_gone, worker_of
 from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.deployment.spark_changes import spark_concerns
 from fleet.kubernetes.deployment.templates import RegisteredTemplates
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
@@ -335,18 +337,20 @@ class KubernetesRuntime:
     # --- what stands against a plan ---------------------------------------------------------
 
     def vetoes(self, plan: Plan) -> Vetoes:
-        """Who else scales the Deployment."""
+        """Who else scales the Deployment, and what becomes of the Spark server that it shares."""
         name = self._adopted_name(plan.group) or self._names(plan.group).deployment
         if plan.empty:
             return NO_CONCERNS
+        spark = spark_concerns(self.spec, self.api)
         try:
             rivals = autoscalers_of(self.api, name)
         except Unreachable:
             raise
         except FleetError as error:
             told = f"whether an autoscaler scales Deployment {name} as well is not known: {error}"
-            return Vetoes(notes=(told,))
-        return Vetoes(refusals=tuple(named(each, plan.group) for each in rivals))
+            return replace(spark, notes=(*spark.notes, told))
+        against = tuple(named(each, plan.group) for each in rivals)
+        return replace(spark, refusals=(*against, *spark.refusals))
 
     def release(self, group: str) -> None:
         """Let go of every field of the Deployment; it says so, and its pods go on."""
