@@ -237,15 +237,27 @@ def _away(world: GroupWorld, steps: Sequence[Step]) -> str:
         away -= set(first.slots)
     if not away:
         return ""
-    names = ", ".join(f"{world.spec.group}-{n}" for n in sorted(away))
     if isinstance(worker, ClassicWorker):
         wait, why = worker.session_timeout, "would block the rebalance"
     else:  # nothing waits for it under KIP-848
         wait, why = CONSUMER_SESSION, "would be removed by an assignment of its own meanwhile"
-    return (
-        f"the static member {names} is away (no worker holds its slot) and {why}; it ends when a "
-        f"worker takes the slot, or {wait:g} s after its last heartbeat"
-    )
+    here = {n for n in away if n in world.open_slots() or world.slot(n).token}
+    told = []
+    if here:
+        names = ", ".join(f"{world.spec.group}-{n}" for n in sorted(here))
+        told.append(
+            f"the static member {names} is away (no worker holds its slot) and {why}; it ends when "
+            f"a worker takes the slot, or {wait:g} s after its last heartbeat"
+        )
+    if away - here:
+        names = ", ".join(f"{world.spec.group}-{n}" for n in sorted(away - here))
+        told.append(
+            f"{names} is a member, and nobody ever held that slot here: where cluster.name, "
+            "runtime.kind, runtime.namespace or the home was changed, the workers from before run "
+            "on; end them with the fleet.yaml of before (`fleet down`); one that is gone ends "
+            f"{wait:g} s after its last heartbeat"
+        )
+    return "; ".join(told)
 
 
 def _joining(world: GroupWorld) -> str:

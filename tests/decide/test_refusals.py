@@ -108,13 +108,22 @@ JOINS = {StepKind.OPEN}
         ),
         pytest.param(without_holder(world(held=3), 1), "orders-1 is away", JOINS, id="away"),
         pytest.param(
+            replace(world(held=2), slots=(), gate=Gate(group=GROUP), processes=()),
+            "orders-0, orders-1 is a member, and nobody ever held that slot here: where "
+            "cluster.name, runtime.kind, runtime.namespace or the home was changed",
+            JOINS,
+            id="of-another-place",
+        ),
+        pytest.param(
             without_holder(world(spec(worker={"protocol": "consumer"}), held=3), 1),
             "orders-1 is away (no worker holds its slot) and would be removed by an assignment",
             JOINS,
             id="away-848",
         ),
         pytest.param(_ended(), "orders-0 is away", JOINS, id="holder-ended"),
-        pytest.param(_with_member("orders-9"), "orders-9 is away", JOINS, id="ghost"),
+        pytest.param(
+            _with_member("orders-9"), "orders-9 is a member, and nobody", JOINS, id="ghost"
+        ),
         pytest.param(_joining(), "orders-0 is joining", JOINS, id="joining"),
         pytest.param(_doubled(), "not ours is a member as orders-7", JOINS, id="doubled"),
     ],
