@@ -42,6 +42,30 @@ the file says so in its first line. `fleet schema` prints the schema:
 ```yaml
 # yaml-language-server: $schema=fleet.schema.json
 ```
+
+## When a change takes effect
+
+- `worker` (but `python_path`), `rollout.drain_timeout`, `runtime` (but `lease`, `context`), the
+  code: another revision: the next plan rolls to it. `topics`, `assignor`, `protocol`,
+  `session_timeout` and `membership` take steps of their own, with their price.
+- `mode`, `replicas`, `scaling`, `create`, `storm`, the rest of `rollout`: with the next plan or
+  look.
+- `cluster.bootstrap_servers`, `cluster.security`, `runtime.lease`, `worker.python_path`: for
+  workers that start from the next `fleet apply` or tick on; `fleet roll` brings it to those that
+  run.
+- `exporter`, `owner`: with the exporter's next look.
+- `history`: with the next `fleet history run`; a `fleet history tail` that runs goes on as it
+  began. Another `path` begins at the start of the log.
+- `ui`: when `fleet ui` starts next.
+- `alerts`, `max_lag`: in rules that are written anew (`fleet alerts`); Dagster's checks at once.
+- `dagster.schedules`, groups that are new: when Dagster's code location is reloaded.
+- a group taken out, or renamed: never by itself: its workers run on, as `fleet doctor` says.
+  Scale it to 0 first.
+- `cluster.name`, `runtime.kind`, `runtime.namespace`: another place: workers run on in the one
+  before until `fleet down` with the fleet.yaml of before.
+
+A change that is carried out goes on as it was planned, whatever is written meanwhile; so does one
+that another manager picks up. What fleet.yaml says by then is planned after it.
 """
 
 
