@@ -7,6 +7,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 SPARK = r"^(shared|sc://.+|local\[(\d+|\*)\])$"
 """Where Spark is: the shared server, a Connect server, one JVM per worker."""
+ANY_CHARACTER = re.DOTALL
+"""How patterns of group ids are read: Kafka allows line breaks in an id, and `.*` is every id."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 

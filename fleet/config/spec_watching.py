@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from fleet.config.spec_cluster import Strict
-from fleet.config.spec_values import Duration, Pattern, SparkPlace, folder_of_tables
+from fleet.config.spec_values import ANY_CHARACTER, Duration, Pattern, SparkPlace, folder_of_tables
 from fleet.model.store_address import without_login
 
 
@@ -20,9 +20,9 @@ class Selection(Strict):
 
     def takes(self, group: str) -> bool:
         """Whether a group is one of them."""
-        if any(re.fullmatch(pattern, group) for pattern in self.deny):
+        if any(re.fullmatch(pattern, group, ANY_CHARACTER) for pattern in self.deny):
             return False
-        return any(re.fullmatch(pattern, group) for pattern in self.allow)
+        return any(re.fullmatch(pattern, group, ANY_CHARACTER) for pattern in self.allow)
 
 
 class History(Strict):

@@ -44,8 +44,9 @@ class Rollup:
     ) -> None:
         self._schema = schema
         self._interval = interval
-        self._allow = [re.compile(p) for p in allow]
-        self._deny = [re.compile(p) for p in deny]
+        # As fleet.config.spec_watching reads them: a line break is a character like any other.
+        self._allow = [re.compile(p, re.DOTALL) for p in allow]
+        self._deny = [re.compile(p, re.DOTALL) for p in deny]
         self._every = tuple(allow) == (".*",) and not deny
         self._kept: dict[str, bool] = {}
         self._held: list[pa.Table] = []

@@ -137,21 +137,12 @@ def recording(
                 say(f"{error}: groups are polled instead, generations and commits are not known")
                 polled = True
         if polled:
-            selected = _selection(fleet)
+            selected = fleet.spec.history.groups.takes
             yield Poller(writer, look=fleet.snapshot, wanted=selected)
             return
         session = LazySpark(fleet, spark or fleet.spec.history.spark, say)
         stack.callback(session.close)
         yield Recorder(writer, ClusterLog(fleet, session), say=say, session=fleet.sessions.of)
-
-
-def _selection(fleet: "Fleet") -> Callable[[str], bool]:
-    groups = fleet.spec.history.groups
-    allow = [re.compile(p) for p in groups.allow]
-    deny = [re.compile(p) for p in groups.deny]
-    return lambda name: (
-        any(p.fullmatch(name) for p in allow) and not any(p.fullmatch(name) for p in deny)
-    )
 
 
 class LazySpark:

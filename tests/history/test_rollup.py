@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fleet.bench.offset_commits import key, value
+from fleet.config.spec import Selection
 from fleet.history.prefilter import decoded_last
 from fleet.history.rollup import Rollup
 from fleet.history.tables.table_columns import DIGEST
@@ -123,6 +124,21 @@ def test_groups_are_selected(allow, deny, kept):
     rows = [commit(n, 1_000_000, group=g) for n, g in enumerate(("a.1", "a.2", "b"))]
     rows.append({**event(3, 1_000_000, group=None), "problem": "record type 99 is not known"})
     assert {r["group"] for r in run(rows, allow=allow, deny=deny)} == kept
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "kept"),
+    [
+        pytest.param((".*", "b"), (), {"a\nb", "b"}, id="allowed"),
+        pytest.param((".*",), ("a.*",), {"b"}, id="denied"),
+    ],
+)
+def test_a_line_break_hides_no_group(allow, deny, kept):
+    """Kafka allows it in an id: `.*` is every group for the history, and for the exporter."""
+    rows = [commit(n, 1_000_000, group=g) for n, g in enumerate(("a\nb", "b"))]
+    assert {r["group"] for r in run(rows, allow=allow, deny=deny)} == kept
+    takes = Selection(allow=allow, deny=deny).takes
+    assert {group for group in ("a\nb", "b") if takes(group)} == kept
 
 
 RAW = st.lists(
