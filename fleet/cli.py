@@ -25,6 +25,7 @@ from fleet import __version__
 from fleet.commands.invocation import Invocation, config_option, verbose_option
 from fleet.errors import FleetError
 from fleet.extras import lacking
+from fleet.text import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ def main() -> None:
 
 
 def _say(sentence: str) -> None:
-    click.echo(f"fleet: {sentence}", err=True)
+    click.echo(f"fleet: {visible(sentence)}", err=True)
 
 
 def _defect(error: Exception, *, verbose: bool) -> str:

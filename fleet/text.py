@@ -5,9 +5,15 @@ listed in three ways. Choice: what every message, table and page uses stands her
 rounding for all; machines read seconds from `-o json`, never these texts.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
+_ACTING: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+"""What acts on a terminal instead of standing on it: control characters but for tabs and line
+breaks, and those that turn the direction of what follows."""
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -25,6 +31,11 @@ def duration(seconds: float | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def visible(text: str) -> str:
+    """A text that may hold what others chose, such as a group's id, for a terminal."""
+    return _ACTING.sub("\ufffd", text)
 
 
 def plural(count: int, noun: str) -> str:

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from fleet.commands.screen import Screen
 from fleet.decide.receipts import expectation
 from fleet.model import Alternative, Plan, Price, Receipt, Step, Verdict
 from fleet.slots import Change, ChangeState
@@ -26,10 +27,10 @@ _VERDICT: Final = {
 }
 
 
-def stdout() -> Console:
+def stdout() -> Screen:
     """The console of an answer: a terminal's own width, wide enough not to wrap in a pipe."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    return Console(highlight=False, width=width)
+    return Screen(width=width)
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:

@@ -14,6 +14,7 @@ from typing import Final
 from rich.console import Console
 from rich.status import Status
 
+from fleet.commands.screen import Screen
 from fleet.text import duration
 
 _QUIET_SECONDS: Final = 2.0
@@ -23,7 +24,7 @@ class Progress:
     """A callable for `progress=`; a context manager around the work."""
 
     def __init__(self, beginning: str, *, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Screen(stderr=True)
         self._sentence = beginning
         self._started = time.monotonic()
         self._status: Status | None = None

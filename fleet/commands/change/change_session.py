@@ -12,6 +12,7 @@ import click
 
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, actor
 from fleet.errors import FleetError, Refused
+from fleet.text import visible
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
@@ -83,7 +84,7 @@ class ChangeSession:
     def say(self, sentence: str) -> None:
         """Print a sentence of the answer; none in JSON."""
         if self._table:
-            click.echo(sentence)
+            click.echo(visible(sentence))
 
     def act(
         self,

@@ -13,6 +13,7 @@ from fleet.commands.change.first_job import write_first_job
 from fleet.commands.invocation import Invocation, actor, common
 from fleet.commands.targets import Pair, acting, chosen, groups_argument, one_way, select_option
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
+from fleet.text import visible
 
 if TYPE_CHECKING:
     from fleet.act.runtime import Runtime, RuntimeKind
@@ -129,7 +130,7 @@ def init(
     homes = deployed(snapshot.groups, found)
     write_whole(path, draft(snapshot, cluster, runtime=runtime, deployed=homes))
     for problem in snapshot.problems:
-        click.echo(f"fleet: {problem}", err=True)
+        click.echo(f"fleet: {visible(problem)}", err=True)
     count = len(snapshot.groups)
     click.echo(f"{path}: {count} group{'' if count == 1 else 's'} of {cluster.bootstrap_servers}")
     if runtime is not None:

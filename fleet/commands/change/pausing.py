@@ -17,6 +17,7 @@ from fleet.commands.targets import (
     required,
     select_option,
 )
+from fleet.text import visible
 
 
 @click.command(
@@ -95,7 +96,8 @@ def resume(
             )
         for held in fleet.pauses() if not everything else ():
             if held.group is None:
-                click.echo(f"still held by the pause of all groups: {held.reason} ({held.by})")
+                said = visible(f"{held.reason} ({held.by})")
+                click.echo(f"still held by the pause of all groups: {said}")
 
 
 @click.command(epilog="Example:  fleet release orders-enrichment")

@@ -11,6 +11,7 @@ from fleet.commands.doctor.checks import disk, guarded, home, jars, java, packag
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.errors import ConfigError
 from fleet.model.findings import Finding, Severity
+from fleet.text import visible
 
 _COLOURS: Final = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "red"}
 
@@ -88,6 +89,6 @@ def as_json(findings: list[Finding]) -> dict[str, object]:
 
 def _print(finding: Finding) -> None:
     level = click.style(f"{finding.level.value:4}", fg=_COLOURS[finding.level])
-    click.echo(f"{level}  {finding.check:<14} {finding.found}")
+    click.echo(f"{level}  {finding.check:<14} {visible(finding.found)}")
     if finding.remedy:
-        click.echo(f"      {'':<14} → {finding.remedy}")
+        click.echo(f"      {'':<14} → {visible(finding.remedy)}")

@@ -23,6 +23,7 @@ from fleet.commands.groups.rebalances import Moment, wall
 from fleet.commands.invocation import Invocation, common
 from fleet.commands.targets import group_argument, with_worker
 from fleet.errors import Refused
+from fleet.text import visible
 
 if TYPE_CHECKING:
     from fleet.act.runtime import Runtime, RuntimeKind
@@ -183,7 +184,7 @@ def _say(told: LoggedLine, output: str) -> None:
         click.echo(json.dumps(fields))
         return
     text = told.line.text.replace(f" {told.worker}: ", " ", 1)
-    click.echo(f"{click.style(told.worker, fg='cyan')} {text}")
+    click.echo(f"{click.style(told.worker, fg='cyan')} {visible(text)}")
 
 
 @contextlib.contextmanager

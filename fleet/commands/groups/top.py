@@ -86,14 +86,14 @@ def _once(fleet: "Fleet", frame: "Frame") -> "Frame":
 
 
 def _live(fleet: "Fleet", frame: "Frame", *, every: float) -> None:
-    from rich.console import Console
     from rich.live import Live
 
     from fleet.commands.groups.looks import Looks, Repeated
     from fleet.commands.groups.top_frame import after, drawn, seen_in
     from fleet.commands.keys import Keys
+    from fleet.commands.screen import Screen
 
-    console = Console(highlight=False)
+    console = Screen()
     with (
         Keys() as keys,
         Looks(fleet, apart=every) as looks,

@@ -13,6 +13,7 @@ import click
 from fleet.commands.invocation import SCHEMA_VERSION
 from fleet.errors import FleetError
 from fleet.system.home import fleet_home
+from fleet.text import visible
 
 if TYPE_CHECKING:
     from fleet.broker import Broker
@@ -174,8 +175,9 @@ def status(output: str) -> None:
     if not now.nodes:
         click.echo(f"no broker in {fleet_home()}; `fleet broker start` makes one")
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from fleet.commands.screen import Screen
 
     table = Table(box=None, pad_edge=False)
     for column in ("NODE", "ADDRESS", "PID", "LOG"):
@@ -184,7 +186,7 @@ def status(output: str) -> None:
         pid = "stopped" if node.pid is None else str(node.pid)
         table.add_row(str(node.id), node.host_port, pid, str(node.server_log))
     # In a pipe no line may be cut at 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 1000)
+    console = Screen(width=None if sys.stdout.isatty() else 1000)
     console.print(table, markup=False)
     if now.secure:
         console.print("secure: SASL_SSL, SCRAM-SHA-512, denied is what no ACL allows")
@@ -221,10 +223,10 @@ def logs(*, node: int, coordinator: bool, lines: int, follow: bool) -> None:
     if not path.exists():
         raise FleetError(f"{path} does not exist: node {node} has not logged anything yet")
     for line in last_lines(path, lines):
-        click.echo(line)
+        click.echo(visible(line))
     if follow:
         for text in _following(path):
-            click.echo(text, nl=False)
+            click.echo(visible(text), nl=False)
 
 
 def _following(path: Path) -> Iterator[str]:

@@ -10,6 +10,7 @@ import click
 
 from fleet.commands.invocation import Invocation, common
 from fleet.errors import FleetError
+from fleet.text import visible
 
 if TYPE_CHECKING:
     from fleet.exporter.exporting import Exporter
@@ -109,4 +110,4 @@ def _until_told() -> threading.Event:
 
 
 def _say(sentence: str) -> None:
-    click.echo(f"fleet exporter: {sentence}", err=True)
+    click.echo(f"fleet exporter: {visible(sentence)}", err=True)
