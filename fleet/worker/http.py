@@ -100,6 +100,9 @@ def _exposition(status: Status) -> bytes:
 
 def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
     class StatusHandler(BaseHTTPRequestHandler):
+        # Who connects and says nothing would keep a thread and a file of the worker for good.
+        timeout = 30
+
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":

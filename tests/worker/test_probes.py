@@ -2,6 +2,7 @@
 
 import json
 import queue
+import socket
 import sqlite3
 import threading
 import time
@@ -64,6 +65,15 @@ def test_a_start_is_allowed_and_says_what_it_waits_for(probed: Probed):
     assert probed.probes() == {"startupz": 200, "readyz": 503, "livez": 200}
     assert probed.get("/startupz")[1] == "ok: starting; waits for the store of its slots"
     assert probed.get("/readyz")[1] == "no: starting; waits for the store of its slots"
+
+
+def test_who_connects_and_says_nothing_is_let_go(probed: Probed):
+    """A port scanner, a balancer whose machine is gone: each would keep a thread for good."""
+    served = probed.reporter._http._server.RequestHandlerClass
+    assert served.timeout == 30
+    served.timeout = 0.2
+    with socket.create_connection(("127.0.0.1", probed.reporter._http.port), timeout=5) as one:
+        assert one.recv(1) == b""
 
 
 def test_without_a_slot_is_well(probed: Probed):
