@@ -10,7 +10,9 @@ then run batches 2.5 times slower. Cost: workers share one JVM's fate and heap.
 
 Whoever may call it runs code as its user, so it asks for a token: a file of the home that only
 its owner reads, handed over in the environment, never on a command line. Calls are not encrypted:
-on loopback nobody listens; in a cluster the network between pods is trusted that far.
+on loopback nobody listens; in a cluster the network between pods is trusted that far. Beside that
+door Spark's driver opens two of its own (RPC and blocks), which read serialized Java objects from
+whoever connects: where driver and executors are one process, Spark makes a secret for them.
 
 `python -m fleet.act.spark_server --listen HOST:PORT` is the same server in the foreground, for a
 container, with the token of its environment.
@@ -20,6 +22,7 @@ import argparse
 import contextlib
 import importlib.util
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -260,6 +263,7 @@ def _arguments(
             f"Spark needs Java 17 or 21 and there is no {java}: install it, or correct JAVA_HOME"
         )
     scratch = folder / "scratch"
+    master = environ.get("FLEET_SPARK_MASTER") or "local[*]"
     shared = class_sharing.options("spark", java, _pyspark() / "jars")
     options = " ".join(
         ["-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Djava.io.tmpdir={scratch}", *shared]
@@ -271,6 +275,7 @@ def _arguments(
         "spark.driver.bindAddress": host,
         "spark.connect.grpc.binding.port": str(port),
         **({} if ui_port is None else {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port)}),
+        **({"spark.authenticate": "true"} if makes_own_secret(master) else {}),
         "spark.driver.memory": environ.get("FLEET_SPARK_MEMORY") or "2g",
         "spark.driver.extraJavaOptions": f"{options} -Dderby.system.home={folder}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -279,11 +284,16 @@ def _arguments(
     # spark-submit replaces itself twice by exec, so the process started is the JVM in the end.
     return [
         str(_pyspark() / "bin" / "spark-submit"),
-        *("--master", environ.get("FLEET_SPARK_MASTER") or "local[*]"),
+        *("--master", master),
         *("--name", "fleet"),
         *conf,
         *("--class", _CLASS, "spark-internal"),
     ]
+
+
+def makes_own_secret(master: str) -> bool:
+    """Whether Spark makes `spark.authenticate`'s secret itself; a cluster's has to be told it."""
+    return re.fullmatch(r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?", master) is not None
 
 
 def _driver_host(host: str, environ: Mapping[str, str]) -> str:

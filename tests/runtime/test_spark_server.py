@@ -74,6 +74,36 @@ def test_a_token_is_made_where_none_can_be_read(tmp_path: Path, left: bytes | No
     assert [each.name for each in file.parent.iterdir()] == ["token"]
 
 
+@pytest.mark.parametrize(
+    ("master", "own"),
+    [
+        *((each, True) for each in ("local", "local[*]", "local[4]", "local[2,3]")),
+        *(
+            (each, False)
+            for each in ("local-cluster[2,1,512]", "spark://m:7077", "k8s://h", "yarn")
+        ),
+    ],
+)
+def test_spark_makes_its_own_secret_where_it_is_one_process(master: str, own: bool):
+    """Elsewhere it would not start without one that its executors are told, too."""
+    assert spark_server.makes_own_secret(master) == own
+
+
+@pytest.mark.spark
+def test_the_drivers_own_ports_want_a_secret(spark_home: Path):
+    """They read serialized Java objects from whoever connects; tasks run as before."""
+    link = SparkLink(
+        where=lambda: spark_server.connect_url(spark_home),
+        token=lambda: spark_server.token(spark_home),
+        clock=SystemClock(),
+        app="test",
+    )
+    spark = link.connect(timeout=300.0, given_up=lambda: False)
+    assert spark.conf.get("spark.authenticate") == "true"
+    assert spark.range(10).repartition(3).count() == 10
+    link.close()
+
+
 def test_workers_wait_for_a_server_that_cannot_start_and_say_so(bench, monkeypatch):
     """No Java: the supervisor lives, the worker is not started, and its reason is readable."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")

@@ -308,6 +308,8 @@ class SparkLink:
             os.environ["SPARK_LOCAL_IP"] = _LOOPBACK  # without it the UI listens to everybody
             builder = builder.config("spark.ui.port", "0").config("spark.driver.host", _LOOPBACK)
         builder = builder.config("spark.ui.showConsoleProgress", "false")
+        # Its driver listens to the network; Spark makes the secret.
+        builder = builder.config("spark.authenticate", "true")
         builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
         self.session_id = None
         session = builder.getOrCreate()
