@@ -147,6 +147,26 @@ def test_what_the_settings_know_as_secret_is_in_no_sentence(unique: str) -> None
     assert "written-in-the-file" in line, "what stands in fleet.yaml is no secret"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("x" * 290 + "p@ss'wörd-1234", id="cut in the middle"),
+        pytest.param("postgresql://ada:p%40ss%27w%C3%B6rd-1234@host/x", id="in an address"),
+        pytest.param('{"password": "p@ss\'w\\u00f6rd-1234"}', id="as JSON"),
+        pytest.param("bad line MIIEvQIBADANBgkqhkiG9w0", id="a line of a key"),
+    ],
+)
+def test_a_secret_is_found_however_it_is_written(text: str) -> None:
+    """In the sentence, the log and the traceback; no half of it either."""
+    said: list[str] = []
+    key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END PRIVATE KEY-----"
+    errors = JobErrors(say=said.append, secrets=["p@ss'wörd-1234", key])
+    line = errors.told(ValueError(text))
+    everything = line + said[0] + str(errors.traceback_in(line)) + errors.line(ValueError(text))
+    assert not [part for part in ("p@s", "p%40", "rd-1", "MIIE") if part in everything]
+    assert "***" in line
+
+
 def test_what_the_job_logs_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its level and its logger's name, from the level asked for; libraries keep quiet."""
     root = logging.getLogger()

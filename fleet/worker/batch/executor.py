@@ -27,7 +27,7 @@ from fleet.worker.batch.dead_letters import DeadLetters, condemned, put_aside
 from fleet.worker.batch.entrypoint import Entrypoint, call
 from fleet.worker.batch.job_errors import JobErrors
 from fleet.worker.batch.poison_search import PoisonFound, PoisonSearch
-from fleet.worker.batch.spark_link import SparkLink, first_line, frame_of, is_spark_failure
+from fleet.worker.batch.spark_link import SparkLink, frame_of, is_spark_failure
 from fleet.worker.events import Events
 
 RETRY_PAUSES: Final = (0.5, 1.0)
@@ -236,7 +236,7 @@ class BatchRunner:
         except Void:
             void = True
         except Exception as error:  # noqa: BLE001 - any failure of ours ends the worker, named
-            fatal = _told(error)
+            fatal = self._errors.line(error)
         finally:
             with self._lock:
                 self._jobs.remove(job)
@@ -351,12 +351,14 @@ class BatchRunner:
 
     def _recover(self, error: Exception, failures: int, running: Running) -> None:
         """A failure of Spark is no attempt: connect again, unless the slot is not ours now [3]."""
-        self._events.log(f"Spark failed under the batch ({_told(error)}); connecting again")
+        self._events.log(
+            f"Spark failed under the batch ({self._errors.line(error)}); connecting again"
+        )
         if not self._still_ours():
             raise Void from error
         if failures > MOST_SPARK_FAILURES:
             raise FleetError(
-                f"Spark failed {failures} times under one batch: {_told(error)}"
+                f"Spark failed {failures} times under one batch: {self._errors.line(error)}"
             ) from error
         try:
             self._connect(warm=False, given_up=lambda: running.void)
@@ -395,9 +397,3 @@ class BatchRunner:
     def _next_batch_id(self) -> int:
         self._last_batch_id = max(self._last_batch_id + 1, int(self._clock.now() * 1000))
         return self._last_batch_id
-
-
-def _told(error: BaseException) -> str:
-    """An error in one line, which every store and log can hold."""
-    line = f"{type(error).__name__}: {first_line(error)}"
-    return line.encode(errors="backslashreplace").decode()

@@ -5,23 +5,29 @@ and Spark's, and of a batch that fails again and again it would fill the log. Wh
 may hold a login. Choice: a traceback without our frames and the client's inside PySpark; where a
 Python function failed in one of Spark's tasks, the traceback that Spark's worker wrote into the
 error stands in it. Errors that were raised at the same places are one, told once per process.
-What the settings know as secret is blotted out. Cost: a secret that the settings do not know of
+What the settings know as secret is blotted out, as it is and as addresses, JSON and Python write
+it, before anything is cut: half of one is no match. Cost: a secret that the settings do not know of
 is not recognised.
 """
 
+import json
 import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote, quote_plus
 
 from fleet.kafka_source.failures import text_of
 from fleet.worker.batch.spark_link import first_line
 
 MOST_CHARACTERS: Final = 3000
 """Of a traceback that is kept beside the slots, as many as a person reads."""
+MOST_OF_A_LINE: Final = 300
 _MOST_TOLD: Final = 100
 """Distinct errors of one process."""
+_LEAST_LINE: Final = 16
+"""Characters of a secret's line, such as a key's, that no other text happens to have."""
 _OURS: Final = str(Path(__file__).parents[1])
 _LEFT_OUT: Final = (
     _OURS,
@@ -41,20 +47,28 @@ class JobErrors:
 
     def __init__(self, *, say: Callable[[str], None], secrets: Iterable[str] = ()) -> None:
         self._say = say
-        self._secrets = sorted({s for s in secrets if len(s) >= 4}, key=len, reverse=True)
+        written = {form for secret in secrets if len(secret) >= 4 for form in _forms(secret)}
+        self._secrets = sorted(written, key=len, reverse=True)
         self._seen: set[tuple[object, ...]] = set()
         self._last: tuple[str, str] | None = None
 
     def told(self, error: BaseException) -> str:
         """The error in a line that every store and log can hold, with the place in the job."""
         text = self.clean(traceback_of(error))
-        line = self.clean(sentence_of(error, text))
+        line = self.line(error)
+        line = self.clean(_with_place(_of_task(error, self.clean) or line, text))
         key = (type(error), *_PLACE.findall(text))
         if key not in self._seen and len(self._seen) < _MOST_TOLD:
             self._seen.add(key)
             self._say(f"the job failed: {line}\n{text}")
         self._last = (line, bounded(text))
         return line
+
+    def line(self, error: BaseException) -> str:
+        """What an error is in a line, without secrets."""
+        return (
+            f"{type(error).__name__}: {self.clean(first_line(error, most=None))[:MOST_OF_A_LINE]}"
+        )
 
     def traceback_in(self, sentence: str | None) -> str | None:
         """The last traceback, where it is this sentence's."""
@@ -80,13 +94,27 @@ def traceback_of(error: BaseException) -> str:
     return "".join(made.format()).partition(_JVM)[0].rstrip()
 
 
-def sentence_of(error: BaseException, text: str) -> str:
-    """What it is in a line, and where it was raised; `text` is its traceback."""
-    line = f"{type(error).__name__}: {first_line(error)}"
+def _forms(secret: str) -> Iterator[str]:
+    """A secret as texts have it; of one of several lines each that is long enough to be one."""
+    yield from (secret, quote(secret, safe=""), quote_plus(secret))
+    yield from (repr(secret)[1:-1], json.dumps(secret)[1:-1])
+    lines = secret.splitlines()
+    if len(lines) > 1:
+        yield from (line.strip() for line in lines if len(line.strip()) >= _LEAST_LINE)
+
+
+def _of_task(error: BaseException, clean: Callable[[str], str]) -> str | None:
+    """The line of an error that a Python function met inside Spark; None: it is no such error."""
     remote = text_of(error).partition(_JVM)[0]
-    if _REMOTE in remote:
-        rest = remote.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]
-        line = next((one for one in rest if one.strip() and not one.startswith(" ")), line)[:300]
+    if _REMOTE not in remote:
+        return None
+    rest = remote.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]
+    line = next((one for one in rest if one.strip() and not one.startswith(" ")), None)
+    return None if line is None else clean(line)[:MOST_OF_A_LINE]
+
+
+def _with_place(line: str, text: str) -> str:
+    """The line, and where in the job it was raised; `text` is its traceback."""
     places = _PLACE.findall(text)
     theirs = [place for place in places if not _is(place[0], _NOT_THEIRS)]
     if not theirs:

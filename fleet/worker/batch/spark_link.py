@@ -413,8 +413,8 @@ def safe(url: str | None) -> str | None:
     return None if url is None else url.partition("/;")[0]
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: BaseException, *, most: int | None = 300) -> str:
     """The line of an error that tells most: gRPC hides it behind the kind of its object."""
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     detail = next((line for line in lines if line.startswith("details =")), None)
-    return (detail or (lines[0] if lines else type(error).__name__))[:300]
+    return (detail or (lines[0] if lines else type(error).__name__))[:most]

@@ -32,7 +32,6 @@ from fleet.worker.batch.spark_link import (
     LINGER,
     LINGER_SHARED,
     SparkLink,
-    first_line,
     in_clear,
     safe,
 )
@@ -175,7 +174,7 @@ class _Worker:
                 return 0, "asked to end before it was ready"
             return error.exit_code, str(error)
         except Exception as error:  # noqa: BLE001 - whatever ends a worker is told in a sentence
-            sentence = self._errors.clean(f"{type(error).__name__}: {first_line(error)}")
+            sentence = self._errors.line(error)
             self._reporter.failed(sentence)
             return 1, sentence
         finally:
