@@ -2,8 +2,12 @@
 
 The web page shows text and numbers at once and plots numbers over time; tables and JSON open
 on a click. So what a person must know stands in sentences, and every count is a number.
+
+Sentences name members by client ids, which anybody chooses who may join a group: in markdown they
+are text, and no picture, link or tag.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -15,13 +19,32 @@ from fleet.slots import Change
 from fleet.slots.codec import as_json
 from fleet.text import expected_within
 
+_ACTIVE: Final = str.maketrans({"[": "&#91;", "<": "&lt;", "|": "&#124;"})
+"""What makes links, pictures, tags and cells. No backslashes: one before them would undo these."""
+
+
+def plain(text: object) -> str:
+    """A text on one line, as markdown that shows it."""
+    return " ".join(str(text).split("\n")).translate(_ACTIVE)
+
+
+def listed(items: Iterable[str]) -> MetadataValue[Any]:
+    """A bullet for each."""
+    return MetadataValue.md("\n".join(f"- {plain(each)}" for each in items) or "none")
+
+
+def verbatim(text: str, *, kind: str = "") -> MetadataValue[Any]:
+    """A text line by line, whatever it holds: a fence of more marks than stand in it."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return MetadataValue.md(f"{fence}{kind}\n{text}\n{fence}")
+
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A markdown table; cells lose line breaks and bars."""
+    """A markdown table; cells lose line breaks."""
 
     def line(cells: Sequence[object]) -> str:
-        texts = (str(c).replace("|", "\\|").replace("\n", " ") for c in cells)
-        return "| " + " | ".join(texts) + " |"
+        return "| " + " | ".join(map(plain, cells)) + " |"
 
     return "\n".join([line(head), line(["---"] * len(head)), *(line(row) for row in rows)])
 
@@ -160,8 +183,8 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
         "expected rebalances": total(s.price for s in plan.steps),
         "wanted slots": plan.wanted,
         "steps": len(plan.steps),
-        "refusals": MetadataValue.md("\n".join(f"- {r}" for r in plan.refusals) or "none"),
-        "notes": MetadataValue.md("\n".join(f"- {n}" for n in plan.notes) or "none"),
+        "refusals": listed(plan.refusals),
+        "notes": listed(plan.notes),
         "plan id": plan.id,
         "revision": plan.revision,
         "group": plan.group,
@@ -203,7 +226,7 @@ def change_metadata(change: Change) -> dict[str, Any]:
         "rebalances by others": sum(r.others for r in receipts),
         "partitions moved": sum(r.moved for r in receipts),
         "slots": change.plan.wanted,
-        "notes": MetadataValue.md("\n".join(f"- {n}" for n in change.plan.notes) or "none"),
+        "notes": listed(change.plan.notes),
         "plan": MetadataValue.md(plan_table(change.plan) if change.plan.steps else "no steps"),
         "plan id": change.plan.id,
         "revision": change.plan.revision,
@@ -211,7 +234,7 @@ def change_metadata(change: Change) -> dict[str, Any]:
         "group": change.group,
     }
     if change.traceback:
-        shown["traceback"] = MetadataValue.md(f"```\n{change.traceback}\n```")
+        shown["traceback"] = verbatim(change.traceback)
     if pauses:
         shown["longest pause (s)"] = max(pauses)
     return shown
@@ -222,5 +245,4 @@ def failure_metadata(change: Change) -> dict[str, Any]:
     sentences_of = (s for r in change.receipts for s in r.sentences)
     said = [change.sentence, *sentences_of, change.traceback or ""]
     lines = [text for n, text in enumerate(said) if text and not any(text in s for s in said[:n])]
-    fence = "````"  # three may stand in a traceback's source lines
-    return {"error": MetadataValue.md("\n".join([f"{fence}text", *lines, fence]))}
+    return {"error": verbatim("\n".join(lines), kind="text")}

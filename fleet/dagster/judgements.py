@@ -14,7 +14,6 @@ from dagster import (
     AssetCheckResult,
     AssetCheckSeverity,
     AssetKey,
-    MetadataValue,
 )
 
 from fleet.config.spec import GroupSpec, LagScaling
@@ -22,6 +21,7 @@ from fleet.dagster.change_metadata import (
     change_metadata,
     change_sentence,
     failure_metadata,
+    listed,
     sentences,
 )
 from fleet.decide.storms.assessment import Storm
@@ -171,8 +171,7 @@ def receipt_judgement(change: Change | None) -> Judgement:
         key: shown[key]
         for key in ("verdict", "state", "expected rebalances", "recorded rebalances", "receipt")
     }
-    causes = [s for r in change.receipts for s in r.sentences]
-    numbers["notes"] = MetadataValue.md("\n".join(f"- {cause}" for cause in causes) or "none")
+    numbers["notes"] = listed(s for r in change.receipts for s in r.sentences)
     if change.state not in (ChangeState.DONE, ChangeState.RUNNING):
         said = sentences(f"{change.group}: {change.state.value}", sentence, group=change.group)
         numbers |= failure_metadata(change)

@@ -14,7 +14,14 @@ from dagster import (
 
 from fleet.config.spec import LagScaling, PartitionsScaling
 from fleet.dagster.change_assets import recorded
-from fleet.dagster.change_metadata import change_metadata, markdown, plan_metadata, plan_sentence
+from fleet.dagster.change_metadata import (
+    change_metadata,
+    listed,
+    markdown,
+    plan_metadata,
+    plan_sentence,
+    verbatim,
+)
 from fleet.dagster.judgements import lag_judgement, receipt_judgement, storm_judgement
 from fleet.dagster.resources import told
 from fleet.decide.storms.assessment import Storm
@@ -96,9 +103,7 @@ def test_failure_says_why_and_shows_receipt_and_the_workers_error(instance):
     failure = event.step_failure_data.user_failure_data
     assert "rolled back. Opened 2 slots. Expected 1-2 rebalances, recorded 1" in failure.description
     assert "| 1 | open | 1-2 | 1 |" in failure.metadata["receipt"].value
-    assert (
-        failure.metadata["error"].value == "````text\nOpened 2 slots.\nJoined within 12 ms.\n````"
-    )
+    assert failure.metadata["error"].value == "```text\nOpened 2 slots.\nJoined within 12 ms.\n```"
 
 
 def test_refusal_becomes_a_failure_with_its_sentence():
@@ -152,7 +157,21 @@ def test_what_is_expected_stands_in_plan_and_receipt():
 
 def test_table_cells_cannot_break_the_table():
     """A bar or a line break in a sentence stays inside its cell."""
-    assert markdown(["a"], [["x|y\nz"]]).splitlines()[-1] == "| x\\|y z |"
+    assert markdown(["a"], [["x|y\nz"]]).splitlines()[-1] == "| x&#124;y z |"
+
+
+def test_what_a_member_is_called_is_no_picture_and_no_link():
+    """Its client id is anybody's choice, and stands in notes and in tables."""
+    odd = "![x](http://a/b)\n# <img src=http://a/c>\\[d](http://a)"
+    shown = "!&#91;x](http://a/b) # &lt;img src=http://a/c>\\&#91;d](http://a)"
+    assert listed([odd]).value == f"- {shown}"
+    assert markdown(["a"], [[odd]]).splitlines()[-1] == f"| {shown} |"
+
+
+def test_a_traceback_ends_no_fence_of_its_own():
+    """Its source lines, and what it quotes of a record, may hold any number of marks."""
+    assert verbatim("x").value == "```\nx\n```"
+    assert verbatim("a\n`````\n![x](http://a/b)").value.splitlines()[0] == "``````"
 
 
 @pytest.mark.parametrize(
