@@ -3,6 +3,7 @@
 Secrets are never in the file: these settings name environment variables or files.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -13,6 +14,27 @@ class Strict(BaseModel):
     """No unknown keys, no change after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+def _variable(value: str) -> str:
+    """ValueError, which does not repeat it, for what is rather a secret than a variable's name."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", value):
+        raise ValueError(
+            "names an environment variable: write its name (letters, digits and _), not what it "
+            "holds"
+        )
+    return value
+
+
+def _place_of_file(value: str) -> str:
+    """The same for what a file holds instead of its path."""
+    if "\n" in value or "-----BEGIN" in value:
+        raise ValueError("names a file: write its path, not what it holds")
+    return value
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
+PlaceOfFile = Annotated[str, AfterValidator(_place_of_file)]
 
 
 def _one_of(model: BaseModel, part: str, *keys: str) -> None:
@@ -29,19 +51,19 @@ class Oidc(Strict):
     """The token endpoint. `http://` only where nobody listens in between."""
     client_id: str | None = None
     """The id itself: it is no secret. `${NAME}` is read as client_id_env."""
-    client_id_env: str | None = None
+    client_id_env: Variable | None = None
     """Environment variable of the client id."""
-    client_id_file: str | None = None
+    client_id_file: PlaceOfFile | None = None
     """File of the client id."""
-    client_secret_env: str | None = None
+    client_secret_env: Variable | None = None
     """Environment variable of the client secret."""
-    client_secret_file: str | None = None
+    client_secret_file: PlaceOfFile | None = None
     """File of the client secret."""
     scope: str | None = None
     """Scope that is asked for."""
     extensions: Mapping[str, Annotated[str, Field(pattern=r"^[^\x00-\x1f,]*$")]] = {}
     """SASL extensions sent along (KIP-342), such as logicalCluster of Confluent Cloud."""
-    ca_file: str | None = None
+    ca_file: PlaceOfFile | None = None
     """PEM of the authority that signed the endpoint's certificate; None: this machine's own."""
 
     @model_validator(mode="after")
@@ -71,13 +93,13 @@ class Sasl(Strict):
     """sasl.mechanism."""
     username: str | None = None
     """The name itself: it is no secret. `${NAME}` is read as username_env."""
-    username_env: str | None = None
+    username_env: Variable | None = None
     """Environment variable of the name."""
-    username_file: str | None = None
+    username_file: PlaceOfFile | None = None
     """File of the name."""
-    password_env: str | None = None
+    password_env: Variable | None = None
     """Environment variable of the password."""
-    password_file: str | None = None
+    password_file: PlaceOfFile | None = None
     """File of the password."""
     oidc: Oidc | None = None
     """Client credentials of mechanism OAUTHBEARER."""
@@ -104,16 +126,16 @@ class Sasl(Strict):
 class Tls(Strict):
     """Paths of PEM files."""
 
-    ca_file: str | None = None
+    ca_file: PlaceOfFile | None = None
     """PEM file of the authorities that sign brokers' certificates; absent: the system's."""
-    cert_file: str | None = None
+    cert_file: PlaceOfFile | None = None
     """A client's certificate, with those of authorities between; brokers that ask for it log in
     by it (mTLS)."""
-    key_file: str | None = None
+    key_file: PlaceOfFile | None = None
     """PEM file of the private key."""
-    key_password_env: str | None = None
+    key_password_env: Variable | None = None
     """Environment variable of the key's password."""
-    key_password_file: str | None = None
+    key_password_file: PlaceOfFile | None = None
     """File of the key's password."""
 
     @model_validator(mode="after")

@@ -72,6 +72,21 @@ def test_a_login_may_be_written_as_references(tmp_path):
         assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "held", "told"),
+    [
+        ("password_env", "p@ssw0rd!", "names an environment variable: write its name"),
+        ("password_file", "p@ssw0rd!\\n", "names a file: write its path"),
+        ("password_file", "-----BEGIN PRIVATE KEY----- p@ssw0rd!", "names a file: write its path"),
+    ],
+)
+def test_what_a_source_holds_is_no_name_of_it(tmp_path, key, held, told):
+    """It would be the name that errors tell, and settings and ConfigMaps keep."""
+    with pytest.raises(ConfigError, match=rf"sasl\.{key}: {told}.*, not what it holds") as caught:
+        read(tmp_path, sasl=f'mechanism: PLAIN, username: ann, {key}: "{held}"')
+    assert "p@ssw0rd" not in str(caught.value)
+
+
 def test_a_name_may_be_written_as_it_is(tmp_path):
     """A user's name is no secret, and stands beside no other source of it."""
     sasl = "mechanism: PLAIN, username: ann, password_env: KAFKA_PASSWORD"
