@@ -31,7 +31,7 @@ from fleet.config.spec import ClusterSpec, Security
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.security import client_config
 from fleet.system import processes
-from fleet.system.home import read_state, write_state
+from fleet.system.home import make_home, read_state, write_state
 from fleet.system.locking import locked
 from fleet.text import plural
 
@@ -122,6 +122,7 @@ class Broker:
                 f"{self._folder}: Kafka takes a comma in a path for two folders; set FLEET_HOME "
                 "to a folder without one"
             )
+        make_home(self._folder.parent)
         with self._alone():
             state = self._load() or self._new()
             if len(state.nodes) < self._brokers:

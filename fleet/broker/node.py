@@ -39,7 +39,8 @@ def prepare(
 
     With `secrets` the node is a secure one, and formatting makes the first two users.
     """
-    node.home.mkdir(parents=True, exist_ok=True)
+    # What ACLs keep from a user of the broker, no user of the machine shall read in its files.
+    node.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     security = secrets.settings(logins) if secrets else {}
     write_whole(node.properties, server_properties(node, nodes, overrides, security))
     write_whole(node.home / "log4j2.xml", server_logging())

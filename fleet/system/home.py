@@ -19,12 +19,14 @@ def fleet_home(environ: "os._Environ[str] | dict[str, str]" = os.environ) -> Pat
 
 
 def make_home(home: Path) -> Path:
-    """Create the folder where it is missing. Raises FleetError where nothing can be written there.
+    """Create the folder where it is missing, for its owner alone: logs, marks and an embedded
+    broker hold records, and on a machine of many users they are not everybody's.
 
-    Files of processes that serve for weeks are put there: it is tried now.
+    Raises FleetError where nothing can be written there. Files of processes that serve for weeks
+    are put there: it is tried now.
     """
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=home):
             return home
     except OSError as error:
