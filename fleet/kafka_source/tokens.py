@@ -26,7 +26,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Final, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import quote_plus, urlencode
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 _TIMEOUT: Final = 3.0
 _MOST: Final = 1 << 20
@@ -173,7 +173,9 @@ class TokenSource:
         )
         try:
             trust = ssl.create_default_context(cafile=given.get(self.CA))
-            with urlopen(request, timeout=_TIMEOUT, context=trust) as answer:  # noqa: S310
+            # Nowhere else than there: a redirect would take the login along, to whatever it names.
+            ask = build_opener(HTTPSHandler(context=trust), _NoRedirect())
+            with ask.open(request, timeout=_TIMEOUT) as answer:
                 text = answer.read(_MOST)
         except HTTPError as error:
             with error:
@@ -212,6 +214,13 @@ class TokenSource:
             )
         why = getattr(reason, "strerror", None) or reason
         return f"{self._place()} cannot be reached ({why})"
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirect is an answer like any other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """None: it is raised as HTTPError."""
 
 
 def _kept() -> tuple[dict[Any, Token], threading.Lock]:

@@ -48,6 +48,18 @@ def test_it_is_no_token(serve: Callable[..., TokenSource], odd: bytes):
     assert "hunter2" not in str(raised.value)
 
 
+def test_the_login_goes_nowhere_else(serve: Callable[..., TokenSource]):
+    """An endpoint that redirects, or who stands in its place, would get it to any address."""
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(0.3)
+        there = f"http://127.0.0.1:{elsewhere.getsockname()[1]}/".encode()
+        moved = b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % there
+        with pytest.raises(NoToken, match=r"answers 302 Found; check .*oidc\.endpoint"):
+            serve(moved).token()
+        with pytest.raises(TimeoutError):
+            elsewhere.accept()
+
+
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_a_token_that_is_still_valid_serves(
     serve: Callable[..., TokenSource], odd: bytes, monkeypatch: pytest.MonkeyPatch
