@@ -112,6 +112,10 @@ class _Page(BaseHTTPRequestHandler):
         if self.server.closed:
             self.close_connection = True
             return
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            # Nobody reads a body here: it would be the next request, and behind a proxy its answer
+            # somebody else's.
+            self.close_connection = True
         if not is_served(self.headers.get("Host"), self.known):
             self._text(421, "not a name of this page: see ui.url in docs/ui.md\n")
             return
@@ -167,6 +171,8 @@ class _Page(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

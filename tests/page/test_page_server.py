@@ -171,6 +171,21 @@ def test_a_reading_that_stopped_tells_nothing_of_now():
     assert looks._recent().sentence == "__consumer_offsets was read 3 h ago"
 
 
+@pytest.mark.parametrize("header", ["Content-Length: 40", "Transfer-Encoding: chunked"])
+def test_a_body_is_no_next_request(header):
+    """A proxy that keeps its connection would give that one's answer to whoever asks next."""
+    inner = b"GET /icon.svg HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    outer = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n\r\n".encode()
+    with (
+        PageServer("127.0.0.1:0", {}) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as one,
+    ):
+        one.sendall(outer + inner)
+        answer = b"".join(iter(lambda: one.recv(65_536), b""))
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"Connection: close" in answer
+
+
 def test_what_goes_wrong_is_answered_and_told_in_a_line(capsys):
     """An odd address, a defect of ours, a browser that hangs up: no traceback, no empty answer."""
 
