@@ -17,8 +17,12 @@ _TITLE: Final = (
     '{{ if eq .Status "firing" }}{{ .CommonLabels.severity }}{{ else }}resolved{{ end }}: '
 )
 _SUMMARY: Final = "{{ (index .Alerts 0).Annotations.summary }}"
+# Groups and clients name themselves, and <!channel> or <http://…|what to do> is a name as well.
+_AS_TEXT: Final = ' | reReplaceAll "<" "&lt;" }}'
+_SUMMARY_AS_TEXT: Final = _SUMMARY.replace(" }}", _AS_TEXT)
 _EACH: Final = (
-    "{{ range .Alerts }}{{ .Annotations.description }}\n"
+    "{{ range .Alerts }}{{ .Annotations.description"
+    f"{_AS_TEXT}\n"
     "<{{ .Annotations.runbook_url }}|what to do>"
     "{{ with .Annotations.fleet_url }} · <{{ . }}|look>{{ end }}\n{{ end }}"
 )
@@ -90,7 +94,7 @@ def _receiver(name: str, url: str | None) -> dict[str, Any]:
 def _slack(url_file: str | None, channel: str | None) -> dict[str, Any]:
     if url_file is None:
         return {}
-    told = {"send_resolved": True, "title": _TITLE + _SUMMARY, "text": _EACH}
+    told = {"send_resolved": True, "title": _TITLE + _SUMMARY_AS_TEXT, "text": _EACH}
     link = {"title_link": "{{ (index .Alerts 0).Annotations.runbook_url }}"}
     where = {} if channel is None else {"channel": channel}
     return {"slack_configs": [{"api_url_file": url_file, **where, **told, **link}]}

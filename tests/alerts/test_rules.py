@@ -563,16 +563,25 @@ def test_alertmanager_calls_pagerduty_and_slack(tmp_path, monkeypatch, capsys) -
         (slack,) = receiver["slack_configs"]
         assert (slack["api_url_file"], slack["channel"]) == ("/etc/slack", "#fleet")
     alert = {"labels": {}, "status": "firing"} | {
-        "annotations": {"description": "Held.", "runbook_url": "http://r", "fleet_url": "http://f"}
-    }
-    (tmp_path / "data.json").write_text(json.dumps({"alerts": [alert], "status": "firing"}))
+        "annotations": {"summary": "<!channel> & more", "description": "<http://x|what to do>.",
+                        "runbook_url": "http://r", "fleet_url": "http://f"}
+    }  # fmt: skip
+    data = {"alerts": [alert], "status": "firing", "commonLabels": {"severity": "page"}}
+    (tmp_path / "data.json").write_text(json.dumps(data))
     (tmp_path / "none.tmpl").write_text("")
-    done = subprocess.run(
-        [amtool, "template", "render", "--template.glob=none.tmpl", "--template.data=data.json",
-         f"--template.text={slack['text']}"],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.stdout.strip() == "Held.\n<http://r|what to do> · <http://f|look>", done.stderr
+
+    def rendered(text: str) -> str:
+        done = subprocess.run(
+            [amtool, "template", "render", "--template.glob=none.tmpl",
+             "--template.data=data.json", f"--template.text={text}"],
+            capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    links = "<http://r|what to do> · <http://f|look>"
+    assert rendered(slack["text"]) == f"&lt;http://x|what to do>.\n{links}"
+    assert rendered(slack["title"]) == "page: &lt;!channel> & more"
 
 
 def test_the_command_writes_them(tmp_path, monkeypatch, capsys) -> None:
