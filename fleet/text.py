@@ -14,6 +14,9 @@ _ACTING: Final = re.compile(
 )
 """What acts on a terminal instead of standing on it: control characters but for tabs and line
 breaks, and those that turn the direction of what follows."""
+_LONGEST_NAME: Final = 300
+"""Characters; topics and instance ids have 249 at most."""
+_ENDS: Final = 60
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -48,10 +51,18 @@ def count_of(items: Sequence[object], noun: str) -> str:
     return plural(len(items), noun)
 
 
+def brief(name: str) -> str:
+    """A name for a sentence: of a long one the ends, which tell it from others.
+
+    A client's id may have 32,767 characters; sentences are kept in annotations and labels.
+    """
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_ENDS]}…{name[-_ENDS:]}"
+
+
 def few(names: Sequence[str], most: int = 3) -> str:
     """The first names, and how many more there are."""
     rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(map(brief, names[:most])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def numbers_of(values: Sequence[int]) -> str:

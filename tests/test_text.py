@@ -37,3 +37,4 @@ def test_counts_and_names():
     assert plural(1, "slot") == "1 slot"
     assert plural(1200, "slot") == "1,200 slots"
     assert few(["a", "b", "c", "d"]) == "a, b, c and 1 more"
+    assert few(["n" * 249, "a" * 400 + "z" * 400]) == f"{'n' * 249}, {'a' * 60}…{'z' * 60}"

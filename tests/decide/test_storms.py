@@ -141,6 +141,14 @@ def test_churn_alone_is_a_storm() -> None:
     assert look(seen, 60) is None
 
 
+def test_a_name_without_end_is_told_by_its_ends() -> None:
+    """A client's id may have 32,767 characters, and these words are labels and annotations."""
+    storm = look(flapping("a" * 30_000 + "b" * 2_000), 250.0)
+    assert storm is not None
+    assert storm.member == "a" * 60 + "…" + "b" * 60
+    assert storm.words == f"{storm.member} joins and leaves every 40 s"
+
+
 @pytest.mark.parametrize(
     ("seen", "cause", "member", "words"),
     [

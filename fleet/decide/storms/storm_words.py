@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from fleet.model.rebalances import Cause, Rebalance
-from fleet.text import duration, plural
+from fleet.text import brief, duration, plural
 
 JOIN_AND_LEAVE: Final = "join and leave"
 _GENERATED: Final = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
@@ -63,9 +63,11 @@ def describe(
     worst, part = min(parts.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
     if part >= 2 and 2 * part >= len(first):
         expired = cause == Cause.EXPIRY
-        return cause, worst, _of_one(worst, comings[worst], goings[worst], expired=expired)
+        words = _of_one(brief(worst), comings[worst], goings[worst], expired=expired)
+        return cause, brief(worst), words
     if parts:
-        return cause, worst if part > 1 else None, _of_many(first, comings, goings, worst, part)
+        words = _of_many(first, comings, goings, brief(worst), part)
+        return cause, brief(worst) if part > 1 else None, words
     return cause, None, _of_none(first, cause)
 
 
