@@ -20,9 +20,13 @@ from fleet.clock import SystemClock
 from fleet.config.settings import WorkerSettings, read_settings, revision_of, settings_from
 from fleet.config.spec import ClusterSpec
 from fleet.errors import SchemaTooNew
+from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.model import StepKind, TopicPartition, Verdict
 from fleet.slots import ChangeState, Gate, Handover, Phase
+from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
+from tests.support.pod_yard import Yard
 
 FIRST = Path(__file__).with_name("first")
 PACKED = {"fleet/gate", "fleet/slot", "fleet/change", "fleet/trials"}
@@ -269,3 +273,26 @@ def test_how_the_cluster_is_reached_is_kept_current(revisions: Revisions, tmp_pa
     kept = json.loads(text)["cluster"]
     assert kept["colour"] == "green"
     assert "colour" not in kept["security"], "another release's word on a login that is no more"
+
+
+def test_pods_settings_keep_what_a_newer_release_wrote() -> None:
+    """An older manager that keeps them current takes nothing of them away: pods read them anew."""
+    yard, revision = Yard(), "0123456789"
+    spec = fleet_spec(declaration(runtime={**ON_KUBERNETES, "context": "my-laptop"}))
+    runtime = KubernetesRuntime(spec, api=yard.api, store=yard.store, clock=yard.clock)
+    made = WorkerSettings(
+        cluster=spec.cluster, bootstrap_servers="kafka:9092", group=spec.fleets[0],
+        revision=revision,
+    )  # fmt: skip
+    newer = json.loads(made.model_dump_json())
+    newer["group"]["worker"]["colour"] = "green"
+    try:
+        runtime.publish("orders", revision, json.dumps(newer))
+    finally:
+        runtime.close()
+        yard.mirror.close()
+    stored = yard.server.get("ConfigMap", ObjectNames("main", "orders").settings(revision))
+    read = json.loads(stored["data"]["settings.json"])
+    assert read["group"]["worker"]["colour"] == "green"
+    newer["group"]["runtime"]["context"] = None
+    assert read == newer, "a pod has its own way to the API server, and all else is as it was"

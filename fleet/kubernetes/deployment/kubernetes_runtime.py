@@ -146,7 +146,7 @@ class KubernetesRuntime:
             deployment_objects.budget(names, namespace),
         ):
             self.api.apply(each)
-        self.api.apply(deployment_objects.settings_map(known, code=packed))
+        self.api.apply(deployment_objects.settings_map(known, code=packed, text=settings))
         self._settings[group, revision] = settings
         self._forget_old(group, revision)
 

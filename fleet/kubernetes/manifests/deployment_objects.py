@@ -173,10 +173,14 @@ def maps(names: ObjectNames, namespace: str) -> list[Object]:
     ]
 
 
-def settings_map(settings: WorkerSettings, *, code: bytes | None = None) -> Object:
+def settings_map(
+    settings: WorkerSettings, *, code: bytes | None = None, text: str | None = None
+) -> Object:
     """What the workers of one revision start from; `code` is a .tar.gz of their entrypoint's code.
 
-    Raises ConfigError where the code is too large for a ConfigMap.
+    text: these settings as they are published, maybe by a release that knows more keys, which
+    stay; None: as this one writes them. Raises ConfigError where the code is too large for a
+    ConfigMap.
     """
     if code is not None and len(code) > MOST_CODE:
         raise ConfigError(
@@ -191,18 +195,18 @@ def settings_map(settings: WorkerSettings, *, code: bytes | None = None) -> Obje
         "metadata": metadata(
             names, runtime_of(settings.group).namespace, names.settings(settings.revision)
         ),
-        "data": {"settings.json": _in_pod(settings).model_dump_json(indent=1)},
+        "data": {"settings.json": _in_pod(text or settings.model_dump_json())},
     }
     if code is not None:
         made["binaryData"] = {CODE_KEY: b64encode(code).decode()}
     return made
 
 
-def _in_pod(settings: WorkerSettings) -> WorkerSettings:
+def _in_pod(text: str) -> str:
     """Without the kubeconfig's context of whoever rendered: a pod has its service account."""
-    group = settings.group
-    runtime = runtime_of(group).model_copy(update={"context": None})
-    return settings.model_copy(update={"group": group.model_copy(update={"runtime": runtime})})
+    told = json.loads(text)
+    told["group"]["runtime"]["context"] = None
+    return json.dumps(told, indent=1, ensure_ascii=False)
 
 
 def fleet_objects(
