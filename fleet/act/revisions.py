@@ -16,7 +16,12 @@ from typing import Any
 
 from fleet.act.runtime import Runtime
 from fleet.clock import Clock
-from fleet.config.settings import WorkerSettings, revision_of, same_worker, settings_from
+from fleet.config.settings import (
+    WorkerSettings,
+    revision_of,
+    same_worker,
+    settings_if_readable,
+)
 from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.errors import CodeElsewhere, Refused
 from fleet.system.code import code_digest
@@ -66,11 +71,15 @@ class Revisions:
     def _published(
         self, group: str, revisions: Iterable[str]
     ) -> Iterator[tuple[str, WorkerSettings]]:
-        """What is kept of these revisions, in order of their names, each by its own."""
+        """What is kept of these revisions, in order of their names, each by its own.
+
+        What this release cannot read is not what its fleet.yaml wants.
+        """
         for revision in sorted({each.partition("~")[0] for each in revisions}):
             text = self.runtime.published(group, revision)
-            if text is not None:
-                yield revision, settings_from(text)
+            kept = None if text is None else settings_if_readable(text)
+            if kept is not None:
+                yield revision, kept
 
     def publish(self, spec: GroupSpec, revision: str) -> None:
         """Keep what a revision is, before any worker of it starts.
@@ -78,8 +87,9 @@ class Revisions:
         Raises Refused where the code is not what it was when the revision was named.
         """
         text = self.runtime.published(spec.group, revision)
-        if text is not None:
-            self._refresh(spec, revision, text)
+        kept = None if text is None else settings_if_readable(text)
+        if text is not None and kept is not None:
+            self._refresh(spec, revision, text, kept)
             return
         digest = self.runtime.keep_code(spec, revision)
         if revision_of(spec, digest) != revision:
@@ -101,34 +111,39 @@ class Revisions:
         was not: a worker that ends is started again from that, however long ago it was written.
         """
         text = self.runtime.published(spec.group, revision)
-        fresh = None if text is None else self._current(spec, text)
-        if text is None or fresh == json.loads(text):
+        kept = None if text is None else settings_if_readable(text)
+        if text is None or kept is None:
+            return False
+        fresh = self._current(spec, text, kept)
+        if fresh == json.loads(text):
             return False
         self.runtime.publish(spec.group, revision, json.dumps(fresh, indent=1))
         return True
 
-    def _refresh(self, spec: GroupSpec, revision: str, text: str) -> None:
+    def _refresh(self, spec: GroupSpec, revision: str, text: str, kept: WorkerSettings) -> None:
         """A revision that is wanted again (A, B, A) is the newest again."""
-        fresh = self._current(spec, text)
+        fresh = self._current(spec, text, kept)
         if self._held(spec.group) - {revision}:
             fresh["published_at"] = self.clock.now()
         if fresh != json.loads(text):
             self.runtime.publish(spec.group, revision, json.dumps(fresh, indent=1))
 
-    def _current(self, spec: GroupSpec, text: str) -> dict[str, Any]:
+    def _current(self, spec: GroupSpec, text: str, kept: WorkerSettings) -> dict[str, Any]:
         """How the cluster is reached names no revision, nor does a lease or where modules lie, so
         that who starts from now on has the address, the login, the lease and the folders of now.
+
+        kept: what `text` says.
         """
         known = json.loads(text)
         declared, group = spec.model_dump(mode="json"), known["group"]
         return {
             **known,
             "bootstrap_servers": self.bootstrap,
-            "cluster": self._reached(known["cluster"], settings_from(text).cluster),
+            "cluster": self._reached(known["cluster"], kept.cluster),
             "group": {
                 **group,
                 "replicas": declared["replicas"],
-                "rollout": declared["rollout"],
+                "rollout": {**group.get("rollout", {}), **declared["rollout"]},
                 "worker": {**group["worker"], "python_path": declared["worker"]["python_path"]},
                 "runtime": {**group["runtime"], "lease": declared["runtime"]["lease"]},
             },

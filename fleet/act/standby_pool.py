@@ -7,7 +7,7 @@ join. This module counts and asks; the runtime keeps processes alive.
 from collections.abc import Callable, Collection
 
 from fleet.act.runtime import Runtime
-from fleet.config.settings import settings_from
+from fleet.config.settings import settings_if_readable
 from fleet.errors import FleetError, NoRoom
 from fleet.slots import SlotStore, WorkerProcess
 from fleet.text import plural
@@ -46,9 +46,12 @@ class StandbyPool:
         return tuple(w for w in self._runtime.workers(self._group) if w.wanted)
 
     def is_static(self, revision: str | None, *, otherwise: bool) -> bool:
-        """Whether members of a revision have instance ids; `otherwise` where nothing is kept."""
+        """Whether members of a revision have instance ids; `otherwise` where nothing is kept
+        that can be read.
+        """
         text = None if revision is None else self._runtime.published(self._group, revision)
-        worker = settings_from(text).group.worker if text else None
+        kept = settings_if_readable(text) if text else None
+        worker = None if kept is None else kept.group.worker
         return otherwise if worker is None else worker.membership == "static"
 
     def free(self, revision: str | None = None) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fleet.config.spec import ClassicWorker, ClusterSpec, GroupSpec
-from fleet.errors import SchemaTooNew
+from fleet.errors import Refused, SchemaTooNew
 
 SCHEMA = 1
 LEFT_OUT = "settings of another release, left out what this one does not know"
@@ -104,6 +104,38 @@ def settings_from(text: str) -> WorkerSettings:
     pydantic's ValidationError where a value is not allowed.
     """
     return read_settings(text)[0]
+
+
+def settings_if_readable(text: str) -> WorkerSettings | None:
+    """Published settings; None where another release says in them what this one has no word for.
+
+    Its workers go on, and a manager that was gone back to has to be able to roll them.
+    """
+    try:
+        return settings_from(text)
+    except (SchemaTooNew, ValueError):
+        return None
+
+
+def settings_to_start(text: str, *, group: str, revision: str) -> WorkerSettings:
+    """Those of a revision of which workers are to be started; Refused where they are unreadable."""
+    try:
+        return settings_from(text)
+    except (SchemaTooNew, ValueError) as error:
+        raise Refused(
+            f"workers of revision {revision} of group {group} cannot be started by this release, "
+            f"which does not know what its settings say ({why_unreadable(error)}): use the fleet "
+            f"that published them, or roll to what fleet.yaml says with `fleet apply {group}`"
+        ) from error
+
+
+def why_unreadable(error: Exception) -> str:
+    """In a line: the first key whose value is not known here, where it is one."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(step) for step in first["loc"])
+    return f"{place}: {first['msg']}" if place else str(first["msg"])
 
 
 def read_settings(text: str) -> tuple[WorkerSettings, tuple[str, ...]]:

@@ -154,8 +154,9 @@ class _Planning:
         notes: list[str] = []
         if unknown and old:
             notes.append(
-                f"no settings are kept of revision {', '.join(unknown)}: a change of assignor, "
-                "protocol or session timeout would show only at the first slot, and be rolled back"
+                f"no settings are kept of revision {', '.join(unknown)} that this release can "
+                "read: a change of assignor, protocol or session timeout would show only at the "
+                "first slot, and be rolled back"
             )
         if held and differing - {"topics"} and self.wanted > 0:
             steps = self._stop_and_open(held, differing)

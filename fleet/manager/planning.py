@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fleet.act.liveness import works_on
 from fleet.act.revisions import Revisions
-from fleet.config.settings import settings_from
+from fleet.config.settings import settings_if_readable
 from fleet.config.spec import GroupSpec
 from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
 from fleet.decide.holds import held, undone_by
@@ -56,9 +56,10 @@ class PlanningFleet(OpenFleet):
             revision=revision,
             storm=self.storm(group),
             published={
-                revision: settings_from(text)
+                revision: kept
                 for revision in {s.revision for s in slots if s.revision}
                 if (text := self.runtime.published(group, revision)) is not None
+                and (kept := settings_if_readable(text)) is not None
             },
         )
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +17,17 @@ from pydantic import ValidationError
 
 from fleet.act.local.local_runtime import LocalRuntime
 from fleet.act.revisions import Revisions
+from fleet.act.standby_pool import StandbyPool
+from fleet.cli import run
 from fleet.clock import SystemClock
 from fleet.config.settings import WorkerSettings, read_settings, revision_of, settings_from
 from fleet.config.spec import ClusterSpec
-from fleet.errors import SchemaTooNew
+from fleet.decide.plans import make_plan
+from fleet.errors import Refused, SchemaTooNew
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.kubernetes.leases import lease_objects as objects
+from fleet.manager.planning import PlanningFleet
 from fleet.model import StepKind, TopicPartition, Verdict
 from fleet.slots import ChangeState, Gate, Handover, Phase
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
@@ -275,6 +280,65 @@ def test_how_the_cluster_is_reached_is_kept_current(revisions: Revisions, tmp_pa
     assert "colour" not in kept["security"], "another release's word on a login that is no more"
 
 
+UNREADABLE = {
+    "a newer schema": lambda told: {**told, "schema_version": 2},
+    "a value of a newer release": lambda told: {
+        **told, "group": {**told["group"], "scaling": {"policy": "by moonlight"}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("become", UNREADABLE.values(), ids=UNREADABLE)
+def test_workers_of_settings_that_cannot_be_read_can_be_rolled_back(
+    revisions: Revisions, tmp_path: Path, become: Any
+) -> None:
+    """A manager that was gone back to plans the way back; it starts no worker of theirs."""
+    runtime, spec = revisions.runtime, wish(tmp_path).group
+    store, newer = runtime.store, "0123456789"
+    made = json.loads(wish(tmp_path).model_dump_json())
+    runtime.publish("orders", newer, json.dumps(become({**made, "revision": newer})))
+    assert store.write_gate(Gate(group="orders", open=frozenset({0})))
+    (free,) = store.slots("orders")
+    assert store.take(free, worker="w", revision=newer, spark_session=None)
+
+    seen: Any = SimpleNamespace(at=0.0, groups={}, topics={"orders": 4})
+    fleet: Any = SimpleNamespace(
+        spec=SimpleNamespace(mode_of=lambda _: "act", cluster=revisions.cluster),
+        group=lambda _: spec,
+        runtime=runtime,
+        store=store,
+        storm=lambda _: None,
+        change_alive=lambda _: False,
+        _revisions=lambda: revisions,
+    )
+    plan = make_plan(PlanningFleet.world(fleet, "orders", seen), wanted=1, now=0.0)
+    assert [(step.kind, step.revision) for step in plan.steps] == [
+        (StepKind.ROLL, revisions.wanted(spec))
+    ]
+    assert any("that this release can read" in note for note in plan.notes)
+    pool = StandbyPool(runtime, store, "orders")
+    assert [pool.is_static(newer, otherwise=told) for told in (True, False)] == [True, False]
+    with pytest.raises(Refused, match=r"(scaling|schema 2).*use the fleet that published them"):
+        runtime.start("orders", newer, 1)
+
+
+def test_a_revision_of_the_same_name_that_cannot_be_read_is_published_anew(
+    revisions: Revisions, tmp_path: Path
+) -> None:
+    """What names no revision (how it scales) may be a newer release's; its workers are the same."""
+    spec = wish(tmp_path).group
+    named = revisions.wanted(spec)
+    revisions.publish(spec, named)
+    text = revisions.runtime.published("orders", named)
+    assert text is not None
+    newer = json.loads(text)
+    newer["group"]["scaling"] = {"policy": "by moonlight"}
+    revisions.runtime.publish("orders", named, json.dumps(newer))
+    assert revisions.wanted(spec) == named
+    revisions.publish(spec, named)
+    assert settings_from(revisions.runtime.published("orders", named) or "").group == spec
+
+
 def test_pods_settings_keep_what_a_newer_release_wrote() -> None:
     """An older manager that keeps them current takes nothing of them away: pods read them anew."""
     yard, revision = Yard(), "0123456789"
@@ -296,3 +360,15 @@ def test_pods_settings_keep_what_a_newer_release_wrote() -> None:
     assert read["group"]["worker"]["colour"] == "green"
     newer["group"]["runtime"]["context"] = None
     assert read == newer, "a pod has its own way to the API server, and all else is as it was"
+
+
+def test_a_worker_says_which_value_it_does_not_know(
+    tmp_path: Path, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pod of an older image that was given a newer release's settings ends with it."""
+    value = json.loads(first)
+    value["group"]["scaling"] = {"policy": "by moonlight"}
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps(value))
+    assert run(["worker", "--settings", str(file), "--name", "w"]) == 2
+    assert "group.scaling: Input tag 'by moonlight'" in capsys.readouterr().err

@@ -26,7 +26,7 @@ from fleet.act.local.supervisor import SPARK_UI, log_of, supervise
 from fleet.act.runtime import ManifestOptions, Manifests
 from fleet.clock import Clock, SystemClock
 from fleet.config.references import plain_environment
-from fleet.config.settings import WorkerSettings, settings_from
+from fleet.config.settings import WorkerSettings, settings_to_start
 from fleet.config.spec import FleetSpec, GroupSpec, RuntimeSpec
 from fleet.decide.adopted import Adopted
 from fleet.decide.vetoes import NO_CONCERNS, Vetoes
@@ -167,14 +167,16 @@ class LocalRuntime:
     # --- workers ------------------------------------------------------------------------------
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
-        """Ask for `count` more workers; their names. Refused where the revision is unpublished."""
+        """Ask for `count` more workers; their names. Refused where the revision is unpublished, or
+        of a release that this one cannot read.
+        """
         text = self.published(group, revision)
         if text is None:
             raise Refused(
                 f"revision {revision} of group {group} was never published in {self.home}; run "
                 f"`fleet apply {group}`"
             )
-        worker = settings_from(text).group.worker
+        worker = settings_to_start(text, group=group, revision=revision).group.worker
         if worker is None:
             raise Refused(f"group {group} declares no worker: its consumers are other people's")
         paths = [str(self.code_dir(group, revision))]

@@ -81,14 +81,14 @@ def _declared(invocation: Invocation, group: str) -> "WorkerSettings":
 
 
 def _frozen(path: Path | None) -> "WorkerSettings":
-    from fleet.config.settings import LEFT_OUT, read_settings
+    from fleet.config.settings import LEFT_OUT, read_settings, why_unreadable
 
     assert path is not None
     try:
         settings, left_out = read_settings(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"{path} holds no worker settings of this version: {first}") from error
+        why = why_unreadable(error).splitlines()[0]
+        raise ConfigError(f"{path} holds no worker settings of this version: {why}") from error
     if left_out:
         click.echo(f"{LEFT_OUT}: {', '.join(left_out)}", err=True)
     return settings

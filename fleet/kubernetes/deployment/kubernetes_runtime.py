@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.config.settings import settings_from
+from fleet.config.settings import settings_from, settings_if_readable, settings_to_start
 from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.decide.adopted import Adopted
 from fleet.decide.vetoes import NO_CONCERNS, Vetoes
@@ -173,9 +173,9 @@ class KubernetesRuntime:
         Where this login may not look or write that down, they stay unknown to it.
         """
         text = self.published(group, revision)
-        if text is None:
+        settings = None if text is None else settings_if_readable(text)
+        if settings is None:
             return
-        settings = settings_from(text)
         try:
             self._roll_of(group).recognise(settings)
         except Denied:
@@ -206,14 +206,16 @@ class KubernetesRuntime:
     # --- workers ----------------------------------------------------------------------------
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
-        """`count` more pods; their names, once they exist. Refused where it is unpublished."""
+        """`count` more pods; their names, once they exist. Refused where it is unpublished, or of
+        a release that this one cannot read.
+        """
         text = self.published(group, revision)
         if text is None:
             raise Refused(
                 f"revision {revision} of group {group} was never published in namespace "
                 f"{self.api.namespace}; run `fleet apply {group}`"
             )
-        settings = settings_from(text)
+        settings = settings_to_start(text, group=group, revision=revision)
         if settings.revision != revision:  # kubectl made a template of it: what is there may grow
             made = self._roll_of(group).start_more(revision.partition("~")[2], count)
             if made:
