@@ -8,13 +8,15 @@ as it did there, and what is added to the gate's JSON here is passed over there.
 import json
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from operator import eq
 from pathlib import Path
 from typing import Any, Final
 
 from fleet.clock import Clock
+from fleet.errors import Unreachable
 from fleet.model import TopicPartition
 from fleet.slots import Change, Pause, Phase, Quarantine, Slot, WorkerReport
 from fleet.slots.backend import (
@@ -30,7 +32,7 @@ from fleet.slots.backend import (
     is_next,
 )
 from fleet.slots.codec import as_json, from_json, record_as_json, record_from_json
-from fleet.slots.database import Database
+from fleet.slots.database import DATABASE, Database
 from fleet.slots.decoded import LastDecoded
 from fleet.slots.evidence import Writes
 from fleet.slots.gates import GateRecord
@@ -60,7 +62,7 @@ class SqliteStore(Store):
     """The store of a home; shared by all processes and threads of it.
 
     Raises SchemaTooNew where a newer version wrote the file, Unreachable where it stays locked
-    for more than 5 s.
+    for more than 5 s, or holds what this release cannot read.
     """
 
     def __init__(self, path: Path, *, cluster: str, clock: Clock) -> None:
@@ -154,7 +156,7 @@ class SqliteBackend:
                 " ORDER BY id DESC LIMIT ? OFFSET 1",
                 (self._cluster, group, limit),
             ).fetchall()
-        return tuple(from_json(Change, json.loads(row[0])) for row in rows)
+        return tuple(_change_from(group, row[0]) for row in rows)
 
     def _read(self, db: sqlite3.Connection, key: Key) -> Entry | None:
         where = (self._cluster, key.group)
@@ -172,7 +174,7 @@ class SqliteBackend:
                 " ORDER BY id DESC LIMIT 1",
                 where,
             ).fetchone()
-            return None if row is None else Entry(from_json(Change, json.loads(row[1])), row)
+            return None if row is None else Entry(_change_from(key.group, row[1]), row)
         row = db.execute("SELECT body FROM gates WHERE cluster = ? AND grp = ?", where).fetchone()
         if row is None:
             return None
@@ -180,10 +182,10 @@ class SqliteBackend:
 
     def _gate(self, db: sqlite3.Connection, group: str, body: str) -> GateRecord:
         if '"opened":' in body:
-            return self._gates.of(group, body, _gate_from)
+            return self._gates.of(group, body, partial(_gate_from, group=group))
         where = "WHERE cluster = ? AND grp = ?"  # a release before wrote it
         numbers = db.execute(f"SELECT number FROM slots {where}", (self._cluster, group))  # noqa: S608
-        return record_from_json(json.loads(body), made=frozenset(n for (n,) in numbers))
+        return _gate_from(body, group, made=frozenset(n for (n,) in numbers))
 
     def _slot(self, group: str, row: tuple[Any, ...]) -> Slot:
         """row: its number, and what is stored."""
@@ -265,19 +267,41 @@ def _text(value: Mapping[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _gate_from(body: str) -> GateRecord:
-    return record_from_json(json.loads(body), made=frozenset())
+@contextmanager
+def _reading(what: str, group: str) -> Iterator[None]:
+    """What cannot be read is as good as no answer: nobody concludes anything from it."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        why = "; ".join(str(error).splitlines()[:3])
+        raise Unreachable(
+            f"{what} of group {group} cannot be read by this release ({why}): use the newer fleet "
+            f"that wrote it; if none did, stop everything, move {DATABASE} away and start again: "
+            "slots are rebuilt from fleet.yaml"
+        ) from error
+
+
+def _change_from(group: str, body: str) -> Change:
+    with _reading("a change", group):
+        return from_json(Change, json.loads(body))
+
+
+def _gate_from(body: str, group: str, made: frozenset[int] = frozenset()) -> GateRecord:
+    with _reading("the gate", group):
+        return record_from_json(json.loads(body), made=made)
 
 
 def _slot(group: str, row: tuple[Any, ...]) -> Slot:
     number, *values = row
     told = dict(zip(_COLUMNS, values, strict=True))
+    with _reading(f"slot {number}", group):
+        phase = Phase(told["phase"])
     return Slot(
         group=group,
         number=number,
         **{
             **told,
-            "phase": Phase(told["phase"]),
+            "phase": phase,
             "clean": bool(told["clean"]),
             "holder_ended": bool(told["holder_ended"]),
         },
@@ -296,9 +320,11 @@ def _row(value: Remark) -> tuple[object, ...]:
 
 def _remark(space: Space, group: str, row: tuple[Any, ...]) -> Remark:
     if space is Space.REPORTS:
-        return from_json(WorkerReport, json.loads(row[1]))
+        with _reading(f"the report of {row[0]}", group):
+            return from_json(WorkerReport, json.loads(row[1]))
     if space is Space.NOTES:
-        return dict(json.loads(row[1]))
+        with _reading(f"the note {row[0]}", group):
+            return dict(json.loads(row[1]))
     if space is Space.PAUSES:
         return Pause(group=row[0] or None, reason=row[1], by=row[2], at=row[3])
     return Quarantine(

@@ -5,9 +5,10 @@ import sqlite3
 
 import pytest
 
-from fleet.errors import SchemaTooNew
+from fleet.errors import SchemaTooNew, Unreachable
 from fleet.slots import Gate
 from tests.slots.opened import GROUP, sqlite
+from tests.support.plans import plan_of
 
 
 @pytest.fixture
@@ -57,3 +58,31 @@ def test_a_file_of_the_release_before_goes_on(tmp_path):
         db.commit()
     (slot,) = store.slots(GROUP)
     assert (slot.holder, slot.holder_ended) == ("old", False)
+
+
+def stored_by_a_newer_release(path, table, column, before, after):
+    """A word of one kind, as a release that knows more of them writes it."""
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        done = db.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (before, after))
+        assert done.rowcount == 1
+        db.commit()
+
+
+def test_what_only_a_newer_release_can_read_is_no_answer(store):
+    """Its name is told with what to do; who holds a slot works on, as where a store is silent."""
+    store.write_gate(Gate(group=GROUP, open=frozenset({0})))
+    held = store.take(store.slots(GROUP)[0], worker="w", revision="r", spark_session=None)
+    path = store.database.path
+    assert store.begin_change(plan_of(group=GROUP), actor="a", started_at=0.0)
+    stored_by_a_newer_release(path, "changes", "body", '"state":"running"', '"state":"dancing"')
+    for ask in (store.change, store.changes):
+        with pytest.raises(
+            Unreachable, match=rf"a change of group {GROUP} cannot be read.*dancing"
+        ):
+            ask(GROUP)
+    stored_by_a_newer_release(path, "slots", "phase", "joining", "dancing")
+    with pytest.raises(Unreachable, match=f"slot 0 of group {GROUP} cannot be read.*newer fleet"):
+        store.slots(GROUP)
+    with pytest.raises(Unreachable):
+        store.renew(held)
+    assert store.gate(GROUP).open == {0}
