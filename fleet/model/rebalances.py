@@ -43,6 +43,12 @@ class Cause(StrEnum):
     """Deleted, and made again under the same name."""
     UNKNOWN = "unknown"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Cause":
+        """One that a newer release found, and this one has no word for."""
+        del value
+        return cls.UNKNOWN
+
 
 class Confidence(StrEnum):
     """How sure a cause is."""
@@ -52,6 +58,12 @@ class Confidence(StrEnum):
     """Told by a hint, such as a last commit older than the session timeout."""
     AMBIGUOUS = "ambiguous"
     """The log allows more than one, and says no more."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Confidence":
+        """As a cause of a newer release."""
+        del value
+        return cls.AMBIGUOUS
 
 
 class Known(StrEnum):
@@ -68,6 +80,12 @@ class Known(StrEnum):
     POLLED = "polled"
     """Seen by polling the group's state."""
     NOT = "not known"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Known":
+        """In a way that only a newer release knows."""
+        del value
+        return cls.NOT
 
 
 _TIMED = frozenset({Known.RECORD, Known.STATES, Known.POLLED})

@@ -329,3 +329,32 @@ def test_a_member_whose_own_record_compaction_put_behind_is_no_newcomer() -> Non
     assert [m.owned for m in Replay.from_json(kept)._state.early.values()]
     del kept["group"]["early"]
     assert Replay.from_json(kept).number == 4
+
+
+def test_what_a_newer_release_keeps_is_read_as_far_as_it_is_known() -> None:
+    """Its keys are left out, its causes are unknown ones: who goes back loses no history."""
+    story = Story()
+    story.joins("m1", "i1")
+    story.epoch(4)
+    story.owns("m1", 4, 0, 1)
+    story.commits(0, 1, 2, every=0.1)
+    story.joins("m2")
+    story.epoch(5)
+    now = story.replay.as_json()
+    kept = json.loads(json.dumps(now))
+    assert kept["epochs"]["open"], "one is not over"
+    for value in (kept["group"], *kept["group"]["members"], kept["epochs"]):
+        value["colour"] = "green"
+    for each in kept["epochs"]["open"]:
+        each |= {"colour": "green", "cause": "moonlight", "end_known": "by the stars"}
+    kept["classic"].append("green")
+    kept["epochs"]["steps"] = [["moonlight", "likely", ["join"], "green"]]
+    for commits in kept["group"]["commits"].values():
+        for each in commits.values():
+            each.append("green")
+    read = Replay.from_json(kept)
+    (pending,) = read.pending()
+    assert (pending.number, pending.cause, pending.end_known) == (5, Cause.UNKNOWN, Known.NOT)
+    again = read.as_json()
+    assert again["group"] == now["group"]
+    assert again["classic"] == now["classic"]

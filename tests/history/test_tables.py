@@ -420,3 +420,15 @@ def test_a_lease_that_was_lost_is_not_taken_back(tmp_path, clock):
         with pytest.raises(LostLease, match="took the lease while this one was silent"):
             add(one, rebalance(1))
     assert latest(place) is None
+
+
+def test_a_cause_that_only_a_newer_release_knows_hides_no_other(tmp_path, clock):
+    """A reader of the release before shows it as unknown."""
+    with Writer(TableFolder(tmp_path), cluster="main", clock=clock, retention=10 * DAY) as writer:
+        rows = [rebalance_row(rebalance(number)) for number in (1, 2)]
+        rows[1] |= {"cause": "moonlight", "also": ["moonlight"], "confidence": "hardly"}
+        files = writer.write(writer.attempt(), "rebalances", REBALANCES, rows, "ended_at")
+        writer.commit(replace(writer.manifest, files=tuple(files)))
+    told = [(r.number, r.cause, r.confidence) for r in Tables(tmp_path).rebalances()]
+    assert told[1] == (2, Cause.UNKNOWN, Confidence.AMBIGUOUS)
+    assert told[0][:2] == (1, Cause.JOIN)

@@ -50,7 +50,7 @@ class ClassicReplay:
     @classmethod
     def from_json(cls, kept: list[object]) -> "ClassicReplay":
         """What `as_json` gave."""
-        at, assignor, withheld, left, grew = kept
+        at, assignor, withheld, left, grew, *_ = kept
         assert isinstance(withheld, list)
         assert isinstance(left, list)
         return cls(

@@ -27,7 +27,14 @@ from fleet.log.record_types import (
     TargetAssignment,
     Tombstone,
 )
-from fleet.log.replay.group_state import AWAY, STABLE, UNREVOKED, ReplayedGroup, ReplayedMember
+from fleet.log.replay.group_state import (
+    AWAY,
+    STABLE,
+    UNREVOKED,
+    ReplayedGroup,
+    ReplayedMember,
+    kept_under,
+)
 from fleet.log.replay.pending import Open
 from fleet.log.replay.reasons import (
     EpochChange,
@@ -46,6 +53,10 @@ PROTOCOLS: Final[Mapping[int, str]] = {
 }
 """Record type → the protocol of its group."""
 _GROUP, _MEMBER = frozenset({3, 11, 17}), frozenset({5, 10, 19})
+_KEPT: Final = (
+    *("epoch", "epoch_at", "hash", "joined", "resubscribed", "assignor"),
+    *("initialised", "last_at", "last_assignor"),
+)
 _OPEN: Final = 32
 _STEPS: Final = 16
 
@@ -345,10 +356,11 @@ class Epochs:
         """What `as_json` gave."""
         steps = [
             Reason(Cause(cause), Confidence(sure), tuple(Cause(each) for each in also))
-            for cause, sure, also in kept["steps"]
+            for cause, sure, also, *_ in kept["steps"]
         ]
         found = [Open.from_json(each, group) for each in kept["open"]]
-        return cls(**{**kept, "steps": steps, "open": found, "roster": dict(kept["roster"])})
+        plain = kept_under(_KEPT, kept)
+        return cls(**{**plain, "steps": steps, "open": found, "roster": dict(kept["roster"])})
 
 
 def _by_id(group: ReplayedGroup, member_id: str) -> ReplayedMember | None:

@@ -25,6 +25,8 @@ AWAY: Final = -2
 """KIP-848: the epoch of a static member that said it will be back."""
 STABLE, UNREVOKED = 0, 1
 """KIP-848: states of a member; 2 is unreleased."""
+_OF_COMMIT: Final = 4
+"""What is kept of a commit; what a newer release adds stands behind it."""
 _NAMES: Final = 1000
 _FEW: Final = 100
 
@@ -293,9 +295,17 @@ class ReplayedGroup:
             early={each.member_id: each for each in early},
             last_owner=from_topic(kept["last_owner"]),
             width=dict(kept["width"]),
-            commits={tp: ReplayedCommit(*each) for tp, each in from_topic(kept["commits"]).items()},
+            commits={
+                tp: ReplayedCommit(*each[:_OF_COMMIT])
+                for tp, each in from_topic(kept["commits"]).items()
+            },
             learnt=dict(kept["learnt"]),
         )
+
+
+def kept_under(names: Iterable[str], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """What was kept under these names: a newer release may have kept more, an older one less."""
+    return {name: kept[name] for name in names if name in kept}
 
 
 def by_topic(partitions: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
@@ -336,7 +346,7 @@ def _member(member: ReplayedMember) -> dict[str, Any]:
 def _from_member(kept: Mapping[str, Any]) -> ReplayedMember:
     return ReplayedMember(
         **{
-            **kept,
+            **kept_under(ReplayedMember.__slots__, kept),
             "topics": tuple(kept["topics"]),
             "owned": tuple(TopicPartition(topic, number) for topic, number in kept["owned"]),
         }

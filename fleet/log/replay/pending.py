@@ -7,11 +7,17 @@ Cost: its JSON form is written out by hand, since it outlives a release.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
-from fleet.log.replay.group_state import ReplayedGroup
+from fleet.log.replay.group_state import ReplayedGroup, kept_under
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Cause, Confidence, Known, Rebalance
+
+_KEPT: Final = (
+    *("protocol", "number", "before", "incarnation", "started_at", "start_known", "ended_at"),
+    *("end_known", "cause", "confidence", "also", "joined", "left", "replaced", "members"),
+    *("assignor", "log_partition", "log_offset"),
+)
 
 
 @dataclass(slots=True)
@@ -57,7 +63,7 @@ class Open:
     @classmethod
     def from_json(cls, kept: Mapping[str, Any], group: ReplayedGroup) -> "Open":
         """What `as_json` gave."""
-        values = {key: value for key, value in kept.items() if key not in {"waiting", "moved"}}
+        values = kept_under(_KEPT, kept)
         rebalance = Rebalance(
             cluster=group.cluster,
             group=group.group,
