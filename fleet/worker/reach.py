@@ -5,9 +5,11 @@ Kafka is away (or with a wrong address) replaces every good worker by such a one
 old ones can drain. Choice: before it is ready for the first time, and every few seconds as long as
 it has no slot, it asks for the metadata of one topic of its own, in a thread of its own: whoever
 waits for a slot looks at leases meanwhile, and must not be held up. A holder does not ask: what it
-commits shows it. Cost: one consumer that never joins, and a request every five seconds.
+commits shows it. Where no broker answers and the files of the login were replaced, it asks by what
+they hold now. Cost: one consumer that never joins, and a request every five seconds.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -15,6 +17,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException
 
 from fleet.config.spec import is_pattern
+from fleet.errors import FleetError
+from fleet.worker.login_files import LoginFiles
 
 TIMEOUT: Final = 5.0
 """Seconds after which brokers that have not answered count as away."""
@@ -82,25 +86,44 @@ class Reach:
 
 
 def reach_of(
-    options: Mapping[str, Any], *, group: str, topics: Sequence[str], bootstrap: str
+    login: Callable[[], Mapping[str, Any]],
+    *,
+    files: LoginFiles,
+    group: str,
+    topics: Sequence[str],
+    bootstrap: str,
+    client: Callable[[dict[str, Any]], Any] = Consumer,
 ) -> Reach:
-    """Of a worker; options: librdkafka's, with the login."""
-    consumer = Consumer(
-        {
-            **options,
-            "group.id": group,
-            "allow.auto.create.topics": False,
-            "enable.auto.commit": False,
-            "error_cb": lambda _: None,
-            "log_level": 2,
-        }
-    )
+    """Of a worker; login: librdkafka's options for that, as its files hold them at the call."""
+
+    def made() -> Any:
+        return client(
+            {
+                **login(),
+                "group.id": group,
+                "allow.auto.create.topics": False,
+                "enable.auto.commit": False,
+                "error_cb": lambda _: None,
+                "log_level": 2,
+            }
+        )
+
+    consumer = made()
     named = next((topic for topic in topics if not is_pattern(topic)), None)
 
     def ask() -> object:
-        consumer.poll(0)  # never subscribed: this only serves what a login and errors queue up
-        if named is None:
-            return consumer.list_topics(timeout=TIMEOUT)
-        return consumer.list_topics(named, timeout=TIMEOUT)
+        nonlocal consumer
+        try:
+            consumer.poll(0)  # never subscribed: this only serves what a login and errors queue up
+            if named is None:
+                return consumer.list_topics(timeout=TIMEOUT)
+            return consumer.list_topics(named, timeout=TIMEOUT)
+        except KafkaException:
+            if files.replaced():
+                files.read_again()
+                with contextlib.suppress(FleetError, KafkaException):  # the next look tries again
+                    before, consumer = consumer, made()
+                    before.close()
+            raise
 
     return Reach(ask, bootstrap=bootstrap, every=EVERY if named is not None else EVERY_BY_PATTERN)

@@ -4,7 +4,7 @@
 may see one a moment before another, which no reader minds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -147,3 +147,5 @@ class MembershipOptions:
     commit_delay: float
     """Seconds between a batch's end and its first commit: for fault tests."""
     revision: str
+    replaced: Callable[[], Sequence[str]] = tuple
+    """Files of the login that hold something else than when the client was made."""

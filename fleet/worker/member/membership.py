@@ -82,7 +82,7 @@ class Membership:
         self._draining = Draining(self.state, timeout=terms.drain_timeout)
         self._lifts: set[TopicPartition] = set()
         self._fetching = Fetching()
-        self._errors = ClientErrors(events)
+        self._errors = ClientErrors(events, clock=clock, replaced=terms.replaced)
         self._done = False
         self._joined: float | None = None
         self._consumer: Any = None

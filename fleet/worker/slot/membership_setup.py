@@ -26,6 +26,7 @@ from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.batch.partition_ends import PartitionEnds
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.events import Events
+from fleet.worker.login_files import LoginFiles
 from fleet.worker.member.backing_off import BackingOff
 from fleet.worker.member.member_state import MembershipOptions
 from fleet.worker.member.membership import Membership
@@ -62,6 +63,7 @@ def membership_of(
     """A membership for a slot, not yet started. Raises ConfigError where a login is missing."""
     worker = settings.group.worker
     assert worker is not None
+    files = LoginFiles(references(settings.cluster, settings.bootstrap_servers))
     base = client_config(settings.cluster, settings.bootstrap_servers, os.environ)
     # What librdkafka logs about connections comes through the error callback as well.
     log: dict[str, Any] = {"logger": events.librdkafka_logger(), "log_level": 2}
@@ -86,6 +88,7 @@ def membership_of(
             skip_truncated=worker.on_truncated == "skip",
             metadata_refresh=worker.metadata_refresh,
             revision=settings.revision,
+            replaced=files.replaced,
         ),
         protocol=protocol,
         reading=_reading(settings, admin, columnar, clock, events),

@@ -38,6 +38,7 @@ from fleet.worker.batch.spark_link import (
 from fleet.worker.events import Events
 from fleet.worker.imports import settled as settled_imports
 from fleet.worker.job_log import catch_job_logs
+from fleet.worker.login_files import LoginFiles
 from fleet.worker.member.protocols import protocol_of
 from fleet.worker.pod_environment import SPARK_TOKEN, put_first, settled, spark_url, unpack
 from fleet.worker.reach import Reach, reach_of
@@ -263,8 +264,10 @@ class _Worker:
         """A standby is ready only where brokers answer it; asked while Spark starts."""
         if self._reach is None:
             settings = self._settings
+            where = (settings.cluster, settings.bootstrap_servers)
             reach = self._reach = reach_of(
-                client_config(settings.cluster, settings.bootstrap_servers, os.environ),
+                lambda: client_config(*where, os.environ),
+                files=LoginFiles(references(*where)),
                 group=settings.group.group,
                 topics=settings.group.topics,
                 bootstrap=settings.bootstrap_servers,
