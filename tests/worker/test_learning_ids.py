@@ -70,7 +70,8 @@ def test_a_topic_made_again_has_its_own_id(scene: Scene):
     former = scene.start()
     scene.kafka.make("t", 1, "id-2")
     scene.kafka.silent.append(TIMED_OUT)
-    assert scene.assigner.anew(T0, former).topic_id == "id-2"
+    found = scene.assigner.anew(scene.kafka.consumer({}), T0, former)
+    assert found.topic_id == "id-2"
 
 
 @pytest.mark.parametrize("code", [KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE])

@@ -272,3 +272,22 @@ def test_a_cluster_without_an_id(kafka, drive: Drive):
     driven = drive(P[0])
     driven.until(lambda: driven.values() == [b"c"], "the rest")
     assert "cluster" not in metadata(kafka, P[0])
+
+
+@pytest.mark.parametrize("noticed", ["by the join alone", "by the topic's id before"])
+def test_a_worker_that_is_led_to_another_cluster_goes_on_there(kafka, drive: Drive, noticed: str):
+    """The name of its brokers leads to a mirror: offsets were brought along, ids were not."""
+    refresh = "1s" if "id" in noticed else "5m"
+    driven = drive(P[0], metadata_refresh=refresh)
+    driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "the records")
+    with kafka.lock:
+        kafka.cluster_id, kafka.ids["t"] = "the-mirror", "id-9"
+    if refresh == "5m":
+        kafka.lose(P[0])  # it is no member there, and joins anew
+        kafka.assign(P[0])
+    driven.until(lambda: [what for what, _ in kafka.done].count("assign") > 1, "another beginning")
+    kafka.produce(P[0], b"d")
+    driven.until(lambda: kafka.committed(P[0])[-1:] == [4], "the new record")
+    assert driven.values() == [b"a", b"b", b"c", b"d"], "nothing is read from the beginning"
+    told = metadata(kafka, P[0])
+    assert (told["cluster"], told["topic"]) == ("the-mirror", "id-9")

@@ -153,13 +153,14 @@ class Losses:
 
     def _begin_anew(self, tp: TopicPartition) -> None:
         """Read a topic that was made again from its beginning, once no batch is in hand."""
-        start = self._assigner.anew(tp, self._pipeline.start_of(tp))
+        start = self._assigner.anew(self._consumer, tp, self._pipeline.start_of(tp))
         self._pipeline.drop([tp])
         self._pipeline.start_partition(
             start, reads=False
         )  # what the old fetch still brings is not its own
         if not start.gone:
             self._pipeline.stopped.add(tp)
+        if start.anew:
             self.made_again(start)
 
     def made_again(self, start: Start) -> None:

@@ -4,8 +4,10 @@ Problem: `auto.offset.reset` jumps over unread data in silence where retention r
 committed [7]. Choice: reset is an error; at every assignment one OffsetFetch and one ListOffsets
 answer for all partitions together, and a committed offset below the log start is a named loss.
 A position that is not the committed one is `chosen`, and committed before it is read from [42].
-A partition whose leader is away begins later, and holds up no other one (`leader_watch`). Cost:
-two or three round trips (a few milliseconds) per assignment; five seconds where a leader is away.
+A partition whose leader is away begins later, and holds up no other one (`leader_watch`). A topic
+with another id was made again, unless the address leads to another cluster by now, whose offsets
+were brought there. Cost: two or three round trips (a few milliseconds) per assignment; five seconds
+where a leader is away.
 """
 
 import contextlib
@@ -124,7 +126,8 @@ class Assigner:
         self._clock = clock
         self._ids: dict[str, str] = {}
         self.cluster: str | None = None
-        """Kafka's id of the cluster, learnt before the join; None where it is not known."""
+        """Kafka's id of the cluster, learnt before the join, and again where a topic has another
+        id; None where it is not known."""
 
     def starts(self, consumer: Any, tps: Sequence[TopicPartition]) -> tuple[Start, ...]:
         """The beginning of each; Unreachable where the brokers did not answer for `patience` s."""
@@ -138,6 +141,9 @@ class Assigner:
         before = dict(self._ids)
         self._learn_ids({tp.topic for tp in first})
         again = {topic for topic, known_id in before.items() if known_id != self._ids.get(topic)}
+        void = {tp.topic for tp in first if self._is_void(tp.topic, known[tp])}
+        if (again or void) and self._has_moved(consumer, min(again | void)):
+            again = set()
         parts: Mapping[str, int | None] = {}
         latest: Mapping[TopicPartition, int] = {}
         if self._latest and (new := [tp for tp in new if tp.topic not in again]):
@@ -186,6 +192,19 @@ class Assigner:
         made: dict[str, int | None] = self._insist(ask, new)
         return made
 
+    def _is_void(self, topic: str, stored: Any) -> bool:
+        """Whether what is committed tells of another topic of this name in this very cluster."""
+        told_here = self.cluster is not None and self.cluster == decode_cluster(stored.metadata)
+        return stored.offset >= 0 and told_here and not self._is_ours(topic, stored.metadata)
+
+    def _has_moved(self, consumer: Any, topic: str) -> bool:
+        """Whether brokers tell another cluster's id by now: clients were led there by a name, a
+        restore or a failover, and offsets were brought along. Its topics have ids of their own.
+        """
+        there = self._insist(lambda: consumer.list_topics(topic, timeout=_TIMEOUT), ())
+        before, self.cluster = self.cluster, there.cluster_id or self.cluster
+        return before is not None and before != self.cluster
+
     def _is_ours(self, topic: str, metadata: str | None) -> bool:
         """Whether metadata tells of this very topic; what it does not tell is believed."""
         told, cluster = decode_topic(metadata), decode_cluster(metadata)
@@ -193,8 +212,14 @@ class Assigner:
             cluster is None or self.cluster in {None, cluster}
         )
 
-    def anew(self, tp: TopicPartition, former: Start | None) -> Start:
-        """The beginning of a topic that was made again, whatever is committed under its name."""
+    def anew(self, consumer: Any, tp: TopicPartition, former: Start | None) -> Start:
+        """The beginning of a topic that was made again, whatever is committed under its name.
+
+        In another cluster, what is committed there.
+        """
+        if self._has_moved(consumer, tp.topic):
+            self._ids.pop(tp.topic, None)
+            return self.starts(consumer, [tp])[0]
         first, untold = self._there([tp], _EARLIEST)
         if tp in untold:
             return _absent(tp, untold[tp])
@@ -256,8 +281,7 @@ class Assigner:
                 return replace(start, anew=True)
             return replace(start, position=first if latest is None else latest, parts=parts)
         ours = self._is_ours(tp.topic, stored.metadata)
-        told_here = self.cluster is not None and self.cluster == decode_cluster(stored.metadata)
-        if told_here and not ours:
+        if self._is_void(tp.topic, stored):
             return replace(start, anew=True, former=stored.offset)
         lost = (stored.offset, first) if stored.offset < first else None
         return replace(
