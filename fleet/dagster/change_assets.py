@@ -24,7 +24,6 @@ from dagster import (
     define_asset_job,
     in_process_executor,
 )
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
 from fleet.config.spec import FleetSpec
@@ -41,6 +40,10 @@ from fleet.dagster.resources import FleetResource, told
 from fleet.slots import Change, ChangeState
 
 if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import (
+        UnresolvedAssetJobDefinition,
+    )
+
     from fleet.manager.cycle import Fleet
 
 CHANGES = "changes"
@@ -172,7 +175,7 @@ def change_assets(spec: FleetSpec) -> list[AssetsDefinition]:
     return [plan_asset(spec), rollout_asset(spec)] if asset_keys.managed(spec) else []
 
 
-def change_jobs(spec: FleetSpec) -> list[UnresolvedAssetJobDefinition]:
+def change_jobs(spec: FleetSpec) -> "list[UnresolvedAssetJobDefinition]":
     """One job for all groups: a run's partition is its group. None without workers."""
     if not asset_keys.managed(spec):
         return []

@@ -14,7 +14,7 @@ a tail runs, it is not needed.
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dagster import (
     AssetExecutionContext,
@@ -29,11 +29,15 @@ from dagster import (
     in_process_executor,
     multi_asset,
 )
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.resources import FleetResource
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import (
+        UnresolvedAssetJobDefinition,
+    )
 
 RECORD: Final = "record_history"
 CRON: Final = "*/10 * * * *"
@@ -91,7 +95,7 @@ def pipes_client() -> PipesSubprocessClient:
     return PipesSubprocessClient(termination_timeout_seconds=_STOP_SECONDS)
 
 
-def history_job(spec: FleetSpec) -> UnresolvedAssetJobDefinition:
+def history_job(spec: FleetSpec) -> "UnresolvedAssetJobDefinition":
     """One run for all tables."""
     keys = [asset_keys.history_key(spec.cluster.name, table) for table in TABLES]
     return define_asset_job(
@@ -103,7 +107,7 @@ def history_job(spec: FleetSpec) -> UnresolvedAssetJobDefinition:
     )
 
 
-def history_schedule(spec: FleetSpec, job: UnresolvedAssetJobDefinition) -> ScheduleDefinition:
+def history_schedule(spec: FleetSpec, job: "UnresolvedAssetJobDefinition") -> ScheduleDefinition:
     """Every ten minutes, once somebody turns it on, or where fleet.yaml says so."""
     runs = RECORD in spec.dagster.schedules
     return ScheduleDefinition(

@@ -31,7 +31,6 @@ from dagster import (
     SkipReason,
     schedule,
 )
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
@@ -45,6 +44,10 @@ from fleet.slots import ChangeState
 from fleet.text import duration, plural
 
 if TYPE_CHECKING:
+    from dagster._core.definitions.unresolved_asset_job_definition import (
+        UnresolvedAssetJobDefinition,
+    )
+
     from fleet.manager.cycle import Fleet
 
 RECONCILE = "reconcile"
@@ -308,7 +311,7 @@ def rotated(acting: Sequence[GroupSpec], context: ScheduleEvaluationContext) -> 
     return [*acting[start:], *acting[:start]]
 
 
-def reconcile_schedule(spec: FleetSpec, job: UnresolvedAssetJobDefinition) -> ScheduleDefinition:
+def reconcile_schedule(spec: FleetSpec, job: "UnresolvedAssetJobDefinition") -> ScheduleDefinition:
     """The schedule; running by itself only where fleet.yaml says so."""
     runs = RECONCILE in spec.dagster.schedules
     loaded = frozenset(asset_keys.managed(spec))

@@ -1,5 +1,6 @@
 """What Dagster loads: the graph, the files that name it, and what loading must not touch."""
 
+import ast
 import importlib
 import subprocess
 import sys
@@ -199,3 +200,14 @@ def test_three_hundred_groups_load_quickly():
     assert len(definitions.resolve_asset_graph().get_all_asset_keys()) == 300 + 20 + 1 + 2 + 5
     assert time.process_time() - began < 20
     assert sum(len(job.nodes) for job in definitions.resolve_all_job_defs()) < 20, "no op per group"
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted((ROOT / "fleet" / "dagster").rglob("*.py")),
+    ids=lambda file: file.relative_to(ROOT).as_posix(),
+)
+def test_what_is_dagsters_own_is_not_imported_to_load(file: Path) -> None:
+    """A later Dagster may have it elsewhere, and nothing of the code location would load then."""
+    made = [n for n in ast.parse(file.read_text()).body if isinstance(n, ast.ImportFrom)]
+    assert not [n.module for n in made if (n.module or "").startswith("dagster._")]
