@@ -31,7 +31,7 @@ class SparkConnect(Strict):
     """The shared Spark Connect server of a namespace (`worker.spark: shared`)."""
 
     image: str | None = None
-    """None: the worker's image, which holds the server too."""
+    """None: the worker's image, which holds the server too; one that serves keeps what it has."""
     memory: Annotated[str, Field(pattern=r"^[1-9]\d{0,5}[mg]$")] = "2g"
     """Of the driver's heap, as Spark writes it."""
     master: str = "local[*]"

@@ -29,6 +29,7 @@ _KINDS = {
     "replicasets": "ReplicaSet",
     "rolebindings": "RoleBinding",
     "roles": "Role",
+    "secrets": "Secret",
     "serviceaccounts": "ServiceAccount",
     "services": "Service",
 }

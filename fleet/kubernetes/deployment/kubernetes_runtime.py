@@ -44,7 +44,7 @@ from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.manifests.deployment_objects import FIRST_ANNOTATION
 from fleet.kubernetes.manifests.pod_template import CODE_KEY, TOKEN_KEY
-from fleet.kubernetes.manifests.spark_objects import spark_objects
+from fleet.kubernetes.manifests.spark_objects import beside_what_serves, spark_objects
 from fleet.model import Plan
 from fleet.model.findings import Finding
 from fleet.slots import SlotStore, WorkerProcess
@@ -114,8 +114,9 @@ class KubernetesRuntime:
         }
         if self.api.get("Secret", SPARK) is None:
             self.api.create(secret)
+        found = self.api.get("Deployment", SPARK)
         for each in wanted:
-            self.api.apply(each)
+            self.api.apply(beside_what_serves(each, found, self.spec))
 
     # --- revisions --------------------------------------------------------------------------
 

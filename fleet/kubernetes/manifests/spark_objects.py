@@ -7,6 +7,7 @@ made by the person or the manager, never rendered. One replica, recreated: Conne
 in its memory, and workers make theirs again, which costs no rebalance. Cost: one heap for all.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -69,6 +70,22 @@ def spark_objects(spec: FleetSpec) -> list[Object]:
             },
         },
     ]
+
+
+def beside_what_serves(wanted: Object, found: Object | None, spec: FleetSpec) -> Object:
+    """One of `spark_objects`, to be applied over the Deployment that is there.
+
+    A server that is ready keeps its image where nobody wrote another: it is recreated, and one
+    fleet's new code (or a tag that is not there) would take Spark from all that share it.
+    """
+    ready = int(((found or {}).get("status") or {}).get("readyReplicas") or 0)
+    written = any(runtime_of(each).spark.image for each in spec.fleets if shares_spark(each))
+    if found is None or not ready or written or wanted["kind"] != found["kind"]:
+        return wanted
+    made: Object = json.loads(json.dumps(wanted))
+    image = found["spec"]["template"]["spec"]["containers"][0]["image"]
+    made["spec"]["template"]["spec"]["containers"][0]["image"] = image
+    return made
 
 
 def _agreed(sharing: Sequence[GroupSpec]) -> None:
