@@ -5,9 +5,11 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+import fleet
 from fleet.act.local.local_runtime import find_orphans
 from fleet.act.local.process_table import ProcessTable
 from fleet.clock import SystemClock
@@ -79,6 +81,42 @@ def test_a_killed_supervisor_leaves_its_workers_to_the_next_one(bench):
     name, pid = next(iter(before.items()))
     os.kill(pid, signal.SIGKILL)  # not its child, and still seen
     bench.until(lambda: bench.lives_again(name, pid))
+
+
+def test_a_supervisor_whose_installation_is_gone_is_followed_by_ours(bench, tmp_path):
+    """It could start nobody any more, and was taken for a good one for as long as it lived."""
+    python = tmp_path / "venv-of-the-release-before"
+    python.symlink_to(sys.executable)
+    old = spawn(
+        (str(python), "-m", "fleet.act.local.supervisor", "--home", str(bench.runtime.home)),
+        log=bench.home / "supervisor" / "log",
+        env=environment(bench.runtime.home, part="supervisor"),
+    )
+    bench.until(lambda: bench.runtime.supervisor() == old)
+    bench.runtime.ensure()
+    assert bench.runtime.supervisor() == old
+    bench.start(1)
+    bench.until(lambda: bench.all_run(1))
+    before = bench.pids()
+    python.unlink()
+    bench.runtime.ensure()
+    assert bench.runtime.supervisor() not in {None, old}
+    assert not alive(old)
+    time.sleep(0.6)  # three looks
+    assert bench.pids() == before
+
+
+def test_workers_are_of_the_installation_that_asks_for_them(bench, monkeypatch):
+    """The supervisor may be of the one before, which is still there: a roll is to leave it."""
+    bench.start(1)
+    table = ProcessTable(bench.home, clock=SystemClock())
+    (row,) = table.rows()
+    table.close()
+    ours = str(Path(fleet.__file__).parents[1])
+    monkeypatch.setattr(fleet, "__file__", "/venv-of-the-release-before/fleet/__init__.py")
+    env = environment(bench.home, part="worker", extra=row.launch.env)
+    path = env["PYTHONPATH"].split(os.pathsep)
+    assert path.index(ours) < path.index("/venv-of-the-release-before")
 
 
 def test_a_start_that_was_not_written_down_is_found_again(bench):

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import fleet
 from fleet.act import spark_server
 from fleet.act.local.process_table import Launch, ProcessRow, ProcessTable
 from fleet.act.local.supervisor import SPARK_UI, log_of, supervise
@@ -46,6 +47,8 @@ from fleet.system.processes import ProcessId, alive, end, spawn, wait_gone
 _KEPT_REVISIONS: Final = 10
 """Revisions of a group kept beside those in use: a way back needs no new copy."""
 _START_SECONDS: Final = 15.0
+_SUPERVISOR_SECONDS: Final = 5.0
+"""What a supervisor may take to end alone."""
 _SLACK_SECONDS: Final = 15.0
 """What `down` allows beyond the workers' grace, for the Spark server and a busy machine."""
 _PLAIN: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
@@ -90,6 +93,9 @@ class LocalRuntime:
     def ensure(self) -> None:
         """Make sure that the supervisor runs and stays; it starts the Spark server when needed.
 
+        One whose own Python was removed under it (another installation is in use since) can start
+        nobody any more: it ends, its workers go on, and ours follows.
+
         Raises FleetError where it does not start within 15 s, with its last line, and ConfigError
         where workers could not run here.
         """
@@ -100,7 +106,9 @@ class LocalRuntime:
         while True:
             known = self._table.call_up()
             if known is not None and alive(known):
-                return
+                if _has_its_python(known):
+                    return
+                end(known, grace=_SUPERVISOR_SECONDS)
             if started is None:
                 set_aside(log)
                 started = spawn(
@@ -184,6 +192,8 @@ class LocalRuntime:
         # What refers to the environment the worker takes itself: nothing of it is written down.
         plain = plain_environment(worker.env)
         paths += [path for path in (plain.get("PYTHONPATH"),) if path]
+        # The supervisor may be another installation's, and puts its own on the path.
+        paths.append(str(Path(fleet.__file__).parents[1]))
         env = {**plain, "PYTHONPATH": os.pathsep.join(paths)}
         if worker.spark_ui and worker.spark == "shared":
             env[SPARK_UI] = "1"
@@ -363,6 +373,16 @@ def _nothing_to_render(spec: FleetSpec) -> ConfigError:
         f"the fleets of cluster {spec.cluster.name} run on this machine (runtime.kind local), so "
         "there are no manifests: write runtime: {kind: kubernetes, namespace: …, image: …}"
     )
+
+
+def _has_its_python(supervisor: ProcessId) -> bool:
+    """Whether the program by which it starts others is still there."""
+    try:
+        told = Path(f"/proc/{supervisor.pid}/cmdline").read_bytes().partition(b"\0")[0]
+    except OSError:
+        return True  # it has just ended: the next look tells
+    program = Path(os.fsdecode(told))
+    return program.exists() or not program.is_absolute()  # a person's `python` may be anywhere
 
 
 def find_orphans(home: Path) -> list[ProcessId]:
