@@ -24,15 +24,15 @@ def spec(**groups: Any) -> Any:
 
 
 @pytest.fixture
-def told() -> Iterator[Callable[[Any, Any], tuple[tuple[str, ...], tuple[str, ...]]]]:
+def told() -> Iterator[Callable[..., tuple[tuple[str, ...], tuple[str, ...]]]]:
     """Refusals and notes of a roll to `then`, where the server is as `now` made it."""
     yards = []
 
-    def made(now: Any, then: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def made(now: Any, then: Any, serves: int = 1) -> tuple[tuple[str, ...], tuple[str, ...]]:
         yard = Yard(SystemClock())
         yards.append(yard)
         for each in [] if now is None else spark_objects(now):
-            yard.server.put(each)
+            yard.server.put({**each, "status": {"readyReplicas": serves}})
         runtime = KubernetesRuntime(then, api=yard.api, store=yard.store, clock=yard.clock)
         found = runtime.vetoes(ROLL)
         assert runtime.vetoes(plan_of()) == type(found)(), "an empty plan replaces nothing"
@@ -47,7 +47,7 @@ def told() -> Iterator[Callable[[Any, Any], tuple[tuple[str, ...], tuple[str, ..
 @pytest.mark.parametrize(
     ("then", "what"),
     [
-        ({"image": "fleet:2"}, "image fleet:2, now fleet:1"),
+        ({"spark": {"image": "fleet:2"}}, "image fleet:2, now fleet:1"),
         ({"spark": {"memory": "4g"}}, "memory 4g, now 2g"),
         ({"spark": {"master": "local[2]"}}, "master local[2], now local[*]"),
     ],
@@ -66,6 +66,10 @@ def test_nothing_is_said_of_one_that_stays(told: Any) -> None:
     rolled = spec(orders={**of_its_own, "image": "fleet:2"})
     assert told(spec(orders=of_its_own), rolled) == ((), ())
     assert told(None, spec(orders={})) == ((), ())
+    now, then = spec(orders={}), spec(orders={"image": "fleet:2"})
+    assert told(now, then) == ((), ()), "it serves: another fleet's code does not replace it"
+    _, (note,) = told(now, then, serves=0)
+    assert "image fleet:2, now fleet:1" in note
 
 
 def test_fleets_that_disagree_are_refused_before_a_change_begins(told: Any) -> None:

@@ -1,10 +1,9 @@
 """What a change does to the Spark server that fleets share, told with its plan.
 
-Problem: the server has the workers' image where it has none of its own, so that new code for one
-group replaces it under all of them, and fleets that say different things of it can have none: found
-out once a change has begun, that leaves it unfinished. Choice: both are looked at with the plan.
-Cost: one read of its Deployment; only image, heap and master are compared, which an API server
-keeps as they were written.
+Problem: another heap, master or image of one fleet replaces the server under all that share it, and
+fleets that say different things of it can have none: found out once a change has begun, that leaves
+it unfinished. Choice: both are looked at with the plan. Cost: one read of its Deployment; only
+image, heap and master are compared, which an API server keeps as they were written.
 """
 
 from typing import Final
@@ -14,7 +13,7 @@ from fleet.decide.vetoes import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kubernetes.client.api import Api, Object
 from fleet.kubernetes.client.object_names import SPARK
-from fleet.kubernetes.manifests.spark_objects import spark_objects
+from fleet.kubernetes.manifests.spark_objects import beside_what_serves, spark_objects
 
 _ENV: Final = {"FLEET_SPARK_MEMORY": "memory", "FLEET_SPARK_MASTER": "master"}
 
@@ -35,7 +34,7 @@ def spark_concerns(spec: FleetSpec, api: Api) -> Vetoes:
         return NO_CONCERNS
     if found is None:
         return NO_CONCERNS
-    now, then = _of(found), _of(wanted[-1])
+    now, then = _of(found), _of(beside_what_serves(wanted[-1], found, spec))
     differing = [key for key in then if now.get(key) != then[key]]
     if not differing:
         return NO_CONCERNS
@@ -43,7 +42,7 @@ def spark_concerns(spec: FleetSpec, api: Api) -> Vetoes:
     told = (
         f"the shared Spark server (Deployment {SPARK}) is replaced before the first step "
         f"({what}): batches of every group that shares it stand still until it is up again; "
-        "nothing rebalances. runtime.spark.image gives it an image of its own"
+        "nothing rebalances"
     )
     return Vetoes(notes=(told,))
 

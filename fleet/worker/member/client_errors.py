@@ -13,12 +13,11 @@ from fleet.errors import FleetError
 from fleet.worker.events import Events
 from fleet.worker.member.protocols import verdict
 
-_REFUSED: Final = frozenset({-169, -181, -187})
-"""A login, or a TLS handshake, that failed; or no broker is connected: TLS 1.3 refuses a client's
-certificate only once the handshake is over, which shows as a connection that was lost."""
-_LASTS: Final = 20.0
-"""Seconds after which the same refusal of the same broker is no restart of it; librdkafka tells it
-again after 30."""
+_LASTS: Final = {-169: 20.0, -181: 20.0, -187: 300.0}
+"""Seconds after which the same refusal of the same broker is no restart of it: a login, or a TLS
+handshake, that failed; librdkafka tells it again after 30. Or no broker is connected: TLS 1.3
+refuses a client's certificate only once the handshake is over, which shows as a lost connection.
+Brokers that are away show the same, so that it counts only when the session is over anyway."""
 _FORGOTTEN: Final = 120.0
 """Seconds after which it is another one."""
 
@@ -52,14 +51,14 @@ class ClientErrors:
 
     def _outdated(self, error: Any) -> FleetError | None:
         """Why this client's login is not the one that its files hold; None where it is."""
-        if error.code() not in _REFUSED:
+        if (lasts := _LASTS.get(error.code())) is None:
             return None
         broker, now = error.str().partition(": ")[0], self._clock.monotonic()
         first, last = self._refused.get(broker, (now, now))
         if now - last > _FORGOTTEN:
             first = now
         self._refused[broker] = (first, now)
-        if now - first < _LASTS or not (files := self._replaced()):
+        if now - first < lasts or not (files := self._replaced()):
             return None
         return FleetError(
             f"brokers do not let this process in ({error.str()}), and {', '.join(files)} was "
