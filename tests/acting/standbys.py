@@ -48,6 +48,8 @@ class Behaviour:
     error: str | None = None
     """What its batches end with."""
     joins: bool = True
+    first_batch: float = 0.0
+    """Seconds that it takes: before its end a member is not active."""
     commits: bool = True
     ends: int = 0
     """How often it ended before it was warm."""
@@ -228,6 +230,8 @@ class Crowd:
         elif gate.rejoin.get(n) == held.token:
             self.generation(left={self.name_of(who)})
             self.store.write_gate(replace(gate, rejoin={}))
+        elif now - who.joined_at < how.first_batch:
+            self.renew(who, phase=Phase.JOINING)
         else:
             batches = held.batches + (1 if how.commits and how.error is None else 0)
             self.renew(who, phase=Phase.ACTIVE, batches=batches, error=how.error)

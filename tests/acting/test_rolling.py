@@ -345,3 +345,43 @@ def test_a_resumed_roll_of_static_members_is_none_of_dynamic_ones(scene, slots):
     assert max(away) == 0, "no slot was shut"
     assert here.crowd.left == []
     assert [s.revision for s in here.slots() if s.number in slots] == ["new"] * len(slots)
+
+
+@pytest.mark.parametrize("kind", [StepKind.OPEN, ROLL])
+def test_a_first_batch_may_take_as_long_as_a_batch_may(scene, kind):
+    """A job of minutes a batch: its members had joined, and each change of it failed, each roll
+    was rolled back.
+    """
+    here = scene()
+    if kind is ROLL:
+        here.running(2)
+    here.like("new", first_batch=200.0)
+    slots = (0, 1)
+    done = here.perform(step_of(kind, slots, "new"))
+    assert done.state is ChangeState.DONE, done.sentence
+    assert {slot.revision for slot in here.slots() if slot.number in slots} == {"new"}
+    assert any("joined; first batches may take up to 4 min" in told for told in here.told)
+
+
+@pytest.mark.parametrize(("how", "limit"), [({"joins": False}, 120), ({"first_batch": 500}, 390)])
+def test_who_does_not_join_or_hangs_in_its_first_batch_ends_a_change(scene, how, limit):
+    """A drain and 90 s to join; then what a batch may take."""
+    here = scene()
+    here.like("new", **how)
+    began = here.clock.monotonic()
+    done = here.perform(step_of(StepKind.OPEN, (0, 1), "new"))
+    assert done.state is ChangeState.FAILED
+    assert f"timed out after {limit} s waiting for slots 0-1 to become active" in done.sentence
+    assert limit <= here.clock.monotonic() - began < limit + 20
+
+
+def test_an_old_holder_that_does_not_let_go_is_no_first_batch(scene):
+    """It joined long ago, and its lease is renewed: that is no reason to wait longer."""
+    here = scene()
+    here.running(1)
+    release, renew = here.crowd.release, here.crowd.renew
+    here.crowd.release = lambda who: renew(who) if who.revision == "old" else release(who)
+    began = here.clock.monotonic()
+    done = here.perform(step_of(ROLL, (0,), "new"))
+    assert done.state is ChangeState.ROLLED_BACK, done.sentence
+    assert here.clock.monotonic() - began < 200

@@ -70,7 +70,7 @@ MUTANTS = faults(
 -]""",
             "roll-removes-the-successors": "work.remove([-sorted(holders_before(before, memory))-]{+[s.holder for n, s in work.slots().items() if s.holder and n in before]+})",
             "roll-back-keeps-the-failing": "if w.revision == [-self._new != old-]{+old != self._new+}]",
-            "roll-back-without-waiting": "work.wait(lambda: [-runs(work.slots()[number], old)-]{+True+}, work.pass_limit, what)",
+            "roll-back-without-waiting": "return [-runs(work.slots()[number], old)-]{+True+}",
             "roll-whoever-runs-it-is-done": """        and [-memory.since(slot)
         and -]runs(slot, revision)""",
             "roll-begun-again-from-the-first": "if [-work.lease.recall(HandoverMemory).tokens is None-]{+True+}:",

@@ -6,6 +6,7 @@ the sizes of logs); the deadline begins anew whenever that changes, and a total 
 machine needs ends what moves in circles. Cost: what stands still for good is found late.
 """
 
+import os
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -40,7 +41,8 @@ def until(
     """The condition's first true answer, asked for every so many seconds.
 
     AssertionError, with `what` was awaited and a `picture` of how things are, where `progress`
-    stays the same for `still` seconds or all took more than `most`.
+    stays the same for `still` seconds or all took more than `most`, of a machine that is not
+    overloaded.
     """
     if still is None:
         still = UNSEEN if progress is None else STILL
@@ -54,13 +56,19 @@ def until(
             looked, found = now, progress()
             if found != seen:
                 seen, moved = found, now
-        if now - moved > still or now - began > most:
+        queue = _queue()
+        if now - moved > still * queue or now - began > most * queue:
             raise AssertionError(
                 f"waited {now - began:.0f} s for {what}: nothing moved for the last"
                 f" {now - moved:.0f} s; last seen: {seen}\n{picture()}"
             )
         clock.sleep(every)
     return answer
+
+
+def _queue() -> float:
+    """How many processes wanted each core in the last minute; 1 where none had to wait."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def stored(store: SlotStore, group: str) -> Hashable:

@@ -9,6 +9,7 @@ takes the cores that a successor's first batch needs. Cost: a start's seconds pe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NoReturn
 
 from fleet.act.steps.canary import prove, raise_on_error
@@ -167,7 +168,8 @@ class _Roll:
         started = work.clock.monotonic()
         try:
             what = f"{slots_of(numbers)} to pass to revision {self._new}"
-            work.wait(lambda: self._taken(numbers, canary=canary), work.pass_limit, what)
+            taken = partial(self._taken, numbers, canary=canary)
+            work.await_ready(taken, work.pass_limit, numbers, what, revision=self._new)
             if canary:
                 prove(work, numbers[:1], self._new)
         except LostLease:
@@ -203,7 +205,11 @@ class _Roll:
         failed = [w.name for w in work.pool.wanted() if w.revision == self._new != old]
         work.remove([name for name in failed if name not in holders])
         what = f"slot {number} to run revision {old} again"
-        work.wait(lambda: runs(work.slots()[number], old), work.pass_limit, what)
+
+        def again() -> bool:
+            return runs(work.slots()[number], old)
+
+        work.await_ready(again, work.pass_limit, (number,), what, revision=old)
         work.unpin((number,))
         work.keep_standbys(old)
         raise RolledBack(

@@ -58,7 +58,7 @@ def open_together(
         return ready
 
     limit = work.join_limit + work.spec.rollout.drain_timeout
-    work.wait(active, limit, f"{slots_of(numbers)} to become active")
+    work.await_ready(active, limit, numbers, f"{slots_of(numbers)} to become active")
     if work.window is not None:  # also one that a dead manager left raised
         work.window.restore()
     told = spread(work.store.reports(work.spec.group), numbers)

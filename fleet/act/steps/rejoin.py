@@ -43,7 +43,7 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     def back() -> bool:
         return number not in work.gate().rejoin and all_active(work, (number,))
 
-    work.wait(back, work.join_limit, f"slot {number} to rejoin")
+    work.await_ready(back, work.join_limit, (number,), f"slot {number} to rejoin")
     return ()
 
 

@@ -9,10 +9,12 @@ from fleet.act.lease import ChangeLease
 from fleet.act.standby_pool import StandbyPool, Wait
 from fleet.clock import Clock
 from fleet.config.spec import GroupSpec
+from fleet.errors import FleetError
 from fleet.model import GroupState
 from fleet.model.counted import Counted
 from fleet.slots import Gate, Handover, Slot, SlotStore, WorkerReport
 from fleet.slots.evidence import LeaseWatch
+from fleet.text import duration, slots_of
 
 Leave = Callable[..., str | None]
 """leave(group, [(instance id or None, member id), …], reason=…) in one request: None = all are
@@ -45,7 +47,7 @@ class StepWork:
     """One step of a change of one group."""
 
     join_limit: ClassVar[float] = 90.0
-    """Seconds for a member to get or give up its slot, beyond drain and lease."""
+    """Seconds for a member to get or give up its slot, beyond drain, lease and a first batch."""
     spec: GroupSpec
     store: SlotStore
     pool: StandbyPool
@@ -67,8 +69,64 @@ class StepWork:
 
     @property
     def pass_limit(self) -> float:
-        """Seconds for a slot to pass from its holder, dead or alive, to the next."""
+        """Seconds for a slot to pass from its holder, dead or alive, to the next, who joins."""
         return self.spec.rollout.drain_timeout + self.spec.runtime.lease + self.join_limit
+
+    @property
+    def batch_limit(self) -> float:
+        """Seconds that a batch may take: who has joined is ready after its first one."""
+        worker, drain = self.spec.worker, self.spec.rollout.drain_timeout
+        if worker is None:
+            return 0.0
+        return worker.batch_timeout or worker.max_poll_interval - drain
+
+    def await_ready(
+        self,
+        ready: Callable[[], bool],
+        limit: float,
+        numbers: Collection[int],
+        what: str,
+        *,
+        revision: str | None = None,
+    ) -> None:
+        """Wait for members of these slots: `limit` seconds until all have joined, and as long
+        for their first batches as a batch may take.
+
+        revision: theirs; None: any.
+        """
+        end, told = self.clock.monotonic() + limit, False
+
+        def in_time() -> bool:
+            nonlocal told
+            if ready():
+                return True
+            if not told and self.clock.monotonic() > end:
+                if not self._have_joined(numbers, revision):
+                    raise FleetError(f"timed out after {limit:.0f} s waiting for {what}")
+                told = True
+                self.progress(
+                    f"  {slots_of(sorted(numbers))} joined; first batches may take up to "
+                    f"{duration(self.batch_limit)}"
+                )
+            return False
+
+        self.wait(in_time, limit + self.batch_limit, what)
+
+    def _have_joined(self, numbers: Collection[int], revision: str | None) -> bool:
+        """Whether each is held by one that has subscribed, and tells no error."""
+        joined = {
+            (report.slot, report.worker)
+            for report in self.store.reports(self.spec.group)
+            if report.joined_at is not None
+        }
+        slots = self.slots()
+        return all(
+            (slot := slots.get(number)) is not None
+            and slot.error is None
+            and revision in {None, slot.revision}
+            and (number, slot.holder) in joined
+            for number in numbers
+        )
 
     def slots(self) -> dict[int, Slot]:
         """The group's slots as they stand now, by number."""
