@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 
 from fleet.kafka_source.columns import Odd, batch_of, to_stderr
 from fleet.model import TopicPartition
-from fleet.worker.batch.executor import _told
+from fleet.worker.batch.job_errors import JobErrors
 from tests.support.memory_kafka import NOW, MemoryKafka, Message, not_utf8
 from tests.worker.conftest import Group
 from tests.worker.driving import Driven
@@ -118,7 +118,7 @@ def test_a_member_goes_on(tmp_path, monkeypatch):
 
 def test_an_errors_words_can_be_stored():
     """Half of a surrogate pair has no encoding: a mark, a header or a row with it would raise."""
-    told = _told(ValueError("half " + chr(0xD800)))
+    told = JobErrors(say=print).line(ValueError("half " + chr(0xD800)))
     assert told.encode() == rb"ValueError: half \ud800"
 
 
