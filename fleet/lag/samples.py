@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fleet.errors import FleetError, SchemaTooNew
+from fleet.errors import FleetError
 from fleet.lag import sample_thinning
 from fleet.model import TopicPartition
 
@@ -39,11 +39,20 @@ CREATE TABLE sample (
 """
 
 
+def _opened(path: Path | None) -> sqlite3.Connection:
+    return sqlite3.connect(
+        ":memory:" if path is None else path,
+        timeout=10.0,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
 class EndStore:
     """Stored samples; path None keeps them in memory. Safe for several threads and processes.
 
-    Raises SchemaTooNew where a newer version wrote the file, FleetError where it cannot be
-    opened. Once open, what cannot be written or read is left out: see `problem`.
+    Raises FleetError where it cannot be opened. What cannot be written or read is left out, all of
+    a file that a newer release wrote: see `problem`.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -56,16 +65,22 @@ class EndStore:
         """The file's marks (`sample_thinning.marks`) that what is remembered here goes by."""
         self.problem: str | None = None
         """Why the last samples were not kept, or not found, in a sentence; None: they were."""
+        self._unread: str | None = None
+        """Why the file's own were not."""
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(
-                ":memory:" if path is None else path,
-                timeout=10.0,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            self._prepare()
+            self._db = _opened(path)
+            version = self._prepare()
+            if version > SCHEMA:
+                self._db.close()
+                self._db = _opened(None)
+                self._prepare()
+                self.problem = self._unread = (
+                    f"{path} has schema {version}, this version knows {SCHEMA}, so that ages are "
+                    "known from this process's own looks alone: use the newer version, or remove "
+                    "the file (it is a cache)"
+                )
         except (OSError, sqlite3.Error) as error:
             raise FleetError(
                 f"end-offset samples cannot be kept in {path} ({error}); it is a cache: remove "
@@ -77,7 +92,8 @@ class EndStore:
         with self._lock:
             self._db.close()
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> int:
+        """The file's schema; one that is newer is left as it is."""
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute("BEGIN IMMEDIATE")
@@ -89,11 +105,7 @@ class EndStore:
         if version <= SCHEMA:
             self._db.execute(sample_thinning.TABLE)
         self._db.execute("COMMIT")
-        if version > SCHEMA:
-            raise SchemaTooNew(
-                f"{self._path} has schema {version}, this version knows {SCHEMA}; use the newer "
-                "version, or remove the file (it is a cache)"
-            )
+        return version
 
     def record(self, cluster: str, at: float, ends: Mapping[TopicPartition, int]) -> bool:
         """Note end offsets of one moment; False where the last ones are less than 1 s old, or
@@ -109,7 +121,7 @@ class EndStore:
             except sqlite3.Error as error:
                 self._failed(error)
                 return False
-            self._last_at[cluster], self.problem = at, None
+            self._last_at[cluster], self.problem = at, self._unread
             self._thin(at)
             return True
 

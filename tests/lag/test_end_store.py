@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from fleet.errors import FleetError, SchemaTooNew
+from fleet.errors import FleetError
 from fleet.lag.sample_thinning import KEEP, PORTION
 from fleet.lag.samples import EndStore
 from fleet.model import TopicPartition
@@ -149,14 +149,20 @@ def test_a_partition_that_no_look_sees_any_more_is_forgotten(tmp_path):
     assert dict(EndStore(path).stored("c")) == told
 
 
-def test_a_newer_schema_is_refused(tmp_path):
-    """Stored state of a newer version is not touched."""
+def test_a_newer_releases_file_is_left_as_it_is(tmp_path):
+    """It is a cache: who was gone back to a release looks on, and says what is not known."""
     path = tmp_path / "samples.db"
     EndStore(path).close()
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version=99")
-    with pytest.raises(SchemaTooNew, match="schema 99"):
-        EndStore(path)
+    store = EndStore(path)
+    assert store.record("c", 100.0, {TP: 7})
+    assert "has schema 99, this version knows 1" in (store.problem or "")
+    assert dict(store.stored("c")) == {TP: ((100.0, 7),)}
+    store.close()
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT count(*) FROM sample").fetchone() == (0,)
+        assert db.execute("PRAGMA user_version").fetchone() == (99,)
 
 
 def test_a_file_that_is_no_database_is_said(tmp_path):
