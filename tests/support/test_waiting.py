@@ -1,5 +1,6 @@
 """A wait ends when nothing moves, not when a clock says so."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,14 @@ from fleet.clock import ManualClock
 from fleet.slots import Gate
 from fleet.slots.sqlite import SqliteStore
 from tests.support.waiting import sizes, stored, until
+
+
+@pytest.fixture(autouse=True)
+def load(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the machine's load is told to be: none."""
+    told = [0.0]
+    monkeypatch.setattr(os, "getloadavg", lambda: (told[0], 0.0, 0.0))
+    return told
 
 
 def test_slow_is_not_stuck() -> None:
@@ -41,6 +50,14 @@ def test_what_moves_in_circles_ends() -> None:
     clock = ManualClock()
     with pytest.raises(AssertionError, match="waited 900 s for rest"):
         until(lambda: False, "rest", progress=lambda: int(clock.monotonic()), clock=clock)
+
+
+def test_who_gets_a_part_of_a_core_has_longer(load: list[float]) -> None:
+    """Three processes want each core: all that is awaited takes three times as long."""
+    load[0] = 3.0 * (os.cpu_count() or 1)
+    clock = ManualClock()
+    with pytest.raises(AssertionError, match="waited 180 s for rest: nothing moved for the last 180"):
+        until(lambda: False, "rest", progress=lambda: 0, still=60, clock=clock)
 
 
 def test_answer_is_handed_on() -> None:
