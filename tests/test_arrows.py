@@ -26,7 +26,10 @@ ENTRIES = (
 )
 
 # What every room may use.
-GROUND = ("fleet", "fleet.errors", "fleet.clock", "fleet.text", "fleet.model", "fleet.extras")
+GROUND = (
+    *("fleet", "fleet.errors", "fleet.clock", "fleet.collector"),
+    *("fleet.text", "fleet.model", "fleet.extras"),
+)
 
 # What a room may import beside itself and the ground: rooms, not what is inside of these. All of
 # them are in fleet/ but for `assets` and `k8s`; a line that is indented goes on.
@@ -116,6 +119,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 # Rooms that do no I/O: of others only values, of the standard library only what is pure.
 PURE = ("fleet.model", "fleet.decide", "fleet.sim")
 VALUES = (
+    "fleet.collector",
     "fleet.config.spec",
     "fleet.config.settings",
     "fleet.decide",

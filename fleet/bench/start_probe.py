@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fleet.bench.spent import pss_of
-from fleet.worker.imports import uncollected
+from fleet.collector import uncollected
 
 AT_START = "start"
 FIRST_USE = "first use"

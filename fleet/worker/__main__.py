@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fleet.worker.imports import uncollected
+from fleet.collector import uncollected
 
 with uncollected():
     from fleet.config.settings import LEFT_OUT, read_settings

@@ -4,7 +4,7 @@ import gc
 import subprocess
 import sys
 
-from fleet.worker.imports import uncollected
+from fleet.collector import uncollected
 
 NOT_BEFORE_IT_IS_USED = {
     "dagster",

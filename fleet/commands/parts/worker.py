@@ -43,8 +43,8 @@ def worker(
     if (group is None) == (settings is None):
         raise click.UsageError("name a --group of fleet.yaml, or a --settings FILE")
     made = _declared(invocation, group) if group is not None else _frozen(settings)
+    from fleet.collector import uncollected
     from fleet.system.home import fleet_home
-    from fleet.worker.imports import uncollected
     from fleet.worker.pod_environment import CODE
 
     with uncollected():

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain, count
 from typing import Any, Final, NamedTuple
 
+from fleet.collector import uncollected
 from fleet.sim.coordinator.requests import Client, LeaveGroupRequest
 from fleet.sim.scenarios.classic_client import ClassicClient
 from fleet.sim.scenarios.coordinator_sides import (
@@ -67,14 +68,16 @@ class WrittenRecord(NamedTuple):
 
 def play(scenario: Scenario, rng: random.Random) -> Played:
     """Play it to its end."""
-    return _World(scenario, rng).play()
+    with uncollected():
+        return _World(scenario, rng).play()
 
 
 def play_records(scenario: Scenario, rng: random.Random) -> tuple[WrittenRecord, ...]:
     """What the coordinator wrote meanwhile: what a reader of `__consumer_offsets` sees."""
-    world = _World(scenario, rng)
-    world.play()
-    return tuple(world.records())
+    with uncollected():
+        world = _World(scenario, rng)
+        world.play()
+        return tuple(world.records())
 
 
 class _World:

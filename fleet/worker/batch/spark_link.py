@@ -30,12 +30,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from fleet.clock import Clock
+from fleet.collector import uncollected
 from fleet.errors import Unreachable
 from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import text_of
 from fleet.system.home_processes import CONNECT
 from fleet.worker.batch.pandas_on_demand import pandas_on_demand
-from fleet.worker.imports import uncollected
 
 _POLL: Final = 0.2
 _CURE_SECONDS: Final = 5.0
