@@ -5,6 +5,7 @@
     │   └── CodeElsewhere      a folder of worker.python_path is not on this machine
     ├── Refused                a change may not start now, with the reason in words
     ├── Unreachable            a broker, the Spark server or the store does not answer
+    │   └── Damaged            what it stores cannot be read
     ├── NoRoom                 no more workers can be had: a quota, an admission webhook
     ├── LostLease              somebody else acts on this group now
     └── SchemaTooNew           stored state was written by a newer version
@@ -36,6 +37,10 @@ class Refused(FleetError):
 
 class Unreachable(FleetError):
     """A service did not answer within its bounded wait."""
+
+
+class Damaged(Unreachable):
+    """What is stored cannot be read, and will not be before somebody mends it."""
 
 
 class NoRoom(FleetError):

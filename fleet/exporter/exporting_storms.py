@@ -40,7 +40,7 @@ class StormFamilies(Closing):
     def _last_changes(self) -> dict[str, tuple[Change, ...]]:
         managed = [fleet.group for fleet in self._fleet.spec.fleets if fleet.worker is not None]
         with contextlib.suppress(FleetError):  # the exporter tells it of the slots
-            self._changes = {g: self._fleet.changes(g, limit=_CHANGES) for g in managed}
+            self._changes = {g: self._fleet.readable_changes(g, limit=_CHANGES) for g in managed}
         return self._changes
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from fleet.decide.holds import NOTE as HOLD_NOTE
 from fleet.decide.holds import Hold
 from fleet.decide.storms.assessment import Storm, assess, reach
 from fleet.decide.storms.storm_watch import budget_of, excuses_of
-from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.errors import ConfigError, Damaged, FleetError, SchemaTooNew, Unreachable
 from fleet.kafka_source.bounds import LogBounds, log_bounds
 from fleet.kafka_source.failures import RangeUnread
 from fleet.kafka_source.group_sessions import AskedSessions
@@ -240,7 +240,7 @@ class OpenFleet(Closing):
             budget=budget,
             now=now,
             before=Storm.from_json(note),
-            excuses=excuses_of(self.spec, group, self.changes(group) if kept else ()),
+            excuses=excuses_of(self.spec, group, self.readable_changes(group) if kept else ()),
         )
         if kept and (storm is not None or note is not None):
             with contextlib.suppress(Unreachable):  # a full disk hides no storm
@@ -326,6 +326,13 @@ class OpenFleet(Closing):
     def changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
         """The group's changes, latest first."""
         return self._at_once.changes(group, limit=limit)
+
+    def readable_changes(self, group: str, limit: int = 20) -> tuple[Change, ...]:
+        """The same; none where what is stored of them cannot be read: they excuse no rebalance."""
+        try:
+            return self.changes(group, limit=limit)
+        except (Damaged, SchemaTooNew):
+            return ()
 
 
 def _with_login(spec: FleetSpec, broker: Broker) -> FleetSpec:

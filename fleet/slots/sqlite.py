@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.clock import Clock
-from fleet.errors import Unreachable
+from fleet.errors import Damaged
 from fleet.model import TopicPartition
 from fleet.slots import Change, Pause, Phase, Quarantine, Slot, WorkerReport
 from fleet.slots.backend import (
@@ -274,7 +274,7 @@ def _reading(what: str, group: str) -> Iterator[None]:
         yield
     except (ValueError, KeyError, TypeError) as error:
         why = "; ".join(str(error).splitlines()[:3])
-        raise Unreachable(
+        raise Damaged(
             f"{what} of group {group} cannot be read by this release ({why}): use the newer fleet "
             f"that wrote it; if none did, stop everything, move {DATABASE} away and start again: "
             "slots are rebuilt from fleet.yaml"

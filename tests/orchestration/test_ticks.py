@@ -1,5 +1,7 @@
 """The sensor's and the schedule's ticks and the checks, with a real broker and consumers."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -22,11 +24,13 @@ from fleet.dagster import asset_keys, build_definitions
 from fleet.dagster.group_assets import group_assets
 from fleet.dagster.reconcile_schedule import tick
 from fleet.dagster.watch.cluster_tick import look
+from fleet.dagster.watch.dead_runs import StartedRun
 from fleet.dagster.watch.group_checks import group_checks
 from fleet.dagster.watch.sensor_cursor import SensorMemory
 from fleet.dagster.watch.storm_sensor import watch_storms
 from fleet.dagster.watch.watch_sensor import end_dead_runs, watch
 from fleet.errors import Unreachable
+from fleet.slots.database import DATABASE
 from fleet.slots.store import Store
 from tests.support.plans import plan_of
 
@@ -203,6 +207,25 @@ def started(scene, instance, tags):
     run = instance.create_run_for_job(job, tags=tags, status=DagsterRunStatus.STARTED)
     assert run.status is DagsterRunStatus.STARTED
     return run
+
+
+def test_what_is_stored_of_one_group_and_cannot_be_read_stops_no_tick(scene, instance):
+    """A newer release wrote it: the others are told of, and a run of it is not called dead."""
+    run = started(scene, instance, {asset_keys.PARTITION_TAG: scene.managed})
+    with scene.resource.open() as fleet:
+        plan = plan_of(group=scene.managed, id="p")
+        assert fleet.store.begin_change(plan, actor="a", started_at=0.0)
+        with closing(sqlite3.connect(fleet.home / DATABASE)) as db, db:
+            db.execute("UPDATE changes SET body = json_set(body, '$.state', 'of-tomorrow')")
+        looked = look(fleet, SensorMemory())
+    (unread,) = [seen for seen in looked.groups if seen.unread]
+    assert unread.group == scene.managed
+    assert "cannot be read by this release" in unread.unread
+    assert unread.unread in looked.problems
+    old = StartedRun(mark="idle", still=130.0, ticks=8, at=looked.at)
+    kept, said = end_dead_runs(instance, looked, SensorMemory(runs={run.run_id: old}))
+    assert (kept, said) == ({run.run_id: old}, [])
+    assert isinstance(watched(scene, instance), SensorResult)
 
 
 def test_dead_run_is_ended_and_a_young_one_left(scene, instance):

@@ -22,7 +22,7 @@ from fleet.dagster.watch.recent_rebalances import RecentRebalances, from_tables
 from fleet.dagster.watch.sensor_cursor import GroupSummary, SensorMemory, due
 from fleet.decide.storms.storm_watch import watch_reach
 from fleet.decide.verdicts import GroupVerdict
-from fleet.errors import FleetError
+from fleet.errors import Damaged, FleetError, SchemaTooNew
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.keeping_up import in_doubt, judged
 from fleet.manager.recent import minutes_of
@@ -52,6 +52,8 @@ class GroupTick:
     budget: Judgement | None = None
     """None: not counted in this tick."""
     change: Change | None = None
+    unread: str = ""
+    """Why nothing is known of its changes: what is stored of them cannot be read."""
     was_over: bool = False
 
     @property
@@ -98,7 +100,7 @@ def look(cycle: "Fleet", memory: SensorMemory) -> Looked:
         at=snapshot.at,
         spec=cycle.spec,
         groups=(*counted, *others),
-        problems=snapshot.problems,
+        problems=(*snapshot.problems, *(seen.unread for seen in declared if seen.unread)),
         unread=unread,
         writable=all(
             is_writable(cycle, seen.group)
@@ -142,12 +144,18 @@ def declared_group(
     """A declared group, whether Kafka knows it or not."""
     known = memory.known(fleet.group)
     state = state or missing(fleet.group)
+    change, unread = None, ""
+    try:
+        change = cycle.change(fleet.group) if fleet.worker is not None else None
+    except (Damaged, SchemaTooNew) as error:  # of this group: the others are looked at
+        unread = str(error)
     return GroupTick(
         group=fleet.group,
         state=state,
         fleet=fleet,
         lag=lag_judgement(fleet, state, verdicts.get(fleet.group)),
-        change=cycle.change(fleet.group) if fleet.worker is not None else None,
+        change=change,
+        unread=unread,
         was_over=known is not None and known.over,
     )
 
@@ -233,6 +241,8 @@ def observation(cluster: str, seen: GroupTick) -> AssetObservation:
         parts += _waiting(state)
     if seen.change is not None:
         metadata["last change"] = f"{seen.change.state.value}, by {seen.change.actor}"
+    elif seen.unread:
+        metadata["last change"] = seen.unread
     sentence = ", ".join(parts) + "."
     if seen.lag is not None:
         sentence += " " + seen.lag.sentence

@@ -65,7 +65,7 @@ def look(cycle: "Fleet", before: StormWatch) -> Weather:
         spec,
         found,
         now=now,
-        changes={group: cycle.changes(group) for group in groups},
+        changes={group: cycle.readable_changes(group) for group in groups},
         is_read=lambda group: group in read or (history is not None and history.takes(group)),
     )
     problem = "" if history is None else history.problem

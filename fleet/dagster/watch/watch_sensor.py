@@ -79,12 +79,14 @@ def end_dead_runs(
         mine = by_name.get(asset_keys.group_of_run(run) or "")
         if mine is None or mine.fleet is None:
             continue
+        before = memory.runs.get(run.run_id)
+        if mine.unread:  # it may live, and be seen again once that is mended
+            kept |= {} if before is None else {run.run_id: before}
+            continue
         mark = mark_of(run.run_id, mine.change)
         if mark == IDLE and asset_keys.does_more(run):
             continue  # what it does beside the group's change shows nowhere here
-        known = seen_again(
-            memory.runs.get(run.run_id), mark, now=looked.at, provable=looked.writable
-        )
+        known = seen_again(before, mark, now=looked.at, provable=looked.writable)
         why = why_dead(known, lease=mine.fleet.runtime.lease)
         if why is None:
             kept[run.run_id] = known

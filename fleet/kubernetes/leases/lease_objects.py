@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fleet.errors import SchemaTooNew, Unreachable
+from fleet.errors import Damaged, SchemaTooNew
 from fleet.kubernetes.client.calls import VERSIONS
 from fleet.kubernetes.client.object_names import PREFIX, ObjectNames
 from fleet.kubernetes.leases.pod_revisions import PublishedTemplates
@@ -99,10 +99,6 @@ def same_state(one: Object, two: Object) -> bool:
         (one["metadata"].get(part) or {}) == (two["metadata"].get(part) or {})
         for part in ("annotations", "labels")
     ) and all((one.get(part) or {}) == (two.get(part) or {}) for part in ("spec", "data"))
-
-
-class Damaged(Unreachable):
-    """What is stored cannot be read, and will not be before somebody mends it."""
 
 
 @contextmanager

@@ -12,10 +12,9 @@ answers.
 from typing import Any, Final
 
 from fleet.clock import Clock
-from fleet.errors import Unreachable
+from fleet.errors import Damaged, Unreachable
 from fleet.kubernetes.client.api import LONGEST_WAIT
 from fleet.kubernetes.client.calls import Denied, Missing
-from fleet.kubernetes.leases.lease_objects import Damaged
 from fleet.slots import SlotStore
 
 _ONCE: Final = {SlotStore.adopt.__name__, SlotStore.beat.__name__}

@@ -132,7 +132,8 @@ class AdaptiveReader:
             return self._inline.close(now, busy=busy)
         if self._columnar is not None and self._columnar.asked and now < self._asking_until:
             return None
-        asked, waiting, limit = self._ranges.asked, self._ranges.waiting, self._most_named
+        asked, waiting = self._ranges.asked, self._ranges.waiting
+        limit = self._most_named if busy else self._most_at_rest
         if asked and busy and waiting < limit and not self._ranges.replay_due:
             return None
         ranges = self._ranges.cut(limit) if asked else ()
@@ -149,6 +150,12 @@ class AdaptiveReader:
         """How many offsets the next batch by ranges may have; what is in memory has its bound."""
         fits = None if self._columnar is None else self._columnar.most_records
         return self._limit if fits is None else min(self._limit, fits)
+
+    @property
+    def _most_at_rest(self) -> int:
+        """The same where Spark has nothing to do: it waits until a batch by column is gathered."""
+        by_column = self._columnar is not None and self._columnar.on
+        return min(self._most_named, self._first_limit) if by_column else self._most_named
 
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See Reading.gaps. A range over markers alone is a batch without records."""
