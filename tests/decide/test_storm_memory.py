@@ -29,9 +29,8 @@ def fleet() -> Any:
     """What the judgement uses of an open fleet; a place of slots has to be given."""
     budget = {"rebalances": 5, "window": "10m"}
     clock = ManualClock(NOW)
-    return SimpleNamespace(
-        spec=fleet_spec(declaration("g", storm=budget)), clock=clock, changes=lambda _: ()
-    )
+    spec = fleet_spec(declaration("g", storm=budget))
+    return SimpleNamespace(spec=spec, clock=clock, readable_changes=lambda _: ())
 
 
 def storm(fleet: Any, **how: Any) -> Any:
