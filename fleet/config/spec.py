@@ -294,6 +294,14 @@ class GroupSpec(Strict):
                 )
         return self
 
+    @property
+    def batch_limit(self) -> float:
+        """Seconds that one batch may take; 0 without workers."""
+        if self.worker is None:
+            return 0.0
+        longest = self.worker.max_poll_interval - self.rollout.drain_timeout
+        return self.worker.batch_timeout or longest
+
     @model_validator(mode="after")
     def _timeouts_fit(self) -> "GroupSpec":
         worker = self.worker

@@ -72,14 +72,6 @@ class StepWork:
         """Seconds for a slot to pass from its holder, dead or alive, to the next, who joins."""
         return self.spec.rollout.drain_timeout + self.spec.runtime.lease + self.join_limit
 
-    @property
-    def batch_limit(self) -> float:
-        """Seconds that a batch may take: who has joined is ready after its first one."""
-        worker, drain = self.spec.worker, self.spec.rollout.drain_timeout
-        if worker is None:
-            return 0.0
-        return worker.batch_timeout or worker.max_poll_interval - drain
-
     def await_ready(
         self,
         ready: Callable[[], bool],
@@ -106,11 +98,11 @@ class StepWork:
                 told = True
                 self.progress(
                     f"  {slots_of(sorted(numbers))} joined; first batches may take up to "
-                    f"{duration(self.batch_limit)}"
+                    f"{duration(self.spec.batch_limit)}"
                 )
             return False
 
-        self.wait(in_time, limit + self.batch_limit, what)
+        self.wait(in_time, limit + self.spec.batch_limit, what)
 
     def _have_joined(self, numbers: Collection[int], revision: str | None) -> bool:
         """Whether each is held by one that has subscribed, and tells no error."""

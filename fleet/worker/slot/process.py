@@ -220,7 +220,6 @@ class _Worker:
         entrypoint = load(worker.entrypoint, paths, told=self._errors.told)
         if not worker.spark.startswith("local["):  # whose tasks are this process' children
             pickle_by_value(worker.entrypoint)
-        drain = self._settings.group.rollout.drain_timeout
         link = SparkLink(
             where=self._where_spark_is,
             clock=self._clock,
@@ -240,7 +239,7 @@ class _Worker:
                 worker=self._name,
                 revision=self._settings.revision,
             ),
-            batch_timeout=worker.batch_timeout or worker.max_poll_interval - drain,
+            batch_timeout=self._settings.group.batch_limit,
             still_ours=lambda: self._holder is None or self._holder.still_ours(),
             renew=lambda: self._holder is None or self._holder.renew(),
             ending=self._stop.is_set,
