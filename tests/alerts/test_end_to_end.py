@@ -184,6 +184,15 @@ def test_one_broker_of_three_killed_is_one_notification(unique, tmp_path) -> Non
         three.purge()
 
 
+def called(running: Monitoring) -> list[dict[str, Any]]:
+    """Notifications, without those that nothing was seen: brokers may take long to start."""
+    return [
+        told
+        for told in running.hook.firing
+        if {alert["labels"]["alertname"] for alert in told["alerts"]} != {"FleetExporterBlind"}
+    ]
+
+
 def fifty_groups(
     broker: Broker, unique: str, folder: Path, *, during: Callable[[], None], copies: int
 ) -> str:
@@ -203,10 +212,10 @@ def fifty_groups(
 
         until(all_seen, "all groups to be seen")
         during()
-        until(lambda: running.hook.firing, "a notification")
+        until(lambda: called(running), "a notification")
         time.sleep(8)  # twice the interval in which Alertmanager would tell more
-        assert len(running.hook.firing) == 1, running.hook.firing
-        (alert,) = running.hook.firing[0]["alerts"]
+        (only,) = called(running)
+        (alert,) = only["alerts"]
         assert alert["labels"]["alertname"] == "FleetClusterStorm"
         assert alert["annotations"]["cause"] == "coordinator move"
         until(all_seen, "all members to be there as before")
