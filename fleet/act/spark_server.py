@@ -254,7 +254,13 @@ def _pyspark() -> Path:
 
 
 def _arguments(
-    folder: Path, *, host: str, port: int, environ: Mapping[str, str], ui_port: int | None = None
+    folder: Path,
+    *,
+    host: str,
+    port: int,
+    environ: Mapping[str, str],
+    ui_port: int | None = None,
+    in_container: bool = False,
 ) -> list[str]:
     java_home = environ.get("JAVA_HOME")
     java = str(Path(java_home, "bin", "java")) if java_home else "java"
@@ -264,7 +270,8 @@ def _arguments(
         )
     scratch = folder / "scratch"
     master = environ.get("FLEET_SPARK_MASTER") or "local[*]"
-    shared = class_sharing.options("spark", java, _pyspark() / "jars")
+    # What a container writes at its end goes with it, and its end waits for that.
+    shared = class_sharing.options("spark", java, _pyspark() / "jars", may_write=not in_container)
     options = " ".join(
         ["-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Djava.io.tmpdir={scratch}", *shared]
     )
@@ -358,7 +365,7 @@ def foreground(listen: str, home: Path, *, environ: Mapping[str, str]) -> None:
     scratch = folder / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    arguments = _arguments(folder, host=host, port=int(port), environ=environ)
+    arguments = _arguments(folder, host=host, port=int(port), environ=environ, in_container=True)
     os.chdir(folder)
     os.execvpe(arguments[0], arguments, {**environ, **_extra(scratch, host, environ)})  # noqa: S606
 

@@ -34,11 +34,14 @@ _AT_EXIT: Final = "-XX:ArchiveClassesAtExit="
 _ALWAYS: Final = ("-XX:+IgnoreUnrecognizedVMOptions", "-Xlog:cds*=off", "-XX:+VerifySharedSpaces")
 
 
-def options(name: str, java: str | Path, jars: Path, *, cache: Path | None = None) -> list[str]:
+def options(
+    name: str, java: str | Path, jars: Path, *, cache: Path | None = None, may_write: bool = True
+) -> list[str]:
     """What to start `java` with so that it uses, or at its end writes, the archive for `jars`.
 
     `name` is the kind of server, since each loads other classes; `jars` the folder of its class
-    path. Empty where the cache cannot be written or there is no such Java.
+    path. Empty where the cache cannot be written or there is no such Java, or where there is no
+    archive yet and it may write none.
     """
     folder = (cache or cache_home()) / "classes"
     try:
@@ -49,7 +52,7 @@ def options(name: str, java: str | Path, jars: Path, *, cache: Path | None = Non
         if archive is not None:
             os.utime(archive)
             return [*_ALWAYS, f"-XX:SharedArchiveFile={archive}"]
-        if not os.access(folder, os.W_OK):
+        if not may_write or not os.access(folder, os.W_OK):
             return []
     except OSError:
         return []

@@ -81,6 +81,13 @@ def test_what_cannot_be_is_done_without(java: Path, jars: Path, tmp_path: Path) 
     assert class_sharing.options("x", java, jars, cache=java) == []
 
 
+def test_a_container_writes_none_and_uses_one(java: Path, jars: Path, tmp_path: Path) -> None:
+    """Its folder goes with it, and its end would wait for some seconds of work."""
+    assert class_sharing.options("x", java, jars, cache=tmp_path, may_write=False) == []
+    written(class_sharing.options("x", java, jars, cache=tmp_path)).write_bytes(WHOLE)
+    used(class_sharing.options("x", java, jars, cache=tmp_path, may_write=False))
+
+
 @pytest.mark.long
 @pytest.mark.broker
 def test_a_broker_maps_what_another_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

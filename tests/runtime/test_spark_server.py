@@ -221,6 +221,38 @@ def test_a_server_that_writes_its_archive_is_waited_for(tmp_path: Path, writes: 
     assert written.exists() is writes
 
 
+def test_a_foreground_server_writes_no_archive_of_classes(tmp_path: Path):
+    """It would go with the container, whose end waits for it; one that is there is used."""
+    (tmp_path / "pyspark" / "bin").mkdir(parents=True)
+    program = tmp_path / "pyspark" / "bin" / "spark-submit"
+    program.write_text('#!/bin/sh\nprintf "%s " "$@"\n')
+    program.chmod(0o755)
+    begin = f"""if True:
+        from pathlib import Path
+        from fleet.act import spark_server
+        spark_server._pyspark = lambda: Path({str(tmp_path / "pyspark")!r})
+        spark_server.main(["--listen", "127.0.0.1:15002"])"""
+    (tmp_path / "pyspark" / "jars").mkdir()
+    (tmp_path / "java").write_text("#!/bin/sh\n")
+    (tmp_path / "java").chmod(0o755)
+    told = subprocess.run(
+        [sys.executable, "-c", begin],
+        env={
+            **os.environ,
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "JAVA_HOME": "",
+            "HOME": str(tmp_path),
+            "FLEET_HOME": str(tmp_path),
+            spark_server.TOKEN_ENV: "given",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "-XX:+UseSerialGC" in told
+    assert "ArchiveClassesAtExit" not in told
+
+
 @pytest.mark.spark
 def test_a_foreground_server_serves_and_ends_on_sigterm(tmp_path: Path):
     """As a container runs it: the token is its environment's, signals are the JVM's own."""
