@@ -218,7 +218,9 @@ def test_a_commit_never_goes_back(kafka, drive: Drive):
         if number == 10:
             kafka.assign(P[1])
         driven.turns(1)
-    driven.until(lambda: kafka.committed(P[0])[-1:] == [33], "all of it")
+    driven.until(
+        lambda: [kafka.committed(p)[-1:] for p in P[:2]] == [[33], [3]], "all of both partitions"
+    )
     assert kafka.committed(P[0]) == sorted(kafka.committed(P[0]))
     assert len(driven.rows) == len(set(driven.rows)) == 36
 
