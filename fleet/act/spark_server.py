@@ -271,7 +271,9 @@ def _arguments(
     scratch = folder / "scratch"
     master = environ.get("FLEET_SPARK_MASTER") or "local[*]"
     # What a container writes at its end goes with it, and its end waits for that.
-    shared = class_sharing.options("spark", java, _pyspark() / "jars", may_write=not in_container)
+    shared = class_sharing.options(
+        class_sharing.SPARK, java, _pyspark() / "jars", may_write=not in_container
+    )
     options = " ".join(
         ["-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Djava.io.tmpdir={scratch}", *shared]
     )

@@ -16,7 +16,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,9 @@ _KEPT: Final = 8
 """How many archives of a kind stay: those of other checkouts and Javas that were used last."""
 WRITING_SECONDS: Final = 60.0
 """What a JVM is given at its end to write its archive: a busy machine's 4 s of CPU."""
+SPARK: Final = "spark"
+"""The kind of Spark's servers."""
+_SUBMIT: Final = "SPARK_SUBMIT_OPTS"
 _AT_EXIT: Final = "-XX:ArchiveClassesAtExit="
 # For JVMs that know none of these; an archive that does not fit is no news, since it saves time
 # only; its sums cost 0.04 s.
@@ -57,6 +60,28 @@ def options(
     except OSError:
         return []
     return [*_ALWAYS, f"{_AT_EXIT}{folder / wanted}.{uuid.uuid4().hex[:8]}.new"]
+
+
+@contextlib.contextmanager
+def of_spark_server(
+    jars: Path, *, environ: MutableMapping[str, str] = os.environ, cache: Path | None = None
+) -> Iterator[None]:
+    """A JVM that PySpark starts meanwhile maps what a Spark server of the same jars wrote.
+
+    `spark-submit` reads its variable beside all that users set for their driver, and before it.
+    """
+    home = environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else "java"
+    found = options(SPARK, java, jars, cache=cache, may_write=False)
+    before = environ.get(_SUBMIT)
+    environ[_SUBMIT] = " ".join([*found, *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            environ.pop(_SUBMIT, None)
+        else:
+            environ[_SUBMIT] = before
 
 
 def writes(arguments: Iterable[str]) -> bool:

@@ -45,7 +45,10 @@ def local_spark(where: str = SHARED) -> Iterator[Any]:
 
     Raises ConfigError for another place, FleetError where there is no Java.
     """
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - 0.3 s that a help text need not take
+    # 0.3 s that a help text need not take.
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    from fleet.worker.batch.spark_link import forget_connect, known_classes  # noqa: PLC0415
 
     if not where.startswith("sc://"):
         find_java()
@@ -53,14 +56,14 @@ def local_spark(where: str = SHARED) -> Iterator[Any]:
     # Spark would take the first python3 of PATH, which need not be this environment's.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if where == SHARED:
-        spark = _connected()
+        with known_classes():
+            spark = _connected()
     elif where.startswith("sc://"):
         spark = SparkSession.builder.remote(where).getOrCreate()
     elif where.startswith("local["):
-        from fleet.worker.batch.spark_link import forget_connect  # noqa: PLC0415 - loads pyarrow
-
         forget_connect()
-        spark = SparkSession.builder.master(where).config(map=_SETTINGS).getOrCreate()
+        with known_classes():
+            spark = SparkSession.builder.master(where).config(map=_SETTINGS).getOrCreate()
     else:
         raise ConfigError(f"{where} is no place of Spark: write shared, local[N] or sc://HOST:PORT")
     try:

@@ -1,6 +1,7 @@
 """A JVM's archive of classes is found, adopted and given up by itself."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -86,6 +87,26 @@ def test_a_container_writes_none_and_uses_one(java: Path, jars: Path, tmp_path: 
     assert class_sharing.options("x", java, jars, cache=tmp_path, may_write=False) == []
     written(class_sharing.options("x", java, jars, cache=tmp_path)).write_bytes(WHOLE)
     used(class_sharing.options("x", java, jars, cache=tmp_path, may_write=False))
+
+
+def test_a_jvm_of_pyspark_uses_a_servers(java: Path, jars: Path, tmp_path: Path) -> None:
+    """Beside what users say to spark-submit; afterwards the environment is as it was."""
+    environ = {"JAVA_HOME": str(tmp_path / "jdk"), "SPARK_SUBMIT_OPTS": "-Dtheirs=1"}
+    program = tmp_path / "jdk" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    java.rename(program)
+
+    def told() -> str:
+        with class_sharing.of_spark_server(jars, environ=environ, cache=tmp_path):
+            return environ["SPARK_SUBMIT_OPTS"]
+
+    assert told() == "-Dtheirs=1", "a worker writes none"
+    written(class_sharing.options("spark", program, jars, cache=tmp_path)).write_bytes(WHOLE)
+    assert re.search(r"-XX:SharedArchiveFile=\S+\.jsa -Dtheirs=1$", told())
+    assert environ["SPARK_SUBMIT_OPTS"] == "-Dtheirs=1"
+    del environ["SPARK_SUBMIT_OPTS"]
+    assert told().endswith(".jsa")
+    assert "SPARK_SUBMIT_OPTS" not in environ
 
 
 @pytest.mark.long

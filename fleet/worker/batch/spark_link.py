@@ -25,6 +25,8 @@ import traceback
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -34,6 +36,7 @@ from fleet.collector import uncollected
 from fleet.errors import Unreachable
 from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import text_of
+from fleet.system import class_sharing
 from fleet.system.home_processes import CONNECT
 from fleet.worker.batch.pandas_on_demand import pandas_on_demand
 
@@ -312,7 +315,8 @@ class SparkLink:
         builder = builder.config("spark.authenticate", "true")
         builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
         self.session_id = None
-        session = builder.getOrCreate()
+        with known_classes():
+            session = builder.getOrCreate()
         self.ui_url = session.sparkContext.uiWebUrl
         return session
 
@@ -327,6 +331,13 @@ def forget_connect() -> None:
     """Before a JVM of this process' own: PySpark would look for a server, whatever is asked for."""
     for name in CONNECT:
         os.environ.pop(name, None)
+
+
+def known_classes() -> AbstractContextManager[None]:
+    """A JVM that PySpark starts meanwhile maps the classes of this machine's Spark server."""
+    import pyspark  # noqa: PLC0415
+
+    return class_sharing.of_spark_server(Path(pyspark.__file__).parent / "jars")
 
 
 def frame_of(spark: Any, table: pa.Table) -> Any:
