@@ -33,11 +33,11 @@ def make_topic(
 ) -> None:
     """A topic with so many records in every partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(topic, partitions, copies)])[topic].result(timeout=30)
+    admin.create_topics([NewTopic(topic, partitions, copies)])[topic].result(timeout=120)
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for partition in [*range(partitions)] * records:
         producer.produce(topic, b"x", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def spec(bootstrap: str, **more: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_verdicts_call_where_no_age_was_ever_seen_to_grow(own, unique, tmp_path)
         assert last.assigned.wait(120)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for taken in admin.delete_records([TopicPartition(lost, 0, 3)]).values():
-        taken.result(timeout=30)
+        taken.result(timeout=120)
     limits = {**spec(bootstrap), "alerts": {"keep": "2s", "stuck": "5s", "lag": "20s"}}
     with (
         member(bootstrap, still, still, **idle) as one,
@@ -204,7 +204,7 @@ def fifty_groups(
             stack.enter_context(member(bootstrap, f"g{n}-{unique}", topic)) for n in range(GROUPS)
         ]
         for each in members:
-            assert each.assigned.wait(60)
+            assert each.assigned.wait(120)
         running = stack.enter_context(monitoring(folder, spec(bootstrap), groups=f".*{unique}"))
 
         def all_seen() -> bool:

@@ -93,11 +93,11 @@ def folder(broker, away, tmp_path_factory) -> Iterator[Path]:
     where = tmp_path_factory.mktemp("asking")
     group = f"asked-{where.name.replace('_', '-')}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(f"{group}-topic", PARTITIONS, 1)])[f"{group}-topic"].result(20)
+    admin.create_topics([NewTopic(f"{group}-topic", PARTITIONS, 1)])[f"{group}-topic"].result(120)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for number in range(60):
         producer.produce(f"{group}-topic", b"x", partition=number % PARTITIONS)
-    producer.flush(20)
+    producer.flush(120)
     (where / "fleet.yaml").write_text(
         yaml.safe_dump(
             {

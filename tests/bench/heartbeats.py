@@ -78,7 +78,7 @@ def _measure(broker: Broker, told: argparse.Namespace) -> None:
     status = broker.start()
     bootstrap = status.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("beats", 1, 1)])["beats"].result(20)
+    admin.create_topics([NewTopic("beats", 1, 1)])["beats"].result(120)
     pids = [node.pid for node in status.nodes]
     for number, interval in enumerate(told.intervals):
         group, share = f"beats-{number}", 50
@@ -113,7 +113,7 @@ def _await_stable(admin: AdminClient, group: str, count: int) -> None:
     while time.monotonic() < deadline:
         time.sleep(1)
         with suppress(KafkaException, TimeoutError):  # a new broker has no coordinator yet
-            seen = admin.describe_consumer_groups([group])[group].result(20)
+            seen = admin.describe_consumer_groups([group])[group].result(120)
             if seen.state.name == "STABLE" and len(seen.members) == count:
                 return
     raise SystemExit(f"{group} has not its {count} members")

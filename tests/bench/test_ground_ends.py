@@ -77,7 +77,7 @@ def test_what_a_killed_benchmark_left_is_ended_by_whoever_comes_next(tmp_path):
         assert left is not None
         assert alive(left), "its benchmark runs"
         benchmark.kill()
-        benchmark.wait(timeout=5)
+        benchmark.wait(timeout=120)
     assert alive(left)
     with owned(folder / "next"):
         assert not alive(left)

@@ -34,11 +34,11 @@ def put(servers: str, topic: str, values: list[str], *, create: bool = True, cop
     if create:
         admin = AdminClient({"bootstrap.servers": servers, **QUIET})
         for future in admin.create_topics([NewTopic(topic, 1, copies)]).values():
-            future.result(timeout=30)
+            future.result(timeout=120)
     producer = Producer({"bootstrap.servers": servers, "acks": "all", **QUIET})
     for value in values:
         producer.produce(topic, value.encode(), partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def read(servers: str, topic: str, count: int) -> list[str]:

@@ -36,11 +36,11 @@ def cluster(broker, unique, tmp_path, monkeypatch):
     client = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     admin = AdminClient(client)  # kept: without it the answer is never delivered
     made = admin.create_topics([NewTopic(topic, PARTITIONS, 1)], request_timeout=60)
-    made[topic].result(60)
+    made[topic].result(120)
     producer = Producer(client)
     for _ in range(10):
         producer.produce(topic, b"x", partition=0)
-    producer.flush(20)
+    producer.flush(120)
     consumer = Consumer({**client, "group.id": theirs})
     commit(consumer, [TopicPartition(topic, 0, 10 - WAITING)])
     consumer.close()

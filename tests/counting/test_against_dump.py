@@ -132,7 +132,7 @@ def crew_of(broker, unique) -> Iterator[Callable[..., Crew]]:
     def make(**extra: object) -> Crew:
         topic, group = f"t-{unique}-{len(made)}", f"g-{unique}-{len(made)}"
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(10)
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(120)
         if extra.get("group.protocol") == "consumer":
             entry = ConfigEntry(
                 "consumer.heartbeat.interval.ms",
@@ -140,7 +140,7 @@ def crew_of(broker, unique) -> Iterator[Callable[..., Crew]]:
                 incremental_operation=AlterConfigOpType.SET,
             )
             resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
-            admin.incremental_alter_configs([resource])[resource].result(10)
+            admin.incremental_alter_configs([resource])[resource].result(120)
         made.append(Crew(broker.bootstrap_servers, group, topic, extra))
         return made[-1]
 
@@ -285,7 +285,7 @@ def test_a_repeated_read_gives_the_same_and_leaves_no_trace(broker, unique):
     group, topic = f"read-{unique}", f"t-{unique}"
     config = {"bootstrap.servers": broker.bootstrap_servers}
     admin = AdminClient(config)
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
     consumer = Consumer({**config, "group.id": group, "enable.auto.commit": False})
     with GroupLog(config, clock=SystemClock()) as log:
         assert log.read(group, log.position(group)) == ()
@@ -305,7 +305,7 @@ def test_a_repeated_read_gives_the_same_and_leaves_no_trace(broker, unique):
         assert log.position_at(group, time.time() + 60) == log.position(group)
         assert committed(log.last_state(group, position)) == [3, 5]
     consumer.close()
-    listed = admin.list_consumer_groups().result(10)
+    listed = admin.list_consumer_groups().result(120)
     assert "fleet-reads-only" not in {each.group_id for each in listed.valid}
 
 

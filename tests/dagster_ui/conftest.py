@@ -123,7 +123,7 @@ def create_topic(bootstrap: str) -> None:
     """Four partitions."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.create_topics([NewTopic(TOPIC, 4, 1)]).values():
-        done.result(20)
+        done.result(120)
 
 
 def produce(bootstrap: str, over: threading.Event) -> None:
@@ -132,7 +132,7 @@ def produce(bootstrap: str, over: threading.Event) -> None:
     while not over.wait(0.2):
         for partition in range(4):
             producer.produce(TOPIC, value=b"an order", partition=partition)
-    producer.flush(10)
+    producer.flush(120)
 
 
 def consume(bootstrap: str, over: threading.Event) -> None:

@@ -19,7 +19,7 @@ def test_static_members_are_ordered_by_instance_id_as_bytes(broker: Any, unique:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     made = admin.create_topics([NewTopic(name, count, 1) for name, count in topics.items()])
     for each in made.values():
-        each.result(30)
+        each.result(120)
     names = [f"g-{unique}-{n}" for n in (2, 10, 0)]
     consumers = {
         name: Consumer(
@@ -38,7 +38,7 @@ def test_static_members_are_ordered_by_instance_id_as_bytes(broker: Any, unique:
         for consumer in consumers.values():
             consumer.subscribe(list(topics))
         owners: dict[TopicPartition, str] = {}
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         expected = range_owners(names, topics)
         while owners != expected and time.monotonic() < deadline:
             owners = {}

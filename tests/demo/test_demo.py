@@ -89,7 +89,7 @@ def _numbers(bootstrap: str) -> int:
     consumer.assign([Place(TOPIC, p, 0) for p in range(PARTITIONS)])
     ends = [_end(consumer, p) for p in range(PARTITIONS)]
     numbers: set[int] = set()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while len(numbers) < sum(ends) and time.monotonic() < deadline:
         numbers.update(json.loads(m.value())["seq"] for m in consumer.consume(5000, timeout=0.5))
     consumer.close()

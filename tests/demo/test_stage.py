@@ -128,7 +128,7 @@ def test_leftovers_are_found_and_ended():
         found = until(lambda: (seen := leftovers(name))[1:] and seen, "both", every=0.05)
         assert len(found) == 2
         end_all(found, grace=2.0)
-        parent.wait(timeout=5)
+        parent.wait(timeout=120)
     assert leftovers(name) == ()
     assert not any(processes.alive(p) for p in found)
     assert leftovers("") == ()

@@ -54,7 +54,7 @@ def test_a_terminal_gets_the_slots():
 
     with Show(clock=ManualClock(), console=console) as show:
         show.watch(look)
-        assert looked.wait(5)
+        assert looked.wait(120)
         show.say("something")
         threading.Event().wait(0.7)
     assert "12,345 records waiting" in out.getvalue()
@@ -72,7 +72,7 @@ def test_a_look_that_fails_is_left_out():
 
     with Show(clock=ManualClock(), console=Console(file=io.StringIO())) as show:
         show.watch(look)
-        assert failed.wait(5)
+        assert failed.wait(120)
         show.say("still here")
 
 
@@ -89,6 +89,6 @@ def test_a_look_that_fails_by_a_defect_says_so_once_and_the_next_one_is_shown(mo
 
     with Show(clock=ManualClock(), console=Console(file=out, width=100)) as show:
         show.watch(look)
-        assert again.wait(5)
+        assert again.wait(120)
     (line,) = out.getvalue().splitlines()
     assert "the view could not look: KeyError: 'rebalances\\nof orders'; this is a defect" in line

@@ -58,11 +58,11 @@ def fill(broker: RunningBroker) -> None:
     """Topic and groups that pages speak of; each group has committed half of its topic."""
     where = {"bootstrap.servers": broker.bootstrap_servers}
     admin = AdminClient(where)
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(120)
     producer = Producer(where)
     for number in range(60):
         producer.produce(TOPIC, f'{{"id": {number}, "cents": 5}}', partition=number % PARTITIONS)
-    producer.flush(30)
+    producer.flush(120)
     for group in GROUPS:
         client = Consumer({**where, "group.id": group, "enable.auto.commit": False})
         commit(client, [TopicPartition(TOPIC, each, 10) for each in range(PARTITIONS)])
@@ -129,7 +129,7 @@ class World:
             yield child.stdout.readline()
         finally:
             child.terminate()
-            child.wait(60)
+            child.wait(120)
 
     def fleet(self, *words: str) -> None:
         """`fleet WORDS`, whatever comes of it."""

@@ -46,11 +46,11 @@ def topic(bootstrap, unique) -> str:
     """Two partitions with five records each."""
     name = f"exported-{unique}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(20)
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result(120)
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(10):
         producer.produce(name, b"x", partition=number % 2)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     return name
 
 
@@ -158,7 +158,7 @@ def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
             assert settled["fleet_group_generation"] == 1
         until(lambda: scrape().get("fleet_group_members") == 0, "the member to be gone")
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.delete_consumer_groups([other])[other].result(20)
+        admin.delete_consumer_groups([other])[other].result(120)
         until(lambda: "fleet_group_state" not in scrape(other), "the group to be gone")
         taken = url.split("//")[1].split("/")[0]
         second = fleet("exporter", "--listen", taken, config=config)

@@ -59,14 +59,14 @@ class Collector:
     def _is_drained(self, admin: AdminClient) -> bool:
         asked = [ConsumerGroupTopicPartitions(self._group.name)]
         (answer,) = admin.list_consumer_group_offsets(asked).values()
-        committed = {tp.partition: tp.offset for tp in answer.result(10).topic_partitions}
+        committed = {tp.partition: tp.offset for tp in answer.result(120).topic_partitions}
         ends = self._ends(admin)
         self.found = f"committed {committed}, ends {ends}"
         return all(committed.get(p, 0) == end for p, end in ends.items())
 
     def _is_settled(self, admin: AdminClient) -> bool:
         (answer,) = admin.describe_consumer_groups([self._group.name]).values()
-        described = answer.result(10)
+        described = answer.result(120)
         owned = [
             (tp.topic, tp.partition)
             for member in described.members
@@ -96,7 +96,7 @@ class Collector:
 
     def _ends(self, admin: AdminClient) -> dict[int, int]:
         asked = admin.list_offsets({tp: OffsetSpec.latest() for tp in self._partitions})
-        return {tp.partition: future.result(10).offset for tp, future in asked.items()}
+        return {tp.partition: future.result(120).offset for tp, future in asked.items()}
 
     def _ends_surely(self) -> dict[int, int]:
         found: dict[int, int] = {}

@@ -323,7 +323,7 @@ class Lane:
                     producer.produce(self.group.topic, b"x", key=key, partition=number % 4)
                     number += 1
                 producer.poll(0)
-            producer.flush(60)
+            producer.flush(120)
 
         thread = threading.Thread(target=live)
         thread.start()

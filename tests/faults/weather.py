@@ -184,7 +184,7 @@ class Weather:
         before = self._letters()
         producer = shop.producer()
         producer.produce(shop.topic, str(number).encode(), partition=0)
-        producer.flush(20)
+        producer.flush(120)
         shop.until(lambda: self._letters() > before, "the record to be a dead letter")
 
     def sink_away(self) -> None:

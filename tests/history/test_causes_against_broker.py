@@ -112,14 +112,14 @@ def _run(name: str, seen: Seen, broker) -> None:
 def _ask(bootstrap: str, seen: Seen) -> None:
     """The AdminClient's view of the group at rest."""
     admin, group = AdminClient({"bootstrap.servers": bootstrap}), seen.lane.group
-    described = admin.describe_consumer_groups([group])[group].result(20)
+    described = admin.describe_consumer_groups([group])[group].result(120)
     for member in described.members:
         assigned = member.assignment.topic_partitions
         seen.shares[member.group_instance_id or member.member_id] = {
             TopicPartition(tp.topic, tp.partition) for tp in assigned
         }
     asked = [ConsumerGroupTopicPartitions(group)]
-    for tp in admin.list_consumer_group_offsets(asked)[group].result(20).topic_partitions:
+    for tp in admin.list_consumer_group_offsets(asked)[group].result(120).topic_partitions:
         seen.committed[TopicPartition(tp.topic, tp.partition)] = tp.offset
 
 

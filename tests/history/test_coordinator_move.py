@@ -65,7 +65,7 @@ def test_cause_is_the_move(brokers: Broker, tmp_path) -> None:
     client = brokers.status().bootstrap_servers
     admin = AdminClient({"bootstrap.servers": client})
     made = admin.create_topics([NewTopic(TOPIC, num_partitions=4, replication_factor=3)])
-    made[TOPIC].result(30)
+    made[TOPIC].result(120)
     options = {
         "bootstrap.servers": client,
         "group.id": GROUP,
@@ -78,7 +78,7 @@ def test_cause_is_the_move(brokers: Broker, tmp_path) -> None:
     polled_until(lambda: len(one.assignment()) == len(other.assignment()) == 2, one, other)
 
     def described():
-        return admin.describe_consumer_groups([GROUP])[GROUP].result(20)
+        return admin.describe_consumer_groups([GROUP])[GROUP].result(120)
 
     third = subprocess.Popen([sys.executable, "-c", MEMBER, client])
     try:

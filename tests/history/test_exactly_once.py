@@ -152,7 +152,7 @@ def fill(bootstrap, unique, *, generations, commits):
                 at += 7
                 key, value = offset_commit(group, number % 4, generation * commits + number, at)
                 producer.produce(TOPIC, value, key, partition=where, timestamp=at)
-            producer.flush(20)
+            producer.flush(120)
 
 
 def scan(bootstrap, isolation="read_committed"):
@@ -212,7 +212,7 @@ def test_killed_at_any_step_no_row_is_lost_or_twice(broker, home, unique, spark_
     """Records come in between; in the end tables equal the topic, and one quiet run's."""
     config = {"bootstrap.servers": broker.bootstrap_servers}
     admin = AdminClient(config)
-    admin.create_topics([NewTopic(unique, 3, 1)])[unique].result(60)
+    admin.create_topics([NewTopic(unique, 3, 1)])[unique].result(120)
     open_ = [Transactions(config, beside(f"{name}-{unique}")) for name in "ab"]
     for each in open_:
         each.begin([TopicPartition(unique, number, 5) for number in range(3)])

@@ -76,7 +76,7 @@ def play(broker: RunningBroker, folder: Path, *sessions: float, whole: bool) -> 
     bootstrap, mark = broker.bootstrap_servers, threading.get_native_id()
     topic = f"java-{mark}"
     client = AdminClient({"bootstrap.servers": bootstrap})
-    client.create_topics([NewTopic(topic, 6, 1)])[topic].result(20)
+    client.create_topics([NewTopic(topic, 6, 1)])[topic].result(120)
     ending = threading.Event()
     threads = [threading.Thread(target=_producing, args=(bootstrap, topic, ending))]
     groups = [

@@ -54,7 +54,7 @@ class Groups:
         self.bootstrap = bootstrap
         self.topic = f"history-{unique}"
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
-        self.admin.create_topics([NewTopic(self.topic, 6, 1)])[self.topic].result(20)
+        self.admin.create_topics([NewTopic(self.topic, 6, 1)])[self.topic].result(120)
         self.names = {"classic": f"classic-{unique}", "consumer": f"consumer-{unique}"}
         self.members = [
             Consumer(
@@ -93,13 +93,13 @@ class Groups:
         asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])
         return {
             tp.partition: (tp.offset, tp.metadata)
-            for tp in asked[name].result(20).topic_partitions
+            for tp in asked[name].result(120).topic_partitions
             if tp.offset >= 0
         }
 
     def assigned(self, name: str) -> Assigned:
         """By the AdminClient: what each member owns."""
-        told = self.admin.describe_consumer_groups([name])[name].result(20)
+        told = self.admin.describe_consumer_groups([name])[name].result(120)
         return {
             member.member_id: {
                 (tp.topic, tp.partition) for tp in member.assignment.topic_partitions
@@ -183,7 +183,7 @@ def test_reading_leaves_no_trace(groups: Groups):
     ends = bounds(options, topic, isolation="read_committed")
     assert sum(each.end for each in ends.values()) == len(read(groups.bootstrap))
     assert bounds(options, topic, isolation="read_committed") == ends
-    listed = groups.admin.list_consumer_groups().result(20).valid
+    listed = groups.admin.list_consumer_groups().result(120).valid
     assert "fleet-reads-only" not in {each.group_id for each in listed}
 
 
@@ -230,14 +230,14 @@ def test_offsets_that_are_gone_are_named(broker: RunningBroker, unique: str):
     """A log that begins later: one row says so, and what is there is read."""
     bootstrap, topic = broker.bootstrap_servers, f"like-offsets-{unique}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(20):
         key, value = making.key(1, "g", "t", 0), making.commit(4, committed=number)
         producer.produce(topic, value, key=key, partition=0)
-    producer.flush(20)
+    producer.flush(120)
     [future] = admin.delete_records([KafkaPartition(topic, 0, 8)]).values()
-    future.result(20)
+    future.result(120)
 
     whole = read(bootstrap, topic=topic)
     assert [row["committed"] for row in whole] == list(range(8, 20)), "from the log's beginning"
@@ -258,15 +258,15 @@ def test_several_partitions_begin_later(broker: RunningBroker, unique: str):
     """Every record that is there comes once, whatever is gone beside it."""
     bootstrap, topic = broker.bootstrap_servers, f"begun-later-{unique}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(120)
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(9000):
         key, value = making.key(1, "g", "t", number % 3), making.commit(4, committed=number)
         producer.produce(topic, value, key=key, partition=number % 3)
-    producer.flush(20)
+    producer.flush(120)
     cuts = [KafkaPartition(topic, 0, 2000), KafkaPartition(topic, 2, 1000)]
     for future in admin.delete_records(cuts).values():
-        future.result(20)
+        future.result(120)
     starts, ends = '{"0": 0, "1": 0, "2": 0}', '{"0": 1500, "1": 3000, "2": 3000}'
     rows = read(bootstrap, topic=topic, startingOffsets=starts, endingOffsets=ends, tasks="1")
     lost = {row["partition"]: row["problem"] for row in rows if row["problem"]}

@@ -25,7 +25,7 @@ def test_a_streams_group_rebalances_when_members_come_and_go(broker, unique) -> 
     group, topic = f"streams-{unique}", f"in-{unique}"
     bootstrap = broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(60)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(120)
     offsets_partitions(bootstrap)  # made by whoever asks first, not by a streams member
     first = StreamsMember(bootstrap, group, topic)
     alone = settle([first], PARTITIONS)

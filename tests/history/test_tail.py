@@ -34,14 +34,14 @@ class Scene:
             f"history: {{every: 1s, groups: {{allow: [{self.group}]}}}}\n"
         )
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(self.topic, 1, 1)])[self.topic].result(20)
+        admin.create_topics([NewTopic(self.topic, 1, 1)])[self.topic].result(120)
         self.producer = Producer({"bootstrap.servers": bootstrap})
         self.write()
 
     def write(self):
         """One more record."""
         self.producer.produce(self.topic, b"x")
-        self.producer.flush(20)
+        self.producer.flush(120)
 
     @property
     def tables(self):

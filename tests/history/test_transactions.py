@@ -147,7 +147,7 @@ def test_nothing_else_waits(config, topic, unique, tmp_path):
     commits.commit(gone, [KafkaPartition(topic, 0, 3)])
     deleted = Producer({**config, "client.id": "__admin_client"})
     deleted.produce(TOPIC, None, key_to(doomed, TopicPartition(topic, 0)), partition=partition)
-    assert deleted.flush(20) == 0
+    assert deleted.flush(120) == 0
     history.catch_up()
     for transaction in (one, third):
         transaction.end(committed=True)

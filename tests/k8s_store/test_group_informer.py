@@ -85,7 +85,7 @@ def test_a_server_that_is_silent_is_told(falling):
         manager.slots(GROUP)
     assert manager.known_since() is None
     falling.server.thaw()
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 300
     while True:
         try:
             assert manager.change(GROUP) == change

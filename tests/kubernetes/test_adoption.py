@@ -93,7 +93,7 @@ def test_three_become_one_and_two(
     request.getfixturevalue("monkeypatch").setenv("KUBECONFIG", str(kube.kubeconfig))
     group, bootstrap = f"billing-{unique}", kube_broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(f"{group}-topic", 6, 1)])[f"{group}-topic"].result(20)
+    admin.create_topics([NewTopic(f"{group}-topic", 6, 1)])[f"{group}-topic"].result(120)
     wanted = deployment(image("worker"), bootstrap, group, static=static)
     kube.kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(wanted))
     config = tmp_path / "fleet.yaml"

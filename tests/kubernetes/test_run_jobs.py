@@ -6,7 +6,6 @@ Postgres is one outside of the cluster, since no image of one is made here.
 
 import json
 import re
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from tests.support import postgres
 from tests.support.kafka_tools import generations
 from tests.support.needs import repository
 from tests.support.postgres import Postgres
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from tests.support.kube import Kube
@@ -99,11 +99,7 @@ class Manager:
 
     def until(self, condition: Callable[[], Any], what: str, *, seconds: float = 90.0) -> Any:
         """What comes true, once it does; a failure shows what there is."""
-        deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}\n{self.said()}"
-            time.sleep(0.3)
-        return found
+        return until(condition, what, still=seconds, every=0.3, picture=self.said)
 
     def said(self) -> str:
         """Pods as they are, and the last words of the manager and of the runs."""

@@ -22,7 +22,7 @@ PARTITIONS = 4
 BEFORE = '    df.selectExpr("count(*) AS n").collect()\n'
 AFTER = """    found = df.mapInArrow(places, "place STRING").distinct().collect()
     PRODUCER.produce(os.environ["PLACES"], json.dumps([row.place for row in found]))
-    assert PRODUCER.flush(20) == 0
+    assert PRODUCER.flush(120) == 0
 
 
 def places(batches):

@@ -105,7 +105,7 @@ def test_partitions_are_picked_up_and_scaled_for(assignor, unique, open_shop, co
         assert count.apply() == {StepKind.OPEN: [1]}
         before = count.recorded()
         admin = AdminClient({"bootstrap.servers": shop.bootstrap})
-        admin.create_partitions([NewPartitions(shop.topic, 6)])[shop.topic].result(20)
+        admin.create_partitions([NewPartitions(shop.topic, 6)])[shop.topic].result(120)
         shop.produce_to(shop.topic, 60)  # the stream's own producer learns of them much later
         with shop.fleet() as fleet:
 

@@ -27,7 +27,7 @@ def test_the_first_group_of_a_cluster_is_seen_coming_up(tmp_path):
             assert not look.snapshot(["g"]).groups["g"].exists
             assert look.state("g") in {GroupState.DEAD, GroupState.UNKNOWN}
             admin = AdminClient(config)
-            admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+            admin.create_topics([NewTopic("t", 1, 1)])["t"].result(120)
             member = Consumer({**config, "group.id": "g", "auto.offset.reset": "earliest"})
             member.subscribe(["t"])
             end = time.monotonic() + 120

@@ -137,7 +137,7 @@ def test_what_a_share_group_has_done_is_its_offset(config, topic_of, unique):
 
     def lag() -> int | None:
         producer.produce(topic, b"x", partition=0)
-        producer.flush(10)
+        producer.flush(120)
         client.poll(0.5)  # what it gave before is done with
         return look.snapshot([group]).groups[group].lag
 

@@ -57,11 +57,11 @@ def groups_made(bootstrap: str, groups: int, partitions: int) -> None:
     """Each with lag 1 in every partition."""
     config = {"bootstrap.servers": bootstrap}
     admin = AdminClient(config)
-    admin.create_topics([NewTopic("t", partitions, 1)])["t"].result(60)
+    admin.create_topics([NewTopic("t", partitions, 1)])["t"].result(120)
     producer = Producer(config)
     for number in range(partitions):
         producer.produce("t", b"x", partition=number)
-    assert producer.flush(60) == 0
+    assert producer.flush(120) == 0
     for number in range(groups):
         client = Consumer({**config, "group.id": f"g{number:04d}"})
         commits.commit(client, [TopicPartition("t", p, 0) for p in range(partitions)])
@@ -250,7 +250,7 @@ def exporting(
         yield process, found[0]
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(120)
         print(told()[-2000:])
 
 

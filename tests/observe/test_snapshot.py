@@ -41,11 +41,11 @@ def topic_of(config, unique) -> Callable[[str, int, int], str]:
     def make(name: str, partitions: int, records: int) -> str:
         topic = f"{name}-{unique}"
         admin = AdminClient(config)
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(120)
         producer = Producer(config)
         for number in range(records * partitions):
             producer.produce(topic, b"x", partition=number % partitions)
-        producer.flush(10)
+        producer.flush(120)
         return topic
 
     return make
@@ -118,7 +118,7 @@ def test_partitions_equal_kafkas_own_tool(broker, config, topic_of, unique):
         offsets=[KafkaPartition(topic, 0, 6), KafkaPartition(topic, 1, 10)], asynchronous=False
     )
     admin = AdminClient(config)
-    admin.delete_topics([doomed])[doomed].result(10)
+    admin.delete_topics([doomed])[doomed].result(120)
     time.sleep(1.0)  # the coordinator drops the deleted topic's offsets
     snapshot = observer(config).snapshot()
     # Without offsets and members it is no group once the coordinator cleans up, each ten minutes.
@@ -170,7 +170,7 @@ def test_a_member_of_a_deleted_topic_is_named_so(config, topic_of, unique):
     client.subscribe([topic])
     assigned(client, 2)
     admin = AdminClient(config)
-    admin.delete_topics([topic])[topic].result(10)
+    admin.delete_topics([topic])[topic].result(120)
     time.sleep(0.5)
     found = observer(config).snapshot([f"g-{unique}"]).groups[f"g-{unique}"]
     assert {state.case for state in found.partitions} <= {LagCase.TOPIC_DELETED}
@@ -185,7 +185,7 @@ def test_retention_and_recreation_have_their_cases(config, topic_of, unique):
     commit(config, f"g-{unique}", topic, 2, 99)
     admin = AdminClient(config)
     for future in admin.delete_records([KafkaPartition(topic, 0, 7)]).values():
-        future.result(10)
+        future.result(120)
     below, beyond = observer(config).snapshot([f"g-{unique}"]).groups[f"g-{unique}"].partitions
     assert (below.case, below.log_start, below.lag) == (LagCase.BELOW_START, 7, 3)
     assert (beyond.case, beyond.lag) == (LagCase.BEYOND_END, None)
@@ -202,7 +202,7 @@ def test_age_and_rates_come_from_looks_before(config, topic_of, unique):
     producer = Producer(config)
     for _ in range(20):
         producer.produce(topic, b"x", partition=0)
-    producer.flush(10)
+    producer.flush(120)
     time.sleep(1.1)
     second = watch.snapshot([group])
     (state,) = second.groups[group].partitions
@@ -293,7 +293,7 @@ def test_a_cluster_that_does_not_answer_is_said_in_time():
     began = time.monotonic()
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1 cannot be looked at: nobody listens"):
         look.snapshot()
-    assert time.monotonic() - began < 30.0
+    assert time.monotonic() - began < 60.0
 
 
 def test_several_threads_share_an_observer(config, topic_of, unique):

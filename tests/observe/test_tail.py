@@ -33,7 +33,7 @@ def topic(config, unique) -> str:
     """Four partitions; the offsets topic is there too, since somebody has committed."""
     name = f"tailed-{unique}"
     admin = AdminClient(config)
-    admin.create_topics([NewTopic(name, 4, 1)])[name].result(20)
+    admin.create_topics([NewTopic(name, 4, 1)])[name].result(120)
     somebody = Consumer({**config, "group.id": f"somebody-{unique}"})
     commits.commit(somebody, [KafkaPartition(name, 0, 0)])
     somebody.close()
@@ -124,7 +124,7 @@ def test_deleted_groups_and_offsets_go(config, topic, unique):
     with tailing(config) as tail:
         assert len(tail.committed(group)) == 4
         admin = AdminClient(config)
-        admin.delete_consumer_groups([group])[group].result(20)
+        admin.delete_consumer_groups([group])[group].result(120)
         until(lambda: tail.catch_up(10) and group not in tail.groups(), "the group to be gone")
         assert tail.committed(group) == {}
         assert group not in tail.summaries()
@@ -145,7 +145,7 @@ def write(config, group: str, *records: tuple[bytes, bytes | None]) -> None:
         producer.produce(
             "__consumer_offsets", value, key, partition=partition_for(group, OFFSETS_PARTITIONS)
         )
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 def commit_of(group: str, partition: int, offset: int) -> tuple[bytes, bytes]:

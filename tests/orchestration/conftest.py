@@ -108,11 +108,11 @@ def scene(quiet_broker, unique, tmp_path) -> Scene:
     made = Scene(quiet_broker.status().bootstrap_servers, unique, tmp_path)
     admin = AdminClient({"bootstrap.servers": made.bootstrap})
     for done in admin.create_topics([NewTopic(made.topic, PARTITIONS, 1)]).values():
-        done.result(20)
+        done.result(120)
     producer = Producer({"bootstrap.servers": made.bootstrap})
     for n in range(RECORDS):
         producer.produce(made.topic, value=str(n), partition=n % PARTITIONS)
-    producer.flush(20)
+    producer.flush(120)
     made.config.write_text(
         f"""
 cluster: {{name: main, bootstrap_servers: "{made.bootstrap}"}}

@@ -45,13 +45,13 @@ def running(folder: Path, config: Path) -> Iterator[tuple[str, Callable[[], int]
 
     def interrupt() -> int:
         process.send_signal(signal.SIGINT)
-        return process.wait(60)
+        return process.wait(120)
 
     try:
         yield str(until(address, "the page's address")), interrupt
     finally:
         process.kill()
-        process.wait(60)
+        process.wait(120)
 
 
 def told(url: str) -> dict:
@@ -97,7 +97,7 @@ def others(broker) -> Iterator[None]:
             lane.step(lambda: lane.close("guest"), "leave")
         for number in range(1200):
             late.producer.produce(f"{LATE}-topic", b"x", partition=number % 2)
-        assert late.producer.flush(20) == 0
+        assert late.producer.flush(120) == 0
         wanted = [TopicPartition(f"{LATE}-topic", 0, 100), TopicPartition(f"{LATE}-topic", 1, 600)]
         commit_groups(late.admin, [LATE], wanted)
         yield

@@ -36,7 +36,7 @@ class Topic:
     def create(self, **config: str) -> None:
         """Make it."""
         made = self.admin.create_topics([NewTopic(self.name, 1, 1, config=config)])
-        made[self.name].result(20)
+        made[self.name].result(120)
 
     def producer(self, **options: str) -> Producer:
         """A client."""
@@ -46,7 +46,7 @@ class Topic:
         """Delete records as retention would."""
         asked = self.admin.delete_records([KafkaPartition(self.name, 0, before)])
         for future in asked.values():
-            future.result(20)
+            future.result(120)
 
     def look(self, isolation: str) -> PartitionBounds:
         """What Fleet's own question is answered with."""

@@ -35,14 +35,14 @@ def written(topic: Topic) -> int:
             timestamp=1_700_000_000_123 + number if number % 2 else 5,
             headers=[("a", b"1"), ("a", None), ("ö", b"")] if number % 5 == 0 else None,
         )
-    odd.flush(20)
+    odd.flush(120)
     spoilt = topic.producer(**{"transactional.id": topic.name})
     spoilt.init_transactions(20)
     for ends in (spoilt.abort_transaction, spoilt.commit_transaction):
         spoilt.begin_transaction()
         for number in range(20):
             spoilt.produce(topic.name, f"{ends.__name__} {number}")
-        spoilt.flush(20)
+        spoilt.flush(120)
         ends(20)
     return topic.decided()
 

@@ -54,7 +54,7 @@ def test_gaps_of_compaction(spark: Any, topic: Topic):
     def write(key: str, count: int) -> None:
         for number in range(count):
             producer.produce(topic.name, str(number), key=key)
-        producer.flush(20)
+        producer.flush(120)
 
     write("a", 100)
     write("b", 100)
@@ -125,7 +125,7 @@ def _executors(session: Any, topic: Topic) -> tuple[int, list[bool], int]:
         producer.produce(topic.name, str(number))
         if number % 1000 == 0:
             producer.poll(0)
-    producer.flush(30)
+    producer.flush(120)
 
     def where(batches: Any) -> Any:
         import importlib.util

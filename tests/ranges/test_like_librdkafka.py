@@ -43,11 +43,11 @@ def written(topic: Topic, rnd: random.Random) -> None:
             for _ in range(rnd.randrange(0, 60)):
                 some(topic, producer, rnd)
             if not within:
-                producer.flush(20)
+                producer.flush(120)
             elif rnd.random() < 0.5:
                 producer.commit_transaction(20)
             else:
-                producer.flush(20)
+                producer.flush(120)
                 producer.abort_transaction(20)
     if rnd.random() < 0.3:
         topic.truncate(rnd.randrange(1, 20))

@@ -39,7 +39,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path: Path):
         assert (path / "1.parquet").exists(), "it only stands still"
     finally:
         holder.kill()
-        holder.wait(10)
+        holder.wait(120)
     assert (path / "1.parquet").exists()
     with MemoryFolder(tmp_path) as mine:
         assert not path.exists()

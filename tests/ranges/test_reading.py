@@ -36,7 +36,7 @@ def test_transactions(spark: Any, topic: Topic):
         for _ in range(count):
             finished.produce(topic.name, what, headers=[("kind", what)])
         if what == b"aborted":
-            finished.flush(20)
+            finished.flush(120)
             finished.abort_transaction(20)
         else:
             finished.commit_transaction(20)
@@ -45,7 +45,7 @@ def test_transactions(spark: Any, topic: Topic):
     opened.init_transactions(20)
     opened.begin_transaction()
     opened.produce(topic.name, b"open")
-    opened.flush(20)
+    opened.flush(120)
 
     stable, all_of_it = topic.look("read_committed"), topic.look("read_uncommitted")
     assert (stable.end, stable.high) == (28, 29), "25 records and 3 markers are decided"
@@ -73,7 +73,7 @@ def test_columns_and_tasks(spark: Any, topic: Topic):
         producer.produce(topic.name, str(number), key=b"k", headers=[("h", b"v"), ("none", None)])
         if number % 1000 == 0:
             producer.poll(0)
-    producer.flush(30)
+    producer.flush(120)
     login = {"bootstrap.servers": {"value": topic.bootstrap}}
     frame = frame_of_ranges(spark, [topic.range(5, 40_000)], login=login, group="none")
     assert frame.columns == [
@@ -99,7 +99,7 @@ def test_records_that_are_gone_are_named(spark: Any, topic: Topic):
     producer = topic.producer()
     for number in range(100):
         producer.produce(topic.name, str(number))
-    producer.flush(20)
+    producer.flush(120)
     topic.truncate(60)
     with pytest.raises(Exception, match=TRUNCATED) as gone:
         read(spark, topic, topic.range(50, 100))

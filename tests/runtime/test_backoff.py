@@ -43,7 +43,7 @@ def test_a_clock_that_is_set_keeps_no_worker_from_starting(tmp_path: Path, hours
         return supervisor.table.rows()[0].restarts
 
     try:
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 300
         while not restarts():
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -93,7 +93,7 @@ def test_a_worker_that_a_signal_killed_says_which(tmp_path: Path, number: int, n
     )
     supervisor.table.add([row])
     try:
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 300
         while not (found := supervisor.table.rows()[0]).restarts:
             assert time.monotonic() < deadline
             assert supervisor.look()
@@ -135,7 +135,7 @@ def test_what_a_killed_worker_had_in_memory_is_removed(
         return len(list(memory.rglob("*.parquet")))
 
     def until_there_are(wanted: int) -> None:
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 300
         while files() != wanted:
             assert time.monotonic() < deadline, files()
             supervisor.look()

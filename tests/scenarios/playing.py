@@ -65,7 +65,7 @@ def _prepare(
 ) -> None:
     made = admin.create_topics([NewTopic(f"{run}-{count}", count, 1) for count in PARTITIONS])
     for each in made.values():
-        each.result(30)
+        each.result(120)
     resources = []
     for tale in tales:
         if tale.scenario.protocol != "consumer":
@@ -83,7 +83,7 @@ def _prepare(
         )
     if resources:
         for done in admin.incremental_alter_configs(resources).values():
-            done.result(30)
+            done.result(120)
 
 
 def _leaves(tales: Sequence[Tale], groups: Mapping[str, str]) -> list[_Leave]:

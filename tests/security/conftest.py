@@ -73,7 +73,7 @@ class Guarded:
                 )
             ]
         )
-        made[name].result(20)
+        made[name].result(120)
         self.allow(name, grants)
         return self.login(name)
 
@@ -143,7 +143,7 @@ class Guarded:
     def allow(self, user: str, grants: Iterable[Grant]) -> None:
         bindings = list({str(grant): _binding(user, grant) for grant in grants}.values())
         for future in self.admin.create_acls(bindings).values() if bindings else ():
-            future.result(20)
+            future.result(120)
 
     def deny(self, user: str, grant: Grant) -> None:
         """Take an ACL back."""
@@ -153,10 +153,10 @@ class Guarded:
             held.operation, held.permission_type,
         )  # fmt: skip
         for future in self.admin.delete_acls([asked]).values():
-            assert len(future.result(20)) == 1, grant
+            assert len(future.result(120)) == 1, grant
 
     def topic(self, name: str, partitions: int = 4) -> None:
-        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(120)
         until(lambda: len(self._partitions(name)) == partitions, f"topic {name}")
 
     def _partitions(self, topic: str) -> dict[int, Any]:
@@ -167,7 +167,7 @@ class Guarded:
         """Records to one partition."""
         for number in range(count):
             self._producer.produce(topic, str(number).encode(), partition=partition)
-        assert self._producer.flush(20) == 0
+        assert self._producer.flush(120) == 0
 
     def commit(self, group: str, topic: str, offset: int) -> None:
         """An Empty group with one committed offset."""
@@ -176,22 +176,22 @@ class Guarded:
     def dump(self) -> str:
         """Topics, groups with their offsets, every config and ACL, as comparable text."""
         topics = self.admin.list_topics(timeout=10)
-        groups = sorted(g.group_id for g in self.admin.list_consumer_groups().result(20).valid)
+        groups = sorted(g.group_id for g in self.admin.list_consumer_groups().result(120).valid)
         asked = [ConfigResource(ConfigResource.Type.TOPIC, t) for t in sorted(topics.topics)]
         asked.append(ConfigResource(ConfigResource.Type.BROKER, "1"))
         configs = {
-            f"{key.restype} {key.name}": {n: e.value for n, e in future.result(20).items()}
+            f"{key.restype} {key.name}": {n: e.value for n, e in future.result(120).items()}
             for key, future in self.admin.describe_configs(asked).items()
         }
         offsets = {}
         for group in groups:
             found = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-            told = found[group].result(20).topic_partitions
+            told = found[group].result(120).topic_partitions
             offsets[group] = sorted((t.topic, t.partition, t.offset, t.metadata) for t in told)
         described = self.admin.describe_consumer_groups(groups) if groups else {}
         everything = {
             "topics": {n: len(t.partitions) for n, t in topics.topics.items()},
-            "groups": {g: str(f.result(20).state) for g, f in described.items()},
+            "groups": {g: str(f.result(120).state) for g, f in described.items()},
             "offsets": offsets,
             "configs": configs,
             "acls": sorted(str(acl) for acl in self._acls()),
@@ -203,7 +203,7 @@ class Guarded:
             ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY,
             AclPermissionType.ANY,
         )  # fmt: skip
-        return list(self.admin.describe_acls(anything).result(20))
+        return list(self.admin.describe_acls(anything).result(120))
 
 
 def _binding(user: str, grant: Grant) -> AclBinding:

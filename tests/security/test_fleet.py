@@ -160,7 +160,7 @@ def test_spark_tasks_log_in(vault, capsys):
     vault.await_drained()
     end = TopicPartition(LETTERS, 0)
     found = vault.guarded.admin.list_offsets({end: OffsetSpec.latest()})
-    assert found[end].result(20).offset == 1
+    assert found[end].result(120).offset == 1
     _search(vault, capsys)
 
 

@@ -129,7 +129,7 @@ def made_topics(bootstrap: str, topic: str) -> Place:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic("t", 5, 1), NewTopic(topic, 3, 1)]).values():
         try:
-            made.result(20)
+            made.result(120)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise

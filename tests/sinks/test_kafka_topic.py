@@ -44,7 +44,7 @@ def test_a_transaction_that_a_killed_one_left_open_is_ended(case: Case, place: P
     left.init_transactions(20)
     left.begin_transaction()
     left.produce(place["topic"], b'{"partition": 3, "offset": 0}')
-    left.flush(20)
+    left.flush(120)
     assert case.write(rows, context) == 1
     assert case.offsets() == list(range(10))
 

@@ -58,7 +58,7 @@ def endpoint() -> Iterator[str]:
         yield address
     finally:
         server.terminate()
-        server.wait(20)
+        server.wait(120)
 
 
 def answers(client: Any) -> bool:

@@ -59,6 +59,6 @@ def commit_groups(admin: AdminClient, groups: Iterable[str], offsets: list[Topic
 
 def _refused(told: Future[ConsumerGroupTopicPartitions]) -> bool:
     try:
-        return any(each.error for each in told.result(20).topic_partitions)
+        return any(each.error for each in told.result(120).topic_partitions)
     except KafkaException:
         return True

@@ -100,7 +100,7 @@ class Lane:
         self._produced_at = self._read_at = 0.0
         made = self.admin.create_topics([NewTopic(name, n, 1) for name, n in topics.items()])
         for each in made.values():
-            each.result(20)
+            each.result(120)
         self.session(SESSION_S)
 
     def session(self, seconds: float) -> None:
@@ -113,7 +113,7 @@ class Lane:
             )
         ]
         resource = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=entries)
-        self.admin.incremental_alter_configs([resource])[resource].result(20)
+        self.admin.incremental_alter_configs([resource])[resource].result(120)
         told = SessionThen(
             least_s=seconds, most_s=seconds, silent_s=seconds - HEARTBEAT_S, sure=True
         )
@@ -169,14 +169,14 @@ class Lane:
             admin.close()
 
     def grow(self, topic: str, partitions: int) -> None:
-        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(120)
         self.topics[topic] = partitions
 
     def delete(self) -> None:
         """The group, once it is empty."""
         for _ in range(50):
             try:
-                self.admin.delete_consumer_groups([self.group])[self.group].result(20)
+                self.admin.delete_consumer_groups([self.group])[self.group].result(120)
             except KafkaException:
                 time.sleep(0.2)
             else:

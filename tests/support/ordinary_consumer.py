@@ -48,7 +48,7 @@ def main() -> None:
                     "worker": pod, "attempt": 1, "revision": "ordinary",
                     "at": time.time()}  # fmt: skip
             journal.produce(os.environ["JOURNAL_TOPIC"], json.dumps(line))
-        journal.flush(20)
+        journal.flush(120)
         if polled:
             try:
                 consumer.commit(asynchronous=False)

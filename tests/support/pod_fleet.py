@@ -105,7 +105,7 @@ class PodFleet:
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
         self._stop = threading.Event()
-        self.admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(20)
+        self.admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(120)
 
     # --- the manifests ----------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class PodFleet:
             self.group, [TopicPartition(self.topic, p) for p in range(PARTITIONS)]
         )
         try:
-            answer = self.admin.list_consumer_group_offsets([asked])[self.group].result(20)
+            answer = self.admin.list_consumer_group_offsets([asked])[self.group].result(120)
         except KafkaException:  # the group is not there yet
             return dict.fromkeys(range(PARTITIONS), 0)
         return {each.partition: max(each.offset, 0) for each in answer.topic_partitions}
@@ -235,7 +235,7 @@ class PodFleet:
         while not self._stop.wait(0.1):
             for partition in range(PARTITIONS):
                 self._producer.produce(self.topic, b"x", partition=partition)
-            self._producer.flush(5)
+            self._producer.flush(120)
 
     # --- misfortune ---------------------------------------------------------------------------
 

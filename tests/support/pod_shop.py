@@ -34,7 +34,7 @@ def write_journal(df, context):
             "group": context.group, "topic": place[0], "partition": place[1],
             "first": first, "last": last, "rows": got.get(place, []), "worker": context.worker,
             "attempt": context.attempt, "revision": context.revision, "at": time.time()}))
-    assert PRODUCER.flush(20) == 0
+    assert PRODUCER.flush(120) == 0
 
 
 def process(df, context):
@@ -61,7 +61,7 @@ class PodShop(Workshop):
             told["heartbeat_interval"] = "1s"
         self.declare(worker=told, runtime=self.runtime)
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(self.journal_topic, 1, 1)])[self.journal_topic].result(20)
+        admin.create_topics([NewTopic(self.journal_topic, 1, 1)])[self.journal_topic].result(120)
 
     @property
     def namespace(self) -> str:

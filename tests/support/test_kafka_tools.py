@@ -103,11 +103,11 @@ def test_group_on_a_real_broker(broker, unique, protocol) -> None:
     """A static member joins, commits and goes: the records say so in order."""
     topic = f"t-{unique}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(timeout=30)
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(timeout=120)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
     for partition in (0, 1):
         producer.produce(topic, b"x", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     group, consumer = joined(broker.bootstrap_servers, topic, f"g-{unique}", protocol)
     try:
         consumer.commit(asynchronous=False)

@@ -106,7 +106,7 @@ class Workshop(Sandbox):
 
     def _created(self, topic: str, partitions: int) -> AdminClient:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(120)
         return admin
 
     def produce_to(self, topic: str, count: int) -> None:
@@ -114,7 +114,7 @@ class Workshop(Sandbox):
         producer = self.producer()
         for number in itertools.islice(self.numbers, count):
             producer.produce(topic, str(number).encode(), key=str(number).encode())
-        producer.flush(20)
+        producer.flush(120)
 
     # --- the fleet --------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Workshop(Sandbox):
                     self.topic, str(number).encode(), partition=number % self.partitions
                 )
             producer.poll(0)
-        producer.flush(20)
+        producer.flush(120)
 
     def entries(self) -> list[JournalEntry]:
         return list(read(self.journal))

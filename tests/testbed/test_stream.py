@@ -18,7 +18,7 @@ def topic(broker, unique: str) -> str:
     name = f"{TOPIC}-{unique}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for made in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
-        made.result(10)
+        made.result(120)
     return name
 
 

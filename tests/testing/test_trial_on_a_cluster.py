@@ -29,11 +29,11 @@ def test_it_reads_without_joining_or_committing(broker, spark_home, unique, tmp_
     """The last records, and those named; groups and `__consumer_offsets` are as they were."""
     known, unknown, topic = f"known-{unique}", f"unknown-{unique}", f"trial-{unique}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(120)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for number in range(20):
         producer.produce(topic, f"v{number}".encode(), partition=number % 2)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     commit_groups(admin, [known], [TopicPartition(topic, 0, 3)])
     until(lambda: _recorded(broker, known), "the commit")
     (tmp_path / "trial_job.py").write_text(JOB)

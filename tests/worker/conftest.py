@@ -94,7 +94,7 @@ class Group:
         self.bootstrap = bootstrap
         self._producer = Producer({**self.client, "linger.ms": 5, "enable.idempotence": True})
         made = self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)])
-        made[self.topic].result(20)
+        made[self.topic].result(120)
         (folder / "worker_job.py").write_text(JOB)
 
     def start(
@@ -171,7 +171,7 @@ class Group:
 
         def made() -> bool:
             try:
-                self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
+                self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(120)
             except KafkaException as error:
                 if error.args[0].code() != 36:  # it exists
                     raise
@@ -186,7 +186,7 @@ class Group:
             to = place % self.partitions if partition is None else partition
             self._producer.produce(self.topic, value, key=str(number).encode(), partition=to)
             self.produced[to] += 1
-        self._producer.flush(20)
+        self._producer.flush(120)
 
     def journal(self) -> list[dict[str, Any]]:
         """What the entrypoint was called with, in order."""
@@ -275,7 +275,7 @@ class Group:
         codes = {}
         for name, process in chosen.items():
             try:
-                codes[name] = process.wait(60)
+                codes[name] = process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 codes[name] = process.wait(10)

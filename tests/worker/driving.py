@@ -33,7 +33,7 @@ from tests.support.spark_stand_in import Link
 
 CLOCK = SystemClock()
 QUICK = {"max_wait": "10ms"}
-_STANDS_STILL = 30.0
+_STANDS_STILL = 120.0
 """Seconds without anything new after which a test waits in vain."""
 
 
@@ -111,7 +111,7 @@ class Driven:
         self.contexts.append(context)
         columns = ("topic", "partition", "offset", "value")
         rows = df.select(columns).to_pylist()
-        assert self.may_end.wait(20), "the test never let the batch end"
+        assert self.may_end.wait(120), "the test never let the batch end"
         if self.error is not None:
             raise self.error
         self.rows += [

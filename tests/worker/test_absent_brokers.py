@@ -146,7 +146,7 @@ def test_a_drain_is_told_when_it_is_asked_for(place: Place, monkeypatch: pytest.
 
     def look() -> None:
         asked.set()
-        assert go.wait(10)
+        assert go.wait(120)
 
     membership = place.membership(Away(place.clock, look), monkeypatch)
     tools = _tools(place, membership)
@@ -156,7 +156,7 @@ def test_a_drain_is_told_when_it_is_asked_for(place: Place, monkeypatch: pytest.
     holder = SlotHolder(tools, taken)
     holder._membership = membership
     membership.start()
-    assert asked.wait(10)
+    assert asked.wait(120)
     holder._tick(membership)
     assert place.reporter.status()["phase"] == "joining"
     tools.stop.set()  # SIGTERM

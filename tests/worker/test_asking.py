@@ -33,7 +33,7 @@ def test_members_and_what_they_own(broker: RunningBroker, unique: str, protocol:
     """Of both protocols, with the topic's partitions."""
     config = {"bootstrap.servers": broker.bootstrap_servers}
     admin = AdminClient(config)
-    admin.create_topics([NewTopic(unique, 3)])[unique].result(20)
+    admin.create_topics([NewTopic(unique, 3)])[unique].result(120)
     until(
         lambda: len(admin.list_topics(unique, timeout=5).topics[unique].partitions) == 3,
         "the topic",

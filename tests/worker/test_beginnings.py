@@ -79,5 +79,5 @@ def metadata(group: Group) -> list[str | None]:
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     asked = group.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group.name)])
-    found = asked[group.name].result(20).topic_partitions
+    found = asked[group.name].result(120).topic_partitions
     return [each.metadata for each in found]

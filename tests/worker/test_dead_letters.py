@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 def dead(group: Group) -> str:
     """The dead-letter topic."""
     name = f"{group.name}-dead"
-    group.admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+    group.admin.create_topics([NewTopic(name, 1, 1)])[name].result(120)
     return name
 
 
@@ -37,7 +37,7 @@ def letters(broker: RunningBroker, topic: str) -> list[Any]:
     found = []
     try:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             message = consumer.poll(0.2)
             if message is None:

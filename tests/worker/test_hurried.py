@@ -140,7 +140,7 @@ def crews(
     made = []
     for name, hurried in (("hurried", True), ("patient", False)):
         group = f"{name}-{unique}"
-        admin.create_topics([NewTopic(group, PARTITIONS, 1)])[group].result(20)
+        admin.create_topics([NewTopic(group, PARTITIONS, 1)])[group].result(120)
         until(lambda group=group: known(admin, group), f"topic {group} to be known")
         made.append(Crew(bootstrap, tmp_path, group, hurried=hurried))
     yield made[0], made[1]

@@ -55,7 +55,7 @@ def status(group: Group, name: str) -> dict[str, Any]:
 def test_a_sink_that_is_away_costs_no_record(group: Group):
     """One partition has records: it is not stopped, no letter is sent, and the worker says why."""
     dead, down = f"{group.name}-dead", group.folder / "down"
-    group.admin.create_topics([NewTopic(dead, 1, 1)])[dead].result(20)
+    group.admin.create_topics([NewTopic(dead, 1, 1)])[dead].result(120)
     start(group, "w1", dead_letter_topic=dead)
     group.warm("w1")
     down.touch()

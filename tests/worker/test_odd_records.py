@@ -166,7 +166,7 @@ def test_a_real_worker_goes_on(group: Group, reading: str):
     any_time = {"message.timestamp.after.max.ms": LATEST, "message.timestamp.before.max.ms": LATEST}
     new = [NewTopic(topic, 1, 1, config=any_time), NewTopic(letters, 1, 1, config=any_time)]
     for made in group.admin.create_topics(new).values():
-        made.result(20)
+        made.result(120)
     producer = KafkaProducer(bootstrap_servers=group.bootstrap)
     odd = [("ok", b"1"), (_Raw(b"\xff\xfe"), b"2")]
     for value, stamp, headers in (
@@ -179,7 +179,7 @@ def test_a_real_worker_goes_on(group: Group, reading: str):
         (b"last", None, []),
     ):
         producer.send(topic, value, headers=headers, timestamp_ms=stamp, partition=0)
-    producer.flush(20)
+    producer.flush(120)
     producer.close()
     group.standbys("w1", reading=reading, topics=[topic], dead_letter_topic=letters)
     group.open(0)

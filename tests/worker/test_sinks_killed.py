@@ -166,6 +166,6 @@ def killed_in_write(group: Group, moments: Moments, sink: str, holder: str, shar
     )  # fmt: skip
     time.sleep(delay)
     process.kill()
-    process.wait(20)
+    process.wait(120)
     told = [each for each in moments.of(sink, process.pid)[seen:] if each["at"] > began[0]["at"]]
     return not told

@@ -67,7 +67,7 @@ class Scene(Parts):
         holder = SlotHolder.take(self.tools, self.slot())
         assert holder is not None
         self.tenures.append(holder)
-        self.runner._call_later(lambda: None).result(10.0)  # behind what is to be cured
+        self.runner._call_later(lambda: None).result(120)  # behind what is to be cured
         return holder
 
     def ask(self, **gate: Any) -> None:

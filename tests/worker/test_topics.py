@@ -17,7 +17,7 @@ SOON = {"metadata_refresh": "1s", "heartbeat_interval": "1s"}
 
 
 def _id(group: Group, topic: str) -> str:
-    return id_of(group.admin.describe_topics(TopicCollection([topic]))[topic].result(10))
+    return id_of(group.admin.describe_topics(TopicCollection([topic]))[topic].result(120))
 
 
 def _read(group: Group, topic: str) -> dict[int, set[int]]:
@@ -50,7 +50,7 @@ def test_a_topic_made_again_is_read_from_its_beginning(
     group.drained()
     old = _id(group, group.topic)
     group.processes["w1"].send_signal(signal.SIGSTOP)
-    group.admin.delete_topics([group.topic])[group.topic].result(20)
+    group.admin.delete_topics([group.topic])[group.topic].result(120)
     group.make(group.topic, 4)
     group.produce(records)
     group.processes["w1"].send_signal(signal.SIGCONT)
@@ -81,7 +81,7 @@ def test_offsets_of_a_deleted_topic_are_not_believed(group: Group):
     group.until(lambda: bool(group.journal()), "a batch to begin")
     w1 = group.processes["w1"]
     w1.send_signal(signal.SIGSTOP)
-    group.admin.delete_topics([group.topic])[group.topic].result(20)
+    group.admin.delete_topics([group.topic])[group.topic].result(120)
     group.make(group.topic, 4)
     group.produce(4 * 150)
     w1.send_signal(signal.SIGCONT)
@@ -101,7 +101,7 @@ def test_a_deleted_topic_stops_nothing(group: Group):
     group.open(0)
     group.produce(40)
     group.until(lambda: bool(group.journal()), "a batch to begin")
-    group.admin.delete_topics([other])[other].result(20)
+    group.admin.delete_topics([other])[other].result(120)
     for _ in range(4):
         group.produce(40)
     group.drained()
@@ -121,7 +121,7 @@ def test_new_partitions_and_topics_of_a_pattern_are_picked_up(group: Group, brok
     group.produce(40)
     group.drained()
     before = max(generations(broker.broker, group.name))
-    group.admin.create_partitions([NewPartitions(group.topic, 6)])[group.topic].result(20)
+    group.admin.create_partitions([NewPartitions(group.topic, 6)])[group.topic].result(120)
     group.until(
         lambda: len(group.admin.list_topics(group.topic).topics[group.topic].partitions) == 6,
         "the new partitions to be there",
