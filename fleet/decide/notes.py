@@ -13,19 +13,32 @@ from fleet.decide.capacity import (
 )
 from fleet.decide.world import GroupWorld
 from fleet.model import Step, StepKind
-from fleet.text import few, plural
+from fleet.text import few, plural, slots_of
 
 
 def capped(world: GroupWorld, wanted: int) -> tuple[int, tuple[str, ...]]:
     """What is wanted, within replicas.max and what can own a partition, and why it is less."""
     topics = expected_topics(world.topics, world.spec)
-    cap, most = ownable(topics, world.spec), world.spec.replicas.max
+    cap, highest = ownable(topics, world.spec), world.spec.replicas.max
+    shut = _without_successor(world)
+    most = highest - len(shut)
     if wanted > most and most <= (cap or most):
-        return most, (f"{wanted} slots asked, capped at {most}: replicas.max is {most}",)
+        and_shut = f", and {slots_of(shut)} {'is' if len(shut) == 1 else 'are'} quarantined"
+        why = f"replicas.max is {highest}{and_shut if shut else ''}"
+        return most, (f"{wanted} slots asked, capped at {most}: {why}",)
     if cap and wanted > cap:
         why = ownable_reason(topics, world.spec)
         return cap, (f"{wanted} slots asked, capped at {cap}: {why}, one more would idle",)
     return max(0, wanted), ()
+
+
+def _without_successor(world: GroupWorld) -> list[int]:
+    """Quarantined slots that no number can stand in for: on Kubernetes only those below
+    `replicas.max` have a Lease.
+    """
+    if world.spec.runtime.kind != "kubernetes":
+        return []
+    return sorted(n for n in world.gate.quarantined if n < world.spec.replicas.max)
 
 
 def promises(world: GroupWorld, steps: tuple[Step, ...], wanted: int) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.config.spec import GroupSpec
 from fleet.decide.plan_ids import not_as_approved
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.model import GroupState, Plan, StepKind, TopicPartition
@@ -187,6 +188,29 @@ def test_wanted_is_capped_with_a_reason() -> None:
     few = make_plan(world(spec(replicas={"max": 3})), wanted=20, now=NOW)
     assert few.wanted == 3
     assert "replicas.max is 3" in few.notes[0]
+
+
+def test_no_slot_is_opened_that_has_no_lease() -> None:
+    """On Kubernetes replicas.max Leases are rendered: beyond them nobody stands in for a slot that
+    is quarantined, and a change that opened one would wait in vain, again and again.
+    """
+    pods = {"kind": "kubernetes"}
+    full, room, local = (
+        spec(replicas={"max": most}, **more)
+        for most, more in ((3, {"runtime": pods}), (5, {"runtime": pods}), (3, {}))
+    )
+
+    def opened(fleet: GroupSpec, *shut: int) -> tuple[list[str], Plan]:
+        seen = world(fleet, held=3)
+        gate = replace(seen.gate, quarantined=frozenset(shut))
+        plan = make_plan(replace(seen, gate=gate), wanted=3, now=NOW)
+        return [step for step in kinds(plan) if step.startswith("open")], plan
+
+    opens, plan = opened(full, 2)
+    assert (opens, plan.wanted) == ([], 2)
+    assert "capped at 2: replicas.max is 3, and slot 2 is quarantined" in plan.notes[0]
+    assert opened(full)[1].wanted == 3
+    assert opened(room, 2)[0] == opened(local, 2)[0] == ["open 3"]
 
 
 def test_standbys_alone_are_a_step_at_no_price() -> None:
