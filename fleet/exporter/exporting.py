@@ -112,6 +112,11 @@ class Exporter(Closing):
         """Where it listens."""
         return self._server.address
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last look saw nothing."""
+        return self._failure is not None
+
     def close(self) -> None:
         """Listen and read no more."""
         self._server.close()

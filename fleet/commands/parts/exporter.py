@@ -4,6 +4,7 @@ import contextlib
 import re
 import signal
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,7 @@ from fleet.text import visible
 if TYPE_CHECKING:
     from fleet.exporter.exporting import Exporter
     from fleet.manager.cycle import Fleet
+    from fleet.worker.login_files import LoginFiles
 
 
 @click.command(epilog="Example:  fleet exporter --listen 0.0.0.0:9308")
@@ -30,9 +32,9 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
 
     Answers /metrics from its last complete look, one every exporter.every seconds, so that a
     scrape never waits for the cluster; a look that fails shows as fleet_snapshot_age_seconds
-    growing. /healthz tells whether it looks at all. A changed fleet.yaml counts from the next
-    look on. Runs until SIGTERM or Ctrl-C. Names and labels of the metrics are a contract:
-    docs/metrics.md.
+    growing. /healthz tells whether it looks at all. A changed fleet.yaml counts from the next look
+    on, renewed passwords and certificates once a look fails. Runs until SIGTERM or Ctrl-C. Names
+    and labels of the metrics are a contract: docs/metrics.md.
     """
     if listen is not None and not re.fullmatch(r"\S*:\d{1,5}", listen):
         raise click.UsageError("--listen wants HOST:PORT, such as 0.0.0.0:9308; port 0 is free")
@@ -50,7 +52,28 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
             _say(
                 f"metrics of cluster {fleet.spec.cluster.name} at http://{running.address}/metrics"
             )
-            running.run(stop, until=in_use.changed)
+            login = _login_of(fleet)
+            running.run(stop, until=partial(_is_outdated, in_use, running, login))
+
+
+def _login_of(fleet: "Fleet") -> "LoginFiles":
+    from fleet.kafka_source.login import references
+    from fleet.worker.login_files import LoginFiles
+
+    return LoginFiles(references(fleet.spec.cluster, fleet.bootstrap))
+
+
+def _is_outdated(in_use: "_InUse", running: "Exporter", login: "LoginFiles") -> bool:
+    """Whether another fleet.yaml counts, or a look failed and files of the login hold something
+    else than when its clients were made: those never read them again.
+    """
+    if in_use.changed():
+        return True
+    replaced = login.replaced() if running.failing else ()
+    if not replaced or in_use.refusal() is not None:  # they may be just being written
+        return False
+    _say(f"begins anew with what is in {' and '.join(replaced)} now")
+    return True
 
 
 class _InUse:
@@ -69,13 +92,19 @@ class _InUse:
         text = self._read()
         if text is None or text in (self._text, self._refused):
             return False
+        if (refusal := self.refusal()) is not None:
+            self._refused = text
+            _say(f"a changed fleet.yaml is not used: {refusal}")
+            return False
+        return True
+
+    def refusal(self) -> FleetError | None:
+        """Why it cannot be opened as it is now, with the files that it names."""
         try:
             self._invocation.open().close()
         except FleetError as error:
-            self._refused = text
-            _say(f"a changed fleet.yaml is not used: {error}")
-            return False
-        return True
+            return error
+        return None
 
     def _read(self) -> bytes | None:
         with contextlib.suppress(OSError):
