@@ -86,6 +86,22 @@ def test_a_worker_whose_files_were_renewed_ends_and_starts_again(
         errors.check()
 
 
+def test_a_certificate_refused_after_the_handshake_counts_as_one_in_it(
+    errors: ClientErrors, clock: ManualClock, cert: Path
+) -> None:
+    """TLS 1.3: the connection is lost by an alert; a connection that is just lost is weather."""
+    cert.write_text("of this year")
+    why = "Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate"
+    alert = f"ssl://kafka-1:9093/1: {why}: SSL alert number 42 (after 1ms in state APIVERSION)"
+    for _ in range(40):
+        errors.tell(KafkaError(LOST, alert))
+        errors.check()
+        clock.sleep(0.5)
+    errors.tell(KafkaError(LOST, alert))
+    with pytest.raises(FleetError, match=r"user\.crt was replaced"):
+        errors.check()
+
+
 def test_brokers_that_restart_one_by_one_end_nobody(
     errors: ClientErrors, clock: ManualClock, cert: Path
 ) -> None:

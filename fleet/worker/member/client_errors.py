@@ -13,11 +13,15 @@ from fleet.errors import FleetError
 from fleet.worker.events import Events
 from fleet.worker.member.protocols import verdict
 
-_LASTS: Final = {-169: 20.0, -181: 20.0, -187: 300.0}
+_HANDSHAKE: Final = -181
+_LASTS: Final = {-169: 20.0, _HANDSHAKE: 20.0, -187: 300.0}
 """Seconds after which the same refusal of the same broker is no restart of it: a login, or a TLS
-handshake, that failed; librdkafka tells it again after 30. Or no broker is connected: TLS 1.3
-refuses a client's certificate only once the handshake is over, which shows as a lost connection.
-Brokers that are away show the same, so that it counts only when the session is over anyway."""
+handshake, that failed; librdkafka tells it again after 30. Or no broker is connected, told every
+ten: brokers that are away show the same, so that it counts only when the session is over anyway."""
+_LOST: Final = -195
+_ALERT: Final = "SSL alert number"
+"""In what a lost connection is told with: TLS 1.3 refuses a client's certificate only once the
+handshake is over (20 of these a second)."""
 _FORGOTTEN: Final = 120.0
 """Seconds after which it is another one."""
 
@@ -51,7 +55,8 @@ class ClientErrors:
 
     def _outdated(self, error: Any) -> FleetError | None:
         """Why this client's login is not the one that its files hold; None where it is."""
-        if (lasts := _LASTS.get(error.code())) is None:
+        code = _HANDSHAKE if error.code() == _LOST and _ALERT in error.str() else error.code()
+        if (lasts := _LASTS.get(code)) is None:
             return None
         broker, now = error.str().partition(": ")[0], self._clock.monotonic()
         first, last = self._refused.get(broker, (now, now))
