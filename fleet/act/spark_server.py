@@ -262,8 +262,7 @@ def _arguments(
     ui_port: int | None = None,
     in_container: bool = False,
 ) -> list[str]:
-    java_home = environ.get("JAVA_HOME")
-    java = str(Path(java_home, "bin", "java")) if java_home else "java"
+    java = class_sharing.java_of_spark(environ)
     if shutil.which(java, path=environ.get("PATH")) is None:
         raise FleetError(
             f"Spark needs Java 17 or 21 and there is no {java}: install it, or correct JAVA_HOME"

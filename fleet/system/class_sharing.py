@@ -16,7 +16,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +62,12 @@ def options(
     return [*_ALWAYS, f"{_AT_EXIT}{folder / wanted}.{uuid.uuid4().hex[:8]}.new"]
 
 
+def java_of_spark(environ: Mapping[str, str]) -> str:
+    """What `spark-submit` starts, there or not: JAVA_HOME's, else the one on PATH."""
+    home = environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
+
+
 @contextlib.contextmanager
 def of_spark_server(
     jars: Path, *, environ: MutableMapping[str, str] = os.environ, cache: Path | None = None
@@ -70,9 +76,7 @@ def of_spark_server(
 
     `spark-submit` reads its variable beside all that users set for their driver, and before it.
     """
-    home = environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else "java"
-    found = options(SPARK, java, jars, cache=cache, may_write=False)
+    found = options(SPARK, java_of_spark(environ), jars, cache=cache, may_write=False)
     before = environ.get(_SUBMIT)
     environ[_SUBMIT] = " ".join([*found, *([before] if before else [])])
     try:

@@ -122,12 +122,12 @@ def test_who_looks_outlives_pauses_and_sees_right_after_them(own_broker: Broker)
                 time.sleep(seconds)
                 during = len(looking.seen)
             looking.next(2)
-            until(
-                lambda: looking.next().get("lags") == right,
-                "a look that tells everything",
+            seen = until(
+                lambda: "lags" in (look := looking.next()) and look,
+                "a look that tells",
                 still=2.0,  # of one look: where too much runs, one may fail by that alone
-                picture=lambda during=during: str(looking.seen[during:]),
             )
+            assert seen["lags"] == right, looking.seen[during:]
         coordinators.look()
         own_broker.kill()
         looking.next(2)

@@ -25,7 +25,6 @@ import traceback
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -333,7 +332,7 @@ def forget_connect() -> None:
         os.environ.pop(name, None)
 
 
-def known_classes() -> AbstractContextManager[None]:
+def known_classes() -> contextlib.AbstractContextManager[None]:
     """A JVM that PySpark starts meanwhile maps the classes of this machine's Spark server."""
     import pyspark  # noqa: PLC0415
 
