@@ -33,6 +33,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import fleet
+from fleet.act import spark_daemon
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.extras import need
@@ -284,6 +286,7 @@ def _arguments(
         "spark.connect.grpc.binding.port": str(port),
         **({} if ui_port is None else {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port)}),
         **({"spark.authenticate": "true"} if makes_own_secret(master) else {}),
+        **({"spark.python.daemon.module": spark_daemon.MODULE} if _is_local(environ) else {}),
         "spark.driver.memory": environ.get("FLEET_SPARK_MEMORY") or "2g",
         "spark.driver.extraJavaOptions": f"{options} -Dderby.system.home={folder}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -367,8 +370,14 @@ def foreground(listen: str, home: Path, *, environ: Mapping[str, str]) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     arguments = _arguments(folder, host=host, port=int(port), environ=environ, in_container=True)
+    # Its Python processes begin elsewhere, and find this package as this one did.
+    paths = [environ.get("PYTHONPATH"), str(Path(fleet.__file__).parents[1])]
+    extra = {
+        **_extra(scratch, host, environ),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
     os.chdir(folder)
-    os.execvpe(arguments[0], arguments, {**environ, **_extra(scratch, host, environ)})  # noqa: S606
+    os.execvpe(arguments[0], arguments, {**environ, **extra})  # noqa: S606
 
 
 def main(argv: list[str] | None = None) -> int:
