@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from fleet.errors import ConfigError
+from fleet.errors import ConfigError, FleetError
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
@@ -57,6 +57,14 @@ class Invocation:
         from fleet.manager.cycle import Fleet
 
         return Fleet.open(path, start_broker=start_broker)
+
+    def refusal(self) -> FleetError | None:
+        """Why the file cannot be opened as it is now, with those that it names."""
+        try:
+            self.open().close()
+        except FleetError as error:
+            return error
+        return None
 
     def interrupted(self) -> str:
         """What a person has to know after Ctrl-C."""

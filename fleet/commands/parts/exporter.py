@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from fleet.commands.invocation import Invocation, common
-from fleet.errors import FleetError
+from fleet.commands.parts.renewed_login import RenewedLogin
 from fleet.text import visible
 
 if TYPE_CHECKING:
     from fleet.exporter.exporting import Exporter
     from fleet.manager.cycle import Fleet
-    from fleet.worker.login_files import LoginFiles
 
 
 @click.command(epilog="Example:  fleet exporter --listen 0.0.0.0:9308")
@@ -52,28 +51,13 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
             _say(
                 f"metrics of cluster {fleet.spec.cluster.name} at http://{running.address}/metrics"
             )
-            login = _login_of(fleet)
-            running.run(stop, until=partial(_is_outdated, in_use, running, login))
+            renewed = RenewedLogin(invocation, fleet)
+            running.run(stop, until=partial(_is_outdated, in_use, running, renewed))
 
 
-def _login_of(fleet: "Fleet") -> "LoginFiles":
-    from fleet.kafka_source.login import references
-    from fleet.worker.login_files import LoginFiles
-
-    return LoginFiles(references(fleet.spec.cluster, fleet.bootstrap))
-
-
-def _is_outdated(in_use: "_InUse", running: "Exporter", login: "LoginFiles") -> bool:
-    """Whether another fleet.yaml counts, or a look failed and files of the login hold something
-    else than when its clients were made: those never read them again.
-    """
-    if in_use.changed():
-        return True
-    replaced = login.replaced() if running.failing else ()
-    if not replaced or in_use.refusal() is not None:  # they may be just being written
-        return False
-    _say(f"begins anew with what is in {' and '.join(replaced)} now")
-    return True
+def _is_outdated(in_use: "_InUse", running: "Exporter", renewed: RenewedLogin) -> bool:
+    """Whether another fleet.yaml counts, or a look failed and the login was renewed."""
+    return in_use.changed() or (running.failing and renewed.ready(_say))
 
 
 class _InUse:
@@ -92,19 +76,11 @@ class _InUse:
         text = self._read()
         if text is None or text in (self._text, self._refused):
             return False
-        if (refusal := self.refusal()) is not None:
+        if (refusal := self._invocation.refusal()) is not None:
             self._refused = text
             _say(f"a changed fleet.yaml is not used: {refusal}")
             return False
         return True
-
-    def refusal(self) -> FleetError | None:
-        """Why it cannot be opened as it is now, with the files that it names."""
-        try:
-            self._invocation.open().close()
-        except FleetError as error:
-            return error
-        return None
 
     def _read(self) -> bytes | None:
         with contextlib.suppress(OSError):

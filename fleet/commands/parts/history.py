@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ import click
 
 from fleet.commands.invocation import SCHEMA_VERSION, Invocation, common, output_option
 from fleet.commands.parts.history_sql import sql
+from fleet.commands.parts.renewed_login import RenewedLogin
 from fleet.extras import need
 from fleet.text import duration
 
@@ -89,25 +91,38 @@ def tail(invocation: Invocation, *, spark: str | None, polled: bool) -> None:
     """Follow the cluster until Ctrl-C or SIGTERM.
 
     A batch every `history.every` seconds. SIGTERM lets the batch in hand become visible first; a
-    second one ends it at once. A broker or Spark that is away for a while is waited for.
+    second one ends it at once. A broker or Spark that is away for a while is waited for. Renewed
+    passwords and certificates count once a batch fails.
     """
     from fleet.commands.progress import Progress
     from fleet.manager.history_session import recording
 
-    with (
-        invocation.open() as fleet,
-        _asked_to_stop() as stopped,
-        Progress("history") as say,
-    ):
-        every = fleet.spec.history.every
+    with _asked_to_stop() as stopped, Progress("history") as say:
         while not stopped():
-            try:
-                with recording(fleet, spark=spark, polled=polled, say=say) as recorder:
-                    _follow(recorder, every, stopped, say)
-            except Exception as error:  # noqa: BLE001 - PySpark raises what gRPC gave it
-                _wait_out(error, say)
-                _sleep(every, stopped)
+            with invocation.open() as fleet:
+                renewed = RenewedLogin(invocation, fleet)
+                record = partial(recording, fleet, spark=spark, polled=polled, say=say)
+                _keep_on(record, renewed, fleet.spec.history.every, stopped, say)
         say("stopped; everything up to the last batch is in the tables")
+
+
+def _keep_on(
+    record: Callable[[], Any],
+    renewed: RenewedLogin,
+    every: float,
+    stopped: Callable[[], bool],
+    say: Callable[[str], None],
+) -> None:
+    """Through all that passes, until somebody asks to stop or another login counts."""
+    while not stopped():
+        try:
+            with record() as recorder:
+                _follow(recorder, every, stopped, say)
+        except Exception as error:  # noqa: BLE001 - PySpark raises what gRPC gave it
+            _wait_out(error, say)
+            if renewed.ready(say):
+                return
+            _sleep(every, stopped)
 
 
 def _follow(
