@@ -13,6 +13,7 @@ from fleet.clock import SystemClock
 from fleet.config.spec import BatchSpec
 from fleet.model import TopicPartition
 from fleet.worker.batch.adaptive_reader import AdaptiveReader
+from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.batches import InlineReading
 from fleet.worker.batch.partition_ends import PartitionEnds
 from tests.support.memory_kafka import Message
@@ -39,6 +40,7 @@ class Kafka:
         self.looks = 0
         self.silent: set[TopicPartition] = set()
         """Without a leader."""
+        self.answers = True
         self.records: list[Any] = []
 
     def consume(self, count: int, timeout: float) -> list[Any]:
@@ -64,6 +66,9 @@ class Kafka:
         answers = {}
         for tp in asked:
             future: Future[Any] = Future()
+            if not self.answers:
+                answers[tp] = future
+                continue
             if TopicPartition(tp.topic, tp.partition) in self.silent:
                 future.set_exception(KafkaException(KafkaError(5)))
                 answers[tp] = future
@@ -81,6 +86,7 @@ class Bench:
         self.clock, self.kafka = Clock(), Kafka()
         self.told: list[str] = []
         self.said: list[str] = []
+        self.closed: list[Prepared] = []
         self.reading = AdaptiveReader(
             mode=mode,
             batch=BatchSpec(inline=100, ranges=ranges, max_wait=0.2, max_seconds=10.0),
@@ -102,8 +108,18 @@ class Bench:
             errors += self.reading.take(self.kafka, timeout=0.0)
             batch = self.reading.close(self.clock.at)
             if batch is not None:
+                self.closed.append(batch)
                 closed += [each.id for each in batch.ranges]
         return closed, errors
+
+    def sizes(self, *seconds: float) -> list[int]:
+        """Of as many batches as times are given, each of which took so long."""
+        sizes = []
+        for each in seconds:
+            assert any(self.turns(1)[0] for _ in range(20)), "no batch was due"
+            sizes.append(self.closed[-1].records)
+            self.reading.took(self.closed[-1], each)
+        return sizes
 
 
 def test_there_and_back():
@@ -215,20 +231,43 @@ def test_a_batch_is_as_large_as_the_job_is_fast():
     """It begins with three inline batches, grows while quick, shrinks where it is too slow."""
     bench = Bench("ranges")
     bench.kafka.log = {P0: (0, 9000), P1: (0, 0)}
-    sizes = []
-    for seconds in (0.5, 3.0, 20.0, 1.0):
-        while not (closed := bench.turns(1)[0]):
-            pass
-        start, end = closed[0].split("-")[2:]
-        sizes.append(int(end) - int(start))
-        bench.reading.took(sizes[-1], seconds)
-    assert sizes == [300, 1000, 1000, 500]
+    assert bench.sizes(0.5, 3.0, 20.0, 1.0) == [300, 1000, 1000, 500]
+
+
+def records(first: int) -> list[Any]:
+    """An inline batch of P0."""
+    return [Message(P0, at, value=b"x") for at in range(first, first + 100)]
 
 
 def test_a_slow_job_stays_inline():
     """Where an inline batch is over its time, reading is not what holds the job up."""
     bench = Bench()
-    bench.reading.took(100, 60.0)
+    bench.kafka.records = records(0)
+    assert bench.sizes(60.0) == [100]
     bench.kafka.log = {P0: (0, 9000), P1: (0, 0)}
     bench.turns()
     assert bench.told == []
+
+
+def test_a_batch_by_ranges_that_was_slow_once_goes_back_inline():
+    """At once, not when the backlog is gone; and once a batch is quick, the rest is named again."""
+    bench = Bench()
+    bench.kafka.log = {P0: (0, 90_000), P1: (0, 0)}
+    assert bench.sizes(0.5, 0.5, 200.0) == [300, 1000, 1000]
+    bench.turns(3)
+    assert bench.told == ["ranges", "inline"]
+    read = sum(each.records for each in bench.closed)
+    assert bench.kafka.sought[P0] == read
+    bench.kafka.records = records(read)
+    assert bench.sizes(0.5) == [100]
+    assert bench.sizes(0.5, 0.5) == [300, 1000]
+    assert bench.told == ["ranges", "inline", "ranges"]
+
+
+def test_batches_by_ranges_grow_again_however_small_they_became():
+    """Also below what one inline holds, for as long as no answer says how much waits."""
+    bench = Bench()
+    bench.kafka.log = {P0: (0, 9000), P1: (0, 0)}
+    assert bench.sizes(60.0) == [300]
+    bench.kafka.answers = False
+    assert bench.sizes(0.5, 0.5, 0.5) == [50, 400, 1000]

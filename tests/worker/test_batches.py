@@ -241,16 +241,16 @@ def test_only_keeps_ranges_and_rows_together():
 def test_bound_follows_the_target(taken: int, seconds: float, limit: int):
     """A batch's bound is adapted so that it takes at most the target."""
     made = buffer(limit=100)
-    made.took(taken, seconds, target=10.0)
+    made.adapt(taken, seconds, target=10.0)
     assert made.limit == limit
 
 
 def test_bound_grows_back():
     """Full batches that are done in half the target double the bound, up to the spec's."""
     made = buffer(limit=100)
-    made.took(100, 20.0, target=10.0)
-    made.took(50, 1.0, target=10.0)
-    made.took(100, 1.0, target=10.0)
+    made.adapt(100, 20.0, target=10.0)
+    made.adapt(50, 1.0, target=10.0)
+    made.adapt(100, 1.0, target=10.0)
     assert made.limit == 100
 
 

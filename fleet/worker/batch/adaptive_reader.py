@@ -24,7 +24,7 @@ from fleet.config.spec import BatchSpec
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
 from fleet.worker.batch.batch_reader import Prepared
-from fleet.worker.batch.batches import InlineReading
+from fleet.worker.batch.batches import InlineBatch, InlineReading
 from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.partition_ends import PartitionEnds
 from fleet.worker.batch.ranges import NamedBatch, Ranges
@@ -167,15 +167,17 @@ class AdaptiveReader:
             return self._ranges.known and not self._ranges.waiting
         return self._inline.seen_all_ends()
 
-    def took(self, records: int, seconds: float) -> None:
-        """See Reading.took: each way has its own bound; the size tells which way it came."""
-        if self._mode != "ranges" and records <= self._batch.inline:
-            self._inline.took(records, seconds)
+    def took(self, batch: Prepared, seconds: float) -> None:
+        """See Reading.took: each way has its own bound."""
+        records = batch.records
+        if isinstance(batch, InlineBatch):
+            self._inline.took(batch, seconds)
             if records >= self._batch.inline and seconds < self._batch.max_seconds / 2:
                 self._limit = max(self._limit, self._first_limit)
         elif seconds > self._batch.max_seconds:
             adapted = int(records * self._batch.max_seconds / seconds)
             self._limit = max(1, min(self._limit, adapted))
+            self._wanted = self._wanted or self._slow_job  # the answer decides whether inline
         elif seconds < self._batch.max_seconds / 2 and records >= self._limit:
             more = self._batch.max_seconds / 2 / max(seconds, 0.001)
             self._limit = min(self._batch.ranges, int(self._limit * min(MOST_GROWTH, more)))

@@ -98,6 +98,6 @@ class BatchReader(Protocol):
         """Whether every partition was once read to its end; True where there is none."""
         ...
 
-    def took(self, records: int, seconds: float) -> None:
-        """A batch of so many records ran so long: adapt the bound to the target."""
+    def took(self, batch: Prepared, seconds: float) -> None:
+        """A batch that it closed ran so long: adapt the bound to the target."""
         ...

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError
 from fleet.kafka_source.columns import Tell, batch_of, no_rows, to_stderr
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
+from fleet.worker.batch.batch_reader import Prepared
 
 MAX_BYTES: Final = 64 << 20
 """Bytes of values that close a batch."""
@@ -228,7 +229,7 @@ class Buffer:
         """See Reading.seen_all_ends."""
         return all(part.end_seen for part in self._parts.values())
 
-    def took(self, records: int, seconds: float, *, target: float) -> None:
+    def adapt(self, records: int, seconds: float, *, target: float) -> None:
         """Halve or double the bound, so that a batch takes at most `target` seconds."""
         if seconds > target and records > 1:
             self.limit = max(1, min(self.limit, int(records * target / seconds)))
@@ -323,9 +324,9 @@ class InlineReading(Buffer):
             self.add(TopicPartition(topic, partition), messages)
         records.clear()
 
-    def took(self, records: int, seconds: float, *, target: float | None = None) -> None:
+    def took(self, batch: Prepared, seconds: float) -> None:
         """See Reading.took."""
-        super().took(records, seconds, target=self._target if target is None else target)
+        self.adapt(batch.records, seconds, target=self._target)
 
 
 def _tp_of(message: Any) -> TopicPartition | None:

@@ -285,7 +285,7 @@ class Pipeline:
         if not done.void:
             self._backing_off.worked()
             state.failing_since = None
-            self._reading.took(done.batch.records, done.seconds)
+            self._reading.took(done.batch, done.seconds)
             state.failed = bool(done.failed)
         if done.failed and self._pieces.of(done.batch.ranges[0]).condemned:
             self._spare(hand)  # nor shall its next owner count what was counted for the mark
