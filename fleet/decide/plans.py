@@ -168,6 +168,13 @@ class _Planning:
             steps = [self._warm_step(held)]
         elif not steps and self._standbys_differ(held):
             steps = [self._warm_step(held)]
+        if sum(step.kind is StepKind.OPEN for step in steps) > 1:
+            delay = round((self.world.initial_delay or 0) * 1000)
+            notes.append(
+                "one slot opens before the others: brokers assign an empty group to whoever joins "
+                f"first (group.initial.rebalance.delay.ms is {delay}); with 3000, Kafka's "
+                "default, all would join in one rebalance"
+            )
         return tuple(steps), tuple(notes)
 
     # --- orders of steps -------------------------------------------------------------------
@@ -186,7 +193,7 @@ class _Planning:
                 f"{what} cannot share a generation; the group stands still until the next step"
             ),
         )
-        return [stop, self._open_step(fresh, beside=(), pricing=Pricing(self.world, emptied=True))]
+        return [stop, *self._open_steps(fresh, beside=(), emptied=True)]
 
     def _in_place(
         self, held: tuple[int, ...], old: tuple[int, ...], *, topics_differ: bool
@@ -210,13 +217,26 @@ class _Planning:
             steps.append(self.leave_step(leaving, staying))
         fresh = self._free_numbers(self.wanted - len(held), taken=held)
         if fresh:
-            steps.append(self._open_step(fresh, beside=held, pricing=Pricing(self.world)))
+            steps += self._open_steps(fresh, beside=held)
         owed = (rolling and topics_differ) or self._rejoin_was_left_out() or self._reads_removed()
         if owed and not leaving and not fresh and held and self._needs_rejoin():
             steps.append(self._rejoin_step((rolling or held)[0], members=len(held)))
         return steps
 
     # --- steps -----------------------------------------------------------------------------
+
+    def _open_steps(
+        self, fresh: tuple[int, ...], *, beside: tuple[int, ...], emptied: bool = False
+    ) -> list[Step]:
+        """One; where the first to join would be assigned alone, it is, and then the others."""
+        pricing = Pricing(self.world, emptied=emptied)
+        if len(fresh) == 1 or not pricing.first_is_alone(beside):
+            return [self._open_step(fresh, beside=beside, pricing=pricing)]
+        first, others = fresh[:1], fresh[1:]
+        return [
+            self._open_step(first, beside=(), pricing=pricing),
+            self._open_step(others, beside=first, pricing=pricing),
+        ]
 
     def _open_step(
         self, fresh: tuple[int, ...], *, beside: tuple[int, ...], pricing: Pricing
@@ -227,8 +247,8 @@ class _Planning:
             revision=self.world.revision,
             price=pricing.open(fresh, beside=beside),
             sentence=(
-                f"{count_of(fresh, 'warm worker')} {'joins' if len(fresh) == 1 else 'join'} "
-                f"together as {numbers_of(fresh)}"
+                f"{count_of(fresh, 'warm worker')} "
+                f"{'joins' if len(fresh) == 1 else 'join together'} as {numbers_of(fresh)}"
                 + (f", beside the {len(beside)} there are" if beside else "")
             ),
         )

@@ -21,6 +21,8 @@ _COOPERATIVE = "2 where partitions move between survivors, as the assignor may d
 _STICKY_LEAVE = (
     "2 where the assignor also moves partitions of those who stay (librdkafka issue #3306)"
 )
+_JOINS_WITHIN = 1.0
+"""Seconds within which the members of one gate join, on a busy machine too."""
 _EPOCHS = "new assignments; the first join of an empty group is assigned before the others"
 
 
@@ -35,9 +37,7 @@ class Pricing:
 
     def open(self, numbers: Sequence[int], *, beside: Sequence[int]) -> Price:
         """Slots opened together while the slots `beside` are held."""
-        strangers = len(self.world.strangers())
-        from_empty = (self.emptied and not strangers) or (self.world.is_empty() and not beside)
-        if from_empty:
+        if self._is_first(beside):
             many = self._consumer and len(numbers) > 1
             fewest, all_of_them = self._moved_from_empty(numbers)
             return Price(
@@ -55,6 +55,17 @@ class Pricing:
             moved_max=most,
             note=self._open_note(),
         )
+
+    def first_is_alone(self, beside: Sequence[int]) -> bool:
+        """Whether the first of several members that join is assigned before the others come."""
+        delay = self.world.initial_delay
+        late = delay is not None and delay < _JOINS_WITHIN
+        return late and not self._consumer and self._is_first(beside)
+
+    def _is_first(self, beside: Sequence[int]) -> bool:
+        """Whether nobody is in the group when a slot opens beside these."""
+        emptied = self.emptied and not self.world.strangers()
+        return not beside and (emptied or self.world.is_empty())
 
     def leave(self, numbers: Sequence[int], *, staying: Sequence[int]) -> Price:
         """Slots closed together, one batched leave; all of them where nobody stays."""
@@ -182,7 +193,8 @@ class Pricing:
             return None, None  # their subscriptions are not known
         topics = self._topics()
         name = {n: world.slot(n).instance_id() for n in (*held, *joining, *leaving)}
-        before = owners_now(world.group) if world.group is not None else {}
+        group = None if self.emptied else world.group
+        before = {} if group is None else owners_now(group)
         if self._range:
             if worker.membership == "dynamic":
                 return None, None  # ordered by member ids that do not exist yet

@@ -49,6 +49,9 @@ class GroupWorld:
     """Settings of the revisions that slots run, by revision."""
     storm: Storm | None = None
     """The group's storm; None where there is none, or nobody can tell."""
+    initial_delay: float | None = None
+    """Seconds that brokers wait for more members after the first of an empty classic group
+    (`group.initial.rebalance.delay.ms`); None: not known, taken to be Kafka's own 3 s."""
     readable_log: bool = True
     """Whether `__consumer_offsets` can be read; without it receipts are unverified."""
 

@@ -6,12 +6,13 @@ here writes to Kafka; what the policy remembers between looks is kept beside the
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from fleet.act.liveness import works_on
 from fleet.act.revisions import Revisions
 from fleet.config.settings import settings_if_readable
-from fleet.config.spec import GroupSpec
+from fleet.config.spec import ClassicWorker, GroupSpec
 from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
 from fleet.decide.holds import held, undone_by
 from fleet.decide.plans import make_drain_plan, make_plan
@@ -19,6 +20,7 @@ from fleet.decide.refusals import refusals
 from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
 from fleet.decide.world import GroupWorld
 from fleet.errors import Refused
+from fleet.kafka_source.broker_settings import initial_delay
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.obstacles import obstacles
 from fleet.manager.opening import OpenFleet
@@ -38,7 +40,7 @@ class PlanningFleet(OpenFleet):
             self.runtime.recognise(group, revision)
         slots, reports = self.store.slots(group), self.store.reports(group)
         processes = self.runtime.workers(group)
-        return GroupWorld(
+        world = GroupWorld(
             spec=spec,
             mode=self.spec.mode_of(spec),
             cluster=self.spec.cluster.name,
@@ -62,6 +64,15 @@ class PlanningFleet(OpenFleet):
                 and (kept := settings_if_readable(text)) is not None
             },
         )
+        changes = any(slot.revision not in {None, revision} for slot in slots)
+        if isinstance(spec.worker, ClassicWorker) and (world.is_empty() or changes):
+            return replace(world, initial_delay=self._initial_delay)
+        return world
+
+    @cached_property
+    def _initial_delay(self) -> float | None:
+        with self.sessions.connected() as connections:
+            return initial_delay(connections)
 
     def change_alive(self, group: str) -> bool | None:
         """Whether somebody works on the group's unfinished change, without waiting.

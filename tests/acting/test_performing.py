@@ -46,6 +46,15 @@ def test_slots_open_together(scene):
     assert {s.phase for s in here.slots()} == {Phase.ACTIVE}
 
 
+def test_workers_of_a_later_opening_start_with_the_first(scene):
+    """Else each opening would wait for its own."""
+    here = scene()
+    done = here.perform(step_of(OPEN, (0,)), step_of(OPEN, (1, 2)))
+    assert done.state is ChangeState.DONE, done.sentence
+    assert here.crowd.asked == [4], "three that join, and the standby"
+    assert [r.ours for r in done.receipts] == [1, 1]
+
+
 def test_a_step_that_is_done_already_changes_nothing(scene):
     """Performed again it finds everything so."""
     here = scene()

@@ -37,6 +37,7 @@ def test_what_is_expected_lies_within_the_promise() -> None:
         held, wanted = rng.randint(0, 9), rng.randint(0, 12)
         topics = {"orders": rng.randint(1, 24)}
         seen = world(fleet, held=min(held, topics["orders"]), topics=topics)
+        seen = replace(seen, initial_delay=rng.choice([None, 0.0]))
         plan = planned(seen, wanted, roll=rng.random() < 0.3)
         for step in plan.steps:
             price = step.price
@@ -56,6 +57,20 @@ def test_what_is_expected_lies_within_the_promise() -> None:
             again = make_plan(seen, wanted=wanted, now=NOW, force_roll=plan.steps != ())
             assert foretold(seen, again) == foretold(seen, again)
     assert kinds == {StepKind.OPEN, StepKind.LEAVE, StepKind.ROLL}
+
+
+def test_those_who_come_after_the_first_pause_what_it_was_given() -> None:
+    """Where brokers assign an empty group to whoever joins first, and without their 3 s."""
+    seen = replace(world(spec(worker=RANGE)), initial_delay=0.0)
+    first, others = planned(seen, 3).steps
+    assert (first.price.rebalances_expected, others.price.rebalances_expected) == (1, 1)
+    assert first.price.pause_s is None
+    assert first.price.settled_s is not None
+    assert first.price.settled_s < 1
+    assert others.price.pause_s is not None
+    together = planned(world(spec(worker=RANGE)), 3).steps[0].price
+    assert together.settled_s is not None
+    assert together.settled_s > 3
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,50 @@ def test_scaling(worker: dict, held: int, wanted: int, steps: list, price: list)
     assert (kinds(plan), prices(plan), plan.refusals) == (steps, price, ())
 
 
+ALONE = "one slot opens before the others"
+
+
+@pytest.mark.parametrize(
+    ("worker", "steps", "price"),
+    [
+        pytest.param({}, ["open 0", "open 1,2"], ["1", "1-2"], id="coop"),
+        pytest.param(RANGE, ["open 0", "open 1,2"], ["1", "1"], id="range"),
+        pytest.param(KIP848, ["open 0,1,2"], ["1-2"], id="848"),
+    ],
+)
+def test_where_brokers_wait_for_nobody_the_first_is_alone(
+    worker: dict, steps: list[str], price: list[str]
+) -> None:
+    """They assign an empty group to whoever joins first, so that comes before the others."""
+    seen = replace(world(spec(worker=worker)), initial_delay=0.0)
+    plan = make_plan(seen, wanted=3, now=NOW)
+    assert (kinds(plan), prices(plan)) == (steps, price)
+    assert any(ALONE in note for note in plan.notes) is (len(steps) == 2)
+    assert kinds(make_plan(seen, wanted=1, now=NOW)) == ["open 0"]
+
+
+@pytest.mark.parametrize("delay", [None, 3.0])
+def test_where_brokers_wait_all_join_together(delay: float | None) -> None:
+    """As Kafka's own value is, and as it is taken to be where nobody may tell."""
+    plan = make_plan(replace(world(), initial_delay=delay), wanted=3, now=NOW)
+    assert kinds(plan) == ["open 0,1,2"]
+    assert not any(ALONE in note for note in plan.notes)
+
+
+def test_beside_members_nobody_is_alone() -> None:
+    """A round of a group that has some waits for them."""
+    seen = replace(world(spec(worker=RANGE), held=2), initial_delay=0.0)
+    assert kinds(make_plan(seen, wanted=5, now=NOW)) == ["open 2,3,4"]
+
+
+def test_a_group_that_is_stopped_begins_with_one_alone() -> None:
+    """What the first is given moves to the others, by whoever owned it before."""
+    seen = world(spec(worker=RANGE), held=3, runs=(spec(), "code"))
+    plan = make_plan(replace(seen, initial_delay=0.0), wanted=3, now=NOW)
+    assert kinds(plan) == ["stop all 0,1,2", "open 0", "open 1,2"]
+    assert [step.price.moved_max for step in plan.steps][2] == 8
+
+
 @pytest.mark.parametrize(
     ("held", "wanted", "steps"),
     [

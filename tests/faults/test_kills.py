@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from fleet.model import Verdict
 from fleet.slots import ChangeState, Phase
 from fleet.system.processes import ProcessId, alive
 from tests.faults.weather import Weather, WeatherShop, disk_of_its_own, is_unclean
@@ -28,8 +29,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory):
-    """A broker that may be killed."""
-    with running_broker(tmp_path_factory.mktemp("broker")) as made:
+    """A broker that may be killed, and that waits for nobody when the first joins."""
+    waits = {"group.initial.rebalance.delay.ms": "0"}
+    with running_broker(tmp_path_factory.mktemp("broker"), overrides=waits) as made:
         yield made.broker
 
 
@@ -50,7 +52,9 @@ def shop(own_broker, tmp_path_factory):
         shop.create_another("letters", 1)
         stack.enter_context(ending(shop))
         with shop.stream(rate=100):
-            shop.apply()
+            opened = shop.apply()
+            assert [step.slots for step in opened.plan.steps] == [(0,), (1,)]
+            assert {receipt.verdict for receipt in opened.receipts} == {Verdict.EQUAL}
             yield shop
         lost, twice = shop.lost_and_twice()
         assert lost == 0

@@ -7,7 +7,7 @@ controller writes no record of its own twice a second: half of what a broker cos
 Records stay however old the times are that a test writes them with.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +27,15 @@ class RunningBroker:
 
 
 @contextmanager
-def running_broker(folder: Path, **options: Any) -> Iterator[RunningBroker]:
-    """Started, and purged at the end. `options` are Broker's."""
+def running_broker(
+    folder: Path, overrides: Mapping[str, str] | None = None, **options: Any
+) -> Iterator[RunningBroker]:
+    """Started, and purged at the end. `options` are Broker's; `overrides` beside those here."""
     light = {
         "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
         "log.retention.ms": "-1",
         "metadata.max.idle.interval.ms": "0",
+        **(overrides or {}),
     }
     broker = Broker(folder, overrides=light, **options)
     try:

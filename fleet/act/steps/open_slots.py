@@ -6,7 +6,7 @@ from typing import Final
 
 from fleet.act.steps.canary import raise_on_trial
 from fleet.act.steps.work import StepWork, asking
-from fleet.model import Step
+from fleet.model import Step, StepKind
 from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
 from fleet.text import plural, slots_of
 
@@ -37,13 +37,13 @@ def open_together(
     apart: str | None = None
     raised = False
     if missing:
-        _warm(work, revision, len(missing))
+        _warm(work, revision, missing)
         pins = pins_of(work.slots(), missing, revision) if pinned else {}
         if work.window is not None and len(missing) > 1:
             apart = work.window.widen()
             raised = apart is None
         work.write_gate(lambda gate: opened(gate, missing, pins, at=work.clock.now() + OPEN_AHEAD))
-        work.progress(f"  opened {slots_of(numbers)} together")
+        work.progress(f"  opened {slots_of(numbers)}{'' if len(numbers) == 1 else ' together'}")
 
     opens = work.gate().open_at
 
@@ -65,9 +65,16 @@ def open_together(
     return (*told, *([apart] if apart else ()))
 
 
-def _warm(work: StepWork, revision: str, slots: int) -> None:
-    """Have workers for the slots, and the standbys beside them as far as there is room."""
-    count = work.pool.ensure(revision, slots + work.spec.replicas.standby, least=slots)
+def _warm(work: StepWork, revision: str, missing: frozenset[int]) -> None:
+    """Have workers for the slots, and, as far as there is room, for those that later steps of the
+    change open and the standbys beside them: they start at the same time.
+    """
+    steps = work.lease.change.plan.steps
+    opens = {n for step in steps if step.kind is StepKind.OPEN for n in step.slots}
+    together = missing | (opens - work.gate().open) if missing <= opens else missing
+    count = work.pool.ensure(
+        revision, len(together) + work.spec.replicas.standby, least=len(missing)
+    )
     work.progress(f"  warming {plural(count, 'standby')} of revision {revision}")
     work.pool.await_warm(revision, count, timeout=work.spec.rollout.warm_timeout, wait=work.wait)
 

@@ -57,7 +57,7 @@ def foretold(world: GroupWorld, plan: Plan) -> Plan:
     held = frozenset(world.open_slots())
     flow = Flow.measured(world)
     waiting = None if flow is None else flow.waiting
-    emptied = False
+    owned = not world.is_empty()
     steps = []
     for step in plan.steps:
         cost = _cost(world, group, step, len(held - {*step.slots}), len(held))
@@ -69,10 +69,10 @@ def foretold(world: GroupWorld, plan: Plan) -> Plan:
         price = step.price if cost is None else priced_by(step.price, cost, waiting)
         if not held:  # it stands still until somebody joins, whenever that is
             price = replace(price, settled_s=None, backlog=None)
-        if not held or (world.is_empty() and not emptied):  # nobody owned anything before
+        if not held or not owned:  # nobody owned anything before
             price = replace(price, pause_s=None, pause_p95_s=None)
         steps.append(replace(step, price=price))
-        emptied = emptied or not held
+        owned = owned or step.kind is StepKind.OPEN
     return replace(plan, steps=tuple(steps))
 
 
@@ -82,7 +82,9 @@ def played_group(world: GroupWorld) -> PlayedGroup | None:
     topics = subscribed(expected_topics(world.topics, world.spec), world.spec)
     if worker is None or world.strangers() or not sum(topics.values()):
         return None
-    return group_of_workers(worker, sum(topics.values()), batch=_batch(world))
+    group = group_of_workers(worker, sum(topics.values()), batch=_batch(world))
+    delay = world.initial_delay
+    return group if delay is None else group._replace(initial_delay=_ms(delay))
 
 
 def group_of_workers(worker: Worker, partitions: int, *, batch: float) -> PlayedGroup:

@@ -43,6 +43,8 @@ class PlayedGroup(NamedTuple):
     max_poll: int
     batch: int
     """How long one batch takes."""
+    initial_delay: int = 3_000
+    """group.initial.rebalance.delay.ms"""
 
 
 def scaled(group: PlayedGroup, kind: ChangeKind, staying: int, changing: int) -> float:
@@ -76,6 +78,7 @@ def story_of(
         heartbeat_interval=group.heartbeat,
         max_poll_interval=group.max_poll,
         protocol=group.protocol,
+        initial_delay=group.initial_delay,
         nudge=FLEET_NUDGE if is_consumer else 0,
         connects_within=_JOINS_APART,
         connected=True,
