@@ -19,6 +19,8 @@ from tests.support.command import process
 pytestmark = pytest.mark.broker
 
 QUIET = {"log_level": 0}
+WAIT = 300.0
+"""Seconds for what starts: a busy machine's."""
 
 
 @pytest.fixture
@@ -56,9 +58,9 @@ def test_life_of_a_broker(own, tmp_path) -> None:
     """Start, start again, stop, kill -9: the address stays, acknowledged data stays."""
     assert not own.status().running
     assert embedded_bootstrap(tmp_path) is None
-    first = own.start()
+    first = own.start(wait=WAIT)
     assert first.running
-    assert own.start() == first, "starting what runs changes nothing"
+    assert own.start(wait=WAIT) == first, "starting what runs changes nothing"
     servers = first.bootstrap_servers
     assert embedded_bootstrap(tmp_path) == servers
     assert os.getsid(first.nodes[0].pid) == first.nodes[0].pid, "in a session of its own"
@@ -68,13 +70,13 @@ def test_life_of_a_broker(own, tmp_path) -> None:
     assert not own.status().running
     assert embedded_bootstrap(tmp_path) is None
     own.stop()
-    assert own.start().bootstrap_servers == servers
+    assert own.start(wait=WAIT).bootstrap_servers == servers
     assert read(servers, "kept", 2) == ["a", "b"]
 
     put(servers, "kept", ["c"], create=False)
     own.kill()
     assert own.status().nodes[0].pid is None
-    assert own.start().bootstrap_servers == servers
+    assert own.start(wait=WAIT).bootstrap_servers == servers
     assert read(servers, "kept", 3) == ["a", "b", "c"]
     assert first.nodes[0].server_log.exists()
 
@@ -87,16 +89,16 @@ def test_start_in_hard_times(own, tmp_path) -> None:
     """Too slow, cut off, made with another size, its port taken: each is named, nothing doubled."""
     with pytest.raises(Unreachable, match=r"node 1 at .* does not answer"):
         own.start(wait=0.0)
-    node = own.start().nodes[0]  # it went on starting
+    node = own.start(wait=WAIT).nodes[0]  # it went on starting
     file = tmp_path / "broker" / "state.json"
     state = json.loads(file.read_text())
     state["nodes"][0]["process"] = None
     file.write_text(json.dumps(state))  # its starter was killed before it wrote this down
     assert not own.status().running
-    assert own.start().nodes[0].pid == node.pid
+    assert own.start(wait=WAIT).nodes[0].pid == node.pid
 
     with pytest.raises(Refused, match="stop --purge"):
-        Broker(tmp_path, brokers=3).start()
+        Broker(tmp_path, brokers=3).start(wait=WAIT)
     with pytest.raises(ConfigError, match="1 or 3"):
         Broker(tmp_path, brokers=2)
 
@@ -107,7 +109,7 @@ def test_start_in_hard_times(own, tmp_path) -> None:
         other.bind((host, int(port)))
         other.listen()
         with pytest.raises(FleetError, match=f"port {port} of {host}.*taken by another program"):
-            own.start()
+            own.start(wait=WAIT)
     assert not own.status().running
 
 
@@ -152,7 +154,7 @@ def test_three_nodes(tmp_path) -> None:
     """One node of three may die: the others serve, a start brings it back, a stop ends all."""
     embedded = Broker(tmp_path, brokers=3, overrides={"offsets.topic.num.partitions": "3"})
     try:
-        status = embedded.start()
+        status = embedded.start(wait=WAIT)
         assert len(status.nodes) == 3
         put(status.bootstrap_servers, "kept", ["a"], copies=3)
         before = [node.pid for node in status.nodes]
@@ -161,7 +163,7 @@ def test_three_nodes(tmp_path) -> None:
         put(status.bootstrap_servers, "kept", ["b"], create=False)
         with pytest.raises(ConfigError, match="no node 4"):
             embedded.kill(4)
-        again = Broker(tmp_path).start()
+        again = Broker(tmp_path).start(wait=WAIT)
         assert len(again.nodes) == 3, "an existing broker keeps its size"
         assert again.nodes[0].pid == before[0], "living nodes are left alone"
         assert again.nodes[1].pid not in {None, before[1]}
@@ -175,19 +177,19 @@ def test_three_nodes(tmp_path) -> None:
 def test_listening_elsewhere(own, tmp_path) -> None:
     """At the address asked for and at no other; it is kept, and changed only while stopped."""
     listening = Broker(tmp_path, host="127.0.0.2")
-    servers = listening.start().bootstrap_servers
+    servers = listening.start(wait=WAIT).bootstrap_servers
     assert servers.startswith("127.0.0.2:")
     put(servers, "elsewhere", ["a"])
     assert read(servers, "elsewhere", 1) == ["a"], "clients are sent to the same address"
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", int(servers.partition(":")[2]))) != 0
-    assert own.start().bootstrap_servers == servers
+    assert own.start(wait=WAIT).bootstrap_servers == servers
     with pytest.raises(Refused, match=r"runs at 127\.0\.0\.2: `fleet broker stop` first"):
-        Broker(tmp_path, host="127.0.0.1").start()
+        Broker(tmp_path, host="127.0.0.1").start(wait=WAIT)
     own.stop()
     with pytest.raises(FleetError, match=r"no interface of this machine has .* 192\.0\.2\.77"):
-        Broker(tmp_path, host="192.0.2.77").start()
-    back = Broker(tmp_path, host="127.0.0.1").start().bootstrap_servers
+        Broker(tmp_path, host="192.0.2.77").start(wait=WAIT)
+    back = Broker(tmp_path, host="127.0.0.1").start(wait=WAIT).bootstrap_servers
     assert back == servers.replace("127.0.0.2", "127.0.0.1")
     assert read(back, "elsewhere", 1) == ["a"]
 
@@ -216,14 +218,14 @@ def test_missing_parts_are_said_before_anything_starts(tmp_path, monkeypatch, na
     """No Java, no jars: no file of a node is written."""
     monkeypatch.setenv(name, value)
     with pytest.raises(FleetError, match=f"{name}={value}"):
-        Broker(tmp_path).start()
+        Broker(tmp_path).start(wait=WAIT)
     assert not list((tmp_path / "broker").glob("node-*"))
 
 
 def test_a_home_that_kafka_would_take_for_two(tmp_path) -> None:
     """Its folders of data are a list."""
     with pytest.raises(ConfigError, match="comma"):
-        Broker(tmp_path / "one,two").start()
+        Broker(tmp_path / "one,two").start(wait=WAIT)
 
 
 def test_a_start_that_was_cut_off_makes_one_cluster(tmp_path, monkeypatch) -> None:
@@ -241,7 +243,7 @@ def test_a_start_that_was_cut_off_makes_one_cluster(tmp_path, monkeypatch) -> No
     monkeypatch.setattr(cluster.nodes_, "prepare", prepared)
     for _ in range(2):
         with pytest.raises(CutOff):
-            Broker(tmp_path, brokers=3).start()
+            Broker(tmp_path, brokers=3).start(wait=WAIT)
     assert len(clusters) == 4
     assert len(set(clusters)) == 1
 
@@ -250,7 +252,7 @@ def test_full_disk_is_said_before_anything_starts(tmp_path, monkeypatch) -> None
     """Less than 1 GiB is too little."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=500 * 2**20))
     with pytest.raises(FleetError, match="500 MiB free, Kafka needs 1024"):
-        Broker(tmp_path).start()
+        Broker(tmp_path).start(wait=WAIT)
     assert not list((tmp_path / "broker").glob("node-*"))
 
 
@@ -268,7 +270,7 @@ def test_state_that_cannot_be_read(tmp_path, text, error, message) -> None:
     file.parent.mkdir()
     file.write_text(text)
     with pytest.raises(error, match=message):
-        Broker(tmp_path).start()
+        Broker(tmp_path).start(wait=WAIT)
     assert file.read_text() == text
 
 
