@@ -32,14 +32,14 @@ MUTANTS = faults(
         ("fleet/decide/prices.py", _PLANS): {
             "prices-cooperative-gate-costs-one": """            rebalances_max=1[- if self._range else 2-],
             moved_min=least,""",
-            "prices-join-of-nobody-costs-two": "from_empty = [-(-]self.emptied and not strangers[-) or (self.world.is_empty() and not beside)-]",
+            "prices-join-of-nobody-costs-two": "return not beside and [-(-]emptied[- or self.world.is_empty())-]",
             "prices-what-leaves-is-what-runs-next": """            return [-group.type == "consumer"-]{+self._consumer+}
         return self._consumer""",
         },
         ("fleet/decide/forecast/expected_costs.py", _EXPECTED): {
             "expected-from-a-balanced-group-alone": "        moved = [-max(moved, price.moved_min)-]{+moved+}",
             "expected-pause-of-those-that-do-not": "told = [pause for pause in cost.pauses[- if pause-]]",
-            "expected-pause-where-nobody-owned": "if not held or [-(world.is_empty() and not emptied)-]{+world.is_empty() and emptied+}:",
+            "expected-pause-where-nobody-owned": "if not held or [-not -]owned:",
             "expected-of-a-small-part": "round(median(run.moved for run in runs)[- * of-])",
             "expected-roll-of-its-first-handovers": "later = [--(-changing // width) - -(-some // width)-]{+0+}",
             "expected-batch-of-nobody-in-particular": "    if [-not batches-]{+True+}:",

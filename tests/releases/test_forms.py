@@ -310,6 +310,7 @@ def test_workers_of_settings_that_cannot_be_read_can_be_rolled_back(
         storm=lambda _: None,
         change_alive=lambda _: False,
         _revisions=lambda: revisions,
+        _initial_delay=None,
     )
     plan = make_plan(PlanningFleet.world(fleet, "orders", seen), wanted=1, now=0.0)
     assert [(step.kind, step.revision) for step in plan.steps] == [
