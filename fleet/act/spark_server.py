@@ -33,14 +33,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import fleet
 from fleet.act import spark_daemon
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.extras import need
 from fleet.system import class_sharing
 from fleet.system.home import fleet_home, read_state, write_state
-from fleet.system.home_processes import environment, home_processes
+from fleet.system.home_processes import environment, home_processes, python_path
 from fleet.system.log_files import last_line, set_aside
 from fleet.system.processes import ProcessId, end, spawn
 from fleet.system.processes import alive as process_alive
@@ -371,13 +370,9 @@ def foreground(listen: str, home: Path, *, environ: Mapping[str, str]) -> None:
     scratch.mkdir(parents=True)
     arguments = _arguments(folder, host=host, port=int(port), environ=environ, in_container=True)
     # Its Python processes begin elsewhere, and find this package as this one did.
-    paths = [environ.get("PYTHONPATH"), str(Path(fleet.__file__).parents[1])]
-    extra = {
-        **_extra(scratch, host, environ),
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-    }
+    path = {"PYTHONPATH": python_path(environ.get("PYTHONPATH"))}
     os.chdir(folder)
-    os.execvpe(arguments[0], arguments, {**environ, **extra})  # noqa: S606
+    os.execvpe(arguments[0], arguments, {**environ, **_extra(scratch, host, environ), **path})  # noqa: S606
 
 
 def main(argv: list[str] | None = None) -> int:

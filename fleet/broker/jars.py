@@ -161,26 +161,10 @@ def _resolve(java: Path, libs: Path, *, settings: str | None, say: Say | None) -
     if say:
         say(f"fetching Apache Kafka {KAFKA} (45 MB, once) into {libs}")
     with tempfile.TemporaryDirectory(dir=libs.parent, prefix=".resolve-") as name:
-        work = Path(name)
-        (work / "ivy.xml").write_text(_IVY_MODULE, encoding="utf-8")
-        argv = [
-            str(java), f"-Divy.default.ivy.user.dir={work}/ivy", "-cp", str(_ivy_jar()),
-            "org.apache.ivy.Main", "-ivy", f"{work}/ivy.xml", "-cache", f"{work}/cache",
-            "-confs", "default",
-            "-retrieve", f"{work}/libs/[artifact]-[revision](-[classifier]).[ext]",
-            *(["-settings", settings] if settings else []),
-        ]  # fmt: skip
-        try:
-            done = subprocess.run(
-                argv, capture_output=True, text=True, timeout=_RESOLVE_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise Unreachable(_unreachable(f"no answer in {_RESOLVE_SECONDS:.0f} s")) from error
-        if done.returncode != 0:
-            raise Unreachable(_unreachable(_reason(done.stdout + done.stderr)))
+        found = fetch(java, _IVY_MODULE, Path(name), settings=settings)
         wanted = (files("fleet.broker") / _SUMS).read_text(encoding="ascii")
-        (work / "libs" / _SUMS).write_text(wanted, encoding="ascii")
-        wrong = damage(work / "libs")
+        (found / _SUMS).write_text(wanted, encoding="ascii")
+        wrong = damage(found)
         if wrong is not None:
             raise FleetError(
                 f"the fetched Kafka jars are not those this version was tested with: {wrong}. "
@@ -188,7 +172,31 @@ def _resolve(java: Path, libs: Path, *, settings: str | None, say: Say | None) -
             )
         if libs.exists():
             shutil.rmtree(libs)
-        (work / "libs").rename(libs)
+        found.rename(libs)
+
+
+def fetch(java: Path, module: str, work: Path, *, settings: str | None) -> Path:
+    """The folder below `work` with the jars that an Ivy module depends on.
+
+    settings: a file with a mirror's. Raises Unreachable where Maven Central, or that, is.
+    """
+    (work / "ivy.xml").write_text(module, encoding="utf-8")
+    argv = [
+        str(java), f"-Divy.default.ivy.user.dir={work}/ivy", "-cp", str(_ivy_jar()),
+        "org.apache.ivy.Main", "-ivy", f"{work}/ivy.xml", "-cache", f"{work}/cache",
+        "-confs", "default",
+        "-retrieve", f"{work}/libs/[artifact]-[revision](-[classifier]).[ext]",
+        *(["-settings", settings] if settings else []),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_RESOLVE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unreachable(_unreachable(f"no answer in {_RESOLVE_SECONDS:.0f} s")) from error
+    if done.returncode != 0:
+        raise Unreachable(_unreachable(_reason(done.stdout + done.stderr)))
+    return work / "libs"
 
 
 def _unreachable(why: str) -> str:

@@ -50,17 +50,18 @@ def environment(
     """
     env = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}
     env.update(extra or {})
-    paths = [
-        (extra or {}).get("PYTHONPATH"),
-        str(Path(fleet.__file__).parents[1]),
-        os.environ.get("PYTHONPATH"),
-    ]
-    env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    env["PYTHONPATH"] = python_path((extra or {}).get("PYTHONPATH"), os.environ.get("PYTHONPATH"))
     env[HOME] = str(home)
     env[PART] = part
     if worker is not None:
         env[WORKER] = worker
     return env
+
+
+def python_path(before: str | None, after: str | None = None) -> str:
+    """A PYTHONPATH on which this package is found, between what is given."""
+    paths = [before, str(Path(fleet.__file__).parents[1]), after]
+    return os.pathsep.join(path for path in paths if path)
 
 
 def home_processes(home: Path) -> Iterator[HomeProcess]:

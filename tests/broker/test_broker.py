@@ -98,7 +98,7 @@ def test_start_in_hard_times(own, tmp_path) -> None:
     assert own.start(wait=WAIT).nodes[0].pid == node.pid
 
     with pytest.raises(Refused, match="stop --purge"):
-        Broker(tmp_path, brokers=3).start(wait=WAIT)
+        Broker(tmp_path, brokers=3).start()
     with pytest.raises(ConfigError, match="1 or 3"):
         Broker(tmp_path, brokers=2)
 
@@ -109,7 +109,7 @@ def test_start_in_hard_times(own, tmp_path) -> None:
         other.bind((host, int(port)))
         other.listen()
         with pytest.raises(FleetError, match=f"port {port} of {host}.*taken by another program"):
-            own.start(wait=WAIT)
+            own.start()
     assert not own.status().running
 
 
@@ -185,10 +185,10 @@ def test_listening_elsewhere(own, tmp_path) -> None:
         assert probe.connect_ex(("127.0.0.1", int(servers.partition(":")[2]))) != 0
     assert own.start(wait=WAIT).bootstrap_servers == servers
     with pytest.raises(Refused, match=r"runs at 127\.0\.0\.2: `fleet broker stop` first"):
-        Broker(tmp_path, host="127.0.0.1").start(wait=WAIT)
+        Broker(tmp_path, host="127.0.0.1").start()
     own.stop()
     with pytest.raises(FleetError, match=r"no interface of this machine has .* 192\.0\.2\.77"):
-        Broker(tmp_path, host="192.0.2.77").start(wait=WAIT)
+        Broker(tmp_path, host="192.0.2.77").start()
     back = Broker(tmp_path, host="127.0.0.1").start(wait=WAIT).bootstrap_servers
     assert back == servers.replace("127.0.0.2", "127.0.0.1")
     assert read(back, "elsewhere", 1) == ["a"]
@@ -218,14 +218,14 @@ def test_missing_parts_are_said_before_anything_starts(tmp_path, monkeypatch, na
     """No Java, no jars: no file of a node is written."""
     monkeypatch.setenv(name, value)
     with pytest.raises(FleetError, match=f"{name}={value}"):
-        Broker(tmp_path).start(wait=WAIT)
+        Broker(tmp_path).start()
     assert not list((tmp_path / "broker").glob("node-*"))
 
 
 def test_a_home_that_kafka_would_take_for_two(tmp_path) -> None:
     """Its folders of data are a list."""
     with pytest.raises(ConfigError, match="comma"):
-        Broker(tmp_path / "one,two").start(wait=WAIT)
+        Broker(tmp_path / "one,two").start()
 
 
 def test_a_start_that_was_cut_off_makes_one_cluster(tmp_path, monkeypatch) -> None:
@@ -243,7 +243,7 @@ def test_a_start_that_was_cut_off_makes_one_cluster(tmp_path, monkeypatch) -> No
     monkeypatch.setattr(cluster.nodes_, "prepare", prepared)
     for _ in range(2):
         with pytest.raises(CutOff):
-            Broker(tmp_path, brokers=3).start(wait=WAIT)
+            Broker(tmp_path, brokers=3).start()
     assert len(clusters) == 4
     assert len(set(clusters)) == 1
 
@@ -252,7 +252,7 @@ def test_full_disk_is_said_before_anything_starts(tmp_path, monkeypatch) -> None
     """Less than 1 GiB is too little."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=500 * 2**20))
     with pytest.raises(FleetError, match="500 MiB free, Kafka needs 1024"):
-        Broker(tmp_path).start(wait=WAIT)
+        Broker(tmp_path).start()
     assert not list((tmp_path / "broker").glob("node-*"))
 
 
@@ -270,7 +270,7 @@ def test_state_that_cannot_be_read(tmp_path, text, error, message) -> None:
     file.parent.mkdir()
     file.write_text(text)
     with pytest.raises(error, match=message):
-        Broker(tmp_path).start(wait=WAIT)
+        Broker(tmp_path).start()
     assert file.read_text() == text
 
 

@@ -15,6 +15,8 @@ from tests.support.workshop import Workshop, ending
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 RELEASES = ("3.9.2", "4.4.0")
+LIFE = ((StepKind.OPEN, 2), (StepKind.OPEN, 4), (StepKind.ROLL, 4), (StepKind.LEAVE, 2))
+"""Steps, and how many slots there are to be after each."""
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -57,7 +59,3 @@ def test_a_life(
                 assert receipt.ours == rebalances(broker.broker, shop.group) - before
                 assert receipt.ours == 0 or kind is not StepKind.ROLL
         assert shop.lost_and_twice() == (0, 0)
-
-
-LIFE = ((StepKind.OPEN, 2), (StepKind.OPEN, 4), (StepKind.ROLL, 4), (StepKind.LEAVE, 2))
-"""Steps, and how many slots there are to be after each."""

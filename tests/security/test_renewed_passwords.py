@@ -3,7 +3,6 @@
 Brokers refuse the old one; clients read theirs once, and are made anew then.
 """
 
-import json
 import os
 import re
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 import yaml
 
 from fleet.config.acls import grants
+from tests.support.command import answer
 from tests.support.needs import repository
 from tests.support.waiting import until
 
@@ -92,19 +92,12 @@ def test_an_exporter(desk, unique, tmp_path):
         until(told, "the group", picture=running.said)
 
 
-def test_a_tail_of_the_history(desk, unique, tmp_path):
+def test_a_tail_of_the_history(desk, unique, tmp_path, capsys):
     often = {"history": {"every": "1s", "path": str(tmp_path / "tables")}}
     with refused(desk, f"tail-{unique}", tmp_path, often, "history", "tail", "--polled") as running:
         running.renew("begins anew", 1)
 
         def recorded() -> bool:
-            done = subprocess.run(
-                [sys.executable, "-m", "fleet", "history", "status", "-o", "json"],
-                env={**os.environ, "PYTHONPATH": str(repository())},
-                cwd=desk.folder,
-                check=True,
-                capture_output=True,
-            )
-            return bool(json.loads(done.stdout)["tables"]["lag"])
+            return bool(answer(capsys, "history", "status")["tables"]["lag"])
 
         until(recorded, "a look in the tables", picture=running.said)

@@ -4,17 +4,14 @@ Fetched by PySpark's Ivy as Fleet's own are, once, and not compared with sums: w
 them is how Fleet does, not they.
 """
 
-import subprocess
+import os
 import tempfile
 from pathlib import Path
 from typing import Final
 
-import pyspark
-
-from fleet.broker.jars import find_java
+from fleet.broker.jars import fetch, find_java
 from fleet.system.home import cache_home
 
-_SECONDS: Final = 900
 _MODULE: Final = """<ivy-module version="2.0">
   <info organisation="fleet" module="other-kafka"/>
   <configurations><conf name="default"/></configurations>
@@ -31,20 +28,8 @@ def libs_of(release: str) -> Path:
     if libs.exists():
         return libs
     libs.parent.mkdir(parents=True, exist_ok=True)
-    (ivy,) = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
+    module = _MODULE.format(release=release)
     with tempfile.TemporaryDirectory(dir=libs.parent) as name:
-        work = Path(name)
-        (work / "ivy.xml").write_text(_MODULE.format(release=release))
-        subprocess.run(
-            [
-                *(str(find_java()), f"-Divy.default.ivy.user.dir={work}/ivy", "-cp", str(ivy)),
-                *("org.apache.ivy.Main", "-ivy", f"{work}/ivy.xml", "-cache", f"{work}/cache"),
-                *("-confs", "default", "-retrieve"),
-                f"{work}/libs/[artifact]-[revision](-[classifier]).[ext]",
-            ],
-            check=True,
-            capture_output=True,
-            timeout=_SECONDS,
-        )
-        (work / "libs").rename(libs)
+        settings = os.environ.get("FLEET_IVY_SETTINGS")
+        fetch(find_java(), module, Path(name), settings=settings).rename(libs)
     return libs
