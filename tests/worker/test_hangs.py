@@ -96,7 +96,8 @@ def test_a_batch_that_never_ends_ends_the_worker(blocking: Group, function: str,
     group.warm("w1")
     group.produce(8)
     group.open(0, phase=Phase.JOINING)  # not active before its first commit
-    assert livez(group, "w1") == (200, "ok: joining (slot 0)")
+    # Stored as taken a moment before the worker knows that it is.
+    group.until(lambda: livez(group, "w1") == (200, "ok: joining (slot 0)"), "w1 to say so")
     seen: list[tuple[int, str]] = []
 
     def ended() -> bool:
