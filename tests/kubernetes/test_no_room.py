@@ -16,13 +16,6 @@ def refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_creation, "_REFUSED_SECONDS", 1.5)
 
 
-def shape_of(ground: Ground) -> PodCounts:
-    """Of its Deployment."""
-    _, shape = ground.rolling.look()
-    assert shape is not None
-    return shape
-
-
 def all_refused(shape: PodCounts) -> bool:
     """Whether each ReplicaSet that lacks pods says that they are refused: no more will come."""
     return shape.settled and all(s.refused or s.replicas <= s.labelled for s in shape.sets)
@@ -40,11 +33,11 @@ def test_more_of_one_template(ground: Ground) -> None:
     assert set(first.value.made) <= set(ground.names_of("one"))
     assert len(first.value.made) == 1
     # Its controller takes what was refused back in its own time.
-    ground.until(lambda: (shape_of(ground).replicas, shape_of(ground).total) == (3, 3))
+    ground.until(lambda: (ground.shape().replicas, ground.shape().total) == (3, 3))
     with pytest.raises(NoRoom) as second:
         ground.start("one", 2)
     assert second.value.made == ()
-    ground.until(lambda: (shape_of(ground).replicas, shape_of(ground).total) == (3, 3))
+    ground.until(lambda: (ground.shape().replicas, ground.shape().total) == (3, 3))
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.0)
     assert len(ground.start("one", 2)) == 2
@@ -59,16 +52,16 @@ def test_a_new_template_goes_back(ground: Ground) -> None:
     for _ in range(2):
         with pytest.raises(NoRoom, match=r"0 of . pods .*exceeded quota"):
             ground.start("two", 2)
-        ground.until(lambda: shape_of(ground).total <= 4)  # one is wanted still, and no more
+        ground.until(lambda: ground.shape().total <= 4)  # one is wanted still, and no more
     told = ground.rolling.held()
     assert told is not None
     assert "3 pods of one" in told
     ground.rolling.finish_removals(give_up=lambda _: True, let_go=False)
-    ground.until(lambda: shape_of(ground).total == 3)
+    ground.until(lambda: ground.shape().total == 3)
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.0)
     assert sorted(ground.names_of("one")) == before
-    rest = shape_of(ground)
+    rest = ground.shape()
     assert (rest.replicas, rest.held, rest.surge) == (3, False, 1)
     assert ground.rolling.held() is None
 
@@ -100,7 +93,7 @@ def test_what_was_refused_does_not_hold_a_removal_up(ground: Ground) -> None:
     ground.quota(2)
     lost, going, *_ = sorted(ground.names_of("one"))
     ground.api.delete("Pod", lost)
-    ground.until(lambda: shape_of(ground).sets[0].refused is not None)
+    ground.until(lambda: ground.shape().sets[0].refused is not None)
     ground.remove(going)
     ground.quota(20)
     ground.stays({"one": 2}, seconds=1.0)
@@ -122,14 +115,18 @@ def test_what_an_earlier_release_left_behind(ground: Ground) -> None:
             found, shape = ground.rolling.look()
             assert found is not None
             assert shape is not None
-            ground.rolling._write_both(found, pod_counts.grow(shape, count))
+            have = next(each.replicas for each in shape.sets if each.revision == "two")
+            replicas = max(shape.replicas, have + count)
+            surge = max(1, shape.total + count - replicas)
+            writes = pod_counts._aside(shape, replicas), pod_counts.held(replicas, surge)
+            ground.rolling._write_both(found, writes)
 
         again_on_conflict(ground.clock, ask)
-    assert shape_of(ground).replicas > 6
-    ground.until(lambda: all_refused(shape_of(ground)))  # as it stood for hours: all was told
+    assert ground.shape().replicas > 6
+    ground.until(lambda: all_refused(ground.shape()))  # as it stood for hours: all was told
     ground.rolling.finish_removals(give_up=lambda _: True)
     # A controller in the middle of asking for what it wanted before asks once more.
-    ground.until(lambda: shape_of(ground).settled)
+    ground.until(lambda: ground.shape().settled)
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.5)
-    assert (shape_of(ground).replicas, shape_of(ground).held) == (3, False)
+    assert (ground.shape().replicas, ground.shape().held) == (3, False)

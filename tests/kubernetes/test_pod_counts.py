@@ -100,6 +100,19 @@ def test_more_than_the_wish_is_told_before() -> None:
     assert controller(5, 4, fields) == (5, 7)
 
 
+def test_more_than_there_are_comes_in_steps() -> None:
+    """`replicas` is never more than there are pods: else its controller makes some of both."""
+    old, new, replicas, surge = 1, 1, 1, 1
+    for there in (2, 3, 4, 5):
+        have = shape(old, new, replicas=replicas, surge=surge)
+        ahead, fields = pod_counts.grow(have, 5 - new)
+        assert fields["replicas"] <= have.total
+        assert not ahead or controller(old, new, ahead) == (old, new)
+        old, new = controller(old, new, fields)
+        assert (old, new) == (1, there)
+        replicas, surge = fields["replicas"], fields["strategy"]["rollingUpdate"]["maxSurge"]
+
+
 def test_a_third_template_deletes_nobody() -> None:
     """More pods than the wish, of two templates: the wish grows first, and moves nobody."""
     ahead, fields = pod_counts.ahead_of(shape(5, 3, replicas=5, surge=3), 2)

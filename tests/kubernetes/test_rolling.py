@@ -160,6 +160,43 @@ def test_an_aborted_roll_that_nobody_runs_goes_back(ground: Ground) -> None:
     ground.stays({"one": 3})
 
 
+def test_more_new_ones_than_there_are(ground: Ground) -> None:
+    """One and four of the next revision at once, then two more; none of the old one is made."""
+    ground.start("one", 1)
+    ground.ready()
+    before = ground.names_of("one")
+    assert len(ground.start("two", 4)) == 4
+    assert len(ground.start("two", 2)) == 2
+    ground.ready()
+    ground.stays({"one": 1, "two": 6}, seconds=0.5)
+    assert ground.names_of("one") == before
+    ground.remove(*before)
+    ground.rolling.finish_removals()
+    ground.stays({"two": 6}, seconds=0.5)
+
+
+@pytest.mark.parametrize("removed", [True, False], ids=["removed", "aborted"])
+def test_fewer_stay_than_were_new(ground: Ground, removed: bool) -> None:
+    """One with three successors that are given up is one again, whatever was wanted of those."""
+    ground.start("one", 1)
+    ground.ready()
+    before = ground.names_of("one")
+    for count in (1, 2):
+        assert len(ground.start("two", count)) == count
+        ground.ready()
+    assert ground.by_revision() == {"one": 1, "two": 3}
+    if removed:
+        ground.rolling.mark(ground.names_of("two"))
+        ground.until(lambda: not ground.rolling.settle())
+        ground.rolling.finish_removals()
+    else:
+        ground.rolling.finish_removals(give_up=lambda _: True)
+        ground.until(lambda: ground.by_revision() == {"one": 1})
+    ground.stays({"one": 1})
+    assert ground.names_of("one") == before
+    assert (ground.shape().replicas, ground.shape().held) == (1, False)
+
+
 def test_a_hand_made_template_is_another_revision(ground: Ground) -> None:
     """`kubectl set image` leaves our annotation; the hash tells them apart."""
     ground.start("one", 2)

@@ -172,12 +172,17 @@ def test_it_rests_where_one_template_is_left(yard: Yard) -> None:
 
 
 def test_it_goes_back_to_what_most_pods_run(yard: Yard) -> None:
-    """Of two older templates."""
-    yard.deploy(held=True, a=3, b=1, c=1)
-    _, shape = yard.rolling.look()
+    """Of two older templates, for as many as run these, also while the controller has not taken
+    back yet what is wanted of the newest.
+    """
+    yard.deploy(held=True, a=3, b=1, c=6)
+    found, shape = yard.rolling.look()
+    assert found is not None
     assert shape is not None
-    yard.rolling.go_back(shape)
-    template = yard.server.get("Deployment", NAMES.deployment)["spec"]["template"]
+    yard.rolling.go_back(found, shape)
+    spec = yard.server.get("Deployment", NAMES.deployment)["spec"]
+    assert (spec["replicas"], spec["minReadySeconds"]) == (4, pod_counts.NEVER)
+    template = spec["template"]
     assert template["spec"] == {"runs": "a"}
     assert "pod-template-hash" not in template["metadata"]["labels"]
 

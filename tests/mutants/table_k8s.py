@@ -69,6 +69,7 @@ def hold""",
             "shapes-wish-below-what-there-is": """    replicas = [-max(shape.replicas, shape.total)-]{+shape.replicas+}
     ahead = _aside""",
             "shapes-shrinking-is-replaced": "return held(shape.replicas, max(1, shape.total [---]{+++} count - shape.replicas))",
+            "shapes-more-than-there-are-at-once": "    count = [-min(count, max(shape.replicas, shape.total) - have)-]{+count+}\n",
             "shapes-let-go-in-mid-roll": "if current is None[- or shape.others-]:",
             "shapes-foreign-replicaset-counted": 'mine = [-[each for each in replica_sets if _owner(each) == meta["uid"]]-]{+list(replica_sets)+}',
         },
@@ -91,9 +92,8 @@ def hold""",
 -]""",
             "rolling-gives-up-what-it-went-back-to": "if [-not went_back and -]give_up(shape.current.hash):",
             "rolling-stays-held-after-a-conflict": "elif not ([-went_back or -]let_go):",
-            "rolling-nothing-to-go-back-to": """[-        if not shape.others:
-            return
--]        if fields := pod_counts.without_current""",
+            "rolling-nothing-to-go-back-to": "[-if shape.others-]{+if shape+}:\n            self.go_back",
+            "rolling-goes-back-with-as-many-as-were-new": "fields = pod_counts.[-others_held-]{+hold+}(shape)",
             "rolling-goes-back-to-the-smallest": "back = [-max-]{+min+}(shape.others, key=lambda each: (each.replicas, each.order))",
         },
         ("fleet/kubernetes/deployment/pod_status.py", _ROLLING): {

@@ -16,6 +16,7 @@ from fleet.config.spec import FleetSpec
 from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
 from fleet.kubernetes.client.pod_informer import PodInformer
+from fleet.kubernetes.deployment.pod_counts import PodCounts
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_ready
 from fleet.kubernetes.deployment.rolling import Rolling
 from fleet.kubernetes.deployment.templates import RegisteredTemplates
@@ -97,6 +98,12 @@ class Ground:
     def living(self) -> list[dict[str, Any]]:
         """Pods that are not on their way out."""
         return [p for p in self.rolling.pods() if not is_gone(p)]
+
+    def shape(self) -> PodCounts:
+        """Of its Deployment."""
+        _, shape = self.rolling.look()
+        assert shape is not None
+        return shape
 
     def by_revision(self) -> dict[str, int]:
         """How many of which revision, or hash."""

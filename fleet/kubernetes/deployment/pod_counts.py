@@ -118,7 +118,8 @@ def pod_counts_of(deployment: Object, replica_sets: tuple[Object, ...]) -> PodCo
 
 
 def ahead_of(shape: PodCounts, count: int) -> tuple[Object, Object]:
-    """Fields to write first, and then with a new template, so that `count` pods of it come up.
+    """Fields to write first, and then with a new template, so that `count` pods of it come up, or
+    as many as there are of others.
 
     Nothing is deleted for them: `replicas` is at least as many as there are of other templates.
     The first write is empty where nothing has to come before.
@@ -131,11 +132,17 @@ def ahead_of(shape: PodCounts, count: int) -> tuple[Object, Object]:
 
 
 def grow(shape: PodCounts, count: int) -> tuple[Object, Object]:
-    """Fields to write first (empty: none), and then, that add `count` of the current template."""
+    """Fields to write first (empty: none), and then, that add `count` of the current template.
+
+    In mid-roll fewer, and at least one, where `count` are more than there are pods: the controller
+    has no more of a template than `replicas`, and where it shall have more than there are it makes
+    some of every template.
+    """
     current = shape.current
     have = current.replicas if current is not None else 0
     if not shape.others:
         return {}, at_rest(have + count)
+    count = min(count, max(shape.replicas, shape.total) - have)
     replicas = max(shape.replicas, have + count, shape.total - have)
     calm = shape.held and replicas == shape.replicas
     ahead = {} if calm else _aside(shape, replicas)
@@ -171,8 +178,18 @@ def without_current(shape: PodCounts) -> Object:
 
     Empty where nothing has to come before: `replicas` are no more than the other templates have.
     """
-    left = shape.total - (shape.current.replicas if shape.current is not None else 0)
+    left = sum(each.replicas for each in shape.others)
     return _aside(shape, left) if shape.replicas > left else {}
+
+
+def others_held(shape: PodCounts) -> Object:
+    """Fields of a held Deployment that is for as many as there are of the other templates.
+
+    However many are wanted of the current one: its controller may not have taken back yet what was
+    too many of it.
+    """
+    left = sum(each.replicas for each in shape.others)
+    return held(left, max(1, shape.total - left))
 
 
 def held(replicas: int, surge: int) -> Object:
@@ -193,6 +210,16 @@ def at_rest(replicas: int) -> Object:
         "progressDeadlineSeconds": DEADLINE,
         "strategy": _strategy(REST_SURGE),
     }
+
+
+def fields_of(deployment: Object) -> Object:
+    """The same fields as they are now."""
+    return {key: deployment["spec"].get(key) for key in at_rest(0)}
+
+
+def with_fields(wanted: Object, fields: Mapping[str, object]) -> Object:
+    """A rendered Deployment with these numbers."""
+    return {**wanted, "spec": {**wanted["spec"], **fields}}
 
 
 def differs(deployment: Object, fields: Mapping[str, Any]) -> bool:

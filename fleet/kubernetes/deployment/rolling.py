@@ -40,7 +40,6 @@ minute and more where the API server was away."""
 _HEARD_SECONDS: Final = 2.0
 """For a ReplicaSet's controller to hear of a mark while the caller waits; longer, and it looks
 again later."""
-_HELD: Final = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
 
 
 class Rolling:
@@ -98,14 +97,14 @@ class Rolling:
         Raises NoRoom with the cluster's words where it does not make them; it is not asked for
         more than it has made, then.
         """
-        before = {p["metadata"]["name"] for p in self.pods()}
+        before = {p["metadata"]["name"]: pod_status.hash_of(p) for p in self.pods()}
         asked: dict[str, int] = {}
-        again_on_conflict(self._clock, lambda: self._have_template(settings, count, asked))
+        again_on_conflict(self._clock, lambda: self._have_template(settings, count, before, asked))
         return self._await_pods(before)
 
     def start_more(self, hash_: str, count: int) -> tuple[str, ...]:
         """The same of a template that is the Deployment's, whoever made it; () where not."""
-        before = {p["metadata"]["name"] for p in self.pods()}
+        before = {p["metadata"]["name"]: pod_status.hash_of(p) for p in self.pods()}
         wanted = len(self._living(hash_)) + count
 
         def once() -> bool:
@@ -118,10 +117,17 @@ class Rolling:
 
         return self._await_pods(before) if again_on_conflict(self._clock, once) else ()
 
-    def _have_template(self, settings: WorkerSettings, count: int, asked: dict[str, int]) -> None:
-        """`count` more of the settings' template; it is registered before anybody counts on it.
+    def _have_template(
+        self,
+        settings: WorkerSettings,
+        count: int,
+        before: Mapping[str, str],
+        asked: dict[str, int],
+    ) -> None:
+        """`count` more of the settings' template, registered before anybody counts on it.
 
-        asked: so many pods of which hash; counted once, since a write without an answer makes some.
+        before: pods and their hashes. asked: so many pods of which hash; counted once, since a
+        write without an answer makes some.
         """
         found, shape = self.look()
         wanted = deployment_objects.deployment(settings, replicas=count)
@@ -132,18 +138,16 @@ class Rolling:
             if ahead:
                 self._write(found, ahead)
                 self._seen()
-            self._api.apply(with_fields(wanted, fields))
-        else:
-            assert shape.current is not None
-            hash_ = shape.current.hash
-            if hash_ not in asked:
-                # Started by one who was killed before it said so: nobody has counted those.
-                unsaid = shape.held and not self._registered(shape, settings.revision)
-                asked[hash_] = count + (0 if unsaid else len(self._living(hash_)))
-            self._have(found, shape, asked[hash_])
-        _, shape = self._seen()
+            self._api.apply(pod_counts.with_fields(wanted, fields))
+        found, shape = self._seen()
         assert shape.current is not None
-        self.templates.register(shape.current.hash, settings.revision)
+        hash_ = shape.current.hash
+        if hash_ not in asked:
+            # Started by one who was killed before it said so: nobody has counted those.
+            unsaid = shape.held and not self._registered(shape, settings.revision)
+            asked[hash_] = count + (0 if unsaid else list(before.values()).count(hash_))
+        self.templates.register(hash_, settings.revision)
+        self._have(found, shape, asked[hash_])
 
     def recognise(self, settings: WorkerSettings) -> None:
         """Register the Deployment's template where it is what these settings make."""
@@ -165,8 +169,8 @@ class Rolling:
         """Whether the Deployment's template is the wanted one already, by whatever name."""
         if self._registered(shape, revision):
             return True
-        same = {key: found["spec"].get(key) for key in ("replicas", *_HELD)}
-        tried = self._api.apply(with_fields(wanted, same), trial=True)
+        same = pod_counts.with_fields(wanted, pod_counts.fields_of(found))
+        tried = self._api.apply(same, trial=True)
         return bool(tried["spec"]["template"] == found["spec"]["template"])
 
     def _write_both(self, found: Object, writes: tuple[Object, Object]) -> tuple[Object, PodCounts]:
@@ -185,14 +189,15 @@ class Rolling:
 
     def _have(self, found: Object, shape: PodCounts, wanted: int) -> None:
         """So many pods of the current template, never so many more: what was asked for before
-        and refused is not asked for twice.
+        and refused is not asked for twice. In steps: see `pod_counts.grow`.
         """
-        assert shape.current is not None
-        more = wanted - shape.current.replicas
-        if more > 0:
-            self._write_both(found, pod_counts.grow(shape, more))
+        while shape.current is not None and (more := wanted - shape.current.replicas) > 0:
+            had = shape.current
+            found, shape = self._write_both(found, pod_counts.grow(shape, more))
+            if shape.current is None or shape.current.replicas <= had.replicas:
+                raise Conflict(f"ReplicaSet {had.name} is kept at {had.replicas} pods")
 
-    def _await_pods(self, before: Collection[str]) -> tuple[str, ...]:
+    def _await_pods(self, before: Mapping[str, str]) -> tuple[str, ...]:
         """Names that are new, once the current template has all its pods."""
         _, shape = self._seen()
         current = shape.current
@@ -257,7 +262,7 @@ class Rolling:
             self._write(found, pod_counts.hold(shape))
             found, shape = self._seen()
         if shape.others and self._all_marked(shape):
-            self.go_back(shape)
+            self.go_back(found, shape)
             found, shape = self._seen()
         found, shape = self._heard(found, shape, marked)
         going, held_up = self._exact(shape, marked)
@@ -359,12 +364,17 @@ class Rolling:
 
     # --- the end of a change ----------------------------------------------------------------
 
-    def go_back(self, shape: PodCounts) -> None:
-        """Let the Deployment's template be again what most other pods run."""
+    def go_back(self, found: Object, shape: PodCounts) -> None:
+        """Let the Deployment's template be again what most other pods run, with as many as there
+        are of other templates: none of those comes in the place of what is given up.
+        """
+        if fields := pod_counts.without_current(shape):
+            self._write(found, fields)
+            _, shape = self._seen()
         back = max(shape.others, key=lambda each: (each.replicas, each.order))
         sets, _ = self._api.find("ReplicaSet", self._names.selection())
         old = next(each for each in sets if each["metadata"]["name"] == back.name)
-        fields = pod_counts.hold(shape)
+        fields = pod_counts.others_held(shape)
         self._api.apply(
             deployment_objects.deployment_again(
                 self._names, self._api.namespace, old, fields=fields
@@ -376,12 +386,8 @@ class Rolling:
         for each in shape.others:  # an earlier release may have asked for more
             self._forgo(each.hash)
         found, shape = self._seen()
-        if not shape.others:
-            return
-        if fields := pod_counts.without_current(shape):
-            self._write(found, fields)
-            _, shape = self._seen()
-        self.go_back(shape)
+        if shape.others:
+            self.go_back(found, shape)
 
     def finish_removals(
         self, *, give_up: Callable[[str], bool] | None = None, let_go: bool = True
@@ -442,8 +448,3 @@ class Rolling:
                 self._write(found, pod_counts.at_rest(0))
 
         again_on_conflict(self._clock, once)
-
-
-def with_fields(wanted: Object, fields: Mapping[str, object]) -> Object:
-    """A rendered Deployment with these numbers."""
-    return {**wanted, "spec": {**wanted["spec"], **fields}}
