@@ -119,7 +119,7 @@ def test_what_an_earlier_release_left_behind(ground: Ground) -> None:
             replicas = max(shape.replicas, have + count)
             surge = max(1, shape.total + count - replicas)
             writes = pod_counts._aside(shape, replicas), pod_counts.held(replicas, surge)
-            ground.rolling._write_both(found, writes)
+            ground.rolling._numbers.write_both(found, writes)
 
         again_on_conflict(ground.clock, ask)
     assert ground.shape().replicas > 6

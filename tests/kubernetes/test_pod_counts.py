@@ -134,7 +134,13 @@ def test_a_shape_is_read_from_objects() -> None:
             },
             "spec": {
                 "replicas": replicas,
-                "template": {"metadata": {"annotations": {"fleet/revision": f"r{order}"}}},
+                "template": {
+                    "metadata": {
+                        "annotations": {"fleet/revision": f"r{order}"},
+                        "labels": {"a": "b", "pod-template-hash": name},
+                    },
+                    "spec": {"runs": order},
+                },
             },
             "status": {"replicas": replicas},
         }
@@ -149,6 +155,10 @@ def test_a_shape_is_read_from_objects() -> None:
             "replicas": 5,
             "minReadySeconds": pod_counts.NEVER,
             "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"annotations": {"fleet/revision": "r4"}, "labels": {"a": "b"}},
+                "spec": {"runs": 4},
+            },
         },
         "status": {"observedGeneration": 7},
     }
@@ -163,5 +173,32 @@ def test_a_shape_is_read_from_objects() -> None:
     assert (read.current.hash, read.current.revision) == ("new", "r4")
     assert [each.hash for each in read.others] == ["old"]
     assert (read.total, read.surge, read.held, read.settled) == (7, 2, True, True)
+    deployment["spec"]["template"]["spec"] = {"runs": 5}
+    other = pod_counts.pod_counts_of(deployment, sets)
+    assert (other.observed, other.settled) == (True, False), "its ReplicaSet is not made yet"
+    deployment["spec"]["template"]["spec"] = {"runs": 4}
     deployment["metadata"]["generation"] = 8
-    assert not pod_counts.pod_counts_of(deployment, sets).settled
+    unseen = pod_counts.pod_counts_of(deployment, sets)
+    assert (unseen.observed, unseen.settled) == (False, False)
+
+
+def test_a_deployment_that_starts_nothing_any_more() -> None:
+    """Its only ReplicaSet with pods has the right number and another one noted."""
+
+    def stuck(replicas: int, *sets: tuple[int, int | None]) -> bool:
+        counted = [
+            CountedReplicaSet(name=str(n), hash=str(n), revision="", replicas=have, order=n,
+                              desired=desired)
+            for n, (have, desired) in enumerate(sets)
+        ]  # fmt: skip
+        read = PodCounts(
+            replicas=replicas, surge=1, held=False, paused=False, sets=tuple(counted), settled=True
+        )
+        return read.stuck is not None
+
+    assert stuck(3, (3, 5))
+    assert stuck(3, (3, 5), (0, 3))
+    assert not stuck(3, (3, 3), (0, 5))
+    assert not stuck(3, (3, None))
+    assert not stuck(3, (2, 5)), "it is scaled, and noted"
+    assert not stuck(3, (2, 5), (1, 5)), "both are noted"

@@ -197,6 +197,34 @@ def test_fewer_stay_than_were_new(ground: Ground, removed: bool) -> None:
     assert (ground.shape().replicas, ground.shape().held) == (1, False)
 
 
+def test_a_deployment_whose_controller_waits_for_itself(ground: Ground) -> None:
+    """Its controller takes it for being scaled, for good: `kubectl set image` does nothing. A roll
+    goes on all the same, and what runs is not taken for the new revision.
+    """
+    ground.start("one", 2)
+    ground.ready()
+    (its,) = ground.shape().sets
+    notes = {"annotations": {pod_counts.DESIRED_ANNOTATION: "5"}}
+    ground.api.merge("ReplicaSet", its.name, {"metadata": notes})
+    ground.until(lambda: ground.shape().stuck is not None)
+    assert len(ground.start("two", 1)) == 1
+    assert ground.by_revision() == {"one": 2, "two": 1}
+
+
+def test_a_paused_deployment_starts_nothing(ground: Ground) -> None:
+    """`kubectl rollout pause` by somebody: told, and no pod changes its name."""
+    ground.start("one", 2)
+    ground.ready()
+    ground.api.merge("Deployment", ground.names.deployment, {"spec": {"paused": True}})
+    with pytest.raises(FleetError, match="is paused"):
+        ground.start("two", 1)
+    ground.api.merge("Deployment", ground.names.deployment, {"spec": {"paused": False}})
+    ground.until(lambda: ground.shape().settled)
+    ground.stays({"one": 2}, seconds=0.5)
+    assert len(ground.start("two", 1)) == 1
+    assert ground.by_revision() == {"one": 2, "two": 1}
+
+
 def test_a_hand_made_template_is_another_revision(ground: Ground) -> None:
     """`kubectl set image` leaves our annotation; the hash tells them apart."""
     ground.start("one", 2)

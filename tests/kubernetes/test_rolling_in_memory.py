@@ -198,8 +198,34 @@ def test_what_the_controller_has_not_seen_is_waited_for(yard: Yard) -> None:
     assert not shape.settled
     began = yard.clock.monotonic()
     with pytest.raises(FleetError, match="has not acted on it for 180 s"):
-        yard.rolling._seen()
+        yard.rolling._numbers.seen()
     assert yard.clock.monotonic() - began >= 180.0
+
+
+def test_a_deployment_that_acts_on_nothing_goes_on(yard: Yard) -> None:
+    """What its controller noted on the only ReplicaSet is put right by whoever waits for it."""
+    yard.deploy(a=2)
+    its = yard.server.get("ReplicaSet", "set-a")
+    its["metadata"]["annotations"][pod_counts.DESIRED_ANNOTATION] = "5"
+    yard.server.put(its)
+    yard.rolling._numbers.seen()
+    its = yard.server.get("ReplicaSet", "set-a")
+    assert its["metadata"]["annotations"][pod_counts.DESIRED_ANNOTATION] == "2"
+
+
+def test_a_paused_deployment_is_told_at_once(yard: Yard) -> None:
+    """Its controller sees a new template and makes nothing of it; what runs is not taken for it."""
+    yard.deploy(a=2)
+    found = yard.server.get("Deployment", NAMES.deployment)
+    found["spec"]["paused"] = True
+    yard.server.put(found)
+    yard.rolling._numbers.seen()
+    found["spec"]["template"]["spec"] = {"runs": "b"}
+    yard.server.put(found)
+    began = yard.clock.monotonic()
+    with pytest.raises(FleetError, match=r"is paused.*kubectl rollout resume"):
+        yard.rolling._numbers.seen()
+    assert yard.clock.monotonic() == began
 
 
 @pytest.mark.parametrize("let_go", [True, False])

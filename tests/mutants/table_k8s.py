@@ -74,7 +74,8 @@ def hold""",
             "shapes-foreign-replicaset-counted": 'mine = [-[each for each in replica_sets if _owner(each) == meta["uid"]]-]{+list(replica_sets)+}',
         },
         ("fleet/kubernetes/deployment/pod_counts.py", (*_SHAPES, *_ROLLING)): {
-            "shapes-settled-before-it-was-seen": 'settled=[-seen >= meta["generation"] and -]newest == told and bool(sets),',
+            "shapes-settled-before-it-was-seen": 'settled=[-seen and -]newest == told and newest in of_it,',
+            "shapes-settled-with-another-template": "settled=seen and newest == told[- and newest in of_it-],",
             "rolling-heard-of-marks-alone": "return [-(self.labelled, self.ready) == (whole, sum(map(pod_status.is_ready, pods)))-]{+self.labelled == whole+}",
         },
         # --- rolling
@@ -85,7 +86,7 @@ def hold""",
             "rolling-others-went-unnoticed": "if [-others or kept-]{+kept and not others+}:",
             "rolling-marks-with-the-template-label": 'patch = {"metadata": {"annotations": notes[-, "labels": {MANAGED_LABEL: None}-]}}',
             "rolling-marked-without-a-cost": "notes = {DRAINED_ANNOTATION: now[-, COST_ANNOTATION: FIRST_TO_GO-]}",
-            "rolling-too-few-stay": "self._write(found, pod_counts.at_rest(have - [-sum(map(len, going.values())-]{+len(going+})))",
+            "rolling-too-few-stay": "self._numbers.write(found, pod_counts.at_rest(have - [-sum(map(len, going.values())-]{+len(going+})))",
             "rolling-shrinks-on-an-old-reading": 'self._api.merge("ReplicaSet", its.name, patch[-, seen=raw-])',
             "rolling-rests-in-mid-roll": """[-            if shape.others and give_up is None:
                 return
@@ -95,6 +96,10 @@ def hold""",
             "rolling-nothing-to-go-back-to": "[-if shape.others-]{+if shape+}:\n            self.go_back",
             "rolling-goes-back-with-as-many-as-were-new": "fields = pod_counts.[-others_held-]{+hold+}(shape)",
             "rolling-goes-back-to-the-smallest": "back = [-max-]{+min+}(shape.others, key=lambda each: (each.replicas, each.order))",
+        },
+        ("fleet/kubernetes/deployment/counted_deployment.py", _ROLLING): {
+            "rolling-stuck-for-good": "if shape.stuck[-:-]{+ and shape.held is None:+}",
+            "rolling-paused-is-waited-for": "if shape.paused[-:-]{+ and shape.held is None:+}",
         },
         ("fleet/kubernetes/deployment/pod_status.py", _ROLLING): {
             "rolling-evicted-pod-is-an-error": "if name not in there or [-(-]is_gone(there[name])[- and not was_evicted(there[name]))-]",

@@ -74,7 +74,13 @@ class Yard:
                     "generation": 1,
                     "annotations": {ORDER: str(len(pods))},
                 },
-                "spec": {**fields, "template": {"spec": {"runs": list(pods)[-1]}}},
+                "spec": {
+                    **fields,
+                    "template": {
+                        "metadata": {"labels": NAMES.labels()},
+                        "spec": {"runs": list(pods)[-1]},
+                    },
+                },
                 "status": {"observedGeneration": 1},
             }
         )

@@ -31,6 +31,8 @@ NO_DEADLINE: Final = 2_147_483_647
 DEADLINE: Final = 600
 REST_SURGE: Final = 1
 _ORDER: Final = "deployment.kubernetes.io/revision"
+DESIRED_ANNOTATION: Final = "deployment.kubernetes.io/desired-replicas"
+"""On a ReplicaSet: what the Deployment's controller last took the Deployment's replicas to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class CountedReplicaSet:
     """Pods that have all of them, as its controller knows."""
     ready: int = 0
     """Pods that are ready, as its controller knows."""
+    desired: int | None = None
+    """The Deployment's replicas, as its controller last took them to be."""
     refused: str | None = None
     """The API server's words where it does not take pods that are wanted."""
 
@@ -75,7 +79,10 @@ class PodCounts:
     paused: bool
     sets: tuple[CountedReplicaSet, ...]
     settled: bool
-    """Whether the controller has seen the Deployment as it is written."""
+    """Whether the controller has seen the Deployment as it is written, and its template has the
+    current ReplicaSet."""
+    observed: bool = True
+    """Whether it has seen it, whatever it did."""
 
     @property
     def current(self) -> CountedReplicaSet | None:
@@ -87,6 +94,19 @@ class PodCounts:
         """Those of other templates that shall still have pods."""
         current = self.current
         return tuple(s for s in self.sets if s is not current and s.replicas)
+
+    @property
+    def stuck(self) -> CountedReplicaSet | None:
+        """The ReplicaSet for which the controller starts no template any more, if any.
+
+        While the only one with pods says other `desired` replicas than there are, the Deployment
+        counts as being scaled, and nothing else is done; what it says is written with another
+        number of pods alone, and where their number is right already that never comes.
+        """
+        active = [each for each in self.sets if each.replicas]
+        if len(active) != 1 or active[0].desired in (None, self.replicas):
+            return None
+        return active[0] if active[0].replicas == self.replicas else None
 
     @property
     def total(self) -> int:
@@ -103,18 +123,36 @@ def pod_counts_of(deployment: Object, replica_sets: tuple[Object, ...]) -> PodCo
     spec, meta = deployment["spec"], deployment["metadata"]
     rolling = spec.get("strategy", {}).get("rollingUpdate") or {}
     mine = [each for each in replica_sets if _owner(each) == meta["uid"]]
-    seen = deployment.get("status", {}).get("observedGeneration", 0)
+    seen = deployment.get("status", {}).get("observedGeneration", 0) >= meta["generation"]
     sets = tuple(sorted((set_of(each) for each in mine), key=lambda each: -each.order))
     newest = max((each.order for each in sets), default=0)
     told = int(meta.get("annotations", {}).get(_ORDER) or 0)
+    of_it = {set_of(each).order for each in mine if _is_of(each, deployment)}
     return PodCounts(
         replicas=int(spec.get("replicas", 1)),
         surge=_number(rolling.get("maxSurge", 1), int(spec.get("replicas", 1))),
         held=int(spec.get("minReadySeconds") or 0) >= NEVER,
         paused=bool(spec.get("paused")),
         sets=sets,
-        settled=seen >= meta["generation"] and newest == told and bool(sets),
+        settled=seen and newest == told and newest in of_it,
+        observed=seen,
     )
+
+
+def _is_of(found: Object, deployment: Object) -> bool:
+    """Whether a ReplicaSet is that of the Deployment's template: the same but for its hash."""
+    ours, its = deployment["spec"]["template"], found["spec"]["template"]
+    labels = dict((its.get("metadata") or {}).get("labels") or {})
+    labels.pop(HASH_LABEL, None)
+    return bool(
+        its.get("spec") == ours.get("spec")
+        and labels == ((ours.get("metadata") or {}).get("labels") or {})
+        and _notes(its) == _notes(ours)
+    )
+
+
+def _notes(template: Object) -> Object:
+    return (template.get("metadata") or {}).get("annotations") or {}
 
 
 def ahead_of(shape: PodCounts, count: int) -> tuple[Object, Object]:
@@ -251,15 +289,17 @@ def set_of(found: Object) -> CountedReplicaSet:
     """A ReplicaSet as the API server sends it."""
     meta, spec = found["metadata"], found["spec"]
     template, status = spec["template"]["metadata"], found.get("status") or {}
+    desired = str((meta.get("annotations") or {}).get(DESIRED_ANNOTATION))
     return CountedReplicaSet(
         name=meta["name"],
         hash=(meta.get("labels") or {}).get(HASH_LABEL, ""),
-        revision=(template.get("annotations") or {}).get(REVISION_ANNOTATION, ""),
+        revision=_notes(spec["template"]).get(REVISION_ANNOTATION, ""),
         replicas=int(spec.get("replicas", 1)),
         order=int((meta.get("annotations") or {}).get(_ORDER) or 0),
         labels=template.get("labels") or {},
         labelled=int(status.get("fullyLabeledReplicas") or 0),
         ready=int(status.get("readyReplicas") or 0),
+        desired=int(desired) if desired.isdigit() else None,
         refused=_refusal(status),
     )
 

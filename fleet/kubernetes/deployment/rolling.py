@@ -28,15 +28,13 @@ from fleet.kubernetes.client.object_names import (
 )
 from fleet.kubernetes.client.pod_informer import PodInformer
 from fleet.kubernetes.deployment import pod_counts, pod_status
+from fleet.kubernetes.deployment.counted_deployment import SEEN_SECONDS, CountedDeployment
 from fleet.kubernetes.deployment.pod_counts import PodCounts
 from fleet.kubernetes.deployment.pod_creation import PodCreation
 from fleet.kubernetes.deployment.templates import RegisteredTemplates
 from fleet.kubernetes.manifests import deployment_objects
 
 FIRST_TO_GO: Final = "-1000"
-_SEEN_SECONDS: Final = 180.0
-"""For a controller to see what was written, or to delete a pod: milliseconds when it runs, half a
-minute and more where the API server was away."""
 _HEARD_SECONDS: Final = 2.0
 """For a ReplicaSet's controller to hear of a mark while the caller waits; longer, and it looks
 again later."""
@@ -58,6 +56,7 @@ class Rolling:
         self._names = names
         self._mirror = pods
         self._clock = clock
+        self._numbers = CountedDeployment(api, names, clock=clock)
         self.templates = templates
 
     # --- looking ----------------------------------------------------------------------------
@@ -69,25 +68,7 @@ class Rolling:
 
     def look(self) -> tuple[Object | None, PodCounts | None]:
         """The Deployment and its shape now; None, None where there is none."""
-        found = self._api.get("Deployment", self._names.deployment)
-        if found is None:
-            return None, None
-        sets, _ = self._api.find("ReplicaSet", self._names.selection())
-        return found, pod_counts.pod_counts_of(found, tuple(sets))
-
-    def _seen(self) -> tuple[Object, PodCounts]:
-        """The same once its controller has seen what was written."""
-        deadline = self._clock.monotonic() + _SEEN_SECONDS
-        while True:
-            found, shape = self.look()
-            if found is not None and shape is not None and shape.settled:
-                return found, shape
-            if self._clock.monotonic() > deadline:
-                raise FleetError(
-                    f"the controller of Deployment {self._names.deployment} has not acted on it "
-                    f"for {_SEEN_SECONDS:.0f} s; see whether kube-controller-manager runs"
-                )
-            self._clock.sleep(0.05)
+        return self._numbers.look()
 
     # --- more -------------------------------------------------------------------------------
 
@@ -134,12 +115,13 @@ class Rolling:
         if found is None or shape is None:
             self._api.apply(wanted)
         elif not self._is_template(settings.revision, shape, found, wanted):
+            self._numbers.check_started(shape)
             ahead, fields = pod_counts.ahead_of(shape, count)
             if ahead:
-                self._write(found, ahead)
-                self._seen()
+                self._numbers.write(found, ahead)
+                self._numbers.seen()
             self._api.apply(pod_counts.with_fields(wanted, fields))
-        found, shape = self._seen()
+        found, shape = self._numbers.seen()
         assert shape.current is not None
         hash_ = shape.current.hash
         if hash_ not in asked:
@@ -173,33 +155,19 @@ class Rolling:
         tried = self._api.apply(same, trial=True)
         return bool(tried["spec"]["template"] == found["spec"]["template"])
 
-    def _write_both(self, found: Object, writes: tuple[Object, Object]) -> tuple[Object, PodCounts]:
-        ahead, fields = writes
-        if ahead:
-            self._write(found, ahead)
-            found, _ = self._seen()
-        self._write(found, fields)
-        return self._seen()
-
-    def _write(self, found: Object, fields: Mapping[str, object]) -> None:
-        if pod_counts.differs(found, fields):
-            self._api.merge(
-                "Deployment", self._names.deployment, {"spec": dict(fields)}, seen=found
-            )
-
     def _have(self, found: Object, shape: PodCounts, wanted: int) -> None:
         """So many pods of the current template, never so many more: what was asked for before
         and refused is not asked for twice. In steps: see `pod_counts.grow`.
         """
         while shape.current is not None and (more := wanted - shape.current.replicas) > 0:
             had = shape.current
-            found, shape = self._write_both(found, pod_counts.grow(shape, more))
+            found, shape = self._numbers.write_both(found, pod_counts.grow(shape, more))
             if shape.current is None or shape.current.replicas <= had.replicas:
                 raise Conflict(f"ReplicaSet {had.name} is kept at {had.replicas} pods")
 
     def _await_pods(self, before: Mapping[str, str]) -> tuple[str, ...]:
         """Names that are new, once the current template has all its pods."""
-        _, shape = self._seen()
+        _, shape = self._numbers.seen()
         current = shape.current
         assert current is not None
         making = PodCreation(
@@ -224,10 +192,10 @@ class Rolling:
         if not its.is_short(living):
             return
         if not shape.others:
-            self._write(found, pod_counts.at_rest(len(living)))
+            self._numbers.write(found, pod_counts.at_rest(len(living)))
             return
-        self._write(found, pod_counts.before_shrinking(shape, its.replicas - len(living)))
-        self._seen()
+        self._numbers.write(found, pod_counts.before_shrinking(shape, its.replicas - len(living)))
+        self._numbers.seen()
         self._api.merge("ReplicaSet", its.name, {"spec": {"replicas": len(living)}})
 
     # --- less -------------------------------------------------------------------------------
@@ -259,11 +227,11 @@ class Rolling:
         if found is None or shape is None or not marked:
             return ()
         if shape.others and not shape.held:
-            self._write(found, pod_counts.hold(shape))
-            found, shape = self._seen()
+            self._numbers.write(found, pod_counts.hold(shape))
+            found, shape = self._numbers.seen()
         if shape.others and self._all_marked(shape):
             self.go_back(found, shape)
-            found, shape = self._seen()
+            found, shape = self._numbers.seen()
         found, shape = self._heard(found, shape, marked)
         going, held_up = self._exact(shape, marked)
         if not going:
@@ -273,7 +241,7 @@ class Rolling:
             self._shrink_sets(found, shape, going)
         else:  # one template: it may keep itself, with as many as stay
             have = len(self._living(shape.current.hash)) if shape.current else 0
-            self._write(found, pod_counts.at_rest(have - sum(map(len, going.values()))))
+            self._numbers.write(found, pod_counts.at_rest(have - sum(map(len, going.values()))))
         self._check_gone({n for names in going.values() for n in names}, watched)
         return held_up
 
@@ -287,7 +255,7 @@ class Rolling:
             if all(its is None or its.knows(self._living(its.hash)) for its in sets):
                 break
             self._clock.sleep(0.03)
-            found, shape = self._seen()
+            found, shape = self._numbers.seen()
         return found, shape
 
     def _living(self, hash_: str) -> list[Object]:
@@ -325,8 +293,8 @@ class Rolling:
 
     def _shrink_sets(self, found: Object, shape: PodCounts, going: Mapping[str, list[str]]) -> None:
         count = sum(map(len, going.values()))
-        self._write(found, pod_counts.before_shrinking(shape, count))
-        _, shape = self._seen()
+        self._numbers.write(found, pod_counts.before_shrinking(shape, count))
+        _, shape = self._numbers.seen()
         sets, _ = self._api.find("ReplicaSet", self._names.selection())
         for hash_, names in going.items():
             its, living = shape.of(hash_), self._living(hash_)
@@ -351,7 +319,7 @@ class Rolling:
             went = pod_status.gone_of(watched, items)
             return set(asked) <= went or len(went) >= len(asked)
 
-        self._mirror.wait(done, seconds=_SEEN_SECONDS)
+        self._mirror.wait(done, seconds=SEEN_SECONDS)
         went = pod_status.gone_of(watched, self.pods())
         others, kept = sorted(went - set(asked)), sorted(set(asked) - went)
         if others or kept:
@@ -369,8 +337,8 @@ class Rolling:
         are of other templates: none of those comes in the place of what is given up.
         """
         if fields := pod_counts.without_current(shape):
-            self._write(found, fields)
-            _, shape = self._seen()
+            self._numbers.write(found, fields)
+            _, shape = self._numbers.seen()
         back = max(shape.others, key=lambda each: (each.replicas, each.order))
         sets, _ = self._api.find("ReplicaSet", self._names.selection())
         old = next(each for each in sets if each["metadata"]["name"] == back.name)
@@ -385,7 +353,7 @@ class Rolling:
         """Back to the template of most other pods; where no pod runs another, it stays as it is."""
         for each in shape.others:  # an earlier release may have asked for more
             self._forgo(each.hash)
-        found, shape = self._seen()
+        found, shape = self._numbers.seen()
         if shape.others:
             self.go_back(found, shape)
 
@@ -413,8 +381,10 @@ class Rolling:
                     went_back = True
                 elif not (went_back or let_go):
                     return
-                found, shape = self._seen()
-            self._write(found, pod_counts.let_go(shape))
+                found, shape = self._numbers.seen()
+            self._numbers.write(found, pod_counts.let_go(shape))
+            if not shape.others:
+                self._numbers.seen()  # of what its controller is to start by itself from here on
 
         again_on_conflict(self._clock, once)
 
@@ -445,6 +415,6 @@ class Rolling:
         def once() -> None:
             found, _ = self.look()
             if found is not None:
-                self._write(found, pod_counts.at_rest(0))
+                self._numbers.write(found, pod_counts.at_rest(0))
 
         again_on_conflict(self._clock, once)
