@@ -5,6 +5,7 @@ test_rolling.py asks the real one.
 """
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -180,6 +181,33 @@ def test_a_shape_is_read_from_objects() -> None:
     deployment["metadata"]["generation"] = 8
     unseen = pod_counts.pod_counts_of(deployment, sets)
     assert (unseen.observed, unseen.settled) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "surge", "old", "new", "moves"),
+    [
+        (3, 1, 3, 1, False),
+        (3, 2, 3, 1, True),  # room for one more
+        (3, 1, 3, 0, True),
+        (3, 1, 1, 3, False),  # room, and as many as are wanted
+        (2, 1, 2, 3, True),  # more than are wanted
+        (2, 3, 2, 0, True),  # taken back, and taken for room again
+    ],
+)
+def test_a_controller_that_has_not_done_yet(
+    replicas: int, surge: int, old: int, new: int, moves: bool
+) -> None:
+    """Numbers that it is about to change are none to count on."""
+    assert shape(old, new, replicas=replicas, surge=surge).moves is moves
+
+
+def test_a_note_of_other_replicas_is_scaling() -> None:
+    """With pods of two templates both are noted; a paused one does no more than that."""
+    noted = replace(shape(3, 1, replicas=3), sets=tuple(
+        replace(each, desired=4) for each in shape(3, 1, replicas=3).sets
+    ))  # fmt: skip
+    assert noted.moves
+    assert not replace(noted, paused=True).moves
 
 
 def test_a_deployment_that_starts_nothing_any_more() -> None:

@@ -124,7 +124,7 @@ class MemoryServer:
         with self._lock:
             self.requests.append((method, f"{kind}/{name}" if name else kind))
             answer = self._answered(method, kind, name, wanted, query)
-        if method != "GET" and answer.status < 300:
+        if method != "GET" and answer.status < 300 and not query.get("dryRun"):
             self.after(method, answer._body)
             if self.silent:
                 self.silent -= 1
@@ -158,6 +158,8 @@ class MemoryServer:
         if seen is not None and seen != found["metadata"]["resourceVersion"]:
             return _refused(409, "the object has been modified")
         made = wanted if method == "PUT" else _merged(found, wanted)
+        if query.get("dryRun"):
+            return Answer(200, made)
         if sum(len(key) + len(value) for key, value in (made.get("data") or {}).items()) > _MOST:
             self.refused_as_too_large += 1
             return _refused(422, f"{kind} {name} is invalid: data: Too long: at most {_MOST}")

@@ -43,8 +43,10 @@ class Yard:
 
     def deploy(self, *, held: bool = False, **pods: int) -> None:
         """So many pods of each template, the last one the Deployment's."""
-        total = sum(pods.values())
-        fields = pod_counts.held(total, 1) if held else pod_counts.at_rest(total)
+        total, new = sum(pods.values()), list(pods.values())[-1]
+        wanted = max(new, total - new)
+        at_rest = pod_counts.at_rest(total)
+        fields = pod_counts.held(wanted, max(1, total - wanted)) if held else at_rest
         for order, (hash_, count) in enumerate(pods.items(), 1):
             labels = {**NAMES.labels(), "pod-template-hash": hash_}
             self.server.put(
@@ -150,13 +152,23 @@ class Yard:
             found["metadata"]["generation"] += 1
             found["status"] = {"observedGeneration": found["metadata"]["generation"]}
             self.server.put(found)
-            if found["spec"]["minReadySeconds"] == 0:
-                order = found["metadata"]["annotations"][ORDER]
-                for (other, its), each in list(self.server.objects.items()):
-                    if other == "ReplicaSet" and each["metadata"]["annotations"][ORDER] == order:
-                        self.scale(its, found["spec"]["replicas"])
+            self.fill(found)
         if kind == "ReplicaSet":
             self.scale(name, found["spec"]["replicas"])
+            self.fill(self.server.get("Deployment", NAMES.deployment))
+
+    def fill(self, deployment: dict) -> None:
+        """As many of its template as it wants; held, as many as there is room for."""
+        spec, order = deployment["spec"], deployment["metadata"]["annotations"][ORDER]
+        sets = [o for (kind, _), o in self.server.objects.items() if kind == "ReplicaSet"]
+        (current,) = (s for s in sets if s["metadata"]["annotations"][ORDER] == order)
+        have, wanted = current["spec"]["replicas"], spec["replicas"]
+        if spec["minReadySeconds"]:
+            room = wanted + spec["strategy"]["rollingUpdate"]["maxSurge"]
+            room -= sum(s["spec"]["replicas"] for s in sets)
+            wanted = min(wanted, have + max(0, room))
+        if have != wanted:
+            self.scale(current["metadata"]["name"], wanted)
 
     def scale(self, name: str, count: int) -> None:
         """Delete down to that number, by cost, or make so many more."""

@@ -49,10 +49,10 @@ class CountedDeployment:
             if found is not None and shape is not None and shape.observed:
                 if shape.stuck:
                     self._unstick(shape.stuck, shape.replicas)
-                elif shape.settled:
-                    return found, shape
-                else:
+                elif not shape.settled:
                     self.check_started(shape)
+                elif not shape.moves:
+                    return found, shape
             if self._clock.monotonic() > deadline:
                 raise FleetError(
                     f"the controller of Deployment {self._names.deployment} has not acted "

@@ -109,6 +109,22 @@ class PodCounts:
         return active[0] if active[0].replicas == self.replicas else None
 
     @property
+    def moves(self) -> bool:
+        """Whether the controller has yet to give its ReplicaSets the numbers that follow from this.
+
+        What is written on numbers that it is about to change is not exact: it may take a pod that
+        nobody asked for.
+        """
+        current = self.current
+        if self.paused or current is None:
+            return False
+        active = [each for each in self.sets if each.replicas]
+        if any(each.desired not in (None, self.replicas) for each in active):
+            return len(active) > 1 or active[0].replicas != self.replicas
+        room = max(0, self.replicas + self.surge - self.total)
+        return current.replicas != min(self.replicas, current.replicas + room)
+
+    @property
     def total(self) -> int:
         """Pods wanted of all templates."""
         return sum(each.replicas for each in self.sets)

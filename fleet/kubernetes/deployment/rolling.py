@@ -78,20 +78,21 @@ class Rolling:
         Raises NoRoom with the cluster's words where it does not make them; it is not asked for
         more than it has made, then.
         """
-        before = {p["metadata"]["name"]: pod_status.hash_of(p) for p in self.pods()}
+        before = self.pods()
         asked: dict[str, int] = {}
         again_on_conflict(self._clock, lambda: self._have_template(settings, count, before, asked))
         return self._await_pods(before)
 
     def start_more(self, hash_: str, count: int) -> tuple[str, ...]:
         """The same of a template that is the Deployment's, whoever made it; () where not."""
-        before = {p["metadata"]["name"]: pod_status.hash_of(p) for p in self.pods()}
+        before = self.pods()
         wanted = len(self._living(hash_)) + count
 
         def once() -> bool:
-            found, shape = self.look()
-            current = shape.current if shape else None
-            if found is None or shape is None or current is None or current.hash != hash_:
+            if self.look()[0] is None:
+                return False
+            found, shape = self._numbers.seen()
+            if shape.current is None or shape.current.hash != hash_:
                 return False
             self._have(found, shape, wanted)
             return True
@@ -102,19 +103,20 @@ class Rolling:
         self,
         settings: WorkerSettings,
         count: int,
-        before: Mapping[str, str],
+        before: Sequence[Object],
         asked: dict[str, int],
     ) -> None:
         """`count` more of the settings' template, registered before anybody counts on it.
 
-        before: pods and their hashes. asked: so many pods of which hash; counted once, since a
-        write without an answer makes some.
+        before: the pods then. asked: so many pods of which hash; counted once, since a write
+        without an answer makes some.
         """
         found, shape = self.look()
         wanted = deployment_objects.deployment(settings, replicas=count)
         if found is None or shape is None:
             self._api.apply(wanted)
-        elif not self._is_template(settings.revision, shape, found, wanted):
+        found, shape = self._numbers.seen()
+        if not self._is_template(settings.revision, shape, found, wanted):
             self._numbers.check_started(shape)
             ahead, fields = pod_counts.ahead_of(shape, count)
             if ahead:
@@ -127,7 +129,7 @@ class Rolling:
         if hash_ not in asked:
             # Started by one who was killed before it said so: nobody has counted those.
             unsaid = shape.held and not self._registered(shape, settings.revision)
-            asked[hash_] = count + (0 if unsaid else list(before.values()).count(hash_))
+            asked[hash_] = count + (0 if unsaid else len(_living(before, hash_)))
         self.templates.register(hash_, settings.revision)
         self._have(found, shape, asked[hash_])
 
@@ -165,7 +167,7 @@ class Rolling:
             if shape.current is None or shape.current.replicas <= had.replicas:
                 raise Conflict(f"ReplicaSet {had.name} is kept at {had.replicas} pods")
 
-    def _await_pods(self, before: Mapping[str, str]) -> tuple[str, ...]:
+    def _await_pods(self, before: Sequence[Object]) -> tuple[str, ...]:
         """Names that are new, once the current template has all its pods."""
         _, shape = self._numbers.seen()
         current = shape.current
@@ -174,7 +176,8 @@ class Rolling:
             self._api, self._mirror, current, settle=self.settle, clock=self._clock
         )
         refused = making.wait(self.pods)
-        made = tuple(n for n in making.names(self.pods()) if n not in before)
+        there = {p["metadata"]["name"] for p in before}
+        made = tuple(n for n in making.names(self.pods()) if n not in there)
         if refused is None:
             return made
         told = f"{len(making.names(self.pods()))} of {current.replicas} pods of Deployment "
@@ -184,12 +187,9 @@ class Rolling:
 
     def _forgo(self, hash_: str) -> None:
         """Want no more pods of a template than there are; held beside others it may be one more."""
-        found, shape = self.look()
-        its = shape.of(hash_) if shape else None
-        if found is None or shape is None or its is None:
-            return
-        living = self._living(hash_)
-        if not its.is_short(living):
+        found, shape = self._numbers.seen()
+        its, living = shape.of(hash_), self._living(hash_)
+        if its is None or not its.is_short(living):
             return
         if not shape.others:
             self._numbers.write(found, pod_counts.at_rest(len(living)))
@@ -222,10 +222,10 @@ class Rolling:
         return [p for p in self.pods() if pod_status.is_marked(p) and not pod_status.is_gone(p)]
 
     def _settle_once(self) -> tuple[str, ...]:
-        found, shape = self.look()
         marked = self._marked()
-        if found is None or shape is None or not marked:
+        if self.look()[0] is None or not marked:
             return ()
+        found, shape = self._numbers.seen()
         if shape.others and not shape.held:
             self._numbers.write(found, pod_counts.hold(shape))
             found, shape = self._numbers.seen()
@@ -259,9 +259,7 @@ class Rolling:
         return found, shape
 
     def _living(self, hash_: str) -> list[Object]:
-        return [
-            p for p in self.pods() if pod_status.hash_of(p) == hash_ and not pod_status.is_gone(p)
-        ]
+        return _living(self.pods(), hash_)
 
     def _all_marked(self, shape: PodCounts) -> bool:
         """Whether the current template is given up: all of its pods shall go."""
@@ -370,9 +368,10 @@ class Rolling:
 
         def once() -> None:
             nonlocal went_back
-            found, shape = self.look()
-            if found is None or shape is None or not shape.held:
+            _, shape = self.look()
+            if shape is None or not shape.held:
                 return
+            found, shape = self._numbers.seen()
             if shape.others and give_up is None:
                 return
             if shape.others and give_up is not None and shape.current is not None:
@@ -418,3 +417,7 @@ class Rolling:
                 self._numbers.write(found, pod_counts.at_rest(0))
 
         again_on_conflict(self._clock, once)
+
+
+def _living(pods: Sequence[Object], hash_: str) -> list[Object]:
+    return [p for p in pods if pod_status.hash_of(p) == hash_ and not pod_status.is_gone(p)]

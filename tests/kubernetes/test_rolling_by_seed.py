@@ -1,0 +1,249 @@
+"""Changes of a Deployment, and controllers that act in any order on what they heard last, by seed.
+
+Asked of each: no pod goes that nobody asked for, none comes of a template that nobody wants more
+of, what was asked for is there in the end, and what is registered for a template is what it is.
+"""
+
+import itertools
+import random
+from contextlib import suppress
+
+import pytest
+
+from fleet.config.settings import WorkerSettings
+from fleet.errors import NoRoom
+from fleet.kubernetes.client.object_names import REVISION_ANNOTATION
+from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_marked, is_ready
+from fleet.kubernetes.deployment.rolling import Rolling
+from fleet.kubernetes.deployment.templates import RegisteredTemplates
+from tests.support.declared import ON_KUBERNETES, group_spec, settings_of
+from tests.support.memory_server import MemoryServer
+from tests.support.played_controllers import PlayedClock, PlayedControllers, PlayedInformer
+from tests.support.pod_yard import NAMES
+
+SEEDS = range(16)
+MANY = range(16, 400)
+CHANGES = [
+    "more", "fewer", "roll", "roll", "abort", "refused", "killed", "misnoted", "evicted",
+]  # fmt: skip
+
+
+class Killed(BaseException):
+    """The manager is gone: nothing of it runs any more."""
+
+
+class Registry:
+    """What the gate keeps of templates."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    def templates(self, group: str) -> dict[str, str]:
+        return self.kept
+
+    def register_template(self, group: str, template_hash: str, revision: str) -> None:
+        self.kept[template_hash] = revision
+
+
+class Story:
+    """One fleet through some changes."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.server = MemoryServer()
+        self.controllers = PlayedControllers(self.server, self.rng)
+        self.controllers.created = self._created
+        self.controllers.deleted = self._deleted
+        self.clock = PlayedClock(self.controllers)
+        self.registry = Registry()
+        self.told: list[str] = []
+        self.going: set[str] = set()
+        """Revisions of which any pod may go."""
+        self.coming: set[str] = set()
+        """Revisions of which pods may come."""
+        self.left: int | None = None
+        """Requests until the manager is killed."""
+        self.unsaid = False
+        """Whether a manager was killed in this change."""
+        self.server.before = self._before
+        self.names = itertools.count(1)
+        self.rolling = self.manager()
+
+    def manager(self) -> Rolling:
+        """The next one."""
+        return Rolling(
+            self.server.api(self.clock),
+            NAMES,
+            pods=PlayedInformer(self.controllers, self.clock),  # type: ignore[arg-type]
+            templates=RegisteredTemplates(self.registry, "orders", clock=self.clock),
+            clock=self.clock,
+        )
+
+    def settings(self, revision: str) -> WorkerSettings:
+        place = {**ON_KUBERNETES, "namespace": "ns", "image": f"image-{revision}"}
+        return settings_of(group_spec(runtime=place), revision=revision)
+
+    # --- what is watched ----------------------------------------------------------------------
+
+    def _before(self, method: str, kind: str, name: str) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
+                raise Killed
+        for _ in range(self.rng.randrange(4)):
+            self.controllers.step()
+
+    def _created(self, pod: dict) -> None:
+        revision = pod["metadata"]["annotations"][REVISION_ANNOTATION]
+        self.told.append(f"+ {pod['metadata']['name']} of {revision}")
+        assert revision in self.coming, f"nobody wants more of {revision}"
+
+    def _deleted(self, pod: dict) -> None:
+        revision = pod["metadata"]["annotations"][REVISION_ANNOTATION]
+        self.told.append(f"- {pod['metadata']['name']} of {revision}")
+        assert revision in self.going or is_marked(pod), f"nobody asked {revision}'s pod to go"
+
+    def living(self, revision: str | None = None) -> list[dict]:
+        return [
+            p for p in self.controllers._now("Pod").values()
+            if not is_gone(p)
+            and revision in {None, p["metadata"]["annotations"][REVISION_ANNOTATION]}
+        ]  # fmt: skip
+
+    def known(self, revision: str) -> list[dict]:
+        """Those whose template is registered: others are a revision of their own to a manager."""
+        return [p for p in self.living() if self.registry.kept.get(hash_of(p)) == revision]
+
+    def ready(self) -> None:
+        for _ in range(400):
+            if all(map(is_ready, self.living())):
+                return
+            self.clock.sleep(0.05)
+        raise AssertionError("pods do not get ready")
+
+    # --- what a manager does ------------------------------------------------------------------
+
+    def start(self, revision: str, count: int) -> None:
+        self.told.append(f"start {count} of {revision}")
+        self.coming = {revision}
+        before = len(self.known(revision))
+        self.rolling.start(self.settings(revision), count=count)
+        made = len(self.known(revision)) - before
+        more = self.unsaid and made > count  # what the killed one asked for comes late
+        assert more or made == count, f"{made} of {count} started"
+
+    def remove(self, revision: str, count: int) -> None:
+        """Of one revision; others of it may come in their place while it rolls."""
+        names = sorted(p["metadata"]["name"] for p in self.living(revision))[:count]
+        self.told.append(f"remove {names}")
+        self.rolling.mark(names)
+        for _ in range(400):
+            if not self.rolling.settle():
+                return
+            self.clock.sleep(0.05)
+        raise AssertionError(f"{names} do not go: {self.rolling.settle()}")
+
+    def roll(self, old: str, new: str, wanted: int) -> None:
+        """As a manager does: some ahead, and each old one when its successor is there."""
+        ahead = self.rng.randint(1, wanted + 1)
+        while self.living(old):
+            short = min(len(self.living(old)), ahead) + wanted - len(self.living(old))
+            short -= len(self.known(new))
+            if short > 0:
+                self.start(new, short)
+            self.ready()
+            self.remove(old, 1)
+        self.rolling.finish_removals()
+
+    def give_up(self, new: str, old: str) -> None:
+        """The new revision is nobody's any more."""
+        self.told.append(f"give up {new}")
+        self.going, self.coming = {new}, set()
+        self.rolling.finish_removals(give_up=lambda _: True)
+        del old
+
+    def check(self, revision: str, count: int) -> None:
+        """So many of it, none of another, at rest, and the template known by its name."""
+        self.controllers.still()
+        have = self.living()
+        kinds = {p["metadata"]["annotations"][REVISION_ANNOTATION] for p in have}
+        assert (kinds, len(have)) == ({revision}, count)
+        _, shape = self.rolling.look()
+        assert shape is not None
+        assert (shape.held, shape.replicas, shape.stuck) == (False, count, None)
+        assert shape.settled
+        assert shape.current is not None
+        assert shape.current.revision == revision
+        for pod in have:
+            assert self.registry.kept[hash_of(pod)] == revision
+        self.going, self.unsaid = set(), False
+
+
+@pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(n, marks=pytest.mark.long) for n in MANY)])
+def test_changes_of_a_deployment(seed: int) -> None:
+    story = Story(seed)
+    try:
+        play(story)
+    except AssertionError as error:
+        lines = "\n".join(story.told[-40:])
+        raise AssertionError(f"{error}\n{lines}\n{story.rolling.look()[1]}") from error
+
+
+def play(story: Story) -> None:
+    rng = story.rng
+    have, now = rng.randint(1, 4), "r0"
+    story.start(now, have)
+    story.ready()
+    story.check(now, have)
+    for number in range(1, rng.randint(3, 6)):
+        what = rng.choice(CHANGES)
+        new = f"r{number}"
+        story.controllers.lingers = rng.random() < 0.3
+        story.told.append(f"--- {what}: {have} of {now}")
+        story.coming = set()
+        if what == "more":
+            more = rng.randint(1, 3)
+            story.start(now, more)
+            have += more
+        elif what == "fewer" and have > 1:
+            fewer = rng.randint(1, have - 1)
+            story.ready()
+            story.remove(now, fewer)
+            story.rolling.finish_removals()
+            have -= fewer
+        elif what in {"roll", "misnoted"}:
+            if what == "misnoted":
+                story.controllers.misnote()
+            story.roll(now, new, have)
+            now = new
+        elif what == "evicted":
+            story.coming = {now}
+            story.controllers.evict(rng.choice(story.living())["metadata"]["name"])
+        elif what == "abort":
+            story.start(new, rng.randint(1, 3))
+            if rng.random() < 0.5:
+                story.ready()
+            if rng.random() < 0.5:
+                story.remove(new, len(story.living(new)))
+                story.rolling.finish_removals()
+            else:
+                story.give_up(new, now)
+        elif what == "refused":
+            story.controllers.lingers = False
+            story.controllers.still()
+            story.controllers.quota = have + rng.randint(0, 1)
+            with suppress(NoRoom):
+                story.start(new, 3)
+            story.give_up(new, now)
+            story.controllers.quota = 1_000
+        elif what == "killed":
+            story.left = rng.randint(1, 60)
+            with suppress(Killed):
+                story.roll(now, new, have)
+            story.left = None
+            story.told.append("killed")
+            story.unsaid = True
+            story.rolling = story.manager()
+            story.roll(now, new, have)
+            now = new
+        story.check(now, have)
