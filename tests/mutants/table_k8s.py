@@ -4,6 +4,7 @@ from tests.mutants.mutant import faults
 
 _TAKING = ("tests/k8s_store/test_acquire_in_memory.py",)
 _ROLLING = ("tests/kubernetes/test_rolling_in_memory.py",)
+_BY_SEED = ("tests/kubernetes/test_rolling_by_seed.py",)
 _SHAPES = ("tests/kubernetes/test_pod_counts.py",)
 _SHELF = ("tests/k8s_store/test_retry_on_conflict.py",)
 _REVISIONS = ("tests/k8s_store/test_lease_objects.py",)
@@ -74,7 +75,7 @@ def hold""",
             "shapes-foreign-replicaset-counted": 'mine = [-[each for each in replica_sets if _owner(each) == meta["uid"]]-]{+list(replica_sets)+}',
         },
         ("fleet/kubernetes/deployment/pod_counts.py", (*_SHAPES, *_ROLLING)): {
-            "shapes-settled-before-it-was-seen": 'settled=[-seen and -]newest == told and newest in of_it,',
+            "shapes-settled-before-it-was-seen": "settled=[-seen and -]newest == told and newest in of_it,",
             "shapes-settled-with-another-template": "settled=seen and newest == told[- and newest in of_it-],",
             "rolling-heard-of-marks-alone": "return [-(self.labelled, self.ready) == (whole, sum(map(pod_status.is_ready, pods)))-]{+self.labelled == whole+}",
         },
@@ -100,6 +101,12 @@ def hold""",
         ("fleet/kubernetes/deployment/counted_deployment.py", _ROLLING): {
             "rolling-stuck-for-good": "if shape.stuck[-:-]{+ and shape.held is None:+}",
             "rolling-paused-is-waited-for": "if shape.paused[-:-]{+ and shape.held is None:+}",
+        },
+        ("fleet/kubernetes/deployment/counted_deployment.py", _BY_SEED): {
+            "rolling-writes-before-its-controller-rests": "[-elif not shape.moves-]{+else+}:",
+        },
+        ("fleet/kubernetes/deployment/rolling.py", _BY_SEED): {
+            "rolling-counts-pods-on-their-way-out": "if pod_status.hash_of(p) == hash_[- and not pod_status.is_gone(p)-]]",
         },
         ("fleet/kubernetes/deployment/pod_status.py", _ROLLING): {
             "rolling-evicted-pod-is-an-error": "if name not in there or [-(-]is_gone(there[name])[- and not was_evicted(there[name]))-]",

@@ -37,6 +37,8 @@ class PlayedControllers:
     def __init__(self, server: MemoryServer, rng: random.Random) -> None:
         self.server = server
         self.rng = rng
+        self.pace = 1.0
+        """Things that they do in 50 ms, or while a request is under way."""
         self.quota = 1_000
         self.ready = True
         """Whether pods get ready."""
@@ -72,6 +74,11 @@ class PlayedControllers:
         else:
             name = self.rng.choice(["", *sorted(self._cache.get("ReplicaSet", {}))])
             self._sync(name)
+
+    def go_on(self, times: float) -> None:
+        """So many things in the mean."""
+        for _ in range(int(times) + (self.rng.random() < times % 1)):
+            self.step()
 
     def still(self) -> None:
         """All of them do all that is to be done."""
@@ -349,8 +356,7 @@ class PlayedClock(ManualClock):
 
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
-        for _ in range(self._controllers.rng.randrange(12)):
-            self._controllers.step()
+        self._controllers.go_on(self._controllers.pace * (1 + min(seconds, 1.0) / 0.05))
 
 
 class PlayedInformer:
