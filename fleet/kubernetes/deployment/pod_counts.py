@@ -101,7 +101,7 @@ class PodCounts:
 
         While the only one with pods says other `desired` replicas than there are, the Deployment
         counts as being scaled, and nothing else is done; what it says is written with another
-        number of pods alone, and where their number is right already that never comes.
+        number of pods alone, and where their number is right already that never comes [49].
         """
         active = [each for each in self.sets if each.replicas]
         if len(active) != 1 or active[0].desired in (None, self.replicas):
@@ -113,7 +113,7 @@ class PodCounts:
         """Whether the controller has yet to give its ReplicaSets the numbers that follow from this.
 
         What is written on numbers that it is about to change is not exact: it may take a pod that
-        nobody asked for.
+        nobody asked for [49].
         """
         current = self.current
         if self.paused or current is None:
