@@ -5,7 +5,8 @@ sets off storms. Choice: growing is prompt (`up_after`, at once by default); shr
 until it was asked for at every look during `down_after`, at least twice, and then goes only
 as far as the most that was asked for in that time. Never more slots than members that can
 own a partition. The memory between looks is a value that the caller keeps.
-Cost: a `fixed` number is a declaration, not a measurement, and shrinks at once.
+Cost: a `fixed` number is a declaration, not a measurement, and shrinks at once; so does a group
+that is above a lowered `replicas.max`, down to that and past `max_step`.
 """
 
 import math
@@ -117,6 +118,9 @@ def wanted_slots(
         wanted, memory, how = _stepped(spec, current, target), _quiet(current), "from"
     else:
         wanted, memory, how = _shrink(spec, target, current, memory, now)
+    if wanted > spec.replicas.max:
+        wanted, memory = spec.replicas.max, _quiet(current)
+        limits, how = f", at most {wanted}", "from"
     tail = f"{current} to {plural(wanted, unit)}" if wanted != current else f"{current}"
     return Decision(
         wanted=wanted, raw=ask.raw, sentence=f"{ask.why}{limits}: {how} {tail}", memory=memory

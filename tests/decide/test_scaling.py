@@ -147,6 +147,15 @@ def test_steps_are_bounded() -> None:
     assert look(0, current=6, scaling=scaling, memory=second.memory, now=NOW + 2).wanted == 6
 
 
+@pytest.mark.parametrize("lag", [None, 0, 5000], ids=["unknown", "none", "much"])
+def test_a_lowered_limit_is_obeyed_at_once_and_told(lag: int | None) -> None:
+    """`replicas.max` is what a person wrote: no wait, no step, and a sentence that says so."""
+    scaling = {"policy": "lag", "records_per_worker": 100, "max_step": 1, "down_after": "10m"}
+    decision = look(lag, current=8, scaling=scaling, replicas={"max": 5})
+    assert decision.wanted == 5
+    assert decision.sentence.endswith(", at most 5: from 8 to 5 slots")
+
+
 def test_a_declared_number_shrinks_at_once() -> None:
     """`fixed` is what a person wrote, not a measurement."""
     assert look(0, current=8, scaling={"policy": "fixed", "workers": 3}).wanted == 3
@@ -186,7 +195,9 @@ looks = st.lists(
 def test_scaling_holds_its_promises(  # noqa: PLR0917 - given by name
     looks: list, start: int, down_after: int, low: int, high: int, step: int | None
 ) -> None:
-    """Never above the cap, growth at once, no shrinking before down_after nor below any ask."""
+    """Never above the cap, growth at once, no shrinking before down_after nor below any ask, but
+    down to a lowered replicas.max at once.
+    """
     scaling = {
         "policy": "lag",
         "records_per_worker": 100,
@@ -208,12 +219,12 @@ def test_scaling_holds_its_promises(  # noqa: PLR0917 - given by name
         memory = decision.memory
         raw = current if lag is None else math.ceil(lag / 100)
         target = min(max(raw, low), high, cap)
-        assert decision.wanted <= max(current, min(high, cap))
+        assert decision.wanted <= min(high, max(current, cap))
         if target > current:
             most = target if step is None or current == 0 else min(target, current + step)
             assert decision.wanted == most
         asked = [*asked, (now, target)] if target < current and lag is not None else []
-        if decision.wanted < current:
+        if decision.wanted < current <= high:
             assert len(asked) >= 2
             assert now - asked[0][0] >= down_after
             window = [t for at, t in asked if at >= now - down_after]
