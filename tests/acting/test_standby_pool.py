@@ -110,14 +110,16 @@ def test_a_standby_is_worth_no_failure(crowded):
 
 
 def test_a_roll_without_room_for_one_worker_has_touched_nothing(scene):
-    """Rolled back, with the words of who refused it: no ask in the gate, the old ones as before."""
+    """Failed, so that it is tried again, with the words of who refused it: no ask in the gate, the
+    old ones as before.
+    """
     here = scene()
     here.running(2)
     here.crowd.room = len(here.crowd.workers())
     before, slots = here.crowd.workers(), [(s.holder, s.token) for s in here.slots()]
     here.crowd.asked.clear()
     done = here.perform(step_of(StepKind.ROLL, (0, 1)))
-    assert done.state is ChangeState.ROLLED_BACK
+    assert done.state is ChangeState.FAILED
     assert "exceeded quota; nothing was handed over, old goes on" in done.sentence
     assert here.crowd.workers() == before
     assert [(s.holder, s.token) for s in here.slots()] == slots

@@ -46,6 +46,15 @@ class Registry:
         self.kept[template_hash] = revision
 
 
+def revision_of(pod: dict) -> str:
+    """That its template was rendered for."""
+    return str(pod["metadata"]["annotations"][REVISION_ANNOTATION])
+
+
+def names_of(pods: list[dict]) -> set[str]:
+    return {p["metadata"]["name"] for p in pods}
+
+
 class Story:
     """One fleet through some changes."""
 
@@ -67,6 +76,8 @@ class Story:
         """Requests until the manager is killed."""
         self.unsaid = False
         """Whether a manager was killed in this change."""
+        self.late: set[str] = set()
+        """Revisions that it asked for: their pods may come late."""
         self.server.before = self._before
         self.rolling = self.manager()
 
@@ -94,21 +105,21 @@ class Story:
         self.controllers.go_on(self.controllers.pace)
 
     def _created(self, pod: dict) -> None:
-        revision = pod["metadata"]["annotations"][REVISION_ANNOTATION]
+        revision = revision_of(pod)
         self.told.append(f"+ {pod['metadata']['name']} of {revision}")
         assert revision in self.coming, f"nobody wants more of {revision}"
 
     def _deleted(self, pod: dict) -> None:
-        revision = pod["metadata"]["annotations"][REVISION_ANNOTATION]
+        revision = revision_of(pod)
         self.told.append(f"- {pod['metadata']['name']} of {revision}")
         assert revision in self.going or is_marked(pod), f"nobody asked {revision}'s pod to go"
 
-    def living(self, revision: str | None = None) -> list[dict]:
-        return [
-            p for p in self.controllers._now("Pod").values()
-            if not is_gone(p)
-            and revision in {None, p["metadata"]["annotations"][REVISION_ANNOTATION]}
-        ]  # fmt: skip
+    def living(self) -> list[dict]:
+        return [p for p in self.controllers._now("Pod").values() if not is_gone(p)]
+
+    def others(self, revision: str) -> list[dict]:
+        """Those of another revision that nobody has asked to go."""
+        return [p for p in self.living() if revision_of(p) != revision and not is_marked(p)]
 
     def known(self, revision: str) -> list[dict]:
         """Those whose template is registered: others are a revision of their own to a manager."""
@@ -129,17 +140,18 @@ class Story:
 
     def start(self, revision: str, count: int) -> None:
         self.told.append(f"start {count} of {revision}")
-        self.coming = {revision}
+        self.coming = {revision, *self.late}
         before = len(self.known(revision))
         self.rolling.start(self.settings(revision), count=count)
         made = len(self.known(revision)) - before
         more = self.unsaid and made > count  # what the killed one asked for comes late
         assert more or made == count, f"{made} of {count} started"
 
-    def remove(self, revision: str, count: int) -> None:
-        """Of one revision; others of it may come in their place while it rolls."""
-        names = sorted(p["metadata"]["name"] for p in self.living(revision))[:count]
+    def remove(self, pods: list[dict]) -> None:
+        """Exactly these."""
+        names = [p["metadata"]["name"] for p in pods]
         self.told.append(f"remove {names}")
+        self.until(lambda: names_of(self.rolling.pods()) >= set(names), "its own view of them")
         self.rolling.mark(names)
         self.until(lambda: not self.rolling.settle(), f"{names} to go")
 
@@ -151,18 +163,23 @@ class Story:
         self.controllers.evict(name)
         self.until(lambda: len(self.living()) >= there, "the evicted pod to be made again")
 
-    def roll(self, old: str, new: str, wanted: int, *, drains: bool = False) -> None:
-        """As a manager does: some ahead, and each old one when its successor is there."""
+    def roll(self, new: str, wanted: int, *, drains: bool = False) -> None:
+        """As a manager does: some ahead, and each other one when its successor is there."""
         ahead = self.rng.randint(1, wanted + 1)
-        while self.living(old):
-            short = min(len(self.living(old)), ahead) + wanted - len(self.living(old))
-            short -= len(self.known(new))
+        while others := self.others(new):
+            short = min(len(others), ahead) + wanted - len(others) - len(self.known(new))
             if short > 0:
                 self.start(new, short)
             if drains and self.rng.random() < 0.3:
-                self.evict({old, new})
+                self.evict({new, *map(revision_of, others)})
             self.ready()
-            self.remove(old, 1)
+            self.remove(others[-1:])
+        if (short := wanted - len(self.known(new))) > 0:  # the killed one had asked all to go
+            self.start(new, short)
+        self.remove([])
+        if self.unsaid:  # it wanted some of a third revision: one more than wanted may come
+            self.controllers.still()
+            self.remove(self.living()[wanted:])
         self.rolling.finish_removals()
 
     def give_up(self, new: str) -> None:
@@ -175,7 +192,7 @@ class Story:
         """So many of it, none of another, at rest, and the template known by its name."""
         self.controllers.still()
         have = self.living()
-        kinds = {p["metadata"]["annotations"][REVISION_ANNOTATION] for p in have}
+        kinds = {revision_of(p) for p in have}
         assert (kinds, len(have)) == ({revision}, count)
         _, shape = self.rolling.look()
         assert shape is not None
@@ -185,7 +202,7 @@ class Story:
         assert shape.current.revision == revision
         for pod in have:
             assert self.registry.kept[hash_of(pod)] == revision
-        self.going, self.unsaid = set(), False
+        self.going, self.late, self.unsaid = set(), set(), False
 
 
 @pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(n, marks=pytest.mark.long) for n in MANY)])
@@ -217,13 +234,13 @@ def play(story: Story) -> None:
         elif what == "fewer" and have > 1:
             fewer = rng.randint(1, have - 1)
             story.ready()
-            story.remove(now, fewer)
+            story.remove(story.living()[:fewer])
             story.rolling.finish_removals()
             have -= fewer
         elif what in {"roll", "misnoted", "drained"}:
             if what == "misnoted":
                 story.controllers.misnote()
-            story.roll(now, new, have, drains=what == "drained")
+            story.roll(new, have, drains=what == "drained")
             now = new
         elif what == "evicted":
             story.evict({now})
@@ -233,7 +250,7 @@ def play(story: Story) -> None:
                 if rng.random() < 0.5:
                     story.ready()
             if rng.random() < 0.5:
-                story.remove(new, len(story.living(new)))
+                story.remove(story.others(now))
                 story.rolling.finish_removals()
             else:
                 story.give_up(new)
@@ -249,11 +266,12 @@ def play(story: Story) -> None:
         elif what == "killed":
             story.left = rng.randint(1, 60)
             with suppress(Killed):
-                story.roll(now, new, have)
+                story.roll(new, have)
             story.left = None
             story.told.append("killed")
-            story.unsaid = True
+            story.unsaid, story.late = True, {new}
             story.rolling = story.manager()
-            story.roll(now, new, have)
+            new = rng.choice([new, f"{new}b"])
+            story.roll(new, have)
             now = new
         story.check(now, have)

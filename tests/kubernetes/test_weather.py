@@ -119,7 +119,7 @@ def quota(ground: Ground) -> None:
         assert code != 0, "it could not be done"
         assert "quota" in ground.said()
         with ground.shop.fleet() as fleet:
-            assert fleet.changes(ground.shop.group, limit=1)[0].state is ChangeState.ROLLED_BACK
+            assert fleet.changes(ground.shop.group, limit=1)[0].state is ChangeState.FAILED
     time.sleep(5)
     ground.serve()
     assert (joined(ground), tokens(ground), set(ground.pods())) == before

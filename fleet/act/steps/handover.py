@@ -100,13 +100,16 @@ class _Roll:
         return self._work.pool.ensure(self._new, ahead + spec.replicas.standby, least=min(left, 1))
 
     def _first_stock(self, left: int) -> int:
-        """The same before the canary: without room for a single one, nothing was touched yet."""
+        """The same before the canary: without room for a single one, nothing was touched yet.
+
+        That fails, and is tried again: it says nothing of the revision.
+        """
         try:
             return self._stock(left)
         except NoRoom as error:
             if self._canary_asked():
                 raise
-            self._give_up(error)
+            raise FleetError(self._given_up(error)) from error
 
     def _await_stock(self, stock: int) -> None:
         """Let those that were just started become warm, for a while.
@@ -134,14 +137,14 @@ class _Roll:
         except FleetError as error:
             if self._canary_asked():
                 raise
-            self._give_up(error)
+            raise RolledBack(self._given_up(error)) from error
 
     def _await_warm(self, count: int) -> None:
         limit = self._work.spec.rollout.warm_timeout
         self._work.pool.await_warm(self._new, count, timeout=limit, wait=self._work.wait)
 
-    def _give_up(self, error: FleetError) -> NoReturn:
-        """Its workers go; those of the old revision never stopped."""
+    def _given_up(self, error: FleetError) -> str:
+        """Its workers go, those of the old revision never stopped; the sentence that says so."""
         work, new = self._work, self._new
         slots = work.slots()
         running = {revision for n in self._step.slots if (revision := slots[n].revision)}
@@ -150,9 +153,9 @@ class _Roll:
         work.progress(f"  no worker of {new} gets warm ({error}); they go again")
         work.remove(sorted(set(work.pool.free(new)) - warm))
         work.keep_standbys(old)
-        raise RolledBack(
+        return (
             f"no worker of revision {new} got warm: {error}; nothing was handed over, {old} goes on"
-        ) from error
+        )
 
     # --- one handover -----------------------------------------------------------------------
 

@@ -236,13 +236,14 @@ class Rolling:
         going, held_up = self._exact(shape, marked)
         if not going:
             return held_up
-        watched = {p["metadata"]["name"]: p for p in self.pods() if not pod_status.is_gone(p)}
+        asked = {name for names in going.values() for name in names}
+        watched = self._staying_beside(asked)
         if shape.others:
             self._shrink_sets(found, shape, going)
         else:  # one template: it may keep itself, with as many as stay
             have = len(self._living(shape.current.hash)) if shape.current else 0
             self._numbers.write(found, pod_counts.at_rest(have - sum(map(len, going.values()))))
-        self._check_gone({n for names in going.values() for n in names}, watched)
+        self._check_gone(asked, watched)
         return held_up
 
     def _heard(
@@ -309,6 +310,11 @@ class Rolling:
                 raise Conflict(f"ReplicaSet {hash_} of {self._names.deployment} moved meanwhile")
             patch = {"spec": {"replicas": len(living) - len(names)}}
             self._api.merge("ReplicaSet", its.name, patch, seen=raw)
+
+    def _staying_beside(self, asked: Collection[str]) -> dict[str, Object]:
+        """These and all that nobody has asked to go: of others that were, any may go meanwhile."""
+        living = {p["metadata"]["name"]: p for p in self.pods() if not pod_status.is_gone(p)}
+        return {n: p for n, p in living.items() if n in asked or not pod_status.is_marked(p)}
 
     def _check_gone(self, asked: Collection[str], watched: Mapping[str, Object]) -> None:
         """Just those asked for went; what somebody evicted meanwhile is that one's affair."""
