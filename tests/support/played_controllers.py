@@ -40,8 +40,6 @@ class PlayedControllers:
         self.pace = 1.0
         """Things that they do in 50 ms, or while a request is under way."""
         self.quota = 1_000
-        self.ready = True
-        """Whether pods get ready."""
         self.lingers = False
         """Whether deleted pods stay, as they do for their grace."""
         self.deleted: Callable[[Object], None] = lambda pod: None
@@ -341,7 +339,7 @@ class PlayedControllers:
                 if self.lingers:
                     continue
                 self.server.delete("Pod", pod["metadata"]["name"])
-            elif self.ready and pod["status"]["phase"] == "Pending":
+            elif pod["status"]["phase"] == "Pending":
                 conditions = [{"type": "Ready", "status": "True"}]
                 status = {"phase": "Running", "conditions": conditions}
                 self.server.put({**pod, "status": status})

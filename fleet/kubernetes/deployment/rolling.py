@@ -223,7 +223,7 @@ class Rolling:
 
     def _settle_once(self) -> tuple[str, ...]:
         marked = self._marked()
-        if self.look()[0] is None or not marked:
+        if not marked or self.look()[0] is None:
             return ()
         found, shape = self._numbers.seen()
         if shape.others and not shape.held:
