@@ -16,6 +16,7 @@ from fleet.worker.batch.reading_ahead import tables_of
 from fleet.worker.batch.spark_link import frame_of
 from tests.ranges.conftest import Topic
 from tests.ranges.test_reading import SMALL, rows, size
+from tests.support.live_folders import files_below
 from tests.support.waiting import until
 from tests.worker.conftest import Group
 
@@ -125,7 +126,9 @@ def memory(tmp_path: Path) -> Path:
 
 def files(memory: Path) -> list[Path]:
     """Of batches: a proof's name is no number."""
-    return [each for each in memory.rglob("*.parquet") if each.stem.isdecimal()]
+    return [
+        each for each in files_below(memory) if each.suffix == ".parquet" and each.stem.isdecimal()
+    ]
 
 
 def test_a_backlog_by_column_with_a_killed_holder(group: Group, tmp_path: Path, memory: Path):

@@ -25,6 +25,7 @@ from fleet.worker.batch import columnar
 from fleet.worker.batch.batch_run import Running, Void, Why
 from fleet.worker.batch.columnar import Columnar, ColumnarBatch, why_not
 from fleet.worker.batch.ranges import NamedBatch
+from tests.support.live_folders import folders_below
 from tests.support.waiting import until
 
 HALF = 1 << 20
@@ -107,7 +108,7 @@ class Bench:
     @property
     def files(self) -> list[Path]:
         """Folders of batches, which are numbered."""
-        return [each for each in self.folder.rglob("*") if each.is_dir() and each.name.isdecimal()]
+        return [each for each in folders_below(self.folder) if each.name.isdecimal()]
 
 
 @pytest.fixture

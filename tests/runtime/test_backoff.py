@@ -14,6 +14,7 @@ from fleet.clock import SystemClock
 from fleet.slots import ILL_AFTER
 from fleet.system import processes
 from fleet.system.log_files import thin_out
+from tests.support.live_folders import files_below
 
 
 class SetClock(SystemClock):
@@ -132,7 +133,7 @@ def test_what_a_killed_worker_had_in_memory_is_removed(
     )
 
     def files() -> int:
-        return len(list(memory.rglob("*.parquet")))
+        return sum(each.suffix == ".parquet" for each in files_below(memory))
 
     def until_there_are(wanted: int) -> None:
         deadline = time.monotonic() + 300

@@ -22,6 +22,7 @@ from fleet.dagster.resources import FleetResource, declared
 from fleet.model import Verdict
 from tests.security.conftest import Guarded, secrets_of
 from tests.support.kafka_tools import rebalances
+from tests.support.live_folders import files_below
 from tests.support.waiting import until
 from tests.support.workshop import JOB, Workshop, ending
 
@@ -201,7 +202,7 @@ def _told(vault: Vault, capsys) -> dict[str, bytes]:
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             told[str(process)] = process.read_bytes()
-    files = [file for file in vault.home.rglob("*") if file.is_file()]
+    files = [file for file in files_below(vault.home) if file.is_file()]
     assert {"fleet.db", "events", "settings.json"} <= {file.name for file in files}
     for file in files:
         with contextlib.suppress(FileNotFoundError):
