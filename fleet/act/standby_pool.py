@@ -100,11 +100,17 @@ class StandbyPool:
         return count
 
     def await_warm(self, revision: str, count: int, *, timeout: float, wait: Wait) -> None:
-        """Wait for `count` warm standbys; FleetError names a worker that cannot start."""
+        """Wait for `count` warm standbys; FleetError names a worker that cannot start.
+
+        One that takes the slot of a holder that dies meanwhile is made up for, if there is room.
+        """
 
         def ready() -> bool:
             self.raise_if_ill(revision)
-            return len(self.warm(revision)) >= count
+            if len(self.warm(revision)) >= count:
+                return True
+            self.ensure(revision, count, least=0)
+            return False
 
         wait(ready, timeout, f"{plural(count, 'warm standby')} of revision {revision}")
 

@@ -305,6 +305,19 @@ def test_a_first_wave_has_to_commit_before_the_old_leave(scene):
     assert batches[0] >= 60
 
 
+def test_a_wave_makes_up_for_one_that_takes_a_dead_holders_slot(scene):
+    """While its workers get warm: they would be one too few for as long as anybody waits."""
+    here = scene(worker={"membership": "dynamic"}, replicas={"min": 0, "max": 9, "standby": 0})
+    here.running(2)
+    here.like("new", warm_after=20)
+    victim = here.crowd.people[here.slots()[0].holder]
+    victim.alive = victim.wanted = False
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
+    assert done.state is ChangeState.DONE
+    assert here.crowd.asked[-2:] == [2, 1]
+    assert {s.revision for s in here.slots() if s.number in here.gate().open} == {"new"}
+
+
 def test_a_first_wave_that_fails_leaves_again(scene):
     """The old members never stopped being there."""
     here = scene(worker={"membership": "dynamic"})

@@ -141,12 +141,7 @@ class Played:
 
     def __init__(self, schedule: Schedule, *, told: bool = False) -> None:
         self.schedule = schedule
-        self.fleet = fleet = SimulatedFleet(
-            schedule.seed,
-            static=schedule.static,
-            partitions=schedule.partitions,
-            supervised=schedule.supervised,
-        )
+        self.fleet = fleet = self._made()
         self.world = fleet.world
         if told:
             self.world.story = []
@@ -161,6 +156,15 @@ class Played:
     def broken(self) -> str | None:
         """What did not hold."""
         return self.world.broken
+
+    def _made(self) -> SimulatedFleet:
+        schedule = self.schedule
+        return SimulatedFleet(
+            schedule.seed,
+            static=schedule.static,
+            partitions=schedule.partitions,
+            supervised=schedule.supervised,
+        )
 
     def _play(self) -> None:
         schedule, fleet, world = self.schedule, self.fleet, self.world

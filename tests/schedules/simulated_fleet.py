@@ -232,6 +232,16 @@ class SimulatedFleet:
         """Nothing is."""
         return None
 
+    # --- what managers have around them -------------------------------------------------------
+
+    def runtime_for(self, manager: Process, store: Any) -> Any:
+        """Where it starts workers and asks them to go, as this manager sees it."""
+        return self
+
+    def store_of_manager(self, manager: Process) -> Any:
+        """As a worker's."""
+        return self.store_for(manager)
+
     # --- as a Ledger ----------------------------------------------------------------------------
 
     def position(self, group: str) -> int | None:
@@ -322,19 +332,19 @@ class SimulatedManager:
     def __init__(self, fleet: SimulatedFleet, name: str) -> None:
         self.fleet, self.name = fleet, name
         self.process = fleet.process(name)
-        self.store = fleet.store_for(self.process)
+        self.store = fleet.store_of_manager(self.process)
         self.token: int | None = None
         self.active = False
         """Whether it carries a change out."""
         self.done: list[Change] = []
         fleet.managers[name] = self
         ledger: Any = fleet
-        runtime: Any = fleet
         window: Any = _Window()
+        self.runtime = fleet.runtime_for(self.process, self.store)
         self.performer = performing.Performer(
             spec=fleet.spec,
             store=self.store,
-            runtime=runtime,
+            runtime=self.runtime,
             ledger=ledger,
             leave=fleet.broker.leave_by(self.process),
             window=window,

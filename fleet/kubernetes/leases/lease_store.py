@@ -7,7 +7,7 @@ to go; what opens where nobody manages.
 """
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Self
 
@@ -53,11 +53,12 @@ class LeaseStore(Store):
         slots: int,
         lease: float,
         clock: Clock,
+        watching: Callable[..., LeaseInformer] = LeaseInformer,
     ) -> Self:
         """One group, for one of its workers.
 
         revision: raw (`<revision>~<pod-template-hash>`). slots: replicas.max, as many as the
-        worker's Role names.
+        worker's Role names. watching: who follows its Leases.
         """
         wide = api.connection.with_room(slots + 8)  # each watch gives its connection back
         calls = Calls(wide, namespace=api.namespace, clock=clock)
@@ -70,7 +71,7 @@ class LeaseStore(Store):
                 return names.slots(sorted(gate.record.opened.union(first)))
             return None
 
-        view = LeaseInformer(
+        view = watching(
             calls,
             LEASE,
             [names.gate],
