@@ -72,17 +72,36 @@ def test_more_of_the_new_template(old: int, new: int, count: int) -> None:
     assert new + count <= after[1] <= max(new + count, 6 - old)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [p for p in itertools.product(range(1, 6), repeat=2) if sum(p) > 5]
-)
+@pytest.mark.parametrize(("old", "new"), [*itertools.product(range(1, 6), range(1, 7))])
 def test_what_goes_is_not_replaced(old: int, new: int) -> None:
-    """One old pod is scaled away: the controller adds none, unless fewer than wanted are left."""
-    before = shape(old, new, replicas=5, surge=old + new - 5)
-    fields = pod_counts.before_shrinking(before, 1)
-    assert controller(old, new, fields) == (old, new), "nothing moves by that write alone"
-    left = controller(old - 1, new, fields)
-    assert left[0] == old - 1
-    assert left[1] == new + (1 if old + new == 6 and new < 5 else 0)
+    """Of both templates, whatever the wish; else one too many of the new one may come."""
+    seen = set()
+    for replicas, of_new, of_old in itertools.product(
+        range(max(old, new), old + new + 1), range(new), range(old + 1)
+    ):
+        before = shape(old, new, replicas=replicas, surge=old + new - replicas)
+        ahead, fields = pod_counts.before_shrinking(before, of_new, of_old)
+        if ahead:
+            surge = ahead["strategy"]["rollingUpdate"]["maxSurge"]
+            assert ahead["replicas"] + surge == old + new, "a change of replicas spreads nothing"
+            assert controller(old, new, ahead) == (old, new)
+        assert fields["replicas"] == (ahead or {"replicas": replicas})["replicas"] >= new
+        assert controller(old, new, fields) == (old, new), "nothing moves by these writes alone"
+        left = controller(old - of_old, new - of_new, fields)
+        exact = pod_counts.may_shrink(before, of_new, of_old)
+        seen.add(exact)
+        assert left[0] == old - of_old
+        assert left[1] == new - of_new or (not exact and left[1] > new - of_new)
+    assert True in seen or new == 1
+
+
+def test_others_go_before_those_of_the_new_template() -> None:
+    """Where both at once would be made up for; and none waits for what never comes."""
+    before = shape(1, 2, replicas=2)
+    assert pod_counts.at_once(before, {"b": ["b1"], "a": ["a1"]}) == ({"a": ["a1"]}, ["b1"])
+    assert pod_counts.at_once(before, {"b": ["b1"]}) == ({"b": ["b1"]}, [])
+    few = shape(3, 1, replicas=3)
+    assert pod_counts.at_once(few, {"a": ["a1"]}) == ({"a": ["a1"]}, [])
 
 
 def test_the_last_old_pod_lets_go() -> None:

@@ -25,7 +25,7 @@ SEEDS = range(8)
 MANY = range(8, 400)
 CHANGES = [
     "more", "fewer", "roll", "abort", "abort", "refused", "refused", "killed", "misnoted",
-    "evicted", "drained",
+    "evicted", "drained", "wave",
 ]  # fmt: skip
 
 
@@ -182,6 +182,19 @@ class Story:
             self.remove(self.living()[wanted:])
         self.rolling.finish_removals()
 
+    def wave(self, new: str, wanted: int) -> None:
+        """All of the new revision beside the old ones, one too many of them; then those that leave,
+        of both at once, and what is left of the old ones.
+        """
+        self.start(new, wanted + 1)
+        self.ready()
+        others = self.others(new)
+        spare = self.rng.randint(0, 1)
+        self.coming = set()
+        self.remove([self.known(new)[0], *others[spare:]])
+        self.remove(others[:spare])
+        self.rolling.finish_removals()
+
     def give_up(self, new: str) -> None:
         """The new revision is nobody's any more."""
         self.told.append(f"give up {new}")
@@ -241,6 +254,9 @@ def play(story: Story) -> None:
             if what == "misnoted":
                 story.controllers.misnote()
             story.roll(new, have, drains=what == "drained")
+            now = new
+        elif what == "wave":
+            story.wave(new, have)
             now = new
         elif what == "evicted":
             story.evict({now})

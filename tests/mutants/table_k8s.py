@@ -69,7 +69,9 @@ MUTANTS = faults(
 def hold""",
             "shapes-wish-below-what-there-is": """    replicas = [-max(shape.replicas, shape.total)-]{+shape.replicas+}
     ahead = _aside""",
-            "shapes-shrinking-is-replaced": "return held(shape.replicas, max(1, shape.total [---]{+++} count - shape.replicas))",
+            "shapes-shrinking-is-replaced": "        fields = held(replicas, left - replicas{+ + 1+})",
+            "shapes-grows-while-it-shrinks": "if not current and have [->=-]{+<+} rest:\n        return True",
+            "shapes-all-at-once": "return current + others <= [-(rest if have > rest else have - 1)-]{+shape.total+}",
             "shapes-more-than-there-are-at-once": "    count = [-min(count, max(shape.replicas, shape.total) - have)-]{+count+}\n",
             "shapes-let-go-in-mid-roll": "if current is None[- or shape.others-]:",
             "shapes-foreign-replicaset-counted": 'mine = [-[each for each in replica_sets if _owner(each) == meta["uid"]]-]{+list(replica_sets)+}',

@@ -12,7 +12,6 @@ from fleet.errors import FleetError
 from fleet.model import Plan, Step, StepKind
 from fleet.slots import Gate
 from tests.schedules.schedule import (
-    CHANGED,
     EXACT,
     KINDS,
     OPENED,
@@ -73,14 +72,12 @@ class PodsPlayed(Played):
         return SimulatedPods(s.seed, static=s.static, partitions=s.partitions)
 
     def _play(self) -> None:
-        schedule, fleet, world = self.schedule, self.fleet, self.world
-        self._began = 0.0
+        schedule, world = self.schedule, self.world
         self._shall = "old", frozenset(range(schedule.workers))
         self._begin()
         began = world.now - OPENED + 1.0
         if world.broken:
             return
-        self._shift = began
         world.after(1.0, self._second)
         over = 18.0
         for fault in schedule.faults:
@@ -177,13 +174,18 @@ class PodsPlayed(Played):
                 fleet._term(name)
             case "no room":
                 controllers.quota = len(fleet.pods()) + world.random.randint(0, 1)
-                world.after(fault.lasts, lambda: setattr(controllers, "quota", 1000))
+                world.after(fault.lasts, self._room_again)
             case "no controllers":
                 controllers.away_until = world.now + fault.lasts
             case "misnoted":
                 controllers.misnote()
             case "abort":
                 self._abort()
+
+    def _room_again(self) -> None:
+        """Just given up, a pod may come all the same: its ReplicaSet then has one too many."""
+        self.fleet.controllers.quota = 1000
+        self.fleet.excused_until = self.world.now + 10.0
 
     def _abort(self) -> None:
         """Its actor is killed, and a person gives the change up."""
@@ -214,7 +216,8 @@ class PodsPlayed(Played):
 
     def _mend(self) -> None:
         super()._mend()
-        self.fleet.controllers.quota = 1000
+        if self.fleet.controllers.quota < 1000:
+            self._room_again()
         self.fleet.controllers.away_until = 0.0
 
     def _next_step(self) -> Step:
@@ -238,7 +241,6 @@ class PodsPlayed(Played):
     def _apply(self) -> None:
         """What was wanted, once more, with nothing wrong: as the next tick does."""
         fleet, world = self.fleet, self.world
-        fleet.let_go = False
         step = self._next_step()
         revision, slots = self._shall
         self._manages("last", plan_of(step, id="last", revision=revision))

@@ -2,18 +2,23 @@
 
 Problem: what is written to a Deployment means nothing before its controller has seen it, and where
 only one template has pods it may see it and never act (`PodCounts.stuck`): no template starts any
-more, whoever asks. Choice: whoever goes on waits for the controller's own record of what it saw and
-for the ReplicaSet of the template, and says of a stuck one what its controller would have said.
-Cost: some requests of 50 ms each while a manager waits.
+more, whoever asks. And who changes `replicas` has the controller scale: with a cache in which one
+ReplicaSet has not heard of that, it takes the next numbers, whatever they are for, as another
+scaling, and spreads them over all templates. Choice: whoever goes on waits for the controller's own
+record of what it saw and for the ReplicaSet of the template, and says of a stuck one what its
+controller would have said; after a change of `replicas` every ReplicaSet is written once, so that a
+controller that has not heard so far writes on an old version, in vain. Cost: some requests of 50 ms
+each while a manager waits, and one for each template with pods after such a change.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
 from fleet.kubernetes.client.api import Api, Object
-from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.client.object_names import ASKED_ANNOTATION, ObjectNames
 from fleet.kubernetes.deployment import pod_counts
 from fleet.kubernetes.deployment.pod_counts import CountedReplicaSet, PodCounts
 
@@ -29,6 +34,8 @@ class CountedDeployment:
         self._api = api
         self._names = names
         self._clock = clock
+        self._rescaled = False
+        """Whether the last write changed `replicas`."""
 
     def look(self) -> tuple[Object | None, PodCounts | None]:
         """The Deployment and its shape now; None, None where there is none."""
@@ -75,9 +82,30 @@ class CountedDeployment:
     def write(self, found: Object, fields: Mapping[str, object]) -> None:
         """These fields, where they differ. Raises Conflict where it is not as `found` any more."""
         if pod_counts.differs(found, fields):
+            self._outdate()
             self._api.merge(
                 "Deployment", self._names.deployment, {"spec": dict(fields)}, seen=found
             )
+            self._rescaled = fields.get("replicas") != found["spec"].get("replicas")
+
+    def apply(self, wanted: Object) -> None:
+        """A rendered Deployment."""
+        self._outdate()
+        self._api.apply(wanted)
+
+    def _outdate(self) -> None:
+        """After a change of `replicas`: what its controller knows of a ReplicaSet is of use to it
+        only once it has heard of this, and so of all that came before.
+        """
+        if not self._rescaled:
+            return
+        self._rescaled = False
+        at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="milliseconds")
+        _, shape = self.look()
+        for each in shape.sets if shape else ():
+            if each.replicas:
+                notes = {ASKED_ANNOTATION: at}
+                self._api.merge("ReplicaSet", each.name, {"metadata": {"annotations": notes}})
 
     def write_both(self, found: Object, writes: tuple[Object, Object]) -> tuple[Object, PodCounts]:
         """The first (empty: none), and once it is seen the second; as it is then."""

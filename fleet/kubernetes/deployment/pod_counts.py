@@ -211,9 +211,64 @@ def hold(shape: PodCounts) -> Object:
     return held(replicas, max(1, shape.total - replicas))
 
 
-def before_shrinking(shape: PodCounts, count: int) -> Object:
-    """Fields of a held Deployment after which `count` pods may go and are not replaced."""
-    return held(shape.replicas, max(1, shape.total - count - shape.replicas))
+def may_shrink(shape: PodCounts, current: int, others: int) -> bool:
+    """Whether so many pods of the current template, and of others, may go at once and none comes
+    in their place: whatever is written before, the controller has `replicas` of the current one
+    where there is room, and of the others no more than that.
+    """
+    have, rest = _both(shape)
+    if not current and have >= rest:
+        return True
+    return current + others <= (rest if have > rest else have - 1)
+
+
+def at_once(
+    shape: PodCounts, going: Mapping[str, list[str]]
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Of names by their template's hash those that may go now, others before the current one's,
+    and those that have to wait for them. Where not even one set may, all go.
+    """
+    current = shape.current.hash if shape.current else ""
+    chosen: dict[str, list[str]] = {}
+    for each in sorted(going, key=lambda its: (its == current, its)):
+        with_it = {**chosen, each: going[each]}
+        if may_shrink(shape, *going_of_both(shape, with_it)):
+            chosen = with_it
+    chosen = chosen or dict(going)
+    return chosen, sorted(n for each in going.keys() - chosen.keys() for n in going[each])
+
+
+def going_of_both(shape: PodCounts, going: Mapping[str, list[str]]) -> tuple[int, int]:
+    """How many of the current template, and of others."""
+    current = len(going.get(shape.current.hash, ())) if shape.current else 0
+    return current, sum(map(len, going.values())) - current
+
+
+def before_shrinking(shape: PodCounts, current: int, others: int) -> tuple[Object, Object]:
+    """Fields of a held Deployment to write first (empty: none), and then, after which so many pods
+    of the current template and of others may go and are not replaced (`may_shrink`).
+
+    `replicas` stays what it is, if it can: where the Deployment is let go, it is the wish.
+    """
+    have, rest = _both(shape)
+    left = shape.total - current - others
+    least = max(have, rest)
+    replicas = max(least, min(shape.replicas, shape.total - 1))
+    fields = held(replicas, 1)
+    if least < left:
+        replicas = max(least, min(replicas, left - 1))
+        fields = held(replicas, left - replicas)
+    elif not current and have >= rest:
+        replicas, fields = have, held(have, 1)
+    elif max(have, rest + 1) <= left:
+        replicas, fields = left, _without_surge(left)
+    return (_aside(shape, replicas) if replicas != shape.replicas else {}), fields
+
+
+def _both(shape: PodCounts) -> tuple[int, int]:
+    """Pods wanted of the current template, and of all others."""
+    have = shape.current.replicas if shape.current else 0
+    return have, shape.total - have
 
 
 def let_go(shape: PodCounts) -> Object:
@@ -291,9 +346,12 @@ def _aside(shape: PodCounts, replicas: int) -> Object:
     """
     surge = shape.total - replicas
     exact = surge > 0 or not shape.held or not (shape.current and shape.current.replicas)
-    fields = held(replicas, max(1, surge) if exact else 0)
-    if not exact:
-        fields["strategy"]["rollingUpdate"]["maxUnavailable"] = 1
+    return held(replicas, max(1, surge)) if exact else _without_surge(replicas)
+
+
+def _without_surge(replicas: int) -> Object:
+    fields = held(replicas, 0)
+    fields["strategy"]["rollingUpdate"]["maxUnavailable"] = 1
     return fields
 
 

@@ -114,7 +114,7 @@ class Rolling:
         found, shape = self.look()
         wanted = deployment_objects.deployment(settings, replicas=count)
         if found is None or shape is None:
-            self._api.apply(wanted)
+            self._numbers.apply(wanted)
         found, shape = self._numbers.seen()
         if not self._is_template(settings.revision, shape, found, wanted):
             self._numbers.check_started(shape)
@@ -122,7 +122,7 @@ class Rolling:
             if ahead:
                 self._numbers.write(found, ahead)
                 self._numbers.seen()
-            self._api.apply(pod_counts.with_fields(wanted, fields))
+            self._numbers.apply(pod_counts.with_fields(wanted, fields))
         found, shape = self._numbers.seen()
         assert shape.current is not None
         hash_ = shape.current.hash
@@ -194,8 +194,10 @@ class Rolling:
         if not shape.others:
             self._numbers.write(found, pod_counts.at_rest(len(living)))
             return
-        self._numbers.write(found, pod_counts.before_shrinking(shape, its.replicas - len(living)))
-        self._numbers.seen()
+        missing = its.replicas - len(living)
+        of_it = shape.current is not None and shape.current.hash == hash_
+        both = (missing, 0) if of_it else (0, missing)
+        self._numbers.write_both(found, pod_counts.before_shrinking(shape, *both))
         self._api.merge("ReplicaSet", its.name, {"spec": {"replicas": len(living)}})
 
     # --- less -------------------------------------------------------------------------------
@@ -234,6 +236,10 @@ class Rolling:
             found, shape = self._numbers.seen()
         found, shape = self._heard(found, shape, marked)
         going, held_up = self._exact(shape, marked)
+        if shape.others:
+            going, later = pod_counts.at_once(shape, going)
+            if later:
+                held_up += (f"{', '.join(later)}: after pods of other templates",)
         if not going:
             return held_up
         asked = {name for names in going.values() for name in names}
@@ -291,9 +297,8 @@ class Rolling:
         return going, tuple(held_up)
 
     def _shrink_sets(self, found: Object, shape: PodCounts, going: Mapping[str, list[str]]) -> None:
-        count = sum(map(len, going.values()))
-        self._numbers.write(found, pod_counts.before_shrinking(shape, count))
-        _, shape = self._numbers.seen()
+        both = pod_counts.going_of_both(shape, going)
+        _, shape = self._numbers.write_both(found, pod_counts.before_shrinking(shape, *both))
         sets, _ = self._api.find("ReplicaSet", self._names.selection())
         for hash_, names in going.items():
             its, living = shape.of(hash_), self._living(hash_)
@@ -347,7 +352,7 @@ class Rolling:
         sets, _ = self._api.find("ReplicaSet", self._names.selection())
         old = next(each for each in sets if each["metadata"]["name"] == back.name)
         fields = pod_counts.others_held(shape)
-        self._api.apply(
+        self._numbers.apply(
             deployment_objects.deployment_again(
                 self._names, self._api.namespace, old, fields=fields
             )
