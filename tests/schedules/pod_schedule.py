@@ -220,6 +220,17 @@ class PodsPlayed(Played):
             self._room_again()
         self.fleet.controllers.away_until = 0.0
 
+    def _settle(self) -> None:
+        """A change that was given up leaves slots that nobody has: the next apply sees to them."""
+        if not self.fleet.let_go:
+            super()._settle()
+            return
+        until = self.world.now + 120.0
+        while self.world.now < until and any(
+            m.active and m.process.alive for m in self.fleet.managers.values()
+        ):
+            self.world.run(self.world.now + 3.0)
+
     def _next_step(self) -> Step:
         """What is missing of what was wanted; what was rolled back is not wanted any more."""
         fleet = self.fleet

@@ -320,7 +320,8 @@ class SimulatedPods(SimulatedFleet):
         name = pod["metadata"]["name"]
         held = [s.number for s in self.memory_slots() if s.holder == name]
         self.world.tell(name, f"is deleted, marked: {is_marked(pod)}, holds {held}")
-        excused = self.let_go or self.world.now < self.excused_until
+        # One that stopped being ready goes first: between a manager's look and its controller's.
+        excused = self.let_go or self.world.now < self.excused_until or not is_ready(pod)
         if held and not is_marked(pod) and not excused:
             self.world.violated(f"K1: pod {name} holds slot {held[0]}, and nobody asked it to go")
         self.world.after(0.05 + 0.4 * self.world.random.random(), lambda: self._term(name))
