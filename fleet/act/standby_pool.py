@@ -38,8 +38,12 @@ class StandbyPool:
         """Workers without a slot that there was room for when there was none for more."""
 
     def holders(self) -> dict[int, str]:
-        """The worker that holds each slot, by slot number."""
-        return {s.number: s.holder for s in self._store.slots(self._group) if s.holder}
+        """The worker that holds each slot, by slot number.
+
+        Not one whose process is known to have ended: who has its name now is another.
+        """
+        slots = self._store.slots(self._group)
+        return {s.number: s.holder for s in slots if s.holder and not s.holder_ended}
 
     def wanted(self) -> tuple[WorkerProcess, ...]:
         """Workers that are not on their way out."""

@@ -2,6 +2,8 @@
 that takes no more: as few as will do, and none twice.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from fleet.act.standby_pool import StandbyPool
@@ -51,6 +53,20 @@ def test_the_cold_go_before_the_warm(scene):
     assert len(here.crowd.removed) == 2
     assert not {warm, *holders} & set(here.crowd.removed)
     assert pool(here).free("old") == (warm,)
+
+
+def test_who_ended_with_a_slot_holds_none(scene):
+    """It could not give it up; the slot is shut since: its next life is a standby, one too many."""
+    here = scene()
+    here.running(2)
+    held = here.slots()[1]
+    assert here.store.end_holder(held)
+    here.crowd.people[held.holder].slot = None
+    assert here.store.change_gate(GROUP, lambda gate: replace(gate, open=frozenset({0})))
+    assert pool(here).holders() == {0: here.slots()[0].holder}
+    assert held.holder in pool(here).free("old")
+    pool(here).settle_standbys("old", 1, grace=5.0)
+    assert len(here.crowd.removed) == 1
 
 
 def test_there_are_as_many_as_wanted(scene):

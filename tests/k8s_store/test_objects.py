@@ -92,7 +92,7 @@ def test_a_template_is_as_old_as_its_first_worker(place):
     assert worker.since(GROUP, "def", 200.0) == 200.0
     worker.report(report("w"))
     assert manager.reports(GROUP) == (report("w"),)
-    assert manager.keep_reports(GROUP, ["main-orders-76545408-abc-x7k2p", "w"]) == 0
+    assert manager.keep_reports(GROUP, lambda: ["main-orders-76545408-abc-x7k2p", "w"]) == 0
     assert worker.since(GROUP, "abc", 300.0) == 100.5
     assert worker.since(GROUP, "def", 300.0) == 300.0, "no pod of it was left: it is new again"
 
@@ -103,10 +103,24 @@ def test_reports_of_the_dead_go(place):
     manager.ensure_objects(GROUP, slots=1)
     for number in range(12):
         manager.report(report(f"w{number:02}"))
-    assert manager.keep_reports(GROUP, [f"w{n:02}" for n in range(2, 12)]) == 2
-    assert manager.keep_reports(GROUP, [f"w{n:02}" for n in range(2, 12)]) == 0
+    assert manager.keep_reports(GROUP, lambda: [f"w{n:02}" for n in range(2, 12)]) == 2
+    assert manager.keep_reports(GROUP, lambda: [f"w{n:02}" for n in range(2, 12)]) == 0
     manager.forget_worker("w02")
     assert [told.worker for told in manager.reports(GROUP)] == [f"w{n:02}" for n in range(3, 12)]
+
+
+def test_who_comes_while_others_are_counted_stays(place):
+    """A standby says only once that it is warm."""
+    manager = place.manager()
+    manager.ensure_objects(GROUP, slots=1)
+    manager.report(report("gone"))
+
+    def counted() -> list[str]:
+        manager.report(report("late"))
+        return ["others"]
+
+    assert manager.keep_reports(GROUP, counted) == 1
+    assert [told.worker for told in manager.reports(GROUP)] == ["late"]
 
 
 def test_a_full_object_makes_room(place):

@@ -24,5 +24,5 @@ def test_the_age_of_a_template_in_use_stays(group: str, in_use: str) -> None:
     ages = {f"since.{in_use}": "100.5", "since.84bbd9c7f8": "50.0"}
     server.put({"kind": "ConfigMap", "metadata": {"name": names.crew}, "data": ages})
     store = LeaseStore.for_manager(server.api(clock), cluster="main", clock=clock, lease=10.0)
-    store.keep_reports(group, [pod_of(group, in_use), "theirs"])
+    store.keep_reports(group, lambda: [pod_of(group, in_use), "theirs"])
     assert server.get("ConfigMap", names.crew)["data"] == {f"since.{in_use}": "100.5"}

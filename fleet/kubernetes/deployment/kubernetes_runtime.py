@@ -291,8 +291,16 @@ class KubernetesRuntime:
         return f"{told}; `fleet apply {group}` goes on, `fleet apply {group} --abort` lets it go"
 
     def _forget_gone(self, group: str) -> None:
-        """The last words of pods that are gone say nothing of those that come."""
-        there = [pod["metadata"]["name"] for pod in self._roll_of(group).pods()]
+        """The last words of pods that are gone say nothing of those that come.
+
+        The server tells which are: a watch that is late would call the newest gone, and a standby
+        says of itself only once that it is warm.
+        """
+        selector = self._names(group).selection()
+
+        def there() -> list[str]:
+            return [pod["metadata"]["name"] for pod in self.api.find("Pod", selector)[0]]
+
         self._store.keep_reports(group, there)
 
     def _unused(self, group: str) -> Callable[[str], bool]:

@@ -12,7 +12,7 @@ hundred workers; the last twenty changes are kept, not two hundred as locally.
 
 import contextlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from fleet.clock import Clock
@@ -231,15 +231,17 @@ class ConfigMaps:
 
     # --- workers that are gone, and when templates came ---------------------------------------
 
-    def keep_reports(self, names: ObjectNames, workers: Collection[str]) -> int:
+    def keep_reports(self, names: ObjectNames, living: Callable[[], Collection[str]]) -> int:
         """Drop the reports of all workers but these (those that have a pod); how many.
 
+        living: asked once the reports are read, so that nobody who reports is younger.
         With them goes how old the templates are of which there is no pod any more: a template
         that comes back is new again [22].
         """
         found = self._objects.get(CONFIG_MAP, names.crew)
         if found is None:
             return 0
+        workers = living()
         kept = {objects.key_of("", worker) for worker in workers}
         gone = [key for key in objects.reports_from(found) if key not in kept]
         old = objects.unused_templates(found, workers)

@@ -174,9 +174,12 @@ class LeaseStore(Store):
         gate = self.leases.gate_lease(group)
         return None if gate.record.gate.version else gate.first
 
-    def keep_reports(self, group: str, workers: Collection[str]) -> int:
-        """Drop the reports of all workers but these (those that have a pod); how many."""
-        return self.leases.maps.keep_reports(self.leases.names(group), workers)
+    def keep_reports(self, group: str, living: Callable[[], Collection[str]]) -> int:
+        """Drop the reports of all workers but these (those that have a pod); how many.
+
+        living: asked once the reports are read.
+        """
+        return self.leases.maps.keep_reports(self.leases.names(group), living)
 
     def since(self, group: str, template_hash: str, now: float) -> float:
         """Wall time at which the first worker of a pod template came: `now` where that is ours."""
