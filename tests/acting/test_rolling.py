@@ -305,6 +305,49 @@ def test_a_first_wave_has_to_commit_before_the_old_leave(scene):
     assert batches[0] >= 60
 
 
+@pytest.mark.parametrize("dies", [None, {0, 1, 2, 3}, {0, 1}])
+def test_a_wave_that_got_nothing_to_read_is_proven_when_the_old_have_left(scene, dies):
+    """Where members are more than partitions, the new ones commit nothing beside the old."""
+    here = scene(worker={"membership": "dynamic"})
+    here.running(2)
+    here.like("new", commits=False)
+    leave = here.crowd.leave
+
+    def fails_from_here_on(group, members, *, reason):
+        here.like("new", error="no such column")
+        return leave(group, members, reason=reason)
+
+    here.crowd.leave = fails_from_here_on
+    change = here.begin(step_of(ROLL, (0, 1, 2, 3), price=TWO))
+
+    def failed() -> bool:
+        return "late" in here.store.change(GROUP).detail and here.gate().open == dies
+
+    if dies is not None:
+        change = killed_when(here, change, failed)
+    done = here.performer().perform(change)
+    assert done.state is ChangeState.ROLLED_BACK, done.sentence
+    assert done.sentence.startswith("the first wave failed: no such column")
+    assert here.gate().open == {0, 1}
+    assert here.gate().handover == {}
+    assert here.revisions()[:2] == ["old", "old"]
+    assert {s.phase for s in here.slots()[:2]} == {Phase.ACTIVE}
+    assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
+    assert len(here.crowd.left) == 2
+
+
+def test_a_wave_without_data_is_waited_for_twice(scene):
+    """And is done then: nobody has anything to read."""
+    here = scene(worker={"membership": "dynamic"})
+    here.running(2)
+    here.like("new", commits=False)
+    began = here.clock.monotonic()
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
+    assert done.state is ChangeState.DONE, done.sentence
+    assert here.clock.monotonic() - began >= 2 * here.spec.rollout.bake
+    assert here.gate().open == {2, 3}
+
+
 def test_a_wave_makes_up_for_one_that_takes_a_dead_holders_slot(scene):
     """While its workers get warm: they would be one too few for as long as anybody waits."""
     here = scene(worker={"membership": "dynamic"}, replicas={"min": 0, "max": 9, "standby": 0})

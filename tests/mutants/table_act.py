@@ -32,7 +32,10 @@ MUTANTS = faults(
             "open-wave-not-pinned": "open_together(work, fresh, step.revision, [-pinned=True, -]on_trial=is_first)",
             "wave-old-ones-leave-first": """    old, fresh = _old_and_fresh(work, step){+
     leave_together(work, old)+}""",
-            "wave-first-not-proven": "[-prove(work, fresh, -]{+work.progress(+}step.revision)",
+            "wave-first-not-proven": "committed = [-prove(work, fresh, step.revision)-]{+True+}",
+            "wave-not-proven-once-the-old-have-left": "if is_first and {+False and +}not work.lease",
+            "wave-comes-back-as-if-nobody-had-left": "leave_together(work, fresh[-, again=True-])",
+            "wave-forgets-that-it-goes-back": "[-        work.lease.remember(WaveMemory(late=str(error)))\n-]        _come_back",
         },
         # --- leaving
         ("fleet/act/steps/leave_slots.py", _PERFORMING): {
@@ -83,7 +86,7 @@ MUTANTS = faults(
             "roll-canary-error-ignored": """[-    if slot.revision == revision and slot.error:
         _fail(work, revision, slot.error)
 -]""",
-            "roll-canary-one-batch-short": "if any(slot.batches >= [-rollout.canary_batches-]{+1+} for slot in slots):",
+            "roll-canary-one-batch-short": "committed = any(slot.batches >= [-rollout.canary_batches-]{+1+} for slot in slots)",
             "roll-dead-canary-waited-for": "if slot.revision == revision and {+not +}slot.holder and work.is_dead(slot):",
         },
         ("fleet/act/steps/work.py", _ROLLING): {

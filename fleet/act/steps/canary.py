@@ -9,15 +9,17 @@ from fleet.slots import Phase, Slot
 from fleet.text import slots_of
 
 
-def prove(work: StepWork, numbers: Sequence[int], revision: str) -> None:
-    """Wait for `canary_batches` commits, or for `bake` without data and without error.
+def prove(work: StepWork, numbers: Sequence[int], revision: str) -> bool:
+    """Wait for `canary_batches` commits (True), or for `bake` without data and without error.
 
     Of several slots one has to commit, none may fail. Raises FleetError with the first error.
     """
     rollout = work.spec.rollout
     since = work.clock.monotonic()
+    committed = False
 
     def proven() -> bool:
+        nonlocal committed
         found = work.slots()
         slots = [found[n] for n in numbers]
         raise_on_trial(work, slots, revision)
@@ -26,13 +28,13 @@ def prove(work: StepWork, numbers: Sequence[int], revision: str) -> None:
                 raise FleetError(
                     f"slot {slot.number} is {slot.phase} and no longer runs {revision}"
                 )
-        if any(slot.batches >= rollout.canary_batches for slot in slots):
-            return True
-        return work.clock.monotonic() - since >= rollout.bake
+        committed = any(slot.batches >= rollout.canary_batches for slot in slots)
+        return committed or work.clock.monotonic() - since >= rollout.bake
 
     wanted = f"{rollout.canary_batches} batch{'' if rollout.canary_batches == 1 else 'es'}"
     work.progress(f"  canary: {slots_of(numbers)} must commit {wanted}")
     work.wait(proven, rollout.bake + 30.0, "the canary")
+    return committed
 
 
 def raise_on_trial(work: StepWork, slots: Sequence[Slot], revision: str) -> None:

@@ -36,20 +36,23 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     return notes
 
 
-def leave_together(work: StepWork, slots: Sequence[int]) -> tuple[str, ...]:
+def leave_together(work: StepWork, slots: Sequence[int], *, again: bool = False) -> tuple[str, ...]:
     """Let these drain and leave in one request; static members close before it.
 
     A dynamic member's close is a leave of its own: it polls no more, and closes when the
     one request has removed it.
+    again: others have left in this step before them.
     """
     numbers = frozenset(slots)
-    if work.lease.recall(LeaveMemory).holders is None:
+    if again or work.lease.recall(LeaveMemory).holders is None:
         held = {n: worker for n, worker in work.pool.holders().items() if n in numbers}
         work.lease.remember(LeaveMemory(holders=held))
     work.write_gate(lambda gate: asked_to_leave(gate, numbers))
     work.progress(f"  draining {slots_of(slots)}, then one leave for all")
     seen = _await_closed(work, numbers)
-    if work.lease.recall(LeaveMemory).leaving is None:  # and finds out whether it is still ours
+    if (
+        again or work.lease.recall(LeaveMemory).leaving is None
+    ):  # and finds out whether it is still ours
         told = {slot.number: (slot.token, slot.member_id) for slot in seen}
         work.lease.remember(LeaveMemory(leaving=told))
     return _send_leave(work, numbers)

@@ -49,7 +49,7 @@ def open_together(
 
     def active() -> bool:
         nonlocal raised
-        ready = all_active(work, numbers)
+        ready = all_active(work, numbers, revision)
         if raised and work.window is not None and _all_joined(work, missing, opens):
             raised = False
             work.window.restore()
@@ -86,9 +86,9 @@ def _all_joined(work: StepWork, numbers: Collection[int], opens: float) -> bool:
     return joined.issuperset(numbers)
 
 
-def all_active(work: StepWork, numbers: Sequence[int]) -> bool:
-    """Whether all slots have a ready member; FleetError where a worker of the plan cannot start."""
-    work.pool.raise_if_ill(work.lease.change.plan.revision)
+def all_active(work: StepWork, numbers: Sequence[int], revision: str) -> bool:
+    """Whether all slots have a ready member; FleetError where one of the revision cannot start."""
+    work.pool.raise_if_ill(revision)
     slots = work.slots()
     return all(n in slots and slots[n].phase is Phase.ACTIVE for n in numbers)
 

@@ -41,7 +41,7 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     work.write_gate(asking)
 
     def back() -> bool:
-        return number not in work.gate().rejoin and all_active(work, (number,))
+        return number not in work.gate().rejoin and all_active(work, (number,), step.revision)
 
     work.await_ready(back, work.join_limit, (number,), f"slot {number} to rejoin")
     return ()

@@ -5,7 +5,10 @@ is a join and a leave; done one by one that is 2N rebalances. Choice: a wave of 
 of the new revision joins through the gate beside the k that it replaces; once the first wave
 has proven itself and the group is settled, the k old ones drain, poll no more, and leave in
 one request before they close. With room for all of them that is one join and one leave for the
-whole fleet. Cost: k more workers (and members) while a wave lasts, and everything moves.
+whole fleet. Beside the old ones the new may have been given nothing to read, where members are
+more than partitions: then they are proven once the old ones, still warm, have left, and these come
+back where they fail. Cost: k more workers (and members) while a wave lasts, everything moves, and
+without any data the first wave waits for `bake` twice.
 """
 
 from collections.abc import Sequence
@@ -18,7 +21,7 @@ from fleet.act.steps.leave_slots import drop_holders, leave_together
 from fleet.act.steps.open_slots import open_together
 from fleet.act.steps.step_memory import StepStart
 from fleet.act.steps.work import StepWork, member_ids
-from fleet.errors import FleetError, LostLease, RolledBack
+from fleet.errors import FleetError, LostLease, RolledBack, Unreachable
 from fleet.model import Plan, Step, StepKind
 from fleet.text import slots_of
 
@@ -31,20 +34,29 @@ class WaveMemory:
     """The step's slots that were open before it."""
     failure: str | None = None
     """Of the first wave, which leaves again, whoever goes on."""
+    old_revision: str | None = None
+    """What the old ones run, where it is known."""
+    committed: bool | None = None
+    """Whether the first wave proved itself by commits, beside the old ones."""
+    late: str | None = None
+    """How it failed after they had left: they come back, whoever goes on."""
 
 
 def perform(work: StepWork, step: Step) -> tuple[str, ...]:
     """One wave: `step.slots` names the slots that leave and those that their successors take."""
     old, fresh = _old_and_fresh(work, step)
     is_first, is_last = place_of(work.lease.change.plan, work.lease.change.step)
-    failure = work.lease.recall(WaveMemory).failure
-    if failure is not None:
-        _roll_back(work, step, fresh, failure)
+    memory = work.lease.recall(WaveMemory)
+    if memory.late is not None:
+        _come_back(work, step, old, fresh, memory.late)
+    if memory.failure is not None:
+        _roll_back(work, step, fresh, memory.failure)
     try:
         spread = open_together(work, fresh, step.revision, pinned=True, on_trial=is_first)
         _remember_members(work, step)
         if is_first:  # before it is settled: code that fails may never let it settle
-            prove(work, fresh, step.revision)
+            committed = prove(work, fresh, step.revision)
+            work.lease.remember(WaveMemory(committed=memory.committed or committed))
         settle(work)
         _remember_members(work, step)
         work.unpin(fresh)
@@ -58,6 +70,8 @@ def perform(work: StepWork, step: Step) -> tuple[str, ...]:
         _roll_back(work, step, fresh, str(error))
     work.progress(f"  {slots_of(fresh)} run {step.revision}")
     notes = leave_together(work, old)
+    if is_first and not work.lease.recall(WaveMemory).committed:
+        _prove_alone(work, step, old, fresh)
     drop_holders(work)
     if is_last:
         work.retire_all(step.revision)
@@ -75,8 +89,37 @@ def _old_and_fresh(work: StepWork, step: Step) -> tuple[tuple[int, ...], tuple[i
     old = work.lease.recall(WaveMemory).old
     if old is None:
         old = tuple(sorted(set(step.slots) & work.gate().open))
-        work.lease.remember(WaveMemory(old=old))
+        slots = work.slots()
+        runs = {slots[n].revision for n in old if n in slots} - {None, step.revision}
+        work.lease.remember(WaveMemory(old=old, old_revision=next(iter(runs), None)))
     return old, tuple(n for n in step.slots if n not in old)
+
+
+def _prove_alone(work: StepWork, step: Step, old: Sequence[int], fresh: Sequence[int]) -> None:
+    """What the old ones had is the new ones' now: the first that may have anything to read."""
+    try:
+        prove(work, fresh, step.revision)
+    except (LostLease, Unreachable):
+        raise
+    except FleetError as error:
+        work.lease.remember(WaveMemory(late=str(error)))
+        _come_back(work, step, old, fresh, str(error))
+
+
+def _come_back(
+    work: StepWork, step: Step, old: Sequence[int], fresh: Sequence[int], error: str
+) -> NoReturn:
+    """The old ones, which wait without a slot, join once more; then the new wave leaves."""
+    revision = work.lease.recall(WaveMemory).old_revision
+    if revision is None:
+        raise FleetError(f"the first wave failed: {error}; what ran before it is not known")
+    work.progress(f"  the first wave failed ({error}); {slots_of(old)} go back to {revision}")
+    open_together(work, old, revision, pinned=True)
+    _remember_members(work, step)
+    leave_together(work, fresh, again=True)
+    work.unpin((*old, *fresh))
+    work.remove([w.name for w in work.pool.wanted() if w.revision == step.revision])
+    raise RolledBack(f"the first wave failed: {error}; {slots_of(old)} run {revision} again")
 
 
 def _roll_back(work: StepWork, step: Step, fresh: Sequence[int], error: str) -> NoReturn:
