@@ -15,7 +15,7 @@ from tests.support.workshop import kill
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-HOW = {"canary_batches": 1, "bake": "2s", "warm_timeout": "5m"}
+HOW = {"canary_batches": 1, "warm_timeout": "5m"}
 FAILS = """VERSION = 2
 
 
@@ -27,14 +27,14 @@ MOST = {"range": 1, "cooperative-sticky": 2}
 
 @pytest.fixture
 def fleet_of(unique, open_shop):
-    """A workshop of dynamic members with eight partitions, rolled so many at once."""
+    """A workshop of dynamic members, with eight partitions, rolled so many at once."""
 
-    def made(assignor: str, width: int):
+    def made(assignor: str, width: int, partitions: int = 8, bake: str = "2s"):
         shop = open_shop(
             f"dynamic-{unique}", assignor=assignor, membership="dynamic", heartbeat_interval="1s"
         )
-        shop.declare(rollout={**HOW, "max_parallel": width})
-        shop.create_topic(8)
+        shop.declare(rollout={**HOW, "bake": bake, "max_parallel": width})
+        shop.create_topic(partitions)
         return shop
 
     return made
@@ -76,15 +76,17 @@ def test_four_rolled_with_more_and_less_room(assignor, width, fleet_of, counting
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("bad", "costs"),
+    ("members", "bad", "costs"),
     [
-        pytest.param("VERSION = {}['missing']", {0}, id="cannot-be-imported"),
-        pytest.param(FAILS, range(2, 9), id="fails"),  # each that dies leaves by itself
+        pytest.param(("range", 2), "VERSION = {}['missing']", {0}, id="cannot-be-imported"),
+        pytest.param(("range", 2), FAILS, range(2, 9), id="fails"),  # who dies leaves by itself
+        # Beside the old ones there is nothing for them: it shows once those have left.
+        pytest.param(("cooperative-sticky", 2, 2, "40s"), FAILS, range(4, 20), id="fails-alone"),
     ],
 )
-def test_a_bad_first_wave_leaves_again(bad, costs, fleet_of, counting):
-    """The old members never stopped being there; the plan ends rolled back with the error."""
-    shop = fleet_of("range", 2)
+def test_a_bad_first_wave_leaves_again(members, bad, costs, fleet_of, counting):
+    """The old members are there in the end; the plan ends rolled back with the error."""
+    shop = fleet_of(*members)
     count = counting(shop)
     with shop.stream(rate=100):
         count.apply()

@@ -44,6 +44,8 @@ class Invariants:
         self._actor = (0, 0.0)
         """The latest token of a change, and since when."""
         self._openings: set[tuple[str, int]] = set()
+        self.goes_back = False
+        """Whether slots may be opened twice by a change: a wave that fails goes back."""
         self.moved_at = -1e9
         """When the coordinator last moved."""
 
@@ -94,7 +96,7 @@ class Invariants:
             return
         if after.gate.open - before.gate.open:
             opening = (process.name, token)
-            if opening in self._openings:
+            if opening in self._openings and not self.goes_back:
                 self.world.violated(f"S6: {process.name} opens slots one by one")
             self._openings.add(opening)
         latest, since = self._actor

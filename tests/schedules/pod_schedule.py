@@ -150,6 +150,7 @@ class PodsPlayed(Played):
     def _goes_wrong(self, fault: Fault) -> None:
         if fault.kind in BAD:
             self.fleet.bad = fault.kind
+            self.fleet.invariants.goes_back = not self.schedule.static
             self._allowed += 6
             return
         if fault.kind not in OF_PODS:
