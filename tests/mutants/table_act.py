@@ -34,6 +34,7 @@ MUTANTS = faults(
     leave_together(work, old)+}""",
             "wave-first-not-proven": "committed = [-prove(work, fresh, step.revision)-]{+True+}",
             "wave-not-proven-once-the-old-have-left": "if is_first and {+False and +}not work.lease",
+            "wave-proven-before-the-group-is-settled": "prove(work, fresh, step.revision[-, once_settled=True-])",
             "wave-comes-back-as-if-nobody-had-left": "leave_together(work, fresh[-, again=True-])",
             "wave-forgets-that-it-goes-back": "[-        work.lease.remember(WaveMemory(late=str(error)))\n-]        _come_back",
         },
@@ -124,6 +125,7 @@ MUTANTS = faults(
         # --- the crew
         ("fleet/act/standby_pool.py", ("tests/acting/test_standby_pool.py",)): {
             "crew-ended-process-is-warm": 'if r.phase == "standby" and r.slot is None and r.worker in free[- & running-]',
+            "crew-ended-one-holds-its-slot": "if s.holder[- and not s.holder_ended-]",
             "crew-warm-standbys-go-first": "ranked = sorted(spare, key=lambda name: (name [-not -]in warm, name))",
         },
         ("fleet/act/standby_pool.py", ("tests/acting/test_standby_pool.py", *_PERFORMING)): {
@@ -131,6 +133,7 @@ MUTANTS = faults(
             "crew-holders-removed-as-standbys": "if [-w.name not in held and (-]revision is None or w.revision == revision[-)-]",
         },
         ("fleet/act/standby_pool.py", _ROLLING): {
+            "crew-one-that-took-a-slot-not-made-up-for": "[-            self.ensure(revision, count, least=0)\n-]            return False",
             "crew-ill-ones-waited-for": """            if worker.revision != revision or not worker.[-ill-]{+stuck+}:
                 continue""",
         },

@@ -5,7 +5,7 @@ manager, and an apply after it has to end with just the pods that are wanted.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from fleet.errors import FleetError
@@ -278,12 +278,10 @@ def told(schedule: Schedule, *, most: int = 200) -> str:
     return "\n".join([f"{played.broken}", str(schedule), *lines])
 
 
-def first_broken(
-    seeds: range, *, most: int = 4, drawn: Callable[..., Schedule] = pods_drawn
-) -> Schedule | None:
+def first_broken(seeds: Iterable[int], *, most: int = 4) -> Schedule | None:
     """The first of these seeds whose schedule breaks something, shrunk."""
     for seed in seeds:
-        schedule = drawn(seed, most=most)
+        schedule = pods_drawn(seed, most=most)
         if PodsPlayed(schedule).broken is not None:
             return shrunk(schedule, lambda s: PodsPlayed(s).broken is not None)
     return None

@@ -3,23 +3,28 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
+from fleet.act.steps.cost import SETTLE_POLL, settle_limit, settled_from_here
 from fleet.act.steps.work import StepWork
 from fleet.errors import FleetError
 from fleet.slots import Phase, Slot
 from fleet.text import slots_of
 
 
-def prove(work: StepWork, numbers: Sequence[int], revision: str) -> bool:
+def prove(
+    work: StepWork, numbers: Sequence[int], revision: str, *, once_settled: bool = False
+) -> bool:
     """Wait for `canary_batches` commits (True), or for `bake` without data and without error.
 
     Of several slots one has to commit, none may fail. Raises FleetError with the first error.
+    once_settled: `bake` counts from when the group is settled; code that fails may never let it.
     """
     rollout = work.spec.rollout
-    since = work.clock.monotonic()
+    settled = settled_from_here(work) if once_settled else _always
+    since: float | None = None
     committed = False
 
     def proven() -> bool:
-        nonlocal committed
+        nonlocal committed, since
         found = work.slots()
         slots = [found[n] for n in numbers]
         raise_on_trial(work, slots, revision)
@@ -29,12 +34,21 @@ def prove(work: StepWork, numbers: Sequence[int], revision: str) -> bool:
                     f"slot {slot.number} is {slot.phase} and no longer runs {revision}"
                 )
         committed = any(slot.batches >= rollout.canary_batches for slot in slots)
-        return committed or work.clock.monotonic() - since >= rollout.bake
+        if since is None and settled():
+            since = work.clock.monotonic()
+        return committed or (since is not None and work.clock.monotonic() - since >= rollout.bake)
 
     wanted = f"{rollout.canary_batches} batch{'' if rollout.canary_batches == 1 else 'es'}"
     work.progress(f"  canary: {slots_of(numbers)} must commit {wanted}")
-    work.wait(proven, rollout.bake + 30.0, "the canary")
+    limit, poll = rollout.bake + 30.0, None
+    if once_settled:
+        limit, poll = limit + settle_limit(work), SETTLE_POLL
+    work.wait(proven, limit, "the canary", poll)
     return committed
+
+
+def _always() -> bool:
+    return True
 
 
 def raise_on_trial(work: StepWork, slots: Sequence[Slot], revision: str) -> None:

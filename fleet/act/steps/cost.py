@@ -6,6 +6,9 @@ anything moves; the receipt is read once the group is settled [25]. Cost: about 
 of waiting per step.
 """
 
+from collections.abc import Callable
+from typing import Final
+
 from fleet.act.steps.step_memory import StepStart
 from fleet.act.steps.work import StepWork, member_ids
 from fleet.config.spec import CONSUMER_HEARTBEAT, ClassicWorker
@@ -14,6 +17,9 @@ from fleet.errors import Unreachable
 from fleet.model import GroupState, Receipt, Step, StepKind
 from fleet.model.counted import Counted
 from fleet.text import plural
+
+SETTLE_POLL: Final = 0.5
+"""Seconds between two looks at what the coordinator recorded."""
 
 
 def begin(work: StepWork, step: Step) -> None:
@@ -33,11 +39,25 @@ def settle(work: StepWork) -> None:
     A KIP-848 group is Stable when its group epoch, its assignment epoch and every member's
     epoch are one; two heartbeat intervals, since each member hears and answers in its own.
     """
+    what = f"group {work.spec.group} to settle"
+    work.wait(settled_from_here(work), settle_limit(work), what, poll=SETTLE_POLL)
+
+
+def settle_limit(work: StepWork) -> float:
+    """Seconds for that."""
+    return _quiet(work) + work.spec.rollout.drain_timeout + 60.0
+
+
+def _quiet(work: StepWork) -> float:
     worker = work.spec.worker
     if isinstance(worker, ClassicWorker):
-        quiet = worker.heartbeat_interval + 2.0
-    else:
-        quiet = 2 * CONSUMER_HEARTBEAT
+        return worker.heartbeat_interval + 2.0
+    return 2 * CONSUMER_HEARTBEAT
+
+
+def settled_from_here(work: StepWork) -> Callable[[], bool]:
+    """Whether the group is settled: to be asked again and again, since it has to stay so."""
+    quiet = _quiet(work)
     seen: object = None
     since_when = work.clock.monotonic()
 
@@ -55,8 +75,7 @@ def settle(work: StepWork) -> None:
             seen, since_when = mark, work.clock.monotonic()
         return calm and work.clock.monotonic() - since_when >= quiet
 
-    limit = quiet + work.spec.rollout.drain_timeout + 60.0
-    work.wait(settled, limit, f"group {work.spec.group} to settle", poll=0.5)
+    return settled
 
 
 def receipt(work: StepWork, step: Step, notes: tuple[str, ...]) -> Receipt:

@@ -98,8 +98,7 @@ def _old_and_fresh(work: StepWork, step: Step) -> tuple[tuple[int, ...], tuple[i
 def _prove_alone(work: StepWork, step: Step, old: Sequence[int], fresh: Sequence[int]) -> None:
     """What the old ones had is the new ones' now: the first that may have anything to read."""
     try:
-        settle(work)  # until then it is nobody's
-        prove(work, fresh, step.revision)
+        prove(work, fresh, step.revision, once_settled=True)
     except (LostLease, Unreachable):
         raise
     except FleetError as error:
