@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.model import StepKind
+from fleet.model import GroupState, StepKind
 from fleet.slots import ChangeState, Handover, Phase
 from tests.acting.standbys import GROUP, Behaviour
 from tests.support.declared import group_spec, settings_of
@@ -334,6 +334,32 @@ def test_a_wave_that_got_nothing_to_read_is_proven_when_the_old_have_left(scene,
     assert {s.phase for s in here.slots()[:2]} == {Phase.ACTIVE}
     assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
     assert len(here.crowd.left) == 2
+
+
+def test_a_wave_has_its_time_once_the_group_is_settled(scene):
+    """Until then nobody has what the old ones had."""
+    here = scene(worker={"membership": "dynamic"})
+    here.running(2)
+    here.like("new", commits=False)
+    leave, turn, left = here.crowd.leave, here.clock.turn, []
+
+    def leaves(group, members, *, reason):
+        left.append(here.clock.monotonic())
+        here.crowd.state = GroupState.PREPARING
+        return leave(group, members, reason=reason)
+
+    def later():
+        seconds = here.clock.monotonic() - left[0] if left else 0.0
+        if seconds > 25:
+            here.crowd.state = GroupState.STABLE
+        if seconds > 34:
+            here.like("new", error="no such column")
+        turn()
+
+    here.crowd.leave, here.clock.turn = leaves, later
+    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
+    assert done.state is ChangeState.ROLLED_BACK, done.sentence
+    assert here.gate().open == {0, 1}
 
 
 def test_a_wave_without_data_is_waited_for_twice(scene):

@@ -253,6 +253,8 @@ class PodsPlayed(Played):
     def _apply(self) -> None:
         """What was wanted, once more, with nothing wrong: as the next tick does."""
         fleet, world = self.fleet, self.world
+        if fleet.let_go:  # who applies while its controller still acts by itself may try again
+            world.run(world.now + 60.0)
         step = self._next_step()
         revision, slots = self._shall
         self._manages("last", plan_of(step, id="last", revision=revision))
