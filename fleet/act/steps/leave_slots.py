@@ -50,9 +50,8 @@ def leave_together(work: StepWork, slots: Sequence[int], *, again: bool = False)
     work.write_gate(lambda gate: asked_to_leave(gate, numbers))
     work.progress(f"  draining {slots_of(slots)}, then one leave for all")
     seen = _await_closed(work, numbers)
-    if (
-        again or work.lease.recall(LeaveMemory).leaving is None
-    ):  # and finds out whether it is still ours
+    # What is remembered finds out, too, whether the change is still ours.
+    if again or work.lease.recall(LeaveMemory).leaving is None:
         told = {slot.number: (slot.token, slot.member_id) for slot in seen}
         work.lease.remember(LeaveMemory(leaving=told))
     return _send_leave(work, numbers)
