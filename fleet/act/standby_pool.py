@@ -40,10 +40,14 @@ class StandbyPool:
     def holders(self) -> dict[int, str]:
         """The worker that holds each slot, by slot number.
 
-        Not one whose process is known to have ended: who has its name now is another.
+        Not one whose process has ended with a slot that is shut since: nobody will take that, and
+        who has its name now is another.
         """
-        slots = self._store.slots(self._group)
-        return {s.number: s.holder for s in slots if s.holder and not s.holder_ended}
+        held = [s for s in self._store.slots(self._group) if s.holder]
+        if any(s.holder_ended for s in held):
+            opened = self._store.gate(self._group).open
+            held = [s for s in held if not s.holder_ended or s.number in opened]
+        return {s.number: str(s.holder) for s in held}
 
     def wanted(self) -> tuple[WorkerProcess, ...]:
         """Workers that are not on their way out."""

@@ -62,6 +62,7 @@ def test_who_ended_with_a_slot_holds_none(scene):
     held = here.slots()[1]
     assert here.store.end_holder(held)
     here.crowd.people[held.holder].slot = None
+    assert held.holder not in pool(here).free("old"), "a standby is about to take it"
     assert here.store.change_gate(GROUP, lambda gate: replace(gate, open=frozenset({0})))
     assert pool(here).holders() == {0: here.slots()[0].holder}
     assert held.holder in pool(here).free("old")

@@ -125,7 +125,8 @@ MUTANTS = faults(
         # --- the crew
         ("fleet/act/standby_pool.py", ("tests/acting/test_standby_pool.py",)): {
             "crew-ended-process-is-warm": 'if r.phase == "standby" and r.slot is None and r.worker in free[- & running-]',
-            "crew-ended-one-holds-its-slot": "if s.holder[- and not s.holder_ended-]",
+            "crew-ended-one-holds-its-slot": "if any([-s.holder_ended-]{+False+} for s in held):",
+            "crew-ended-one-with-an-open-slot-holds-none": "if not s.holder_ended[- or s.number in opened-]]",
             "crew-warm-standbys-go-first": "ranked = sorted(spare, key=lambda name: (name [-not -]in warm, name))",
         },
         ("fleet/act/standby_pool.py", ("tests/acting/test_standby_pool.py", *_PERFORMING)): {
