@@ -5,7 +5,6 @@ manager, and an apply after it has to end with just the pods that are wanted.
 """
 
 import random
-from collections.abc import Iterable
 from dataclasses import replace
 
 from fleet.errors import FleetError
@@ -19,7 +18,6 @@ from tests.schedules.schedule import (
     Played,
     Schedule,
     drawn,
-    shrunk,
 )
 from tests.schedules.simulated_broker import GROUP
 from tests.schedules.simulated_fleet import HEARTBEAT, SimulatedManager
@@ -164,15 +162,9 @@ class PodsPlayed(Played):
         if self._changing():
             self._allowed += 3 + self.schedule.count
         match fault.kind:
-            case "evicted" if name:
+            case "evicted" | "pod deleted" if name:
                 fleet.invariants.hurt(fleet.bodies[name].worker.process, until=world.now + 1)
-                fleet.evict(name)
-            case "pod deleted" if name:
-                fleet.invariants.hurt(fleet.bodies[name].worker.process, until=world.now + 1)
-                pod = fleet.server.get("Pod", name)
-                pod["metadata"]["deletionTimestamp"] = "now"
-                fleet.server.put(pod)
-                fleet._term(name)
+                fleet.delete(name, drained=fault.kind == "evicted")
             case "no room":
                 controllers.quota = len(fleet.pods()) + world.random.randint(0, 1)
                 world.after(fault.lasts, self._room_again)
@@ -270,20 +262,3 @@ class PodsPlayed(Played):
             return
         world.run(world.now + 8.0)  # two probes
         fleet.check_pods(revision, len(slots) + 1)
-
-
-def told(schedule: Schedule, *, most: int = 200) -> str:
-    """What did not hold, and the timeline that led there."""
-    played = PodsPlayed(schedule, told=True)
-    story = played.world.story or []
-    lines = [f"{at:8.3f} s  {who:<22} {what}" for at, who, what in story][-most:]
-    return "\n".join([f"{played.broken}", str(schedule), *lines])
-
-
-def first_broken(seeds: Iterable[int], *, most: int = 4) -> Schedule | None:
-    """The first of these seeds whose schedule breaks something, shrunk."""
-    for seed in seeds:
-        schedule = pods_drawn(seed, most=most)
-        if PodsPlayed(schedule).broken is not None:
-            return shrunk(schedule, lambda s: PodsPlayed(s).broken is not None)
-    return None

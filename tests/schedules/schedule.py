@@ -5,7 +5,7 @@ in the schedule, so that a part of it can be taken out and the rest be played ag
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from fleet.model import Step, StepKind
@@ -398,9 +398,9 @@ def _smaller(s: Schedule) -> Iterator[Schedule]:
         yield replace(s, supervised=True)
 
 
-def told(schedule: Schedule, *, most: int = 150) -> str:
+def told(schedule: Schedule, *, most: int = 150, play: type[Played] = Played) -> str:
     """What did not hold, and the timeline that led there."""
-    played = Played(schedule, told=True)
+    played = play(schedule, told=True)
     story = played.world.story or []
     lines = [f"{at:8.3f} s  {who:<12} {what}" for at, who, what in story][-most:]
     return "\n".join([f"{played.broken}", str(schedule), *lines])
@@ -410,8 +410,12 @@ def first_broken(
     seeds: range, *, most: int = 12, kinds: tuple[str, ...] = KINDS
 ) -> Schedule | None:
     """The first of these seeds whose schedule breaks something, shrunk."""
-    for seed in seeds:
-        schedule = drawn(seed, most=most, kinds=kinds)
-        if Played(schedule).broken is not None:
-            return shrunk(schedule, lambda s: Played(s).broken is not None)
+    return first_of(drawn(seed, most=most, kinds=kinds) for seed in seeds)
+
+
+def first_of(schedules: Iterable[Schedule], *, play: type[Played] = Played) -> Schedule | None:
+    """The first that breaks something, shrunk."""
+    for schedule in schedules:
+        if play(schedule).broken is not None:
+            return shrunk(schedule, lambda s: play(s).broken is not None)
     return None

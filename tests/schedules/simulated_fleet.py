@@ -33,9 +33,22 @@ from tests.support.rebalances import rebalance
 
 LEASE, SESSION, HEARTBEAT, DRAIN, MAX_POLL = 9.0, 18.0, 3.0, 3.0, 18.0
 TIMES = Times(session=SESSION, heartbeat=HEARTBEAT, max_poll=MAX_POLL, drain=DRAIN)
+ROLLOUT = {"drain_timeout": DRAIN, "bake": 6, "canary_batches": 1}
 REST = 2.0
 """Seconds from the end of a process to its next life."""
 _SPECS: dict[bool, GroupSpec] = {}
+
+
+def worker_of(*, static: bool, max_poll: float) -> dict[str, Any]:
+    """What is declared of a worker."""
+    return {
+        "assignor": "range",
+        "session_timeout": SESSION,
+        "max_poll_interval": max_poll,
+        "heartbeat_interval": HEARTBEAT,
+        "membership": "static" if static else "dynamic",
+        "start_from": "latest",
+    }
 
 
 def spec_of(*, static: bool) -> GroupSpec:
@@ -43,16 +56,9 @@ def spec_of(*, static: bool) -> GroupSpec:
     if static not in _SPECS:
         _SPECS[static] = group_spec(
             GROUP,
-            worker={
-                "assignor": "range",
-                "session_timeout": SESSION,
-                "max_poll_interval": MAX_POLL,
-                "heartbeat_interval": HEARTBEAT,
-                "membership": "static" if static else "dynamic",
-                "start_from": "latest",
-            },
+            worker=worker_of(static=static, max_poll=MAX_POLL),
             replicas={"min": 0, "max": 20, "standby": 1},
-            rollout={"drain_timeout": DRAIN, "bake": 6, "canary_batches": 1},
+            rollout=ROLLOUT,
             runtime={"kind": "local", "lease": LEASE},
         )
     return _SPECS[static]

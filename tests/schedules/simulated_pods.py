@@ -31,9 +31,11 @@ from tests.schedules.simulated_fleet import (
     HEARTBEAT,
     LEASE,
     REST,
+    ROLLOUT,
     SESSION,
     Body,
     SimulatedFleet,
+    worker_of,
 )
 from tests.schedules.simulated_group_side import Times
 from tests.schedules.simulated_server import SimulatedServer, SimulatedView
@@ -56,17 +58,9 @@ def spec_of(*, static: bool) -> GroupSpec:
     if static not in _SPECS:
         _SPECS[static] = group_spec(
             GROUP,
-            worker={
-                "assignor": "range",
-                "session_timeout": SESSION,
-                "max_poll_interval": MAX_POLL,
-                "heartbeat_interval": HEARTBEAT,
-                "membership": "static" if static else "dynamic",
-                "start_from": "latest",
-                "spark": "local[1]",
-            },
+            worker={**worker_of(static=static, max_poll=MAX_POLL), "spark": "local[1]"},
             replicas={"min": 0, "max": 16, "standby": 1},
-            rollout={"drain_timeout": DRAIN, "bake": 6, "canary_batches": 1},
+            rollout=ROLLOUT,
             runtime={**ON_KUBERNETES, "namespace": "ns", "lease": LEASE},
         )
     return _SPECS[static]
@@ -326,12 +320,13 @@ class SimulatedPods(SimulatedFleet):
             self.world.violated(f"K1: pod {name} holds slot {held[0]}, and nobody asked it to go")
         self.world.after(0.05 + 0.4 * self.world.random.random(), lambda: self._term(name))
 
-    def evict(self, name: str) -> None:
-        """Its node is drained."""
+    def delete(self, name: str, *, drained: bool) -> None:
+        """By somebody else, or since its node is drained."""
         pod = self.server.get("Pod", name)
-        self.world.tell(name, "is evicted")
-        target = {"type": "DisruptionTarget", "status": "True"}
-        pod["status"].setdefault("conditions", []).append(target)
+        if drained:
+            self.world.tell(name, "is evicted")
+            target = {"type": "DisruptionTarget", "status": "True"}
+            pod["status"].setdefault("conditions", []).append(target)
         pod["metadata"]["deletionTimestamp"] = "now"
         self.server.put(pod)
         self._term(name)

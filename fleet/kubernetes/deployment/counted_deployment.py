@@ -100,12 +100,10 @@ class CountedDeployment:
         if not self._rescaled:
             return
         self._rescaled = False
-        at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="milliseconds")
         _, shape = self.look()
         for each in shape.sets if shape else ():
             if each.replicas:
-                notes = {ASKED_ANNOTATION: at}
-                self._api.merge("ReplicaSet", each.name, {"metadata": {"annotations": notes}})
+                ask_again(self._api, each.name, now=self._clock.now())
 
     def write_both(self, found: Object, writes: tuple[Object, Object]) -> tuple[Object, PodCounts]:
         """The first (empty: none), and once it is seen the second; as it is then."""
@@ -115,3 +113,9 @@ class CountedDeployment:
             found, _ = self.seen()
         self.write(found, fields)
         return self.seen()
+
+
+def ask_again(api: Api, replica_set: str, *, now: float) -> None:
+    """Have a ReplicaSet's controllers look at it: any change of it does. now: wall time."""
+    at = datetime.fromtimestamp(now, tz=UTC).isoformat(timespec="milliseconds")
+    api.merge("ReplicaSet", replica_set, {"metadata": {"annotations": {ASKED_ANNOTATION: at}}})

@@ -8,13 +8,12 @@ are on their way out, whose places will be free. Cost: one small write a second,
 """
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from fleet.clock import Clock
 from fleet.kubernetes.client.api import Api, Object
-from fleet.kubernetes.client.object_names import ASKED_ANNOTATION
 from fleet.kubernetes.client.pod_informer import PodInformer
+from fleet.kubernetes.deployment.counted_deployment import ask_again
 from fleet.kubernetes.deployment.pod_counts import CountedReplicaSet, set_of
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_marked
 
@@ -87,9 +86,7 @@ class PodCreation:
 
     def _try_again(self) -> None:
         """Any change makes its controller try at once; else it waits twice as long each time."""
-        at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="milliseconds")
-        told = {"metadata": {"annotations": {ASKED_ANNOTATION: at}}}
-        self._api.merge("ReplicaSet", self._wanted.name, told)
+        ask_again(self._api, self._wanted.name, now=self._clock.now())
 
 
 def _goes(pod: Object) -> bool:
