@@ -213,7 +213,7 @@ class Rollout(Strict):
     drain_timeout: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 30.0
     """How long a worker may take to finish its batch, commit and close."""
     bake: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 30.0
-    """The canary passes after this long without data and without error."""
+    """The canary passes after this long without data and without error; a batch in hand is data."""
     canary_batches: Annotated[int, Field(ge=1, le=1000)] = 3
     """The canary passes after this many committed batches."""
     warm_timeout: Annotated[Duration, Field(ge=5.0, le=3600.0)] = 120.0

@@ -15,7 +15,7 @@ here, for every room; the store's rules are in `fleet.slots.store`, the places t
 them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -181,6 +181,8 @@ class WorkerReport:
     """A drain ran into drain_timeout."""
     since: float | None = None
     """Wall time since when its revision is wanted: who is newest [22]; None = not told."""
+    in_hand: bool = False
+    """A batch is being processed, or its commit is due; told of a holder's first batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,28 +425,3 @@ class SlotStore(Protocol):
     def lift(self, group: str, tp: TopicPartition | None) -> int:
         """Remove marks (all of the group where tp is None); how many."""
         ...
-
-
-def on_trial(slots: Iterable[Slot], wanted: Slot, revision: str) -> bool:
-    """Whether `revision` may not have this slot yet: it was another revision's, and of those
-    that this one holds, or was the last to hold, none has shown that it works [22].
-
-    A holder that fails on every record ends, or is active in the end with nothing left to read.
-    """
-    if wanted.revision in {None, revision}:
-        return False
-    mine = [s for s in slots if s.revision == revision]
-    return bool(mine) and not any(proven(s) or s.batches > 0 for s in mine)
-
-
-def proven(slot: Slot) -> bool:
-    """Whether its holder has shown that its revision works: by a batch, or by finding nothing to
-    read without an error.
-    """
-    well = slot.error is None or slot.batches > 0
-    return slot.holder is not None and slot.phase is Phase.ACTIVE and well
-
-
-def spoiled(slot: Slot) -> bool:
-    """Whether its last holder failed on it before it had committed a batch."""
-    return slot.error is not None and slot.batches == 0

@@ -24,11 +24,12 @@ from enum import Enum
 from typing import Final
 
 from fleet.errors import Unreachable
-from fleet.slots import Phase, Slot, on_trial, proven, transitions
+from fleet.slots import Phase, Slot, transitions
 from fleet.slots.backend import Key, Kind, Moved
 from fleet.slots.doubts import Doubts
 from fleet.slots.gates import Claim, GateRecord
 from fleet.slots.group_objects import Objects, key_of, record_of
+from fleet.slots.trials import on_trial, proven
 
 CLAIM_PATIENCE: Final = 2.0
 """Seconds after which an unused claim is replaced, on its finder's own clock."""

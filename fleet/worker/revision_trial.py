@@ -20,8 +20,9 @@ from pathlib import Path
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.slots import Gate, Phase, Slot, SlotStore, WorkerReport, proven, spoiled
+from fleet.slots import Gate, Phase, Slot, SlotStore, WorkerReport
 from fleet.slots.evidence import LeaseWatch
+from fleet.slots.trials import proven, spoiled
 from fleet.system.home import read_state, write_state
 
 SCHEMA = 1

@@ -15,6 +15,10 @@ from tests.support.declared import group_spec
 from tests.support.plans import plan_of, step_of
 
 
+class Killed(Exception):
+    """The actor's end."""
+
+
 class Window:
     """The join window of a KIP-848 group."""
 
@@ -80,6 +84,24 @@ class Scene:
 
     def perform(self, *steps: Step, revision: str = "new") -> Change:
         return self.performer().perform(self.begin(*steps, revision=revision))
+
+    def killed_when(self, change: Change, seen: Callable[[], bool]) -> Change:
+        """The change, adopted by another actor after the first ended where `seen` was true."""
+        turn = self.clock.turn
+
+        def dies() -> None:
+            turn()
+            if seen():
+                raise Killed
+
+        self.clock.turn = dies
+        with pytest.raises(Killed):
+            self.performer().perform(change)
+        self.clock.turn = turn
+        self.told.clear()
+        adopted = self.store.adopt(self.store.change(GROUP), actor="next")
+        assert adopted is not None
+        return adopted
 
     def running(self, count: int, revision: str = "old") -> None:
         """So many slots held by workers of a revision, and one standby."""

@@ -51,6 +51,8 @@ class Behaviour:
     first_batch: float = 0.0
     """Seconds that it takes: before its end a member is not active."""
     commits: bool = True
+    late_batch: tuple[float, float] | None = None
+    """Seconds after its join from which to which its first batch is in hand; idle before."""
     ends: int = 0
     """How often it ended before it was warm."""
 
@@ -204,6 +206,13 @@ class Crowd:
                 who.joined_at = None
                 return
 
+    def in_hand(self, who: Worker, how: Behaviour) -> bool:
+        """Whether its first batch is."""
+        if how.late_batch is None or who.slot is None or who.joined_at is None:
+            return False
+        begins, ends = how.late_batch
+        return begins <= self.clock.now() - who.joined_at < ends
+
     def hold(self, who: Worker, how: Behaviour, joining: set[str]) -> None:
         """Join, commit, and answer what the gate asks."""
         assert who.slot is not None
@@ -232,6 +241,8 @@ class Crowd:
             self.store.write_gate(replace(gate, rejoin={}))
         elif now - who.joined_at < how.first_batch:
             self.renew(who, phase=Phase.JOINING)
+        elif how.late_batch is not None and now - who.joined_at < how.late_batch[1]:
+            self.renew(who, phase=Phase.ACTIVE)
         else:
             batches = held.batches + (1 if how.commits and how.error is None else 0)
             self.renew(who, phase=Phase.ACTIVE, batches=batches, error=how.error)
@@ -270,5 +281,6 @@ class Crowd:
                 counter=who.counter,
                 joined_at=who.joined_at,
                 error=how.error if who.slot is not None else None,
+                in_hand=self.in_hand(who, how),
             )
         )

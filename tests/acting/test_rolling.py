@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.model import GroupState, StepKind
+from fleet.model import StepKind
 from fleet.slots import ChangeState, Handover, Phase
 from tests.acting.standbys import GROUP, Behaviour
 from tests.support.declared import group_spec, settings_of
@@ -87,6 +87,32 @@ def test_a_canary_without_data_passes_after_a_while(scene):
     assert here.clock.now() - began >= 30
 
 
+@pytest.mark.parametrize("ends_well", [True, False])
+@pytest.mark.parametrize("worker", [{}, {"membership": "dynamic"}])
+def test_a_batch_in_hand_is_waited_for_however_long_it_takes(scene, worker, ends_well):
+    """It came to an idle canary, and outlives `bake`: what it comes to is the proof."""
+    here = scene(worker=worker, rollout={"bake": 10})
+    here.running(1)
+    fails = None if ends_well else "no such column"
+    here.like("new", late_batch=(5.0, 90.0), error=fails)
+    began = here.clock.monotonic()
+    slots, price = ((0, 1), {"price": TWO}) if worker else ((0,), {})
+    done = here.perform(step_of(ROLL, slots, **price))
+    assert here.clock.monotonic() - began >= 90
+    assert done.state is (ChangeState.DONE if ends_well else ChangeState.ROLLED_BACK)
+
+
+def test_other_workers_batches_are_not_waited_for(scene):
+    """Only the canary is tried."""
+    here = scene()
+    here.running(2)
+    here.like("new", commits=False)
+    here.like("old", late_batch=(0.0, 1e9))
+    began = here.clock.monotonic()
+    assert here.perform(step_of(ROLL, (0,))).state is ChangeState.DONE
+    assert here.clock.monotonic() - began < 100
+
+
 def test_a_canary_that_fails_goes_back(scene):
     """The others never moved; what failed is removed, what worked has its slot and its standby."""
     here = scene()
@@ -165,35 +191,12 @@ def test_a_later_slot_that_fails_ends_the_roll_where_it_stands(scene):
     assert here.gate().handover == {}
 
 
-class Killed(Exception):
-    """The actor's end."""
-
-
-def killed_when(here, change, seen):
-    """The change, adopted by another actor after the first ended where `seen` was true."""
-    turn = here.clock.turn
-
-    def dies():
-        turn()
-        if seen():
-            raise Killed
-
-    here.clock.turn = dies
-    with pytest.raises(Killed):
-        here.performer().perform(change)
-    here.clock.turn = turn
-    here.told.clear()
-    adopted = here.store.adopt(here.store.change("orders"), actor="next")
-    assert adopted is not None
-    return adopted
-
-
 def three_of_five(here):
     """A roll that was cut off where three slots had been handed over."""
     here.running(5)
     begun = here.begin(step_of(ROLL, range(5)))
     three = ["new", "new", "new", "old", "old"]
-    return killed_when(here, begun, lambda: here.revisions() == three and not here.gate().handover)
+    return here.killed_when(begun, lambda: here.revisions() == three and not here.gate().handover)
 
 
 def test_a_roll_is_carried_on(scene):
@@ -236,7 +239,7 @@ def test_a_canary_that_was_not_proven_is_proven_by_whoever_carries_on(scene, fai
     def waits() -> bool:
         return any(line.startswith("  canary: slot 0 must commit") for line in here.told)
 
-    adopted = killed_when(here, begun, waits)
+    adopted = here.killed_when(begun, waits)
     assert here.revisions() == ["new", "old", "old"]
     here.crowd.like["new"] = (
         Behaviour(error="sink is away", commits=False) if fails else Behaviour()
@@ -271,132 +274,6 @@ def test_others_pins_stay(scene):
 
 
 # --- waves of dynamic members ---------------------------------------------------------------
-
-
-def test_a_wave_joins_before_the_old_leave(scene):
-    """Beside them, pinned; then the old leave in one request, by member id."""
-    here = scene(worker={"membership": "dynamic"})
-    here.running(2)
-    old = [s.member_id for s in here.slots()]
-    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
-    assert done.state is ChangeState.DONE, done.sentence
-    assert here.crowd.left == [[(None, each) for each in old]]
-    assert here.gate().open == {2, 3}
-    assert [r.ours for r in done.receipts] == [2]
-    assert {s.revision for s in here.slots() if s.number in here.gate().open} == {"new"}
-    assert here.gate().handover == {}
-
-
-def test_a_first_wave_has_to_commit_before_the_old_leave(scene):
-    """As a canary has to."""
-    here = scene(
-        worker={"membership": "dynamic"}, rollout={"bake": 120, "canary_batches": 60}
-    )  # fmt: skip
-    here.running(1)
-    leave, batches = here.crowd.leave, []
-
-    def seen(group, members, *, reason):
-        batches.append(here.slots()[1].batches)
-        return leave(group, members, reason=reason)
-
-    here.crowd.leave = seen
-    done = here.perform(step_of(ROLL, (0, 1), price=TWO))
-    assert done.state is ChangeState.DONE, done.sentence
-    assert batches[0] >= 60
-
-
-@pytest.mark.parametrize("dies", [None, {0, 1, 2, 3}, {0, 1}])
-def test_a_wave_that_got_nothing_to_read_is_proven_when_the_old_have_left(scene, dies):
-    """Where members are more than partitions, the new ones commit nothing beside the old."""
-    here = scene(worker={"membership": "dynamic"})
-    here.running(2)
-    here.like("new", commits=False)
-    leave = here.crowd.leave
-
-    def fails_from_here_on(group, members, *, reason):
-        here.like("new", error="no such column")
-        return leave(group, members, reason=reason)
-
-    here.crowd.leave = fails_from_here_on
-    change = here.begin(step_of(ROLL, (0, 1, 2, 3), price=TWO))
-
-    def failed() -> bool:
-        return "late" in here.store.change(GROUP).detail and here.gate().open == dies
-
-    if dies is not None:
-        change = killed_when(here, change, failed)
-    done = here.performer().perform(change)
-    assert done.state is ChangeState.ROLLED_BACK, done.sentence
-    assert done.sentence.startswith("the first wave failed: no such column")
-    assert here.gate().open == {0, 1}
-    assert here.gate().handover == {}
-    assert here.revisions()[:2] == ["old", "old"]
-    assert {s.phase for s in here.slots()[:2]} == {Phase.ACTIVE}
-    assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
-    assert len(here.crowd.left) == 2
-
-
-def test_a_wave_has_its_time_once_the_group_is_settled(scene):
-    """Until then nobody has what the old ones had."""
-    here = scene(worker={"membership": "dynamic"})
-    here.running(2)
-    here.like("new", commits=False)
-    leave, turn, left = here.crowd.leave, here.clock.turn, []
-
-    def leaves(group, members, *, reason):
-        left.append(here.clock.monotonic())
-        here.crowd.state = GroupState.PREPARING
-        return leave(group, members, reason=reason)
-
-    def later():
-        seconds = here.clock.monotonic() - left[0] if left else 0.0
-        if seconds > 25:
-            here.crowd.state = GroupState.STABLE
-        if seconds > 34:
-            here.like("new", error="no such column")
-        turn()
-
-    here.crowd.leave, here.clock.turn = leaves, later
-    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
-    assert done.state is ChangeState.ROLLED_BACK, done.sentence
-    assert here.gate().open == {0, 1}
-
-
-def test_a_wave_without_data_is_waited_for_twice(scene):
-    """And is done then: nobody has anything to read."""
-    here = scene(worker={"membership": "dynamic"})
-    here.running(2)
-    here.like("new", commits=False)
-    began = here.clock.monotonic()
-    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
-    assert done.state is ChangeState.DONE, done.sentence
-    assert here.clock.monotonic() - began >= 2 * here.spec.rollout.bake
-    assert here.gate().open == {2, 3}
-
-
-def test_a_wave_makes_up_for_one_that_takes_a_dead_holders_slot(scene):
-    """While its workers get warm: they would be one too few for as long as anybody waits."""
-    here = scene(worker={"membership": "dynamic"}, replicas={"min": 0, "max": 9, "standby": 0})
-    here.running(2)
-    here.like("new", warm_after=20)
-    victim = here.crowd.people[here.slots()[0].holder]
-    victim.alive = victim.wanted = False
-    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
-    assert done.state is ChangeState.DONE
-    assert here.crowd.asked[-2:] == [2, 1]
-    assert {s.revision for s in here.slots() if s.number in here.gate().open} == {"new"}
-
-
-def test_a_first_wave_that_fails_leaves_again(scene):
-    """The old members never stopped being there."""
-    here = scene(worker={"membership": "dynamic"})
-    here.running(2)
-    here.like("new", error="no such column")
-    done = here.perform(step_of(ROLL, (0, 1, 2, 3), price=TWO))
-    assert done.state is ChangeState.ROLLED_BACK
-    assert here.gate().open == {0, 1}
-    assert here.revisions()[:2] == ["old", "old"]
-    assert not [w for w in here.crowd.people.values() if w.wanted and w.revision == "new"]
 
 
 @pytest.mark.parametrize("slots", [(0, 1, 2), (2,)])

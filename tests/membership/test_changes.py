@@ -1,5 +1,7 @@
 """What members cannot roll into is a step of its own, at its price [23], on a real broker."""
 
+import threading
+
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -11,6 +13,15 @@ from fleet.slots import ChangeState
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
+FAILS_LATE = """VERSION = 2
+SECONDS = [30]
+
+
+def write_journal(context, rows):
+    if not context.warm:
+        time.sleep(SECONDS.pop() if SECONDS else 0)
+        raise ValueError("no such column")
+"""
 STOPPED = {StepKind.STOP_ALL: [1], StepKind.OPEN: [1]}
 
 
@@ -87,6 +98,31 @@ def test_code_that_cannot_start_goes_back(unique, open_shop, counting):
             )
         assert count.recorded() == before
     assert shop.lost_and_twice() == (0, 0)
+
+
+def test_a_canarys_first_batch_is_waited_for(unique, open_shop, counting):
+    """Idle when it took its slot, it gets a record that takes longer than `bake`, and fails."""
+    shop = open_shop(f"slow-{unique}", heartbeat_interval="1s")
+    shop.declare(rollout={"bake": "12s", "warm_timeout": "5m"})
+    shop.create_topic(2)
+    count = counting(shop)
+    count.apply()
+    shop.edit_job("VERSION = 1", FAILS_LATE)
+    before, gave = count.recorded(), threading.Event()
+
+    def say(sentence: str) -> None:
+        shop.say(sentence)
+        if "must commit" in sentence and not gave.is_set():
+            gave.set()
+            shop.produce_to(shop.topic, 40)
+
+    with shop.fleet() as fleet:
+        change = fleet.apply(shop.group, actor="test", progress=say)
+        assert gave.is_set()
+        assert change.state is ChangeState.ROLLED_BACK, change.sentence
+        assert "no such column" in change.sentence
+    assert count.recorded() == before
+    shop.until(lambda: shop.lost_and_twice() == (0, 0), "what it failed with to be processed")
 
 
 # --- A topic grows under a fleet: picked up by its workers, then scaled for by the policy -----

@@ -3,7 +3,7 @@
 from tests.mutants.mutant import faults
 
 _PERFORMING = ("tests/acting/test_performing.py",)
-_ROLLING = ("tests/acting/test_rolling.py",)
+_ROLLING = ("tests/acting/test_rolling.py", "tests/acting/test_waves.py")
 _CHANGING = ("tests/acting/test_liveness.py", "tests/acting/test_changes.py")
 _ADOPTING = ("tests/acting/test_adopting.py",)
 _LEAVE = ("tests/acting/test_batched_leave.py",)
@@ -88,6 +88,9 @@ MUTANTS = faults(
         _fail(work, revision, slot.error)
 -]""",
             "roll-canary-one-batch-short": "committed = any(slot.batches >= [-rollout.canary_batches-]{+1+} for slot in slots)",
+            "roll-batch-in-hand-forgotten": "committed or (baked[- and not _batch_in_hand(slots, reports)-])",
+            "roll-anybodys-batch-waited-for": "report.in_hand[- and (report.slot, report.worker) in held-] for report",
+            "roll-batch-limit-forgotten": "rollout.bake + 30.0[- + rollout.canary_batches * work.spec.batch_limit-]",
             "roll-dead-canary-waited-for": "if slot.revision == revision and {+not +}slot.holder and work.is_dead(slot):",
         },
         ("fleet/act/steps/work.py", _ROLLING): {

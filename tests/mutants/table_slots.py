@@ -8,11 +8,11 @@ _EVIDENCE = ("tests/slots/test_evidence.py",)
 
 MUTANTS = faults(
     {
-        ("fleet/slots/__init__.py", (*_STORE, "tests/worker/test_revision_trial.py")): {
+        ("fleet/slots/trials.py", (*_STORE, "tests/worker/test_revision_trial.py")): {
             "slots-on-trial-proven-by-being-held": "return bool(mine) and not any([-proven(s) or s.batches > 0-]{+s.holder+} for s in mine)",
             "slots-on-trial-for-its-own-slot": "if wanted.revision [-in {None, revision}-]{+is None+}:",
         },
-        ("fleet/slots/__init__.py", ("tests/worker/test_revision_trial.py",)): {
+        ("fleet/slots/trials.py", ("tests/worker/test_revision_trial.py",)): {
             "slots-proven-in-spite-of-an-error": "return slot.holder is not None and slot.phase is Phase.ACTIVE[- and well-]",
             "slots-spoiled-after-a-good-batch": "return slot.error is not None[- and slot.batches == 0-]",
         },

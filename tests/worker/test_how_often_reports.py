@@ -73,6 +73,18 @@ def test_news_is_written_with_the_renewal(holder: Holder, what: str, value: obje
     assert holder.renews() == 0
 
 
+def test_a_first_batch_in_hand_is_news_and_a_later_one_is_not(holder: Holder):
+    """A canary's is waited for; of all others nobody wants to know, a hundred times a minute."""
+    holder.state.in_hand = True
+    assert holder.renews() == 0
+    holder.state.batches = 0
+    holder.renews()
+    assert holder.report().in_hand
+    holder.state.in_hand = False
+    assert holder.renews() == 1
+    assert not holder.report().in_hand
+
+
 def test_who_tells_an_error_is_seen_to_live(holder: Holder):
     """Standbys doubt their revision only by the living, and one lease of silence is a death."""
     holder.state.error = "no such table"

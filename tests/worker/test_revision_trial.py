@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from fleet.clock import ManualClock
-from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport, on_trial, proven, spoiled
+from fleet.slots import Gate, Handover, Phase, Slot, WorkerReport
 from fleet.slots.sqlite import SqliteStore
+from fleet.slots.trials import on_trial, proven, spoiled
 from fleet.worker.revision_trial import RevisionDoubts, RevisionTrial, alone, doubt, untried
 from tests.support.slot_records import report_of
 

@@ -6,7 +6,7 @@ from typing import NoReturn
 from fleet.act.steps.cost import SETTLE_POLL, settle_limit, settled_from_here
 from fleet.act.steps.work import StepWork
 from fleet.errors import FleetError
-from fleet.slots import Phase, Slot
+from fleet.slots import Phase, Slot, WorkerReport
 from fleet.text import slots_of
 
 
@@ -16,6 +16,7 @@ def prove(
     """Wait for `canary_batches` commits (True), or for `bake` without data and without error.
 
     Of several slots one has to commit, none may fail. Raises FleetError with the first error.
+    A batch in hand is data: however long it takes, what it comes to is waited for.
     once_settled: `bake` counts from when the group is settled; code that fails may never let it.
     """
     rollout = work.spec.rollout
@@ -27,7 +28,7 @@ def prove(
         nonlocal committed, since
         found = work.slots()
         slots = [found[n] for n in numbers]
-        raise_on_trial(work, slots, revision)
+        reports = raise_on_trial(work, slots, revision)
         for slot in slots:
             if slot.revision != revision or slot.phase is not Phase.ACTIVE:
                 raise FleetError(
@@ -36,11 +37,12 @@ def prove(
         committed = any(slot.batches >= rollout.canary_batches for slot in slots)
         if since is None and settled():
             since = work.clock.monotonic()
-        return committed or (since is not None and work.clock.monotonic() - since >= rollout.bake)
+        baked = since is not None and work.clock.monotonic() - since >= rollout.bake
+        return committed or (baked and not _batch_in_hand(slots, reports))
 
     wanted = f"{rollout.canary_batches} batch{'' if rollout.canary_batches == 1 else 'es'}"
     work.progress(f"  canary: {slots_of(numbers)} must commit {wanted}")
-    limit, poll = rollout.bake + 30.0, None
+    limit, poll = rollout.bake + 30.0 + rollout.canary_batches * work.spec.batch_limit, None
     if once_settled:
         limit, poll = limit + settle_limit(work), SETTLE_POLL
     work.wait(proven, limit, "the canary", poll)
@@ -51,13 +53,26 @@ def _always() -> bool:
     return True
 
 
-def raise_on_trial(work: StepWork, slots: Sequence[Slot], revision: str) -> None:
-    """The first error of a revision: a slot that is taken again keeps none, its report does."""
+def _batch_in_hand(slots: Sequence[Slot], reports: Sequence[WorkerReport]) -> bool:
+    """As their holders told with their last renewals."""
+    held = {(slot.number, slot.holder) for slot in slots}
+    return any(report.in_hand and (report.slot, report.worker) in held for report in reports)
+
+
+def raise_on_trial(
+    work: StepWork, slots: Sequence[Slot], revision: str
+) -> tuple[WorkerReport, ...]:
+    """The first error of a revision: a slot that is taken again keeps none, its report does.
+
+    What all workers report, where there is none.
+    """
     for slot in slots:
         raise_on_error(work, slot, revision)
-    for report in work.store.reports(work.spec.group):
+    reports = work.store.reports(work.spec.group)
+    for report in reports:
         if report.revision == revision and report.phase == "failed" and report.error:
             _fail(work, revision, report.error)
+    return reports
 
 
 def raise_on_error(work: StepWork, slot: Slot, revision: str) -> None:

@@ -32,6 +32,8 @@ class MemberState:
     batches: int = 0
     records: int = 0
     busy_seconds: float = 0.0
+    in_hand: bool = False
+    """A batch runs, or its commit is due."""
     lost_records: int = 0
     dead_letters: int = 0
     last_commit_at: float | None = None

@@ -233,6 +233,7 @@ class Membership:
         self.state.moved_at = self._clock.monotonic()
         self.state.quarantined = frozenset(self._pipeline.quarantined)
         self.state.reading = self._reading.way
+        self.state.in_hand = self._pipeline.busy
         self._commands.serve(0.0)
         self._errors.check()
         if self._draining.then is Drain.STILL and not self._pipeline.busy:

@@ -14,7 +14,8 @@ yet. Standbys that race for several slots begin at different ones, by their name
 import zlib
 from collections.abc import Iterable, Sequence
 
-from fleet.slots import Gate, Slot, WorkerReport, on_trial, spoiled
+from fleet.slots import Gate, Slot, WorkerReport
+from fleet.slots.trials import on_trial, spoiled
 
 
 def candidates(

@@ -200,6 +200,7 @@ class Reporter:
             reading=facts["reading"],
             unclean=state.unclean,
             since=self._since,
+            in_hand=self._state is not None and self._state.in_hand,
         )
 
     def status(self) -> Mapping[str, Any]:
@@ -286,10 +287,12 @@ class Reporter:
 
 def _news(report: WorkerReport) -> WorkerReport:
     """Without what moves all the time at a holder that is well: its first batches are news."""
+    first = report.batches < _FIRST_BATCHES
     return replace(
         report,
         counter=0,
         batches=min(report.batches, _FIRST_BATCHES),
+        in_hand=report.in_hand and first,
         records=0,
         busy_seconds=0.0,
         last_commit_at=None,
