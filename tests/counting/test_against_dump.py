@@ -6,7 +6,7 @@ from contextlib import closing
 from itertools import groupby
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -42,6 +42,8 @@ class Crew:
         self.members: dict[int, Consumer] = {}
         self.producer = Producer({"bootstrap.servers": bootstrap})
         self.produced_at = 0.0
+        self.given_up: str | None = None
+        """A consumer's fatal error: librdkafka tells its callback of each, a poll not of each."""
 
     def start(self, *numbers: int) -> None:
         """Build all, connect all, then subscribe together."""
@@ -55,6 +57,7 @@ class Crew:
                     "enable.auto.commit": False,
                     "auto.offset.reset": "earliest",
                     "log_level": 0,
+                    "error_cb": self._heard,
                     **self.extra,
                 }
             )
@@ -97,12 +100,19 @@ class Crew:
                     error = message.error()
                     if error is None:
                         consumer.commit(message=message, asynchronous=True)
-                    elif error.fatal():
-                        raise GivenUp(str(error))
+                    else:
+                        self._heard(error)
+            if self.given_up is not None:
+                raise GivenUp(self.given_up)
             held_since = (held_since or time.monotonic()) if condition() else None
             return held_since is not None and time.monotonic() - held_since >= quiet
 
         until(held, "the group", progress=lambda: str(self.shares()), every=0.0)
+
+    def _heard(self, error: KafkaError) -> None:
+        # librdkafka's own has a code of its own, and does not say that it is fatal.
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            self.given_up = str(error)
 
     def _produce(self) -> None:
         if time.monotonic() - self.produced_at > 0.2:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from fleet.commands.groups.group_status import Managed
 from fleet.slots import Phase
@@ -41,7 +41,7 @@ class Foreigner:
                 while not self.stop.is_set():
                     message = consumer.poll(0.1)
                     error = message.error() if message is not None else None
-                    if error is not None and error.fatal():
+                    if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):
                         break
             except KafkaException:
                 pass
