@@ -74,7 +74,7 @@ deps: ## what the tests need of Debian: Chromium, Java, Prometheus, Postgres, a 
 	"$${sudo[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
 	  apt-get install -y -qq --no-install-recommends "$${wanted[@]}" </dev/null
 
-cluster: $(READY) ## a real Kubernetes of one node (root; built once, about 10 minutes)
+cluster: $(READY) ## a real Kubernetes of one node (root; built once, 5 to 10 minutes)
 	@$(BIN)/python -m k8s.cluster up
 
 cluster-down: $(READY) ## end that cluster and delete all of it

@@ -1,0 +1,85 @@
+"""Building the trial cluster's programs: a stand-in for Go says what it was asked for."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import FleetError
+from k8s.cluster import programs
+
+GO = """#!/bin/sh
+echo "$@" >> "$HOME/asked"
+for each in "$@"; do
+  case $last in -o) out=$each;; esac
+  last=$each
+done
+for n in $(seq 1 1200); do echo "k8s.io/package$n" >&2; done
+[ -e "$HOME/fails" ] && { echo "# k8s.io/api" >&2; echo "api.go:1: no such thing" >&2; exit 1; }
+for each in "$@"; do
+  case $each in ./pause | ./dns | k8s.io/kubernetes/*) echo made > "$out$(basename "$each")";; esac
+done
+exit 0
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of somebody who has built nothing yet."""
+    go = tmp_path / "bin" / "go"
+    go.parent.mkdir()
+    go.write_text(GO)
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{go.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def asked(home: Path) -> list[list[str]]:
+    """What is to be built, of each call."""
+    lines = (home / "asked").read_text().splitlines()
+    return [[w for w in line.split() if w in programs.BUILT.values()] for line in lines]
+
+
+def test_what_is_missing_is_built_by_one_command(home: Path):
+    """With progress; a second look builds nothing, and one program that is gone that one."""
+    said: list[str] = []
+    programs.build(said.append)
+    assert asked(home) == [list(programs.BUILT.values())]
+    assert said[0].startswith("building pause, kube-apiserver, ")
+    assert said[1:] == ["  500 packages compiled", "  1000 packages compiled"]
+    assert all((programs.folder() / name).read_text() == "made\n" for name in programs.BUILT)
+    programs.build(said.append)
+    (programs.folder() / "kubectl").unlink()
+    programs.build(said.append)
+    assert asked(home)[1:] == [[programs.BUILT["kubectl"]]]
+
+
+def test_other_sources_are_built_again(home: Path, monkeypatch: pytest.MonkeyPatch):
+    """A program of older sources is none."""
+    programs.build(lambda _: None)
+    (programs.folder() / ".dns.sources").write_text("older")
+    programs.build(lambda _: None)
+    assert asked(home)[1:] == [["./dns"]]
+
+
+def test_a_build_that_fails_says_why_and_leaves_what_was_there(home: Path):
+    """Go's words without the names of all packages; the next call tries again."""
+    programs.build(lambda _: None)
+    (programs.folder() / ".dns.sources").write_text("older")
+    (home / "fails").touch()
+    with pytest.raises(FleetError, match=r"go build \./dns failed") as raised:
+        programs.build(lambda _: None)
+    assert "no such thing" in str(raised.value)
+    assert "package7" not in str(raised.value)
+    assert (programs.folder() / "dns").exists()
+    (home / "fails").unlink()
+    programs.build(lambda _: None)
+    assert asked(home)[1:] == [["./dns"], ["./dns"]]
+
+
+def test_no_go(home: Path, monkeypatch: pytest.MonkeyPatch):
+    """One sentence."""
+    monkeypatch.setenv("PATH", str(home))
+    with pytest.raises(FleetError, match=r"needs Go 1\.26 or newer on PATH"):
+        programs.build(lambda _: None)
