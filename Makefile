@@ -41,7 +41,8 @@ help: ## this list
 	@rm -rf .venv
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
 	  echo "$(PYTHON) cannot make virtual environments: on Debian, apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib || true  # on all cores; pip takes one
 	@touch $@
 
 $(READY): .venv/.locked pyproject.toml
