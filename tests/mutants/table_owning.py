@@ -14,8 +14,14 @@ MUTANTS = faults(
     {
         ("fleet/worker/member/membership.py", _OWNING): {
             "member-revoke-does-not-wait": "while self._pipeline.[-touches(tps) or self._pipeline.-]unsettled & tps:",
+            "member-batch-in-hand-not-told": "self.state.in_hand = [-self._pipeline.busy-]{+False+}",
             "member-lost-partitions-still-ours": """            self._pipeline.interrupt()
         self._pipeline.[-lose-]{+drop+}(tps)""",
+        },
+        ("fleet/worker/slot/reporting.py", ("tests/worker/test_how_often_reports.py",)): {
+            "report-every-batch-in-hand-is-news": "in_hand=report.in_hand[- and first-],",
+            "report-no-batch-in-hand-is-news": "in_hand=[-report.in_hand and first-]{+False+},",
+            "report-without-the-batch-in-hand": "in_hand=[-self._state is not None and self._state.in_hand-]{+False+},",
         },
         ("fleet/worker/member/draining.py", _OWNING): {
             "member-goes-on-before-its-batch-is-committed": "Drain.is_over(busy=busy{+ and self.then is not Drain.GO_ON+},",

@@ -77,12 +77,14 @@ def test_a_first_batch_in_hand_is_news_and_a_later_one_is_not(holder: Holder):
     """A canary's is waited for; of all others nobody wants to know, a hundred times a minute."""
     holder.state.in_hand = True
     assert holder.renews() == 0
-    holder.state.batches = 0
-    holder.renews()
-    assert holder.report().in_hand
-    holder.state.in_hand = False
-    assert holder.renews() == 1
-    assert not holder.report().in_hand
+    holder.state.in_hand, holder.state.batches = False, 3
+    holder.reporter.write()
+    for in_hand in (True, False):
+        holder.state.in_hand = in_hand
+        before = holder.report().counter
+        holder.reporter.renewed()
+        holder.reporter.renewed()
+        assert (holder.report().in_hand, holder.report().counter) == (in_hand, before + 1)
 
 
 def test_who_tells_an_error_is_seen_to_live(holder: Holder):

@@ -55,6 +55,24 @@ def test_a_revocation_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: 
 
 
 @BOTH
+def test_a_batch_is_in_hand_until_it_is_committed(kafka, drive: Drive, reading: str):
+    """Fault: a manager that waits for a canary's first batch is not told of it, or never else."""
+    driven = drive(P[0], reading=reading)
+    driven.until(lambda: kafka.committed(P[0])[-1:] == [3], "the first batch to be committed")
+    driven.turns()
+    assert not driven.member.state.in_hand
+    driven.may_end.clear()
+    kafka.produce(P[0], b"more")
+    driven.until(lambda: len(driven.contexts) == 2, "another batch to begin")
+    driven.turns()
+    assert driven.member.state.in_hand
+    driven.may_end.set()
+    driven.until(lambda: kafka.committed(P[0])[-1] == 4, "its commit")
+    driven.turns()
+    assert not driven.member.state.in_hand
+
+
+@BOTH
 @pytest.mark.parametrize("then", [Drain.CLOSE, Drain.HOLD, Drain.REJOIN])
 def test_a_drain_waits_for_the_batch_in_hand(kafka, drive: Drive, reading: str, then: Drain):
     """Fault: it closes, or says that it is drained, while Spark still writes."""
