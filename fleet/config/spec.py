@@ -302,6 +302,11 @@ class GroupSpec(Strict):
         longest = self.worker.max_poll_interval - self.rollout.drain_timeout
         return self.worker.batch_timeout or longest
 
+    @property
+    def canary_limit(self) -> float:
+        """Seconds that new code's proof may take: `bake`, and batches that outlive it."""
+        return self.rollout.bake + self.rollout.canary_batches * self.batch_limit
+
     @model_validator(mode="after")
     def _timeouts_fit(self) -> "GroupSpec":
         worker = self.worker

@@ -82,9 +82,13 @@ def step_seconds(step: Step, fleet: GroupSpec) -> float:
         return how.warm_timeout
     if step.kind is StepKind.ROLL:
         turns = -(-len(step.slots) // how.max_parallel)
-        each = how.drain_timeout + how.warm_timeout
-        return how.warm_timeout + how.bake + turns * each + SETTLE_SECONDS
-    joins = how.warm_timeout if step.kind in (StepKind.OPEN, StepKind.STOP_ALL) else 0.0
+        each = how.drain_timeout + how.warm_timeout + fleet.batch_limit
+        # A wave that was given nothing to read is proven once more when the old ones have left.
+        waves = fleet.worker is not None and fleet.worker.membership == "dynamic"
+        proofs = (2 if waves else 1) * fleet.canary_limit
+        return how.warm_timeout + proofs + turns * each + SETTLE_SECONDS
+    opens = step.kind in (StepKind.OPEN, StepKind.STOP_ALL)
+    joins = how.warm_timeout + fleet.batch_limit if opens else 0.0  # and commit first batches
     return how.drain_timeout + joins + SETTLE_SECONDS
 
 

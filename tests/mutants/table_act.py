@@ -90,7 +90,7 @@ MUTANTS = faults(
             "roll-canary-one-batch-short": "committed = any(slot.batches >= [-rollout.canary_batches-]{+1+} for slot in slots)",
             "roll-batch-in-hand-forgotten": "committed or (baked[- and not _batch_in_hand(slots, reports)-])",
             "roll-anybodys-batch-waited-for": "report.in_hand[- and (report.slot, report.worker) in held-] for report",
-            "roll-batch-limit-forgotten": "rollout.bake + 30.0[- + rollout.canary_batches * work.spec.batch_limit-]",
+            "roll-batch-limit-forgotten": "limit, poll = work.spec.[-canary_limit-]{+rollout.bake+} + 30.0, None",
             "roll-dead-canary-waited-for": "if slot.revision == revision and {+not +}slot.holder and work.is_dead(slot):",
         },
         ("fleet/act/steps/work.py", _ROLLING): {

@@ -17,6 +17,7 @@ from dagster import (
 )
 from dagster._core.utils import make_new_run_id
 
+from fleet.config.spec import GroupSpec
 from fleet.dagster import all_runs, asset_keys, build_definitions
 from fleet.dagster.change_assets import group_partitions
 from fleet.dagster.reconcile_schedule import (
@@ -55,6 +56,13 @@ def test_request_fits_the_job(resume):
     assert asked.partition_key in job.partitions_def.get_partition_keys()
 
 
+def working(**worker: object) -> GroupSpec:
+    """The group, with workers that are so."""
+    made = group()
+    assert made.worker is not None
+    return made.model_copy(update={"worker": made.worker.model_copy(update=worker)})
+
+
 def test_runtime_grows_with_the_steps():
     """A roll of many slots may take longer than one that is parallel."""
     slots = tuple(range(12))
@@ -64,6 +72,31 @@ def test_runtime_grows_with_the_steps():
         update={"rollout": group().rollout.model_copy(update={"max_parallel": 12})}
     )
     assert short < max_runtime(plan(step(StepKind.ROLL, slots)), wide) < long
+
+
+@pytest.mark.parametrize(
+    ("kind", "batches"), [(StepKind.OPEN, 1), (StepKind.ROLL, 3 + 12), (StepKind.LEAVE, 0)]
+)
+def test_a_run_may_wait_for_batches(kind, batches):
+    """Of each slot's new holder the first, of a canary as many as prove it: none is ended by
+    Dagster while a batch takes its time.
+    """
+    slots = tuple(range(12))
+    quick, slow = (
+        max_runtime(plan(step(kind, slots)), working(batch_timeout=seconds))
+        for seconds in (60.0, 160.0)
+    )
+    assert slow - quick == batches * 100
+
+
+def test_a_wave_may_be_proven_twice():
+    """Where beside the old ones it had nothing to read."""
+    slots = tuple(range(12))
+    static, dynamic = (
+        max_runtime(plan(step(StepKind.ROLL, slots)), working(membership=how))
+        for how in ("static", "dynamic")
+    )
+    assert dynamic - static == int(group().canary_limit)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def prove(
 
     wanted = f"{rollout.canary_batches} batch{'' if rollout.canary_batches == 1 else 'es'}"
     work.progress(f"  canary: {slots_of(numbers)} must commit {wanted}")
-    limit, poll = rollout.bake + 30.0 + rollout.canary_batches * work.spec.batch_limit, None
+    limit, poll = work.spec.canary_limit + 30.0, None
     if once_settled:
         limit, poll = limit + settle_limit(work), SETTLE_POLL
     work.wait(proven, limit, "the canary", poll)
