@@ -19,7 +19,6 @@ from fleet.system.home import cache_home, write_whole
 
 VERSION: Final = "1.36.3"
 _UPSTREAM: Final = "k8s.io/kubernetes/cmd"
-# In the order in which somebody waits for them.
 BUILT: Final = {
     "pause": "./pause",
     "kube-apiserver": f"{_UPSTREAM}/kube-apiserver",
@@ -103,7 +102,7 @@ def build(say: Say) -> None:
             for name in wanted:
                 (fresh / name).replace(target / name)
                 write_whole(_stamp(target, name), _digest(name))
-            fresh.rmdir()
+            shutil.rmtree(fresh)
         # A gigabyte or two that only another version would use, and that would not.
         shutil.rmtree(_go_folder(), ignore_errors=True)
 
