@@ -273,9 +273,6 @@ def test_others_pins_stay(scene):
     assert here.gate().handover == {7: foreign}
 
 
-# --- waves of dynamic members ---------------------------------------------------------------
-
-
 @pytest.mark.parametrize("slots", [(0, 1, 2), (2,)])
 def test_a_resumed_roll_of_static_members_is_none_of_dynamic_ones(scene, slots):
     """fleet.yaml says `membership: dynamic` by then: not of the workers of this plan."""

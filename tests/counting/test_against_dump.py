@@ -6,7 +6,7 @@ from contextlib import closing
 from itertools import groupby
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -23,6 +23,7 @@ from fleet.log.group_partition import partition_for
 from fleet.log.readers.group_log import GroupLog
 from fleet.log.replay.counting import count
 from fleet.model.counted import Counted
+from fleet.worker.member.protocols import verdict
 from tests.support import kafka_tools
 from tests.support.commits import commit
 from tests.support.waiting import until
@@ -42,8 +43,6 @@ class Crew:
         self.members: dict[int, Consumer] = {}
         self.producer = Producer({"bootstrap.servers": bootstrap})
         self.produced_at = 0.0
-        self.given_up: str | None = None
-        """A consumer's fatal error: librdkafka tells its callback of each, a poll not of each."""
 
     def start(self, *numbers: int) -> None:
         """Build all, connect all, then subscribe together."""
@@ -57,7 +56,6 @@ class Crew:
                     "enable.auto.commit": False,
                     "auto.offset.reset": "earliest",
                     "log_level": 0,
-                    "error_cb": self._heard,
                     **self.extra,
                 }
             )
@@ -100,19 +98,12 @@ class Crew:
                     error = message.error()
                     if error is None:
                         consumer.commit(message=message, asynchronous=True)
-                    else:
-                        self._heard(error)
-            if self.given_up is not None:
-                raise GivenUp(self.given_up)
+                    elif verdict(error) is not None:
+                        raise GivenUp(str(error))
             held_since = (held_since or time.monotonic()) if condition() else None
             return held_since is not None and time.monotonic() - held_since >= quiet
 
         until(held, "the group", progress=lambda: str(self.shares()), every=0.0)
-
-    def _heard(self, error: KafkaError) -> None:
-        # librdkafka's own has a code of its own, and does not say that it is fatal.
-        if error.fatal() or error.code() == KafkaError._FATAL:
-            self.given_up = str(error)
 
     def _produce(self) -> None:
         if time.monotonic() - self.produced_at > 0.2:
