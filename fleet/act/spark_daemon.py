@@ -1,44 +1,6 @@
-"""`python -m fleet.act.spark_daemon MODULE`: PySpark's daemon, of the PySpark that is installed.
+"""Where `fleet.system.spark_daemon` stood: servers that an older release started name it so."""
 
-Problem: a Spark server starts a Python daemon for each kind of work (making a data source,
-planning its reading, functions), and puts the archives of Spark's own folder first on their path.
-What is imported from an archive is compiled each time: three quarters of the 2 CPU seconds that
-such a daemon takes until it serves, four times before the first batch. Choice: the server names
-this module as `spark.python.daemon.module`; it takes the archives off the path where the same
-modules are installed beside them, compiled, and then is PySpark's own daemon. Cost: a setting
-that Spark documents in its code only, and only where executors are the server's own processes,
-which have this package.
-"""
-
-import importlib.util
-import runpy
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
-
-MODULE: Final = "fleet.act.spark_daemon"
-_DAEMON: Final = "pyspark.daemon"
-_IN_ARCHIVES: Final = ("pyspark", "py4j")
-
-
-def without_archives(path: Sequence[str]) -> list[str]:
-    """A module path without Spark's `pyspark.zip` and `py4j-*-src.zip`."""
-    return [each for each in path if not _is_archive(Path(each))]
-
-
-def _is_archive(entry: Path) -> bool:
-    return entry.suffix == ".zip" and entry.name.startswith(_IN_ARCHIVES)
-
-
-def main() -> None:
-    """Become the daemon; what it is to do stands in its arguments, as Spark wrote them."""
-    with_archives = sys.path
-    sys.path = without_archives(with_archives)
-    if not all(importlib.util.find_spec(each) for each in _IN_ARCHIVES):
-        sys.path = with_archives
-    runpy.run_module(_DAEMON, run_name="__main__", alter_sys=True)
-
+from fleet.system.spark_daemon import main
 
 if __name__ == "__main__":
     main()

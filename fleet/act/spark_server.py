@@ -33,11 +33,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fleet.act import spark_daemon
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.extras import need
-from fleet.system import class_sharing
+from fleet.system import class_sharing, spark_daemon
 from fleet.system.home import fleet_home, read_state, write_state
 from fleet.system.home_processes import environment, home_processes, python_path
 from fleet.system.log_files import last_line, set_aside
@@ -285,7 +284,7 @@ def _arguments(
         "spark.connect.grpc.binding.port": str(port),
         **({} if ui_port is None else {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port)}),
         **({"spark.authenticate": "true"} if makes_own_secret(master) else {}),
-        **({"spark.python.daemon.module": spark_daemon.MODULE} if _is_local(environ) else {}),
+        **(spark_daemon.SETTING if _is_local(environ) else {}),
         "spark.driver.memory": environ.get("FLEET_SPARK_MEMORY") or "2g",
         "spark.driver.extraJavaOptions": f"{options} -Dderby.system.home={folder}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

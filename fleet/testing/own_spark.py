@@ -10,7 +10,6 @@ Cost: one start of Spark, 5 to 10 s of CPU time, and the names by which PySpark 
 """
 
 import os
-import sys
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -48,13 +47,11 @@ def local_spark(where: str = SHARED) -> Iterator[Any]:
     # 0.3 s that a help text need not take.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from fleet.worker.batch.spark_link import forget_connect, known_classes  # noqa: PLC0415
+    from fleet.worker.batch.spark_link import forget_connect, known_classes, own_python  # noqa: PLC0415
 
     if not where.startswith("sc://"):
         find_java()
     warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3
-    # Spark would take the first python3 of PATH, which need not be this environment's.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if where == SHARED:
         with known_classes():
             spark = _connected()
@@ -63,7 +60,8 @@ def local_spark(where: str = SHARED) -> Iterator[Any]:
     elif where.startswith("local["):
         forget_connect()
         with known_classes():
-            spark = SparkSession.builder.master(where).config(map=_SETTINGS).getOrCreate()
+            settings = {**_SETTINGS, **own_python()}
+            spark = SparkSession.builder.master(where).config(map=settings).getOrCreate()
     else:
         raise ConfigError(f"{where} is no place of Spark: write shared, local[N] or sc://HOST:PORT")
     try:
@@ -82,10 +80,13 @@ def _connected() -> Any:
     from pyspark.sql import SparkSession  # noqa: PLC0415
     from pyspark.sql.connect.session import SparkSession as Connected  # noqa: PLC0415
 
+    from fleet.worker.batch.spark_link import own_python  # noqa: PLC0415
+
     os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", str(uuid.uuid4()))
     # Who was a client of Spark before may start one of its own only with this.
     os.environ["SPARK_LOCAL_REMOTE"] = "1"
-    conf = SparkConf().setMaster(_CORES).setAll([*_SETTINGS.items(), *_SERVER.items()])
+    settings = {**_SETTINGS, **_SERVER, **own_python()}
+    conf = SparkConf().setMaster(_CORES).setAll([*settings.items()])
     server = SparkSession(SparkContext.getOrCreate(conf))
     service = "org.apache.spark.sql.connect.service.SparkConnectService$"
     jvm = server._jvm  # noqa: SLF001 - the only way to the port, as PySpark itself asks for it

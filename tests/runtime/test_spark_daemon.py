@@ -1,5 +1,6 @@
 """Which PySpark the Python processes of a Spark server import."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fleet.act.spark_daemon import without_archives
+from fleet.system.spark_daemon import SETTING, without_archives
+from fleet.worker.batch.spark_link import own_python
 
 
 def test_only_sparks_archives_leave_the_path():
@@ -32,7 +34,7 @@ sys.path = [each for each in sys.path if not each.endswith("site-packages")]
 sys.path[:0] = sys.argv[1:3]
 assert importlib.util.find_spec("pyspark").origin.startswith(sys.argv[1])
 runpy.run_module = lambda name, **_: print(name, importlib.util.find_spec("pyspark").origin)
-from fleet.act.spark_daemon import main
+from fleet.system.spark_daemon import main
 main()
 """
 
@@ -54,6 +56,16 @@ def test_an_archive_serves_where_nothing_is_installed_beside_it(tmp_path: Path, 
     )
     lies = tmp_path / "pyspark" if installed else Path(archives[0])
     assert done.stdout.split() == ["pyspark.daemon", str(lies / "pyspark" / "__init__.py")]
+
+
+def test_another_python_need_not_have_this_package(monkeypatch: pytest.MonkeyPatch):
+    """Of a JVM of one's own; a server always runs this one where its executors are here."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert own_python() == SETTING
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/another/python3")
+    assert own_python() == {}
+    assert os.environ["PYSPARK_PYTHON"] == "/another/python3"
 
 
 @pytest.mark.spark

@@ -35,7 +35,7 @@ from fleet.collector import uncollected
 from fleet.errors import Unreachable
 from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import text_of
-from fleet.system import class_sharing
+from fleet.system import class_sharing, spark_daemon
 from fleet.system.home_processes import CONNECT
 from fleet.worker.batch.pandas_on_demand import pandas_on_demand
 
@@ -302,9 +302,9 @@ class SparkLink:
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         forget_connect()
-        # Spark would take the first python3 of PATH, which need not be this environment's.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(master).appName(self._app)
+        for key, value in own_python().items():
+            builder = builder.config(key, value)
         builder = builder.config("spark.ui.enabled", "true" if self._ui else "false")
         if self._ui:
             os.environ["SPARK_LOCAL_IP"] = _LOOPBACK  # without it the UI listens to everybody
@@ -330,6 +330,16 @@ def forget_connect() -> None:
     """Before a JVM of this process' own: PySpark would look for a server, whatever is asked for."""
     for name in CONNECT:
         os.environ.pop(name, None)
+
+
+def own_python() -> dict[str, str]:
+    """Before a JVM of this process' own: what has it run functions in this process' Python.
+
+    Spark would take the first python3 of PATH, which need not be this environment's. Where
+    PYSPARK_PYTHON names another one, that may lack this package.
+    """
+    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return spark_daemon.SETTING if python == sys.executable else {}
 
 
 def known_classes() -> contextlib.AbstractContextManager[None]:
