@@ -25,7 +25,7 @@ PROGRAMS := chromium:chromium chromedriver:chromium-driver java:openjdk-17-jre-h
   iptables:iptables ip:iproute2 openssl:openssl buildah:buildah mmdebstrap:mmdebstrap \
   prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager initdb:postgresql
 
-.PHONY: help .venv deps demo cluster cluster-down images test test-demo docs lint bench faults \
+.PHONY: help .venv deps demo cluster cluster-down programs images test test-demo docs lint bench faults \
   mutants conformance clean java
 
 help: ## this list
@@ -42,7 +42,8 @@ help: ## this list
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
 	  echo "$(PYTHON) cannot make virtual environments: on Debian, apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
-	@$(BIN)/python -m compileall -q -j 0 .venv/lib || true  # on all cores; pip takes one
+	@# On all cores; pip takes one. What is hardly imported is compiled by whoever does.
+	@$(BIN)/python -m compileall -q -j 0 -x '/(tests|moto|pip)/' .venv/lib || true
 	@touch $@
 
 $(READY): .venv/.locked pyproject.toml
@@ -81,6 +82,9 @@ cluster: $(READY) ## a real Kubernetes of one node (root; built once, 5 to 10 mi
 cluster-down: $(READY) ## end that cluster and delete all of it
 	@$(BIN)/python -m k8s.cluster down
 
+programs: ## what that cluster runs, built from Go's modules; needs no .venv
+	@$(PYTHON) -m k8s.cluster build
+
 images: $(READY) ## images of worker, Spark server and manager, brought to the cluster; ARGS="--tag x"
 	@$(BIN)/python -m k8s.images load $(ARGS)
 
@@ -92,7 +96,7 @@ test: $(READY) ## all tests that can run here; ARGS="-m unit" for the fast ones,
 	  -m "not alone" $(ARGS)
 
 test-demo: $(READY) ## the demo as a test, with the machine to itself
-	$(BIN)/python -m pytest -m alone $(ARGS)
+	$(BIN)/python -m pytest -m alone tests/demo $(ARGS)
 
 docs: $(READY) ## the documentation as a site, in build/site; every link is checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -91,6 +91,17 @@ def test_ci_requires_what_it_can() -> None:
     assert "FLEET_REQUIRE=broker,spark,browser make test" in text
 
 
+def test_whatever_needs_the_machine_alone_is_in_the_folder_that_is_run() -> None:
+    """`make test` leaves it out, and `make test-demo` collects one folder."""
+    marked = [
+        path
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "mark.al" + "one" in path.read_text("utf-8")
+    ]
+    assert [path.parent.name for path in marked] == ["demo"]
+    assert "-m alone tests/demo " in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
 def test_every_long_form_is_run_by_a_target() -> None:
     """By `make bench`, `faults` or `conformance`: what nobody runs is broken before long."""
     made = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fleet.errors import FleetError
 from fleet.system.home import fleet_home
 from k8s.cluster import programs
-from k8s.cluster.lifecycle import ClusterStatus, TrialCluster
+
+if TYPE_CHECKING:
+    from k8s.cluster.lifecycle import ClusterStatus, TrialCluster
 
 
 def main() -> int:
@@ -33,10 +36,13 @@ def main() -> int:
 
 
 def _do(options: argparse.Namespace) -> None:
+    if options.command == "build":
+        programs.build(_say)  # with nothing but Python: it takes longest, and may be begun first
+        return
+    from k8s.cluster.lifecycle import TrialCluster  # noqa: PLC0415
+
     cluster = TrialCluster(fleet_home())
     match options.command:
-        case "build":
-            programs.build(_say)
         case "up":
             _up(cluster)
         case "down":
@@ -54,7 +60,7 @@ def _do(options: argparse.Namespace) -> None:
             sys.stdout.write(f"no cluster in {fleet_home()}\n" if found is None else _told(found))
 
 
-def _up(cluster: TrialCluster) -> None:
+def _up(cluster: "TrialCluster") -> None:
     given = os.environ.get("KUBECONFIG")
     now = cluster.status()
     if given and (now is None or Path(given).absolute() != now.kubeconfig):
@@ -79,7 +85,7 @@ def _greet(kubeconfig: str) -> None:
     sys.stdout.write(f"the cluster of KUBECONFIG={kubeconfig} answers; nothing was started\n")
 
 
-def _told(status: ClusterStatus) -> str:
+def _told(status: "ClusterStatus") -> str:
     lines = [
         f"export KUBECONFIG={status.kubeconfig}",
         f"export PATH={programs.folder()}:$PATH",

@@ -1,12 +1,15 @@
 """Building the trial cluster's programs: a stand-in for Go says what it was asked for."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from fleet.errors import FleetError
 from k8s.cluster import programs
+from tests.support.needs import repository
 
 GO = """#!/bin/sh
 echo "$@" >> "$HOME/asked"
@@ -83,3 +86,13 @@ def test_no_go(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(home))
     with pytest.raises(FleetError, match=r"needs Go 1\.26 or newer on PATH"):
         programs.build(lambda _: None)
+
+
+def test_python_alone_is_enough(home: Path):
+    """`make programs` begins while pip still installs."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "k8s.cluster", "build"],
+        cwd=repository(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert asked(home) == [list(programs.BUILT.values())]
