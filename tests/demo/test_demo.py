@@ -22,7 +22,7 @@ from fleet.system.carried_ids import end_all
 from fleet.system.home import read_state
 from tests.support.kafka_tools import rebalances
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.alone]
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def _start(home: Path, *options: str) -> "subprocess.Popen[str]":
@@ -53,6 +53,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
         Broker(made).purge()
 
 
+@pytest.mark.alone
 def test_the_demo_keeps_its_promises(home: Path):
     """Exit 0; Kafka's own tool agrees with the report; the records can be read again."""
     with _start(home, "--exit") as demo:

@@ -92,13 +92,6 @@ def _postgres() -> str | None:
     return None if postgres_programs() else "no PostgreSQL: run `make deps`"
 
 
-def _netns() -> str | None:
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        return "network namespaces need root and `ip` (iproute2)"
-    probe = subprocess.run(["unshare", "-n", "true"], capture_output=True, check=False)
-    return None if probe.returncode == 0 else "this kernel or container refuses network namespaces"
-
-
 def _mounts() -> str | None:
     if os.geteuid() != 0:
         return "mounting a disk needs root"
@@ -114,7 +107,6 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "kubernetes": _kubernetes,
     "browser": _browser,
     "prometheus": _prometheus,
-    "netns": _netns,
     "mounts": _mounts,
     "postgres": _postgres,
 }

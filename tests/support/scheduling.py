@@ -56,6 +56,7 @@ _LONG: Final = {
     "tests/worker/test_sinks_killed.py": 20,
     "tests/sinks/test_s3.py": 5,
     "tests/broker/test_broker.py": 80,
+    "tests/demo/test_demo.py": 60,
     "tests/scenarios/test_real_groups.py": 40,
     "tests/orchestration/test_definitions.py": 1,  # the longest of the unit tests
 }
