@@ -1,6 +1,6 @@
-"""Where `fleet.system.spark_daemon` stood: servers that an older release started name it so."""
+"""PySpark's daemon, by the name under which Spark servers of an older release start it."""
 
-from fleet.system.spark_daemon import main
+import runpy
 
 if __name__ == "__main__":
-    main()
+    runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)

@@ -36,7 +36,7 @@ from typing import Any, Final
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.extras import need
-from fleet.system import class_sharing, spark_daemon
+from fleet.system import class_sharing, spark_python
 from fleet.system.home import fleet_home, read_state, write_state
 from fleet.system.home_processes import environment, home_processes, python_path
 from fleet.system.log_files import last_line, set_aside
@@ -284,7 +284,6 @@ def _arguments(
         "spark.connect.grpc.binding.port": str(port),
         **({} if ui_port is None else {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port)}),
         **({"spark.authenticate": "true"} if makes_own_secret(master) else {}),
-        **(spark_daemon.SETTING if _is_local(environ) else {}),
         "spark.driver.memory": environ.get("FLEET_SPARK_MEMORY") or "2g",
         "spark.driver.extraJavaOptions": f"{options} -Dderby.system.home={folder}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -324,13 +323,13 @@ def _is_local(environ: Mapping[str, str]) -> bool:
 
 
 def _extra(scratch: Path, host: str, environ: Mapping[str, str]) -> dict[str, str]:
-    python = None if _is_local(environ) else environ.get("PYSPARK_PYTHON")
+    elsewhere = {spark_python.CHOSEN: environ.get(spark_python.CHOSEN) or sys.executable}
     return {
         "SPARK_HOME": str(_pyspark()),
         "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(scratch),
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:-UsePerfData",
-        "PYSPARK_PYTHON": python or sys.executable,
+        **(spark_python.variables() if _is_local(environ) else elsewhere),
     }
 
 

@@ -47,21 +47,20 @@ def local_spark(where: str = SHARED) -> Iterator[Any]:
     # 0.3 s that a help text need not take.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from fleet.worker.batch.spark_link import forget_connect, known_classes, own_python  # noqa: PLC0415
+    from fleet.worker.batch.spark_link import forget_connect, own_jvm  # noqa: PLC0415
 
     if not where.startswith("sc://"):
         find_java()
     warnings.filterwarnings("ignore", module=r"pyspark(\.|$)")  # of pandas 3
     if where == SHARED:
-        with known_classes():
+        with own_jvm():
             spark = _connected()
     elif where.startswith("sc://"):
         spark = SparkSession.builder.remote(where).getOrCreate()
     elif where.startswith("local["):
         forget_connect()
-        with known_classes():
-            settings = {**_SETTINGS, **own_python()}
-            spark = SparkSession.builder.master(where).config(map=settings).getOrCreate()
+        with own_jvm():
+            spark = SparkSession.builder.master(where).config(map=_SETTINGS).getOrCreate()
     else:
         raise ConfigError(f"{where} is no place of Spark: write shared, local[N] or sc://HOST:PORT")
     try:
@@ -80,13 +79,10 @@ def _connected() -> Any:
     from pyspark.sql import SparkSession  # noqa: PLC0415
     from pyspark.sql.connect.session import SparkSession as Connected  # noqa: PLC0415
 
-    from fleet.worker.batch.spark_link import own_python  # noqa: PLC0415
-
     os.environ.setdefault("SPARK_CONNECT_AUTHENTICATE_TOKEN", str(uuid.uuid4()))
     # Who was a client of Spark before may start one of its own only with this.
     os.environ["SPARK_LOCAL_REMOTE"] = "1"
-    settings = {**_SETTINGS, **_SERVER, **own_python()}
-    conf = SparkConf().setMaster(_CORES).setAll([*settings.items()])
+    conf = SparkConf().setMaster(_CORES).setAll([*_SETTINGS.items(), *_SERVER.items()])
     server = SparkSession(SparkContext.getOrCreate(conf))
     service = "org.apache.spark.sql.connect.service.SparkConnectService$"
     jvm = server._jvm  # noqa: SLF001 - the only way to the port, as PySpark itself asks for it

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,25 +34,8 @@ def test_one_jvm_per_worker(group: Group, tmp_path: Path):
     group.drained()
     group.until(lambda: ways(group)[-1:] == ["inline"], "the way back inline")
     assert ways(group)[0] == "ranges"
-    daemons = [each for each in started_by(group.processes["w1"].pid) if "daemon pyspark" in each]
-    assert daemons
-    assert all("-m fleet.system.spark_daemon" in each for each in daemons)
     assert rows(table) == sorted((p, at) for p, n in group.produced.items() for at in range(n))
     assert group.end() == {"w1": 0}
-
-
-def started_by(pid: int) -> list[str]:
-    """Command lines of what a process started, and of what these did."""
-    listed = subprocess.run(
-        ["ps", "-Ao", "pid,ppid,args"], check=True, capture_output=True, text=True
-    )
-    lines = [line.split(None, 2) for line in listed.stdout.splitlines()[1:]]
-    found, theirs = [], {str(pid)}
-    for mine, parent, *args in sorted(lines, key=lambda line: int(line[0])):
-        if parent in theirs:
-            theirs.add(mine)
-            found += args
-    return found
 
 
 @pytest.mark.long

@@ -1,7 +1,6 @@
 """What may stand in fleet.yaml of a Spark elsewhere, and what a server tells its executors."""
 
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from fleet.act import spark_server
 from fleet.config.load import load
 from fleet.errors import ConfigError
+from fleet.system import spark_python
 from fleet.worker.batch.spark_link import in_clear
 
 GROUP = """
@@ -63,4 +63,5 @@ def test_the_python_of_executors_is_named_by_the_servers_environment(tmp_path: P
     assert (
         spark_server._extra(tmp_path, "0.0.0.0", there)["PYSPARK_PYTHON"] == named["PYSPARK_PYTHON"]
     )
-    assert spark_server._extra(tmp_path, "127.0.0.1", named)["PYSPARK_PYTHON"] == sys.executable
+    here = spark_server._extra(tmp_path, "127.0.0.1", named)
+    assert {**here, **spark_python.variables()} == here

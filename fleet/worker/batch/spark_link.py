@@ -19,7 +19,6 @@ A Connect server answers also where its cluster has no executor to give; Spark t
 
 import contextlib
 import os
-import sys
 import threading
 import traceback
 import uuid
@@ -35,7 +34,7 @@ from fleet.collector import uncollected
 from fleet.errors import Unreachable
 from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import text_of
-from fleet.system import class_sharing, spark_daemon
+from fleet.system import class_sharing, spark_python
 from fleet.system.home_processes import CONNECT
 from fleet.worker.batch.pandas_on_demand import pandas_on_demand
 
@@ -303,8 +302,6 @@ class SparkLink:
 
         forget_connect()
         builder = SparkSession.builder.master(master).appName(self._app)
-        for key, value in own_python().items():
-            builder = builder.config(key, value)
         builder = builder.config("spark.ui.enabled", "true" if self._ui else "false")
         if self._ui:
             os.environ["SPARK_LOCAL_IP"] = _LOOPBACK  # without it the UI listens to everybody
@@ -314,7 +311,7 @@ class SparkLink:
         builder = builder.config("spark.authenticate", "true")
         builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2))
         self.session_id = None
-        with known_classes():
+        with own_jvm():
             session = builder.getOrCreate()
         self.ui_url = session.sparkContext.uiWebUrl
         return session
@@ -332,20 +329,13 @@ def forget_connect() -> None:
         os.environ.pop(name, None)
 
 
-def own_python() -> dict[str, str]:
-    """Before a JVM of this process' own: what has it run functions in this process' Python.
-
-    Spark would take the first python3 of PATH, which need not be this environment's. Where
-    PYSPARK_PYTHON names another one, that may lack this package.
+def own_jvm() -> contextlib.AbstractContextManager[None]:
+    """A JVM that PySpark starts meanwhile maps the classes of this machine's Spark server, and
+    runs functions in this process' Python.
     """
-    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return spark_daemon.SETTING if python == sys.executable else {}
-
-
-def known_classes() -> contextlib.AbstractContextManager[None]:
-    """A JVM that PySpark starts meanwhile maps the classes of this machine's Spark server."""
     import pyspark  # noqa: PLC0415
 
+    spark_python.choose()
     return class_sharing.of_spark_server(Path(pyspark.__file__).parent / "jars")
 
 
