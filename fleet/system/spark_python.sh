@@ -1,5 +1,6 @@
 #!/bin/sh
 # Python as Spark starts it (fleet/system/spark_python.py), without the archives of Spark's folder.
+set -f # a path is no pattern
 kept=
 IFS=:
 for each in $PYTHONPATH; do

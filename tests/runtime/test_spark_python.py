@@ -23,7 +23,8 @@ def test_only_sparks_archives_leave_the_path():
         "/spark/python/lib/py4j-0.10.9.9-src.zip",
         "/spark/jars/spark-core_2.13-4.3.0.jar",
         "/mine/pyspark-extras",
-        "/mine/jobs *.zip",
+        "/*/jobs of mine",
+        "/*",
         "/usr/lib/python311.zip",
     ]
     chosen = spark_python.variables()

@@ -12,8 +12,9 @@ from tests.support.needs import repository
 
 @pytest.mark.slow
 def test_wheel_holds_packages_and_data(wheel: Path) -> None:
-    """Every package with all its files; no tests."""
-    names = set(zipfile.ZipFile(wheel).namelist())
+    """Every package with all its files, what is run as such; no tests."""
+    entries = zipfile.ZipFile(wheel).infolist()
+    names = {entry.filename for entry in entries}
     root = repository()
     tracked = {
         str(path.relative_to(root))
@@ -21,6 +22,8 @@ def test_wheel_holds_packages_and_data(wheel: Path) -> None:
         if path.is_file() and path.suffix not in {".pyc", ".pyo"}
     }
     assert tracked <= names, sorted(tracked - names)
+    run = {entry.filename for entry in entries if entry.external_attr >> 16 & 0o111}
+    assert run == {"fleet/system/spark_python.sh"}
     assert {"fleet/py.typed", "fleet/broker/SHA256SUMS"} <= names
     others = {name.partition("/")[0] for name in names} - {"fleet"}
     assert all(name.endswith(".dist-info") for name in others), others
