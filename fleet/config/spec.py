@@ -85,7 +85,8 @@ class BatchSpec(Strict):
     max_wait: Annotated[Duration, Field(ge=0.0, le=60.0)] = 0.2
     """From one small batch to the next; a stream's begins at once where Spark is idle [8]."""
     max_seconds: Annotated[Duration, Field(ge=0.1, le=3600.0)] = 10.0
-    """How long a batch should take: the next one is made smaller where it took longer."""
+    """How long a batch should take: the next one is made smaller where it took longer, but where
+    a busy Spark takes as long for smaller ones."""
     memory: Annotated[int, Field(ge=0, le=1 << 20)] = 256
     """Most MiB of files in /dev/shm by which a backlog goes to a Spark on this machine; 0: none."""
 

@@ -33,6 +33,18 @@ MUTANTS = faults(
             "batches-dropped-partition-still-counted": """[-                self._count -= len(part.messages)
 -]""",
         },
+        # --- how many records
+        ("fleet/worker/batch/batch_bound.py", ("tests/worker/test_batch_bound.py",)): {
+            "bound-never-lowered": "fewer = [-int(records * self._target / seconds)-]{+records+}",
+            "bound-lowered-in-vain-for-good": "self._least, self._believed = [-seconds-]{+0.0+}, _BELIEVED",
+            "bound-not-given-back": "                [-self.raise_to(before)-]{+pass+}",
+            "bound-busy-is-believed-for-good": "self._believed [--= 1-]{+-= 0+}",
+            "bound-busy-is-not-forgotten": "self._lowered, self._least = None, [-0.0-]{+self._least+}",
+            "bound-stuck-below-what-it-may": "[-max(_STEP, -]aim / max(seconds, 0.001)[-)-])",
+            "bound-grows-by-what-was-not-full": "elif [-records >= self.records and -]seconds <= self._longest:",
+            "bound-beyond-the-most": "self.records = [-min(self._most, -]max(self.records + 1, int(more))[-)-]",
+            "bound-a-little-fewer-is-judged": "_ENOUGH: Final = [-0.5-]{+0.99+}",
+        },
         # --- ranges
         ("fleet/worker/batch/ranges.py", ("tests/ranges/test_cutting.py",)): {
             "ranges-named-beyond-what-may-be-read": "max(0, self.look.[-end-]{+high+} - self.position)",

@@ -230,30 +230,6 @@ def test_only_keeps_ranges_and_rows_together():
     assert alone.table()["partition"].to_pylist() == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("taken", "seconds", "limit"),
-    [
-        pytest.param(100, 20.0, 50, id="too slow: halved"),
-        pytest.param(100, 4.0, 100, id="fast but already at the most"),
-        pytest.param(1, 99.0, 100, id="one record cannot be less"),
-    ],
-)
-def test_bound_follows_the_target(taken: int, seconds: float, limit: int):
-    """A batch's bound is adapted so that it takes at most the target."""
-    made = buffer(limit=100)
-    made.adapt(taken, seconds, target=10.0)
-    assert made.limit == limit
-
-
-def test_bound_grows_back():
-    """Full batches that are done in half the target double the bound, up to the spec's."""
-    made = buffer(limit=100)
-    made.adapt(100, 20.0, target=10.0)
-    made.adapt(50, 1.0, target=10.0)
-    made.adapt(100, 1.0, target=10.0)
-    assert made.limit == 100
-
-
 def test_table_has_the_columns_of_sparks_kafka_source():
     """Names, types and numbering of timestampType are Spark's own."""
     table = batch_of("orders", 3, [record(0), record(1)], to_stderr())

@@ -5,8 +5,8 @@ Problem: a small batch is quickest inline (0.1-0.25 s; ranges need 0.6 s), a bac
 decides: ranges from three times `batch.inline` (150,000 by default), inline again once no more
 than `batch.inline` waits; a job so slow that it does not finish an inline batch within
 `batch.max_seconds` stays inline, since reading is not what holds it up. Batches by ranges start
-at three inline ones, so that a first one cannot outlast `batch_timeout`, and grow to what half of
-`max_seconds` holds. While ranges are named every partition is paused, from the
+at three inline ones, so that a first one cannot outlast `batch_timeout`, and grow to what
+`max_seconds` holds (batch_bound.py). While ranges are named every partition is paused, from the
 assign callback on; on the way back the member seeks to the next offset that is in no batch, then
 resumes. Cost: at each switch what was prefetched is thrown away, at most one inline batch and
 32 MiB; and a DataFrame by ranges is read again by every action that is run on it. Where Spark
@@ -23,6 +23,7 @@ from fleet.clock import Clock
 from fleet.config.spec import BatchSpec
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.model import TopicPartition
+from fleet.worker.batch.batch_bound import BatchBound
 from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.batches import InlineBatch, InlineReading
 from fleet.worker.batch.columnar import Columnar
@@ -69,7 +70,10 @@ class AdaptiveReader:
         self._tell = tell
         self._columnar = columnar
         self._asking_until = 0.0
-        self._first_limit = self._limit = min(batch.ranges, ENTER * batch.inline)
+        self._first_limit = min(batch.ranges, ENTER * batch.inline)
+        self._bound = BatchBound(
+            self._first_limit, most=batch.ranges, target=batch.max_seconds, growth=MOST_GROWTH
+        )
         self._named = mode == "ranges"
         self._wanted = False
         """Whether the pipeline asked for a batch that nothing known can fill."""
@@ -149,7 +153,7 @@ class AdaptiveReader:
     def _most_named(self) -> int:
         """How many offsets the next batch by ranges may have; what is in memory has its bound."""
         fits = None if self._columnar is None else self._columnar.most_records
-        return self._limit if fits is None else min(self._limit, fits)
+        return self._bound.records if fits is None else min(self._bound.records, fits)
 
     @property
     def _most_at_rest(self) -> int:
@@ -173,19 +177,16 @@ class AdaptiveReader:
         if isinstance(batch, InlineBatch):
             self._inline.took(batch, seconds)
             if records >= self._batch.inline and seconds < self._batch.max_seconds / 2:
-                self._limit = max(self._limit, self._first_limit)
-        elif seconds > self._batch.max_seconds:
-            adapted = int(records * self._batch.max_seconds / seconds)
-            self._limit = max(1, min(self._limit, adapted))
-            self._wanted = self._wanted or self._slow_job  # the answer decides whether inline
-        elif seconds < self._batch.max_seconds / 2 and records >= self._limit:
-            more = self._batch.max_seconds / 2 / max(seconds, 0.001)
-            self._limit = min(self._batch.ranges, int(self._limit * min(MOST_GROWTH, more)))
+                self._bound.raise_to(self._first_limit)
+            return
+        self._bound.took(records, seconds)
+        if self._slow_job:
+            self._wanted = True  # the answer decides whether inline
 
     @property
     def _slow_job(self) -> bool:
         """Whether max_seconds has brought batches by ranges below what inline ones hold."""
-        return self._limit < min(self._batch.inline, self._batch.ranges)
+        return self._bound.records < min(self._batch.inline, self._batch.ranges)
 
     # --- by ranges -------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError
 from fleet.kafka_source.columns import Tell, batch_of, no_rows, to_stderr
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
+from fleet.worker.batch.batch_bound import BatchBound
 from fleet.worker.batch.batch_reader import Prepared
 
 MAX_BYTES: Final = 64 << 20
@@ -111,7 +112,6 @@ class Buffer:
         self, *, limit: int, max_wait: float, max_bytes: int = MAX_BYTES, tell: Tell | None = None
     ) -> None:
         self._tell = tell or to_stderr()
-        self.most = limit
         self.limit = limit
         self.max_wait = max_wait
         self.max_bytes = max_bytes
@@ -229,13 +229,6 @@ class Buffer:
         """See Reading.seen_all_ends."""
         return all(part.end_seen for part in self._parts.values())
 
-    def adapt(self, records: int, seconds: float, *, target: float) -> None:
-        """Halve or double the bound, so that a batch takes at most `target` seconds."""
-        if seconds > target and records > 1:
-            self.limit = max(1, min(self.limit, int(records * target / seconds)))
-        elif seconds < target / 2 and records >= self.limit:
-            self.limit = min(self.most, self.limit * 2)
-
     def starts(self) -> tuple[tuple[TopicPartition, str, int, int | None], ...]:
         """(partition, topic id, first offset in no batch yet, planned end) of each."""
         return tuple((tp, p.topic_id, p.start, p.replay_to) for tp, p in self._parts.items())
@@ -296,7 +289,7 @@ class InlineReading(Buffer):
         tell: Tell | None = None,
     ) -> None:
         super().__init__(limit=limit, max_wait=max_wait, tell=tell)
-        self._target = max_seconds
+        self._bound = BatchBound(limit, most=limit, target=max_seconds, growth=2)
         self._clock = clock
 
     def take(self, consumer: Any, *, timeout: float) -> tuple[Any, ...]:
@@ -326,7 +319,8 @@ class InlineReading(Buffer):
 
     def took(self, batch: Prepared, seconds: float) -> None:
         """See Reading.took."""
-        self.adapt(batch.records, seconds, target=self._target)
+        self._bound.took(batch.records, seconds)
+        self.limit = self._bound.records
 
 
 def _tp_of(message: Any) -> TopicPartition | None:
