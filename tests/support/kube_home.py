@@ -36,6 +36,13 @@ def end_session() -> None:
         _end(home)
 
 
+def end_for_all() -> None:
+    """Before the session ends, where no process of it asks any more and it chose the cluster."""
+    home = Path(os.environ[VARIABLE])
+    if _OWNER in os.environ and home.exists():
+        _end(home)
+
+
 def _end(home: Path) -> None:
     from k8s.cluster.lifecycle import TrialCluster
 
