@@ -35,15 +35,16 @@ MUTANTS = faults(
         },
         # --- how many records
         ("fleet/worker/batch/batch_bound.py", ("tests/worker/test_batch_bound.py",)): {
-            "bound-never-lowered": "fewer = [-int(records * self._target / seconds)-]{+records+}",
-            "bound-lowered-in-vain-for-good": "self._least, self._believed = [-seconds-]{+0.0+}, _BELIEVED",
-            "bound-not-given-back": "                [-self.raise_to(before)-]{+pass+}",
-            "bound-busy-is-believed-for-good": "self._believed [--= 1-]{+-= 0+}",
-            "bound-busy-is-not-forgotten": "self._lowered, self._least = None, [-0.0-]{+self._least+}",
-            "bound-stuck-below-what-it-may": "[-max(_STEP, -]aim / max(seconds, 0.001)[-)-])",
-            "bound-grows-by-what-was-not-full": "elif [-records >= self.records and -]seconds <= self._longest:",
-            "bound-beyond-the-most": "self.records = [-min(self._most, -]max(self.records + 1, int(more))[-)-]",
-            "bound-a-little-fewer-is-judged": "_ENOUGH: Final = [-0.5-]{+0.99+}",
+            "bound-never-lowered": "self.records = max(1, min(self.records, [-int(fits)-]{+self.records+}))",
+            "bound-takes-all-time-for-the-records": "return [-min(1.0, max(0.0, 1 - each * mean / took))-]{+0.0+}",
+            "bound-takes-no-time-for-the-records": "return [-min(1.0, max(0.0, 1 - each * mean / took))-]{+1.0+}",
+            "bound-line-through-about-the-same": "_VARIED: Final = 0.[-15-]{+0+}",
+            "bound-nothing-is-forgotten": "_KEPT: Final = [-0.85-]{+1.0+}",
+            "bound-no-room-where-the-batch-takes-all": "theirs = [-max(-]self._target - whatever[-, whatever)-],",
+            "bound-grows-without-a-bound": "fits = records * [-min(self._growth, -]room / theirs if theirs else self._growth[-)-]",
+            "bound-grows-by-what-was-not-full": "if records >= self.records[-:-]{+ // 9:+}",
+            "bound-beyond-the-most": "self.records = [-min(self._most, -]max(self.records, int(fits))[-)-]",
+            "bound-of-one-record-lowered": "if seconds > self._target[- and records > 1-]:",
         },
         # --- ranges
         ("fleet/worker/batch/ranges.py", ("tests/ranges/test_cutting.py",)): {

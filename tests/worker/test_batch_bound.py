@@ -43,23 +43,33 @@ def test_it_grows_back_and_no_further():
     assert made.records == 1000
 
 
-def test_a_full_batch_that_just_takes_as_long_as_it_may_leaves_room_for_a_few_more():
-    """Who finds a bound too low by chance gets out of it, slowly."""
+def test_a_full_batch_that_takes_less_than_it_may_leaves_room_for_more():
+    """In proportion; a quick one at most for so many times more."""
     made = bound(80)
     made.took(80, 4.0)
-    assert made.records == 90
+    assert made.records == 100
+    made = bound(80, growth=8)
+    made.took(80, 0.01)
+    assert made.records == 640
 
 
-def test_what_was_lowered_in_vain_is_given_back():
-    """Until a batch takes no longer than it should: then the next one that does lowers it."""
+def test_fewer_records_that_are_no_quicker_are_given_back():
+    """As soon as there are enough fewer to tell."""
     made = bound()
-    found = []
-    for records, seconds in ((1000, 8.0), (625, 8.0), (390, 8.0), (1000, 9.0), (1000, 4.0)):
-        made.took(records, seconds)
-        found.append(made.records)
-    assert found == [625, 390, 1000, 1000, 1000]
     made.took(1000, 8.0)
     assert made.records == 625
+    made.took(625, 8.0)
+    assert made.records == 1000
+
+
+def test_a_slow_batch_among_quick_ones_is_made_up_for():
+    """A machine that was busy for a moment, a Spark that had just started."""
+    made = bound()
+    made.took(300, 60.0)
+    assert made.records == 25
+    for _ in range(6):
+        made.took(made.records, 0.5)
+    assert made.records == MOST
 
 
 def play(
@@ -84,10 +94,10 @@ def play(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_machine_too_busy_for_any_batch_does_not_make_them_ever_smaller(seed: int):
-    """Each takes 8 s, whatever is in it: with 60 records a second to do nothing piles up."""
-    done = play(lambda _: 8.0, 0.001, 60.0, seed)
-    assert mean(records for records, _, _ in done[20:]) > 450
-    assert done[-1][2] < 3000
+    """Each takes 8 s, whatever is in it: with 80 records a second to do nothing piles up."""
+    done = play(lambda _: 8.0, 0.001, 80.0, seed)
+    assert mean(records for records, _, _ in done[20:]) > 600
+    assert done[-1][2] < 2000
     assert max(seconds for _, seconds, _ in done) < 13
 
 
@@ -95,7 +105,7 @@ def test_a_machine_too_busy_for_any_batch_does_not_make_them_ever_smaller(seed: 
 def test_when_it_has_time_again_batches_take_what_they_should(seed: int):
     """Nothing is left of what was believed while it was busy."""
     done = play(lambda now: 9.0 if now < 300 else 0.2, 0.008, 200.0, seed)
-    assert mean(seconds for _, seconds, _ in done[-40:]) < TARGET
+    assert mean(seconds for _, seconds, _ in done[-40:]) < 1.2 * TARGET
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -4,33 +4,27 @@ Problem: a batch that takes longer than `batch.max_seconds` should have fewer re
 waits for it (a handover, an end) waits no longer than that. But a batch also takes time whatever
 is in it, and on a busy Spark more than `max_seconds`: then fewer records are no quicker, each
 batch makes the next one smaller, and a backlog grows for good (seen: 60 records each 6 s where
-1,000 were allowed, six workers, 300 records a second to do). Choice: fewer records in proportion;
-where half of them saves less than half of what it should, the time belongs to the batch: the
-bound is what it was, and for a while only a batch that takes three times as long lowers it. Cost:
-on such a Spark batches last longer than `max_seconds`, and every so often some are made smaller
-in vain.
+1,000 were allowed, six workers, 300 records a second to do). Choice: a line through the last
+batches says which part of their time does not come from records; where all had about as many, none
+does. The next batch has as many records as `max_seconds` leaves room for, but no fewer than take as
+long as the rest of it. Cost: on such a Spark batches last longer than `max_seconds`, and every so
+often one is made smaller in vain, since times vary.
 """
 
 from typing import Final
 
-_ENOUGH: Final = 0.5
-"""Part of a batch's records by which it is judged whether fewer are quicker: times vary."""
-_GIVEN: Final = 3.0
-"""Times what a batch takes whatever is in it: from there on it is made smaller."""
-_ROOM: Final = 1.5
-"""Times the same: up to there it is made larger,"""
-_MOST: Final = 6
-"""and at most to so many times what it should take."""
-_BELIEVED: Final = 16
-"""Batches too slow after which it is tried again whether smaller ones are quicker."""
-_STEP: Final = 9 / 8
-"""Growth of a bound whose full batches just take as long as they may."""
+_KEPT: Final = 0.85
+"""Weight of a batch beside the next one."""
+_VARIED: Final = 0.15
+"""Standard deviation of the numbers of records from which on a line is drawn, as part of their
+mean."""
 
 
 class BatchBound:
     """The bound of one way of reading; `first` records, never more than `most`.
 
-    target: seconds that a batch should take. growth: times a bound at most from one to the next.
+    target: seconds that a batch should take. growth: the next batch has at most so many times the
+    records of the last one.
     """
 
     def __init__(self, first: int, *, most: int, target: float, growth: int) -> None:
@@ -38,44 +32,37 @@ class BatchBound:
         self._most = most
         self._target = target
         self._growth = growth
-        self._lowered: tuple[int, float] | None = None
-        """Records and seconds of the batch with which lowering began."""
-        self._least = 0.0
-        """Seconds that a batch seems to take whatever is in it; 0 where they are no matter."""
-        self._believed = 0
-        """For how many more batches that are too slow."""
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        """Weighted sums over the last batches, x: records, y: seconds."""
 
     def took(self, records: int, seconds: float) -> None:
         """A batch of so many records has been done."""
-        self._learn(records, seconds)
-        if records > 1 and seconds > max(self._target, _GIVEN * self._least):
-            self._lowered = self._lowered or (records, seconds)
-            fewer = int(records * self._target / seconds)
-            self.records = max(1, min(self.records, fewer))
-        elif records >= self.records and seconds <= self._longest:
-            aim = self._longest if self._least else self._target / 2
-            more = self.records * min(self._growth, max(_STEP, aim / max(seconds, 0.001)))
-            self.records = min(self._most, max(self.records + 1, int(more)))
+        seconds = max(seconds, 0.001)
+        self._remember(records, seconds)
+        whatever = seconds * self._whatever()
+        room, theirs = max(self._target - whatever, whatever), seconds - whatever
+        fits = records * min(self._growth, room / theirs if theirs else self._growth)
+        if seconds > self._target and records > 1:
+            self.records = max(1, min(self.records, int(fits)))
+        if records >= self.records:
+            self.records = min(self._most, max(self.records, int(fits)))
 
     def raise_to(self, records: int) -> None:
         """Another way of reading has shown that so many are no matter."""
         self.records = max(self.records, records)
 
-    @property
-    def _longest(self) -> float:
-        """Seconds of a full batch up to which the bound grows."""
-        return max(self._target, min(_ROOM * self._least, _MOST * self._target))
+    def _remember(self, records: int, seconds: float) -> None:
+        self._weight = self._weight * _KEPT + 1
+        self._x = self._x * _KEPT + records
+        self._y = self._y * _KEPT + seconds
+        self._xx = self._xx * _KEPT + records * records
+        self._xy = self._xy * _KEPT + records * seconds
 
-    def _learn(self, records: int, seconds: float) -> None:
-        """Whether fewer records were quicker, once there are few enough to tell."""
-        if seconds <= self._target:
-            self._lowered, self._least = None, 0.0
-        elif self._lowered is not None and records <= self._lowered[0] * _ENOUGH:
-            before, took = self._lowered
-            self._lowered = None
-            if seconds > took * (1 + records / before) / 2:
-                self._least, self._believed = seconds, _BELIEVED
-                self.raise_to(before)
-        elif self._least:
-            self._believed -= 1
-            self._least *= self._believed > 0
+    def _whatever(self) -> float:
+        """Part of the seconds of the last batches that they took whatever was in them."""
+        mean, took = self._x / self._weight, self._y / self._weight
+        variance = self._xx / self._weight - mean * mean
+        if variance <= (_VARIED * mean) ** 2:
+            return 0.0
+        each = (self._xy / self._weight - mean * took) / variance
+        return min(1.0, max(0.0, 1 - each * mean / took))
