@@ -112,7 +112,7 @@ def call(url: str, body: dict[str, Any] | None = None, *, method: str | None = N
         method=method,
     )
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return json.load(answer)["value"]
     except urllib.error.HTTPError as error:
         raise AssertionError(error.read().decode()) from error
