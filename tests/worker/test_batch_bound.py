@@ -62,6 +62,14 @@ def test_fewer_records_that_are_no_quicker_are_given_back():
     assert made.records == 1000
 
 
+def test_what_times_seem_to_say_doubles_a_batch_at_most():
+    """Two batches may lie about it, and the next one should not take eight times as long."""
+    made = BatchBound(1000, most=100_000, target=TARGET, growth=8)
+    made.took(1000, 8.0)
+    made.took(625, 8.0)
+    assert made.records == 1250
+
+
 def test_a_slow_batch_among_quick_ones_is_made_up_for():
     """A machine that was busy for a moment, a Spark that had just started."""
     made = bound()

@@ -41,7 +41,9 @@ class BatchBound:
         self._remember(records, seconds)
         whatever = seconds * self._whatever()
         room, theirs = max(self._target - whatever, whatever), seconds - whatever
-        fits = records * min(self._growth, room / theirs if theirs else self._growth)
+        # A line through few batches may be wrong: by it alone a batch is at most doubled.
+        more = min(self._growth, max(2.0, self._target / seconds))
+        fits = records * min(more, room / theirs if theirs else more)
         if seconds > self._target and records > 1:
             self.records = max(1, min(self.records, int(fits)))
         if records >= self.records:
