@@ -18,7 +18,7 @@ from fleet.clock import SystemClock
 from fleet.worker.pod_environment import SPARK_TOKEN
 from tests.support import dying, kube_home, needs, scheduling, sharing
 from tests.support.brokers import RunningBroker, running_broker
-from tests.support.last_use import LastUses, end
+from tests.support.last_use import LastUses
 from tests.support.sampling import LONG
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ settings.register_profile("fleet", deadline=None, max_examples=100 if LONG else 
 settings.load_profile("fleet")
 
 _unmet: Counter[str] = Counter()
-_uses = LastUses(())
 _SECONDS = dict.fromkeys(needs.PROBES, 2) | {"spark": 8, "browser": 8, "kubernetes": 6, "slow": 10}
 """Marker → what such a test takes, about; only the order of files depends on it."""
 # Every JVM of a test lives for a minute or less, and the optimising compiler pays only after
@@ -141,6 +140,7 @@ def pytest_configure(config: pytest.Config) -> None:
         needs.required()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(LastUses())
     kube_home.begin_session()
     dying.watch(kube_home.own())
     _hear_interrupts()
@@ -203,8 +203,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     What collecting made stays to the end: no later collection of garbage has to look at it again.
     """
     gc.freeze()
-    global _uses  # noqa: PLW0603
-    _uses = LastUses(session.items)
     if not session.config.option.collectonly:
         for need in {name for item in session.items for name in _needs_of(item)}:
             needs.missing(need)
@@ -221,16 +219,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(f"{need} is required by FLEET_REQUIRE: {reason}", pytrace=False)
         _unmet[need] += 1
         pytest.skip(f"{need}: {reason}")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """After everything of the test itself."""
-    try:
-        yield
-    finally:
-        for name in _uses.over(item):
-            end(name, item)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -323,13 +323,16 @@ def _is_local(environ: Mapping[str, str]) -> bool:
 
 
 def _extra(scratch: Path, host: str, environ: Mapping[str, str]) -> dict[str, str]:
-    elsewhere = {spark_python.CHOSEN: environ.get(spark_python.CHOSEN) or sys.executable}
+    if _is_local(environ):
+        python = spark_python.variables()
+    else:
+        python = {spark_python.CHOSEN: environ.get(spark_python.CHOSEN) or sys.executable}
     return {
         "SPARK_HOME": str(_pyspark()),
         "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(scratch),
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:-UsePerfData",
-        **(spark_python.variables() if _is_local(environ) else elsewhere),
+        **python,
     }
 
 

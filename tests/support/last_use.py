@@ -8,7 +8,7 @@ own `FixtureDef.finish`, which is not documented; a test that asks in another wa
 here finds the server made anew.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import pytest
@@ -21,33 +21,42 @@ _ASKED: Final = {
     "kube_api": frozenset({"kube_api", "stores", "racing"}),  # tests/slots asks by parameter
 }
 """Fixture → those that ask for it, in tests with that need."""
-_THEN: Final[dict[str, Callable[[], None]]] = {"kube": kube_home.end_for_all}
+_THEN: Final[Mapping[str, Callable[[], None]]] = {"kube": kube_home.end_for_all}
 """Fixture → what no finalizer does, since other processes may use it too."""
 
 
 class LastUses:
-    """Which tests are still to come, of all that this process knows of."""
+    """A plugin of pytest: it knows which tests are still to come."""
 
-    def __init__(self, items: Iterable[pytest.Item]) -> None:
+    def __init__(self, then: Mapping[str, Callable[[], None]] = _THEN) -> None:
+        self._then = then
+        self._left: dict[str, set[str]] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """All tests of this process are known."""
         self._left = {
-            name: {item.nodeid for item in items if _asks(item, by)} for name, by in _ASKED.items()
+            name: {item.nodeid for item in session.items if _asks(item, by)}
+            for name, by in _ASKED.items()
         }
 
-    def over(self, item: pytest.Item) -> Iterator[str]:
-        """The fixtures that this test was the last to ask for."""
-        for name, left in self._left.items():
-            if item.nodeid in left:
-                left.remove(item.nodeid)
-                if not left:
-                    yield name
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        """After everything of the test itself."""
+        try:
+            yield
+        finally:
+            for name, left in self._left.items():
+                if item.nodeid in left:
+                    left.remove(item.nodeid)
+                    if not left:
+                        self._end(name, item)
 
-
-def end(name: str, item: pytest.Item) -> None:
-    """Finish a session's fixture, and first those that were made of it."""
-    for made in item.session._fixturemanager.getfixturedefs(name, item) or ():
-        made.finish(item._request)
-    if name in _THEN:
-        _THEN[name]()
+    def _end(self, name: str, item: pytest.Item) -> None:
+        """Finish a session's fixture, and first those that were made of it."""
+        for made in item.session._fixturemanager.getfixturedefs(name, item) or ():
+            made.finish(item._request)
+        if name in self._then:
+            self._then[name]()
 
 
 def _asks(item: pytest.Item, by: frozenset[str]) -> bool:

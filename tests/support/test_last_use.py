@@ -7,13 +7,8 @@ import pytest
 pytest_plugins = ["pytester"]
 
 CONFTEST = """
-from collections.abc import Iterator
 import pytest
-from tests.support import last_use
-from tests.support.last_use import LastUses, end
-
-last_use._THEN = {"kube": lambda: print("all of kube ends")}
-uses = None
+from tests.support.last_use import LastUses
 
 @pytest.fixture(scope="session")
 def kube_api():
@@ -36,16 +31,7 @@ def kube():
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "kubernetes: x")
-
-def pytest_collection_finish(session):
-    global uses
-    uses = LastUses(session.items)
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item):
-    yield
-    for name in uses.over(item):
-        end(name, item)
+    config.pluginmanager.register(LastUses({"kube": lambda: print("all of kube ends")}))
 """
 TESTS = """
 import pytest
