@@ -24,7 +24,7 @@ from fleet.bench.spent import Spent
 from fleet.broker import Broker
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.log.readers.group_log import TOPIC
+from fleet.log.readers.offsets_topic import TOPIC
 from fleet.log.record_columns import columns
 
 GOAL_DECODER: Final = 2_000_000

@@ -20,8 +20,8 @@ from fleet.exporter.picture import Picture, SlotPicture
 from fleet.exporter.picturing import picture_of
 from fleet.exporter.serving import Body, Server
 from fleet.lag.snapshot import Snapshot
-from fleet.log.readers.group_log import Unreadable
 from fleet.log.readers.log_view import KEEP, MOST
+from fleet.log.readers.offsets_topic import Unreadable
 from fleet.log.readers.tail import Tail
 from fleet.manager.opening import OpenFleet
 from fleet.observe.watcher import GroupWatcher

@@ -24,7 +24,7 @@ from fleet.kafka_source.login import references
 from fleet.kafka_source.pieces import OffsetRange
 from fleet.kafka_source.source import cores_of
 from fleet.lag.partition_lag import Logs
-from fleet.log.readers.group_log import Unreadable
+from fleet.log.readers.offsets_topic import Unreadable
 from fleet.model import TopicPartition
 from fleet.system.processes import alive
 from fleet.worker.batch.spark_link import (

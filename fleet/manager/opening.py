@@ -9,6 +9,7 @@ import difflib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -30,7 +31,7 @@ from fleet.lag.end_history import EndHistory
 from fleet.lag.partition_lag import Logs
 from fleet.lag.samples import EndStore
 from fleet.lag.snapshot import Snapshot
-from fleet.log.readers.group_log import GroupLog, Unreadable
+from fleet.log.readers.offsets_topic import Unreadable
 from fleet.model import TopicPartition
 from fleet.model.counted import Counted
 from fleet.model.rebalances import Rebalance
@@ -77,9 +78,16 @@ class OpenFleet(Closing):
             clock=clock,
             ends=self.ends,
         )
-        self._log = GroupLog(client, clock=clock)
         self.sessions = AskedSessions(client, clock=clock)
-        self._ledger = CoordinatorLedger(self._log, self._observer, self.sessions)
+
+    @cached_property
+    def _ledger(self) -> CoordinatorLedger:
+        """Opened by its first question: it loads librdkafka, which who only looks does without."""
+        from fleet.log.readers.group_log import GroupLog  # noqa: PLC0415 - see above
+
+        return CoordinatorLedger(
+            GroupLog(self.client, clock=self.clock), self._observer, self.sessions
+        )
 
     @property
     def history_path(self) -> str:
@@ -127,7 +135,8 @@ class OpenFleet(Closing):
 
     def close(self) -> None:
         """Let go of connections."""
-        self._log.close()
+        if "_ledger" in vars(self):
+            self._ledger.close()
         self.sessions.close()
         self._observer.close()
         self.runtime.close()

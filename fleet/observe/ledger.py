@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fleet.kafka_source.group_sessions import AskedSessions
-from fleet.log.readers.group_log import GroupLog, Unreadable
+from fleet.log.readers.offsets_topic import Unreadable
 from fleet.log.records import Record
 from fleet.log.replay.causes import Replay
 from fleet.log.replay.counting import count
@@ -14,6 +15,9 @@ from fleet.model.rebalances import Rebalance
 from fleet.model.sessions import AskSession, never_asked
 from fleet.observe.admin import Observer
 
+if TYPE_CHECKING:
+    from fleet.log.readers.group_log import GroupLog
+
 
 class CoordinatorLedger:
     """Reads `__consumer_offsets`; every answer is None where it may not be read.
@@ -22,12 +26,16 @@ class CoordinatorLedger:
     """
 
     def __init__(
-        self, log: GroupLog, observer: Observer, sessions: AskedSessions | None = None
+        self, log: "GroupLog", observer: Observer, sessions: AskedSessions | None = None
     ) -> None:
         self._log = log
         self._observer = observer
         self._sessions = sessions
         self._before: dict[tuple[str, int], tuple[Record, ...]] = {}
+
+    def close(self) -> None:
+        """Let go of the log's connection."""
+        self._log.close()
 
     def position(self, group: str) -> int | None:
         """Where the group's records end now."""

@@ -21,7 +21,7 @@ from fleet.lag.end_history import EndHistory
 from fleet.lag.growth import Growth
 from fleet.lag.lag_columns import Commits
 from fleet.lag.snapshot import GroupFacts, Snapshot
-from fleet.log.readers.group_log import Unreadable
+from fleet.log.readers.offsets_topic import Unreadable
 from fleet.log.readers.positions import Positions, group_of, key_to
 from fleet.log.readers.tail import Tail
 from fleet.model import GroupState

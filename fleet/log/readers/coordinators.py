@@ -13,7 +13,7 @@ from typing import Any
 
 from fleet.clock import Clock
 from fleet.kafka_source.connections import Connections, NoAnswer
-from fleet.log.readers.group_log import TOPIC
+from fleet.log.readers.offsets_topic import TOPIC
 from fleet.model.rebalances import CoordinatorMove
 from fleet.system.closing import Closing
 

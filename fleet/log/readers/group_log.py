@@ -23,6 +23,7 @@ from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.kafka_source.failures import DENIED
 from fleet.log.group_partition import partition_for
+from fleet.log.readers.offsets_topic import TOPIC, Unreadable
 from fleet.log.records import (
     AssignmentEpoch,
     ConsumerGroupMember,
@@ -34,7 +35,6 @@ from fleet.log.records import (
 )
 from fleet.system.closing import Closing
 
-TOPIC: Final = "__consumer_offsets"
 READS_ONLY: Final[Mapping[str, Any]] = {
     "group.id": "fleet-reads-only",  # never joined, never committed with
     "enable.auto.commit": False,
@@ -60,10 +60,6 @@ _ABSENT: Final = frozenset(
 )
 _RETRY_PAUSE = 0.2
 T = TypeVar("T")
-
-
-class Unreadable(FleetError):
-    """The coordinator's records may not be read here; receipts are unverified then."""
 
 
 class OutOfTime(Unreachable):

@@ -29,8 +29,8 @@ from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
 from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
 from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
 from fleet.log.readers.beside import Beside
-from fleet.log.readers.group_log import TOPIC, Unreadable
 from fleet.log.readers.log_view import KEEP, MOST, LogView, everything
+from fleet.log.readers.offsets_topic import TOPIC, Unreadable
 from fleet.system.closing import Closing
 
 _POLL: Final = 0.1
