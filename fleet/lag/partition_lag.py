@@ -29,6 +29,8 @@ from fleet.model import LagCase, TopicPartition
 CASES: Final = tuple(LagCase)
 """What the numbers in `Lag.case` mean."""
 _CODE: Final = {case: code for code, case in enumerate(CASES)}
+_PORTION: Final = 1 << 14
+"""Rows measured at once: what is needed on the way is as long as a portion, not as all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,16 @@ class Lag:
     waited: Floats
     """The same, or what it is at least."""
 
-    def where(self, rows: Rows | Longs) -> "Lag":
+    @classmethod
+    def of_length(cls, size: int) -> "Lag":
+        """Columns to be filled."""
+        longs = (np.empty(size, dtype=np.int64) for _ in range(3))
+        start, end, records = longs
+        seconds, waited = np.empty(size), np.empty(size)
+        case = np.empty(size, dtype=np.int8)
+        return cls(start=start, end=end, case=case, records=records, seconds=seconds, waited=waited)
+
+    def where(self, rows: Rows | Longs | slice) -> "Lag":
         """These rows alone."""
         return Lag(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
@@ -81,24 +92,38 @@ def measured(
 
     `unreadable`: rows of groups whose offsets were not told.
     """
-    start, end = (
-        np.array([offsets.get(tp, NONE) for tp in tps], dtype=np.int64)[which]
+    starts, ends = (
+        np.array([offsets.get(tp, NONE) for tp in tps], dtype=np.int64)
         for offsets in (logs.starts, logs.ends)
     )
-    deleted = np.array([logs.is_deleted(tp) for tp in tps], dtype=np.bool_)[which]
+    deleted = np.array([logs.is_deleted(tp) for tp in tps], dtype=np.bool_)
     untold = np.zeros(len(committed), dtype=np.bool_) if unreadable is None else unreadable
-    records, case = records_waiting(
-        committed, start=start, end=end, deleted=deleted, unreadable=untold
-    )
-    seconds = np.full(len(records), np.nan)
-    waited = np.full(len(records), np.nan)
-    seconds[records == 0] = waited[records == 0] = 0.0
-    rows = np.flatnonzero(records > 0)
-    if len(rows):
-        seconds[rows], waited[rows] = logs.before.ages(
-            tps, which[rows], np.maximum(committed, start)[rows], logs.at
+    found = Lag.of_length(len(committed))
+    for first in range(0, len(committed), _PORTION):
+        rows = slice(first, first + _PORTION)
+        place, lag = which[rows], found.where(rows)  # views: what is written there is found's
+        lag.start[:], lag.end[:] = starts[place], ends[place]
+        lag.records[:], lag.case[:] = records_waiting(
+            committed[rows],
+            start=lag.start,
+            end=lag.end,
+            deleted=deleted[place],
+            unreadable=untold[rows],
         )
-    return Lag(start=start, end=end, case=case, records=records, seconds=seconds, waited=waited)
+        _date(lag, committed[rows], tps=tps, which=place, logs=logs)
+    return found
+
+
+def _date(
+    lag: Lag, committed: Longs, *, tps: Sequence[TopicPartition], which: Longs, logs: Logs
+) -> None:
+    """Since when each row has waited."""
+    lag.seconds[:] = lag.waited[:] = np.where(lag.records == 0, 0.0, np.nan)
+    rows = np.flatnonzero(lag.records > 0)
+    if len(rows):
+        lag.seconds[rows], lag.waited[rows] = logs.before.ages(
+            tps, which[rows], np.maximum(committed, lag.start)[rows], logs.at
+        )
 
 
 def records_waiting(

@@ -111,7 +111,7 @@ class Observer:
             logs=logs,
             unreadable=commits.of_groups(untold),
         )
-        unknown = np.full(len(commits), np.nan)
+        unknown = np.broadcast_to(np.nan, len(commits))
         return Snapshot(
             cluster=self._cluster,
             at=logs.at,

@@ -90,7 +90,7 @@ class GroupWatcher(Observer):
             seen,
             from_log=from_log,
             gained=gained,
-            over=np.full(len(gained), over),
+            over=np.broadcast_to(over, len(gained)),
         )
 
     # --- members and commits ----------------------------------------------------------------

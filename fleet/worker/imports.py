@@ -7,13 +7,12 @@ standby is made of it never looks through again. Cost: cycles made by imports ar
 some hundred KB.
 """
 
-import contextlib
-import ctypes
 import gc
+
+from fleet.system import glibc
 
 
 def settled() -> None:
     """What is there now stays: it is collected no more, and what its making took is given back."""
     gc.freeze()
-    with contextlib.suppress(OSError, AttributeError):  # no glibc
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    glibc.trim()

@@ -1,10 +1,13 @@
 """Lag in records is never negative and names its case; in seconds it is never guessed."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.lag import partition_lag
 from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.partition_lag import CASES, Logs, measured
@@ -82,6 +85,37 @@ def test_a_row_is_as_old_as_the_record_at_which_reading_goes_on():
     )
     assert found.seconds[:3].tolist() == [15.0, 16.0, 0.0]
     assert np.isnan(found.seconds[3:]).all()
+
+
+def test_many_rows_are_measured_as_one_by_one(monkeypatch):
+    """In portions, the last of which is not full; rows of all cases."""
+    monkeypatch.setattr(partition_lag, "_PORTION", 7)
+    draw = np.random.default_rng(3)
+    tps = [TopicPartition("t", number) for number in range(5)]
+    committed, which = draw.integers(-6, 30, 40).clip(NONE), draw.integers(0, 5, 40)
+    before = EndHistory()
+    for at, end in ((80.0, 0), (90.0, 20)):
+        before.add(at, dict.fromkeys(tps, end))
+    logs = Logs(
+        at=100.0,
+        starts=dict.fromkeys(tps[:4], 5),
+        ends=dict.fromkeys(tps, 20),
+        deleted=frozenset(),
+        partitions={"t": 4},
+        before=before,
+    )
+    untold = draw.integers(0, 5, 40) == 0
+    together = measured(committed, tps=tps, which=which, logs=logs, unreadable=untold)
+    assert len(np.unique(together.case)) == 6
+    for row in range(40):
+        one = slice(row, row + 1)
+        alone = measured(
+            committed[one], tps=tps, which=which[one], logs=logs, unreadable=untold[one]
+        )
+        for column in fields(alone):
+            np.testing.assert_array_equal(
+                getattr(together, column.name)[one], getattr(alone, column.name)
+            )
 
 
 def test_rows_are_found_in_another_readers_columns():

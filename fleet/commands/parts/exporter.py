@@ -5,7 +5,7 @@ import re
 import signal
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,7 +15,10 @@ from fleet.text import visible
 
 if TYPE_CHECKING:
     from fleet.exporter.exporting import Exporter
-    from fleet.manager.cycle import Fleet
+    from fleet.manager.opening import OpenFleet
+
+_COLUMN: Final = 1 << 16
+"""Bytes: the columns of a look are larger, and go with it."""
 
 
 @click.command(epilog="Example:  fleet exporter --listen 0.0.0.0:9308")
@@ -38,14 +41,20 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
     if listen is not None and not re.fullmatch(r"\S*:\d{1,5}", listen):
         raise click.UsageError("--listen wants HOST:PORT, such as 0.0.0.0:9308; port 0 is free")
     if once:
-        with invocation.open() as fleet:
+        with invocation.open_to_look() as fleet:
             _print_once(fleet)
         return
+    from fleet.system.glibc import map_from
+
+    map_from(_COLUMN)
+    from fleet.system.glibc import map_from
+
+    map_from(_COLUMN)
     stop = _until_told()
     while not stop.is_set():
         in_use = _InUse(invocation)
         with (
-            invocation.open() as fleet,
+            invocation.open_to_look() as fleet,
             opened(fleet, listen or fleet.spec.exporter.listen) as running,
         ):
             _say(
@@ -88,14 +97,14 @@ class _InUse:
         return None
 
 
-def opened(fleet: "Fleet", listen: str) -> "Exporter":
+def opened(fleet: "OpenFleet", listen: str) -> "Exporter":
     """The exporter of a fleet, listening; what is wrong with the address is said first."""
     from fleet.exporter.exporting import Exporter
 
     return Exporter.of(fleet, listen=listen, say=_say)
 
 
-def _print_once(fleet: "Fleet") -> None:
+def _print_once(fleet: "OpenFleet") -> None:
     from fleet.commands.progress import Progress
 
     where = f"cluster {fleet.spec.cluster.name} at {fleet.bootstrap}"

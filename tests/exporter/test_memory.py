@@ -1,0 +1,79 @@
+"""What an exporter does not load, and that what it frees goes back: it runs for months in a pod."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NOT_WHERE_ONE_ONLY_LOOKS = {
+    "confluent_kafka": "a request to a coordinator may end its process (librdkafka #4605)",
+    "fleet.act.change": "nothing is changed",
+    "numpy.ma": "1 MB for a question that sorting answers",
+    "pandas": "30 MB",
+    "pyarrow": "20 MB",
+    "pyspark": "20 MB",
+}
+
+
+def ran(code: str, *arguments: str) -> list[str]:
+    """What a fresh interpreter prints."""
+    told = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    return told.stdout.split()
+
+
+def test_what_an_exporter_has_not_loaded(tmp_path: Path) -> None:
+    """Opened, listening and reading; nobody answers it."""
+    (tmp_path / "fleet.yaml").write_text(
+        "cluster: {name: main, bootstrap_servers: 127.0.0.1:1}\nfleets: []\n"
+    )
+    code = """
+import os, sys
+import numpy as np
+from pathlib import Path
+os.environ["FLEET_HOME"] = sys.argv[1]
+from fleet.commands.invocation import Invocation
+from fleet.commands.parts.exporter import opened
+from fleet.log.readers.positions import Positions
+with Invocation(config=Path(sys.argv[1], "fleet.yaml")).open_to_look() as fleet:
+    with opened(fleet, "127.0.0.1:0"):
+        Positions().commit_rows(*np.arange(30).reshape(3, 10))
+        print(*sys.modules)
+"""
+    found = set(ran(code, str(tmp_path)))
+    assert "fleet.log.readers.tail" in found
+    assert not {name: why for name, why in NOT_WHERE_ONE_ONLY_LOOKS.items() if name in found}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is Linux's")
+def test_what_a_look_frees_goes_back() -> None:
+    """Columns between which something stays: without the setting hardly any of them goes back."""
+    code = """
+import ctypes, sys
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+from fleet.system.glibc import map_from
+if sys.argv[1] == "set":
+    map_from(1 << 16)
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+def block(size):
+    at = libc.malloc(ctypes.c_size_t(size))
+    ctypes.memset(at, 1, size)
+    return at
+libc.free(block(16 << 20))  # from now on glibc's own limit is as large
+before = resident()
+columns = []
+for _ in range(100):
+    columns.append(block(384 << 10))
+    block(100)  # stays
+for column in columns[:-1]:
+    libc.free(column)
+print((resident() - before) >> 20)
+"""
+    assert int(ran(code, "set")[0]) <= 2
+    assert int(ran(code, "not set")[0]) >= 20
