@@ -9,7 +9,7 @@ from fleet.clock import SystemClock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import Gone
 from fleet.kubernetes.client.calls import LEASE
-from fleet.slots import Gate, Phase
+from fleet.slots import Gate, Phase, Slot
 from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support import waiting
 
@@ -61,6 +61,15 @@ def test_own_writes_are_read_at_once(place):
         assert worker.slots(GROUP)[0] == renewed
         assert worker.release(renewed, clean=True)
         assert worker.slots(GROUP)[0].holder is None
+
+
+def test_a_slot_can_be_taken_before_anything_else_was_read(place):
+    """Asked for by its number, before the gate's first list says that it is open."""
+    opened(place, 4)
+    for number in range(4):
+        seen = Slot(group=GROUP, number=number)
+        held = place.worker().take(seen, worker="w", revision="r1", spark_session=None)
+        assert held is not None
 
 
 def test_a_worker_that_finds_no_gate_concludes_nothing(place):

@@ -168,6 +168,7 @@ class LeaseBackend:
         names = self.names(group)
         name = names.slot(number)
         if self.view is not None and self.view.follows(names.gate):
+            self.view.get(names.gate)  # with the first of which the slots that it names are needed
             self.view.follow(name)  # opened since we started
         return self.shelf.get(LEASE, name, fresh=fresh)
 
