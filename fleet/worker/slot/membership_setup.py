@@ -75,7 +75,7 @@ def membership_of(
             options={
                 **base,
                 **log,
-                **_reading_options(settings),
+                **reading_options(settings),
                 **protocol.options(instance),
                 "group.id": settings.group.group,
                 "client.id": name,
@@ -220,7 +220,8 @@ def _odd_to(events: Events) -> Tell:
     return tell
 
 
-def _reading_options(settings: WorkerSettings) -> Mapping[str, Any]:
+def reading_options(settings: WorkerSettings) -> Mapping[str, Any]:
+    """How a member's client reads: librdkafka's options."""
     worker = settings.group.worker
     assert worker is not None
     return {
@@ -234,6 +235,10 @@ def _reading_options(settings: WorkerSettings) -> Mapping[str, Any]:
         # and ask again soon after a pause.
         "queued.min.messages": max(1000, min(100_000, worker.batch.inline)),
         "queued.max.messages.kbytes": 32768,
+        # Small shares, so that partitions take turns: the client hands out what it fetched of one
+        # partition before it comes to the next, 1 MiB by default, and a batch may be a few records.
+        # A larger batch of the log comes whole.
+        "max.partition.fetch.bytes": 65536,
         "fetch.wait.max.ms": 100,
         "fetch.queue.backoff.ms": 20,
         "fetch.error.backoff.ms": 100,

@@ -1,0 +1,50 @@
+"""Partitions take turns however small batches are: none waits while another is read for long."""
+
+import itertools
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.worker.slot.membership_setup import reading_options
+from tests.conftest import RunningBroker
+from tests.support.declared import group_spec, settings_of
+
+pytestmark = pytest.mark.broker
+
+PARTITIONS = 4
+EACH = 5_000
+SIZE = 100
+LARGE = 300_000
+
+
+def test_a_backlog_is_read_from_all_partitions_in_turn(broker: RunningBroker, unique: str) -> None:
+    """Records that arrived a few at a time, and one that is larger than a share."""
+    topic = f"turns-{unique}"
+    bootstrap = broker.bootstrap_servers
+    config = {"bootstrap.servers": bootstrap}
+    admin = AdminClient(config)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(120)
+    producer = Producer({**config, "batch.num.messages": 20, "linger.ms": 50})
+    for number in range(PARTITIONS * EACH):
+        value = b"x" * (LARGE if number == EACH else SIZE)
+        producer.produce(topic, value, partition=number % PARTITIONS)
+        producer.poll(0)
+    assert producer.flush(120) == 0
+    settings = settings_of(group_spec(topic, topics=[topic]), bootstrap=bootstrap)
+    read: list[tuple[int, int]] = []
+    reader = Consumer({**config, **reading_options(settings), "group.id": topic})
+    try:
+        reader.assign([TopicPartition(topic, each, 0) for each in range(PARTITIONS)])
+        still = 0
+        while len(read) < PARTITIONS * EACH:
+            found = [m for m in reader.consume(50, 1.0) if m.error() is None]
+            read += [(m.partition(), len(m.value())) for m in found]
+            still = 0 if found else still + 1
+            assert still < 120, f"{len(read)} records were read, and no more came"
+    finally:
+        reader.close()
+    assert sum(size == LARGE for _, size in read) == 1
+    runs = [len(list(run)) for _, run in itertools.groupby(number for number, _ in read)]
+    assert max(runs) * SIZE <= 4 * 65536
+    assert sorted(runs)[len(runs) // 2] * SIZE <= 65536
