@@ -3,10 +3,9 @@
 
 PYTHON ?= python3
 ARGS ?=
-# One process more than cores that may be used (taskset counts), four at most: a test with a broker
-# waits a good deal, and starts processes of its own. On two slow cores three took 38 minutes, four
-# 43, and twice as long for each test.
-JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? 4 : cores + 1)))
+# Two processes more than cores that may be used (taskset counts), four at most: a test with a broker
+# waits a good deal, and starts processes of its own. On two quick cores three took 20:35, four 17:22.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? 4 : cores + 2)))
 # Without compiled modules each process of a test, workers too, compiles the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 SHELL := /bin/bash

@@ -32,6 +32,7 @@ from dagster import (
 
 from fleet.config.spec import FleetSpec
 from fleet.dagster import asset_keys
+from fleet.dagster.pipes_messages import WholeLines
 from fleet.dagster.resources import FleetResource
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ def history_assets(spec: FleetSpec) -> AssetsDefinition:
 
 def pipes_client() -> PipesSubprocessClient:
     """How the process is started and ended."""
-    return PipesSubprocessClient(termination_timeout_seconds=_STOP_SECONDS)
+    return PipesSubprocessClient(
+        message_reader=WholeLines(), termination_timeout_seconds=_STOP_SECONDS
+    )
 
 
 def history_job(spec: FleetSpec) -> "UnresolvedAssetJobDefinition":
