@@ -69,8 +69,7 @@ class Lag:
     @classmethod
     def of_length(cls, size: int) -> "Lag":
         """Columns to be filled."""
-        longs = (np.empty(size, dtype=np.int64) for _ in range(3))
-        start, end, records = longs
+        start, end, records = (np.empty(size, dtype=np.int64) for _ in range(3))
         seconds, waited = np.empty(size), np.empty(size)
         case = np.empty(size, dtype=np.int8)
         return cls(start=start, end=end, case=case, records=records, seconds=seconds, waited=waited)

@@ -47,9 +47,6 @@ def exporter(invocation: Invocation, *, listen: str | None, once: bool) -> None:
     from fleet.system.glibc import map_from
 
     map_from(_COLUMN)
-    from fleet.system.glibc import map_from
-
-    map_from(_COLUMN)
     stop = _until_told()
     while not stop.is_set():
         in_use = _InUse(invocation)
