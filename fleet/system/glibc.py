@@ -8,7 +8,6 @@ is set, which also ends its growing. Cost: the kernel clears each such block, 0.
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
 from typing import Final
 
 _M_MMAP_THRESHOLD: Final = -3
@@ -17,17 +16,14 @@ _M_MMAP_THRESHOLD: Final = -3
 
 def map_from(size: int) -> None:
     """From now on blocks of so many bytes are mapped one by one, and unmapped when freed."""
-    with _glibc() as libc:
-        libc.mallopt(_M_MMAP_THRESHOLD, size)
+    _call("mallopt", _M_MMAP_THRESHOLD, size)
 
 
 def trim() -> None:
     """Give back what is free now (malloc_trim(3))."""
-    with _glibc() as libc:
-        libc.malloc_trim(0)
+    _call("malloc_trim", 0)
 
 
-@contextlib.contextmanager
-def _glibc() -> Iterator[ctypes.CDLL]:
+def _call(function: str, *arguments: int) -> None:
     with contextlib.suppress(OSError, AttributeError):  # another C library has no such function
-        yield ctypes.CDLL("libc.so.6")
+        getattr(ctypes.CDLL("libc.so.6"), function)(*arguments)

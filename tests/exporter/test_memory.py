@@ -1,10 +1,13 @@
 """What an exporter does not load, and that what it frees goes back: it runs for months in a pod."""
 
+import ctypes
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fleet.system import glibc
 
 NOT_WHERE_ONE_ONLY_LOOKS = {
     "confluent_kafka": "a request to a coordinator may end its process (librdkafka #4605)",
@@ -46,6 +49,22 @@ with Invocation(config=Path(sys.argv[1], "fleet.yaml")).open_to_look() as fleet:
     found = set(ran(code, str(tmp_path)))
     assert "fleet.log.readers.tail" in found
     assert not {name: why for name, why in NOT_WHERE_ONE_ONLY_LOOKS.items() if name in found}
+
+
+@pytest.mark.parametrize("library", [OSError("libc.so.6: no such file"), object()])
+def test_another_c_library_is_left_as_it_is(
+    library: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MacOS has no libc.so.6, and others no such functions in theirs."""
+
+    def load(_: str) -> object:
+        if isinstance(library, OSError):
+            raise library
+        return library
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    glibc.map_from(1 << 16)
+    glibc.trim()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is Linux's")
