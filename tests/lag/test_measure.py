@@ -95,11 +95,11 @@ def test_many_rows_are_measured_as_one_by_one(monkeypatch):
     committed, which = draw.integers(-6, 30, 40).clip(NONE), draw.integers(0, 5, 40)
     before = EndHistory()
     for at, end in ((80.0, 0), (90.0, 20)):
-        before.add(at, dict.fromkeys(tps, end))
+        before.add(at, {tp: end + 2 * tp.partition for tp in tps})
     logs = Logs(
         at=100.0,
-        starts=dict.fromkeys(tps[:4], 5),
-        ends=dict.fromkeys(tps, 20),
+        starts={tp: 5 + tp.partition for tp in tps[:4]},
+        ends={tp: 20 + 2 * tp.partition for tp in tps},
         deleted=frozenset(),
         partitions={"t": 4},
         before=before,

@@ -20,6 +20,9 @@ MUTANTS = faults(
         ("fleet/worker/member/protocols.py", ("tests/worker/test_consumer_protocol.py",)): {
             "commit-failed-login-ends-the-worker": "-187, -180, -166[-, -169-], -181}",
         },
+        ("fleet/worker/slot/membership_setup.py", ("tests/worker/test_turns.py",)): {
+            "reading-one-partition-for-long": '"max.partition.fetch.bytes": [-65536-]{+1048576+},',
+        },
         # --- inline batches
         ("fleet/worker/batch/batches.py", _BATCHES): {
             "batches-refetched-records-kept": "known ={+ 0 if not part.offsets else+} bisect_left(offsets, part.[-position-]{+start+})",

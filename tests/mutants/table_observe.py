@@ -1,0 +1,37 @@
+"""Faults in looking: lag, what an exporter loads and keeps, what a Dagster step hears."""
+
+from tests.mutants.mutant import faults
+
+_MEMORY = ("tests/exporter/test_memory.py",)
+_PIPES = ("tests/orchestration/test_pipes_messages.py",)
+
+MUTANTS = faults(
+    {
+        ("fleet/lag/partition_lag.py", ("tests/lag/test_measure.py",)): {
+            "lag-a-portion-lacks-its-last-row": "rows = slice(first, first + _PORTION{+ - 1+})",
+            "lag-of-the-first-portion-for-all": "starts[place], ends[[-place-]{+which[: len(place)]+}]",
+            "lag-dated-by-other-partitions": "_date(lag, committed[rows], tps=tps, which=[-place-]{+which[: len(place)]+}, logs=logs)",
+        },
+        ("fleet/commands/invocation.py", _MEMORY): {
+            "exporter-loads-what-acts": """        from fleet.manager.[-opening import OpenFleet
+
+        return OpenFleet-]{+cycle import Fleet
+
+        return Fleet+}.open(path)""",
+        },
+        ("fleet/log/readers/tail.py", _MEMORY): {
+            "exporter-loads-librdkafka": "from fleet.log.readers.[-offsets_topic-]{+group_log+} import TOPIC, Unreadable",
+        },
+        ("fleet/log/readers/positions.py", _MEMORY): {
+            "exporter-loads-masked-arrays": "if [-np.diff(np.sort(rows)).all()-]{+len(np.unique(rows)) == len(rows)+}:",
+        },
+        ("fleet/system/glibc.py", _MEMORY): {
+            "exporter-keeps-what-a-look-frees": '_call("[-mallopt-]{+mallinfo+}", _M_MMAP_THRESHOLD, size)',
+            "exporter-needs-glibc": "with contextlib.suppress([-OSError, -]AttributeError):",
+        },
+        ("fleet/dagster/pipes_messages.py", _PIPES): {
+            "pipes-half-a-message-is-one": '*lines, rest = [-(rest + file.read()).split(b"\\n")-]{+[*file.read().splitlines(), b""]+}',
+            "pipes-ends-at-what-is-no-message": 'handler.report_pipes_framework_exception("a message", sys.exc_info()){+; return+}',
+        },
+    },
+)
