@@ -1,13 +1,13 @@
 """What an exporter does not load, and that what it frees goes back: it runs for months in a pod."""
 
 import ctypes
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from fleet.system import glibc
+from tests.support.fresh_interpreter import ran
 
 NOT_WHERE_ONE_ONLY_LOOKS = {
     "confluent_kafka": "a request to a coordinator may end its process (librdkafka #4605)",
@@ -17,15 +17,6 @@ NOT_WHERE_ONE_ONLY_LOOKS = {
     "pyarrow": "20 MB",
     "pyspark": "20 MB",
 }
-
-
-def ran(code: str, *arguments: str) -> list[str]:
-    """What a fresh interpreter prints."""
-    told = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
-    )
-    assert told.returncode == 0, told.stderr
-    return told.stdout.split()
 
 
 def test_what_an_exporter_has_not_loaded(tmp_path: Path) -> None:
@@ -55,7 +46,7 @@ with Invocation(config=Path(sys.argv[1], "fleet.yaml")).open_to_look() as fleet:
 def test_another_c_library_is_left_as_it_is(
     library: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MacOS has no libc.so.6, and others no such functions in theirs."""
+    """On macOS there is no libc.so.6, and others have no such functions in theirs."""
 
     def load(_: str) -> object:
         if isinstance(library, OSError):

@@ -1,10 +1,9 @@
 """What a standby has loaded, and what it has not: memory and CPU of every start."""
 
 import gc
-import subprocess
-import sys
 
 from fleet.collector import uncollected
+from tests.support.fresh_interpreter import ran
 
 NOT_BEFORE_IT_IS_USED = {
     "dagster",
@@ -35,13 +34,6 @@ assert no_rows().num_rows == 0
 assert {column.num_chunks for column in no_rows().columns} == {1}  # PySpark's own JVM takes no 0
 assert not isinstance(no_rows(), connect.pd.DataFrame)
 """
-
-
-def ran(code: str) -> list[str]:
-    """What a fresh interpreter prints."""
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
-    return told.stdout.split()
 
 
 def test_what_a_standby_has_not_loaded() -> None:
