@@ -18,6 +18,7 @@ from fleet.clock import SystemClock
 from fleet.worker.pod_environment import SPARK_TOKEN
 from tests.support import dying, kube_home, needs, scheduling, sharing
 from tests.support.brokers import RunningBroker, running_broker
+from tests.support.clean_clone import CleanClone
 from tests.support.last_use import LastUses
 from tests.support.sampling import LONG
 
@@ -141,6 +142,8 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(LastUses())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(CleanClone())
     kube_home.begin_session()
     dying.watch(kube_home.own())
     _hear_interrupts()
