@@ -4,8 +4,9 @@ Problem: a rate says nothing without the same job on the same topic and cores, a
 seconds of a JVM say nothing at all. Choice: one broker and one topic; each side first works off
 a warm-up, then a backlog, then a steady stream, alone on the machine; both run `streaming.py`'s
 job, a batch's age is counted from its oldest record to the job's end. Beside Structured Streaming
-with no setting at all stand two that people who know it would make. Where others share the machine
-the CPU of a record says more than the rate: of every process, the broker's too. Cost: six minutes.
+with no setting at all stand two that people who know it would make, each in a JVM of its own: one
+that had read the others' records too would be the warmest. Where others share the machine the CPU
+of a record says more than the rate: of every process, the broker's too. Cost: eight minutes.
 """
 
 import json
@@ -281,34 +282,40 @@ def _last(ground: Ground, event: str) -> float:
 def _theirs(
     ground: Ground, *, wish: WorkerOptions, cache: Path, python: Path, result: WorkerResult
 ) -> None:
-    queries = structured.Queries(home=ground.home, bootstrap=ground.fleet.bootstrap, topic=TOPIC)
+    """Each variant in a JVM of its own: none shall be warmer than the one the worker has."""
     at = {str(n): wish.warm_up // PARTITIONS for n in range(PARTITIONS)}
     bound = {"maxOffsetsPerTrigger": str(PER_TRIGGER)}
-    queries.add("warm-up", {"startingOffsets": "earliest", **bound}, records=wish.warm_up)
-    for name, settings in VARIANTS.items():
+    for number, (name, settings) in enumerate(VARIANTS.items()):
+        home = ground.home / "structured" / str(number)
+        home.mkdir(parents=True)
+        queries = structured.Queries(home=home, bootstrap=ground.fleet.bootstrap, topic=TOPIC)
+        warm = {"startingOffsets": "earliest", **bound}
+        queries.add("warm-up", warm, settings, records=wish.warm_up)
         start = {"startingOffsets": json.dumps({TOPIC: at}), **bound}
-        queries.add(f"backlog {name}", start, settings, records=wish.backlog)
-    for name, settings in VARIANTS.items():
-        start = {"startingOffsets": "latest"}
-        queries.add(f"stream {name}", start, settings, seconds=wish.seconds)
+        queries.add("backlog", start, settings, records=wish.backlog)
+        queries.add("stream", {"startingOffsets": "latest"}, settings, seconds=wish.seconds)
+        with structured.running(python, queries, cache=cache) as lines:
+            _variant(ground, name, lines, wish=wish, result=result)
+
+
+def _variant(
+    ground: Ground, name: str, lines: Iterable[Line], *, wish: WorkerOptions, result: WorkerResult
+) -> None:
+    """What one variant tells of its queries; its stream is written while that one runs."""
+    meter = None
     with ExitStack() as stack:
-        streaming_now = False
-        meter = None
-        for line in stack.enter_context(structured.running(python, queries, cache=cache)):
+        for line in lines:
             if "begin" in line:
-                ground.say(f"Structured Streaming: {line['begin']}")
-                if line["begin"].startswith("stream") and not streaming_now:
+                ground.say(f"Structured Streaming, {name}: {line['begin']}")
+                if line["begin"] == "stream":
                     stack.enter_context(ground.streaming(RATE))
-                    streaming_now = True
                 family = partial(_family, [line["pid"]])
                 meter = Spent({"broker": ground.broker_pids, "Spark": family})
-                continue
-            kind, _, name = line["end"].partition(" ")
-            if kind == "backlog":
+            elif line["end"] == "backlog":
                 result.rate[name] = rate_of(line["batches"], wish.backlog)
                 assert meter is not None
                 result.cpu[name] = _told(ground, meter.seconds(), read_of(line["batches"]))
-            elif kind == "stream":
+            elif line["end"] == "stream":
                 result.age[name] = age_of(line["batches"])
 
 
