@@ -152,26 +152,27 @@ def _marks(batches: Batches, data: bytes) -> Ints:
             raise _damage(batches, row, f"it holds {count} records in {end - at} bytes")
         for _ in range(count):
             mark(at)
-            length = data[at]
-            at += 1
-            if length >= 0x80:
-                shift = 7
-                length &= 0x7F
-                while True:
-                    byte = data[at]
-                    at += 1
-                    length |= (byte & 0x7F) << shift
-                    if byte < 0x80:
-                        break
-                    shift += 7
-                    if shift > 28:
-                        raise _damage(batches, row, "a record's length is none")
-            at += length >> 1
+            low = data[at]
+            if low < 0x80:
+                at += 1 + (low >> 1)
+            elif (high := data[at + 1]) < 0x80:  # most records: of 64 to 8,191 bytes
+                at += 2 + (high << 6 | (low & 0x7F) >> 1)
+            else:
+                at = _behind(batches, row, data, at)
             if at > end:
                 break
         if at != end:
             raise _damage(batches, row, "its records do not fill it")
     return np.array(marks, np.int64)
+
+
+def _behind(batches: Batches, row: int, data: bytes, at: int) -> int:
+    """Where the record at a place ends, whatever its length; the fields tell of one below 0."""
+    try:
+        length, at = _number(data, at)
+    except ValueError:
+        raise _damage(batches, row, "a record's length is none") from None
+    return at + max(length, 0)
 
 
 def _damage(batches: Batches, row: int, why: str) -> DamagedBatch:

@@ -76,6 +76,14 @@ def test_as_kafka_python_reads_them(seed: int):
     assert (found.next, found.damaged) == (base, None)
 
 
+def test_records_of_every_length():
+    """Where the number that tells it takes one, two, three or four bytes."""
+    lengths = (*range(200), *range(8170, 8200), (1 << 20) - 1, 1 << 20)
+    records: list[Record] = [(None, bytes(length), []) for length in lengths]
+    data = batch(7, records)
+    assert rows(cut(data)) == rows_of_others(data)
+
+
 @pytest.mark.parametrize("library", ["cramjam", "Arrow"])
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "snappy in Java's frames", "lz4", "zstd"])
 def test_every_codec_by_either_library(codec: str, library: str, monkeypatch):
