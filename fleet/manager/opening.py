@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Self
 
 from fleet.act.runtime import Runtime, RuntimeKind
-from fleet.broker import Broker, embedded_bootstrap
 from fleet.clock import Clock, SystemClock
 from fleet.config.acls import OFFSETS, Grant, allows, needed
 from fleet.config.load import load
@@ -114,16 +113,7 @@ class OpenFleet(Closing):
         where = home or fleet_home(dict(environ))
         bootstrap = spec.cluster.bootstrap_servers
         if bootstrap == EMBEDDED:
-            found = embedded_bootstrap(where)
-            if found is None and start_broker:
-                found = Broker(where).start().bootstrap_servers
-            if found is None:
-                raise Unreachable(
-                    f"the embedded broker of {where} does not run; start it with "
-                    "`fleet broker start`; `fleet up` starts it with everything of a fleet.yaml"
-                )
-            bootstrap = found
-            spec = _with_login(spec, Broker(where))
+            spec, bootstrap = _embedded(spec, where, start=start_broker)
         return cls(
             spec=spec,
             config=path,
@@ -344,12 +334,24 @@ class OpenFleet(Closing):
             return ()
 
 
-def _with_login(spec: FleetSpec, broker: Broker) -> FleetSpec:
-    """A file that says only `embedded` logs in to a secure embedded broker as its super user.
+def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, str]:
+    """The file with the embedded broker's login, where it is secure, and bootstrap.servers.
 
-    What the file says of security itself is taken as it is, so that lesser users can be tried.
+    Of a file that says only `embedded` it is the super user's; what it says of security itself is
+    taken as it is, so that lesser users can be tried. Raises Unreachable where it does not run.
     """
-    if spec.cluster.security != Security() or not broker.status().secure:
-        return spec
-    cluster = spec.cluster.model_copy(update={"security": broker.security()})
-    return spec.model_copy(update={"cluster": cluster})
+    from fleet.broker import Broker  # noqa: PLC0415 - 3 MB that other clusters do without
+
+    broker = Broker(home)
+    status = broker.status()
+    if not status.running:
+        if not start:
+            raise Unreachable(
+                f"the embedded broker of {home} does not run; start it with "
+                "`fleet broker start`; `fleet up` starts it with everything of a fleet.yaml"
+            )
+        status = broker.start()
+    if spec.cluster.security == Security() and status.secure:
+        cluster = spec.cluster.model_copy(update={"security": broker.security()})
+        spec = spec.model_copy(update={"cluster": cluster})
+    return spec, status.bootstrap_servers
