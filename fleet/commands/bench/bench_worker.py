@@ -38,7 +38,7 @@ def worker(*, alone: bool, backlog: int, seconds: float, output: str) -> None:
     2,000 records/s the age of the oldest record when its batch is done at most 0.15 s at p50, 0.4 s
     at p95, and below a third of its. CPU of a record is that of all processes, the broker's too.
     Spark 4.2.0, the last with a connector, is installed under ~/.cache/fleet the first time
-    (450 MB). About eight minutes.
+    (450 MB). About seven minutes.
     """
     from fleet.bench.worker_bench import WorkerOptions, run
     from fleet.clock import SystemClock
