@@ -285,13 +285,13 @@ def _theirs(
     """Each variant in a JVM of its own: none shall be warmer than the one the worker has."""
     at = {str(n): wish.warm_up // PARTITIONS for n in range(PARTITIONS)}
     bound = {"maxOffsetsPerTrigger": str(PER_TRIGGER)}
+    warm = {"startingOffsets": "earliest", **bound}
+    start = {"startingOffsets": json.dumps({TOPIC: at}), **bound}
     for number, (name, settings) in enumerate(VARIANTS.items()):
         home = ground.home / "structured" / str(number)
         home.mkdir(parents=True)
         queries = structured.Queries(home=home, bootstrap=ground.fleet.bootstrap, topic=TOPIC)
-        warm = {"startingOffsets": "earliest", **bound}
         queries.add("warm-up", warm, settings, records=wish.warm_up)
-        start = {"startingOffsets": json.dumps({TOPIC: at}), **bound}
         queries.add("backlog", start, settings, records=wish.backlog)
         queries.add("stream", {"startingOffsets": "latest"}, settings, seconds=wish.seconds)
         with structured.running(python, queries, cache=cache) as lines:

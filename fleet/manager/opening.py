@@ -340,7 +340,7 @@ def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, s
     Of a file that says only `embedded` it is the super user's; what it says of security itself is
     taken as it is, so that lesser users can be tried. Raises Unreachable where it does not run.
     """
-    from fleet.broker import Broker  # noqa: PLC0415 - 3 MB that other clusters do without
+    from fleet.broker import Broker  # noqa: PLC0415 - other clusters do without
 
     broker = Broker(home)
     status = broker.status()

@@ -65,7 +65,7 @@ def test_an_own_dagster_yaml_keeps_ticks_as_ours_does():
 @pytest.mark.broker
 def test_commands_of_the_page(scene, capsys, monkeypatch):
     """Each `fleet` line for a declared group, changing ones as dry runs; ID is the plan's."""
-    monkeypatch.setenv("FLEET_HOME", str(scene.folder / "home"))
+    monkeypatch.setenv("FLEET_HOME", scene.resource.home)
     known = ""
     told = []
     for line in (line for line in SHELL if line.startswith("fleet ")):
