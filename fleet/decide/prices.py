@@ -74,7 +74,7 @@ class Pricing:
         least, most = self._moved(staying, leaving=numbers)
         sticky = not self._range and not self._consumer
         return Price(
-            rebalances_min=1,
+            rebalances_min=0 if self.world.is_empty() else 1,
             rebalances_max=2 if sticky else 1,
             moved_min=least,
             moved_max=most,
@@ -89,6 +89,9 @@ class Pricing:
             note = (
                 "an empty KIP-848 group raises its epoch; an assignment for nobody may be left out"
             )
+            return Price(rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note)
+        if self.world.is_empty():
+            note = "nobody is in the group: 1 where somebody joins before"
             return Price(rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note)
         return Price(rebalances_min=1, rebalances_max=1, moved_min=0, moved_max=0)
 

@@ -17,14 +17,17 @@ from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
 from fleet.decide.holds import held, undone_by
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.refusals import refusals
+from fleet.decide.refused_members import beyond_limits
 from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
+from fleet.decide.vetoes import Vetoes
 from fleet.decide.world import GroupWorld
 from fleet.errors import Refused
-from fleet.kafka_source.broker_settings import initial_delay
+from fleet.kafka_source.broker_settings import broker_limits
 from fleet.lag.snapshot import Snapshot
 from fleet.manager.obstacles import obstacles
 from fleet.manager.opening import OpenFleet
 from fleet.model import Plan
+from fleet.model.broker_limits import BrokerLimits
 from fleet.slots import ChangeState
 from fleet.text import duration
 
@@ -66,13 +69,13 @@ class PlanningFleet(OpenFleet):
         )
         changes = any(slot.revision not in {None, revision} for slot in slots)
         if isinstance(spec.worker, ClassicWorker) and (world.is_empty() or changes):
-            return replace(world, initial_delay=self._initial_delay)
+            return replace(world, initial_delay=self._broker_limits.initial_delay)
         return world
 
     @cached_property
-    def _initial_delay(self) -> float | None:
+    def _broker_limits(self) -> BrokerLimits:
         with self.sessions.connected() as connections:
-            return initial_delay(connections)
+            return broker_limits(connections)
 
     def change_alive(self, group: str) -> bool | None:
         """Whether somebody works on the group's unfinished change, without waiting.
@@ -168,9 +171,15 @@ class PlanningFleet(OpenFleet):
             force_roll=roll,
             why=sentence,
         )
-        plan = _priced(world, plan, by_policy=by_policy)
+        plan = self._within_limits(world, _priced(world, plan, by_policy=by_policy))
         against = obstacles(spec, plan, environ=self._environ, here=Path.cwd())
         return self.runtime.vetoes(plan).told_in(against.told_in(plan))
+
+    def _within_limits(self, world: GroupWorld, plan: Plan) -> Plan:
+        """With what the brokers would refuse of it; they are asked where it has steps."""
+        if not plan.steps:
+            return plan
+        return Vetoes(refusals=beyond_limits(world, plan, self._broker_limits)).told_in(plan)
 
     def _adopted_plan(
         self, spec: GroupSpec, seen: Snapshot, *, wanted: int | None, roll: bool

@@ -36,6 +36,21 @@ MUTANTS = faults(
             "prices-what-leaves-is-what-runs-next": """            return [-group.type == "consumer"-]{+self._consumer+}
         return self._consumer""",
         },
+        ("fleet/decide/prices.py", ("tests/decide/test_refused_members.py",)): {
+            "prices-leave-of-nobody-costs-one": "            rebalances_min=[-0 if self.world.is_empty() else 1-]{+1+},",
+            "prices-stop-of-nobody-costs-one": """        if [-self.world.is_empty()-]{+False+}:
+            note =""",
+        },
+        ("fleet/decide/refused_members.py", ("tests/decide/test_refused_members.py",)): {
+            "refused-though-somebody-only-leaves": "    if [-not any(step.kind in _JOINS for step in plan.steps)-]{+not plan.steps+}:",
+            "refused-at-the-bound": "    if least <[-=-] worker.session_timeout <= longest:",
+            "refused-where-nothing-is-known": 'limits.least_session or [-0.0-]{+6.0+}, limits.longest_session or [-float("inf")-]{+45.0+}',
+            "refused-size-of-the-other-protocol": "    most = limits.classic_members if [-classic-]{+not classic+} else limits.consumer_members",
+            "refused-size-at-the-bound": "    if most is None or members <[-=-] most:",
+            "refused-size-without-strangers": "    return most[- + len(world.strangers())-]",
+            "refused-size-though-they-left-before": "            held [--=-]{+|=+} set(step.slots)",
+            "refused-size-of-a-wave-after-it": "len(held [-| -]{+^ +}set(step.slots)))",
+        },
         ("fleet/decide/forecast/expected_costs.py", _EXPECTED): {
             "expected-from-a-balanced-group-alone": "        moved = [-max(moved, price.moved_min)-]{+moved+}",
             "expected-pause-of-those-that-do-not": "told = [pause for pause in cost.pauses[- if pause-]]",

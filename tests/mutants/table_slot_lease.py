@@ -20,6 +20,8 @@ _HOLDING = ("tests/worker/test_slot_lease.py",)
 _TAKEOVER = ("tests/worker/test_consumer_protocol.py",)
 _TENURE = ("tests/worker/test_taking_over.py",)
 
+_LEFT = ("tests/worker/test_slot_holder.py",)
+
 MUTANTS = faults(
     {
         # --- slots: who may take what
@@ -88,6 +90,10 @@ MUTANTS = faults(
         },
         ("fleet/worker/batch/executor.py", _NAMED): {
             "tenure-session-made-anew-not-named": "if [-not self._renew()-]{+failures < 0+}:",
+        },
+        ("fleet/worker/slot/slot_holder.py", _LEFT): {
+            "tenure-leaves-a-member-behind": "                    [-self._leave_nobody_behind()-]{+pass+}",
+            "tenure-evicts-its-static-successor": "if member_id is not None[- and not self._tools.is_static-] and self._leave(",
         },
         ("fleet/worker/slot/slot_holder.py", _TENURE): {
             "tenure-lost-slot-goes-on-working": """        if self._lease.lost is not None:

@@ -29,6 +29,7 @@ from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.manager.planning import PlanningFleet
 from fleet.model import StepKind, TopicPartition, Verdict
+from fleet.model.broker_limits import UNKNOWN
 from fleet.slots import ChangeState, Gate, Handover, Phase
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
 from tests.support.pod_yard import Yard
@@ -310,7 +311,7 @@ def test_workers_of_settings_that_cannot_be_read_can_be_rolled_back(
         storm=lambda _: None,
         change_alive=lambda _: False,
         _revisions=lambda: revisions,
-        _initial_delay=None,
+        _broker_limits=UNKNOWN,
     )
     plan = make_plan(PlanningFleet.world(fleet, "orders", seen), wanted=1, now=0.0)
     assert [(step.kind, step.revision) for step in plan.steps] == [

@@ -48,6 +48,10 @@ class Away:
     def list_topics(self, topic: str | None = None, timeout: float = 0.0) -> None:
         self.committed([], timeout)
 
+    def memberid(self) -> str:
+        """It never joined."""
+        return ""
+
     def close(self) -> None:
         """At once."""
 

@@ -2,11 +2,11 @@
 
 Problem: librdkafka's calls from several threads block each other for seconds, and a commit that
 another thread makes inside a rebalance callback hangs [1]. Choice: one thread polls shortly and
-serves a queue of commands; `on_revoke` serves the same queue while it waits for the batch in
-hand, and commits inside the callback [6]. Others only post commands and read `state`. Cost:
-a command waits for the poll in progress, at most 20 ms.
+serves a queue of commands; `on_revoke` serves the same queue while it waits for the batch in hand,
+and commits in it [6]. Others post commands, read `state`. Cost: a command waits for a poll, 20 ms.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -356,6 +356,8 @@ class Membership:
             self._flow.interrupt()
         self._done = True
         if self._consumer is not None:
+            with contextlib.suppress(KafkaException, RuntimeError):
+                self.state.member_id = self._consumer.memberid() or self.state.member_id
             try:
                 with self.state.waits(self._clock):
                     self._consumer.close()

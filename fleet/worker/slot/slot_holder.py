@@ -113,13 +113,27 @@ class SlotHolder:
 
         The round of its leave is that of our join; refused, it ends with its session.
         """
-        tools = self._tools
-        try:
-            why = tools.leave(tools.settings.group.group, [(None, member_id)])
-        except FleetError as error:
-            why = str(error)
+        why = self._leave(member_id)
         result = "has left" if why is None else f"stays until its session ends ({why})"
-        tools.events.log(f"the former holder's member {member_id} {result}")
+        self._tools.events.log(f"the former holder's member {member_id} {result}")
+
+    def _leave(self, member_id: str) -> str | None:
+        """One request; why it was refused."""
+        try:
+            return self._tools.leave(self._tools.settings.group.group, [(None, member_id)])
+        except FleetError as error:
+            return str(error)
+
+    def _leave_nobody_behind(self) -> None:
+        """Whoever stood still may have joined anew before it heard that it is out.
+
+        librdkafka's close sends no leave while its join is under way: partitions would be given to
+        a member that nobody is, until its session ends. Seen with KIP-848, where a member keeps
+        its id: 20 s of 20.
+        """
+        member_id = self._membership.state.member_id if self._membership is not None else None
+        if member_id is not None and not self._tools.is_static and self._leave(member_id) is None:
+            self._tools.events.log(f"its member {member_id} is out of the group")
 
     def _free_before_joining(self) -> None:
         """KIP-848: let the dead holder leave, else the join is refused [17].
@@ -357,6 +371,7 @@ class SlotHolder:
             match last.do:
                 case Last.ABANDON:
                     self._lease.abandon()
+                    self._leave_nobody_behind()
                 case Last.SHUT:
                     self._gate.shut()
                     self._lease.release(clean=last.clean)
