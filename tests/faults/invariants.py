@@ -70,13 +70,13 @@ def rebalances(seen: Evidence) -> int:
 
 
 def assignments(record: Record) -> dict[str, set[tuple[str, int]]]:
-    """Instance id → its partitions, of a classic group's record.
+    """Instance id (a dynamic member's own id) → its partitions, of a classic group's record.
 
     The client id would be the worker's name, but a static replacement keeps its predecessor's.
     """
     assert record.value is not None
     members = record.value["members"] or ()
-    return {m["groupInstanceId"]: _assignment(m["assignment"]) for m in members}
+    return {m["groupInstanceId"] or m["memberId"]: _assignment(m["assignment"]) for m in members}
 
 
 def _assignment(decoded: Any) -> set[tuple[str, int]]:

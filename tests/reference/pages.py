@@ -1,7 +1,7 @@
 """Write what the code says of itself: `python -m tests.reference.pages`.
 
 docs/fleet-yaml.md and fleet/config/fleet.schema.json come from fleet/config/spec*.py, docs/cli.md
-from the commands, the tables of docs/rebalance-table.md from their data;
+from the commands, the tables of docs/rebalance-table.md and docs/fault-matrix.md from their data;
 tests/reference/test_pages.py compares them with the code.
 """
 
@@ -9,7 +9,7 @@ import ast
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +23,7 @@ from fleet.bench.rebalance_table import markdown, read_cells
 from fleet.cli import COMMANDS, SECTIONS, cli
 from fleet.config.spec import FleetSpec, seconds
 from fleet.config.spec_problems import _bare, _bounds, _literals, _models, _tag_of
+from tests.faults import matrix_table
 from tests.support.needs import repository
 
 AGAIN = "python -m tests.reference.pages"
@@ -254,15 +255,26 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
 
 
 def rebalance_page() -> str:
-    """docs/rebalance-table.md: what people wrote, then the tables of its data."""
-    root = repository()
-    written = (root / "docs" / "rebalance-table.md").read_text(encoding="utf-8")
+    """docs/rebalance-table.md."""
+    return _with_tables("rebalance-table", lambda data: markdown(read_cells(data)))
+
+
+def matrix_page() -> str:
+    """docs/fault-matrix.md."""
+    return _with_tables("fault-matrix", matrix_table.page)
+
+
+def _with_tables(name: str, tables: Callable[[Path], str]) -> str:
+    """What people wrote, then the tables of the page's data."""
+    docs = repository() / "docs"
+    written = (docs / f"{name}.md").read_text(encoding="utf-8")
     prose, mark, _ = written.partition(f"<!-- by {AGAIN} -->\n")
-    return prose + mark + markdown(read_cells(root / "docs" / "data" / "rebalance-table.csv"))
+    return prose + mark + tables(docs / "data" / f"{name}.csv")
 
 
 PAGES = {
     "docs/rebalance-table.md": rebalance_page,
+    "docs/fault-matrix.md": matrix_page,
     "docs/fleet-yaml.md": yaml_page,
     "docs/cli.md": cli_page,
     "fleet/config/fleet.schema.json": schema,

@@ -48,6 +48,9 @@ def process(df, context):
 class Workshop(Sandbox):
     """One declared group in a home; a home may have several."""
 
+    copies = 1
+    """Of each partition that it makes."""
+
     def __init__(self, home: Path, bootstrap: str, group: str, **worker: Any) -> None:
         module = "job_" + "".join(c if c.isalnum() else "_" for c in group)
         super().__init__(home, module=module, config=f"{group}.yaml")
@@ -106,7 +109,7 @@ class Workshop(Sandbox):
 
     def _created(self, topic: str, partitions: int) -> AdminClient:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(120)
+        admin.create_topics([NewTopic(topic, partitions, self.copies)])[topic].result(120)
         return admin
 
     def produce_to(self, topic: str, count: int) -> None:
@@ -166,7 +169,7 @@ class Workshop(Sandbox):
 
     @contextmanager
     def stream(self, rate: int = 200) -> Iterator[None]:
-        """Numbered records at a steady rate, over all partitions in turn."""
+        """Numbered records at a steady rate, over the partitions there are now in turn."""
         stop = threading.Event()
         thread = threading.Thread(target=self._produce, args=(stop, rate))
         thread.start()
@@ -185,12 +188,10 @@ class Workshop(Sandbox):
         return Producer({**self.client(), "enable.idempotence": True})
 
     def _produce(self, stop: threading.Event, rate: int) -> None:
-        producer = self.producer()
+        producer, partitions = self.producer(), self.partitions
         while not stop.wait(0.2):
             for number in itertools.islice(self.numbers, max(1, rate // 5)):
-                producer.produce(
-                    self.topic, str(number).encode(), partition=number % self.partitions
-                )
+                producer.produce(self.topic, str(number).encode(), partition=number % partitions)
             producer.poll(0)
         producer.flush(120)
 
