@@ -4,6 +4,9 @@ Brokers that are away for longer than `max.poll.interval.ms`: a commit that wait
 waits for as long as they are away, meanwhile the application polls nothing, and once they are back
 librdkafka leaves the group and joins again. With dynamic members that rebalances, with static ones
 it does not. A worker commits before it gives up a partition, by the same call.
+
+A topic that is made again begins at leader epoch 0. A consumer that knew higher ones of the topic
+before fetches nothing of it, wherever it is assigned and subscribed anew; a new consumer does.
 """
 
 import threading
@@ -13,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.brokers import RunningBroker, running_broker
@@ -124,3 +127,66 @@ def test_brokers_away_for_longer_than_the_poll_interval(way: str, own: RunningBr
     finally:
         for member in members:
             member.end()
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_topic_made_again_after_its_leaders_changed(restarts: int, own: RunningBroker) -> None:
+    """Each restart of its broker raises the epoch."""
+    bootstrap = {"bootstrap.servers": own.bootstrap_servers}
+    options = {
+        **bootstrap,
+        "group.id": "again",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "partition.assignment.strategy": "cooperative-sticky",
+        "log_level": 0,
+    }
+
+    admin = AdminClient(bootstrap)
+
+    def make() -> None:
+        admin.create_topics([NewTopic("again", 1, 1)])["again"].result(120)
+
+    def write() -> None:
+        producer = Producer({**bootstrap, "log_level": 0})
+        for _ in range(20):
+            producer.produce("again", b"x", partition=0)
+        assert producer.flush(60) == 0
+
+    make()
+    write()
+    old = Consumer(options)
+    old.subscribe(["again"])
+    try:
+        assert read(old, 20, 120.0) == 20
+        for _ in range(restarts):
+            own.broker.kill()
+            own.broker.start(wait=300)
+            write()
+            assert read(old, 20, 120.0) == 20
+        admin.delete_topics(["again"])["again"].result(120)
+        read(old, 1, 4.0)
+        make()
+        write()
+        read(old, 1, 3.0)
+        there = [TopicPartition("again", 0, 0)]
+        old.incremental_unassign(there)
+        old.incremental_assign(there)
+        assert read(old, 20, 20.0) == (0 if restarts else 20)
+    finally:
+        old.close()
+    new = Consumer(options)
+    new.subscribe(["again"])
+    try:
+        assert read(new, 20, 120.0) == 20
+    finally:
+        new.close()
+
+
+def read(consumer: Consumer, wanted: int, seconds: float) -> int:
+    """So many records, or those that come within so many seconds."""
+    since, found = time.monotonic(), 0
+    while found < wanted and time.monotonic() - since < seconds:
+        message = consumer.poll(0.2)
+        found += message is not None and message.error() is None
+    return found
