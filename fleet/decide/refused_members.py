@@ -20,9 +20,14 @@ _JOINS: Final = frozenset({StepKind.OPEN, StepKind.ROLL})
 
 def beyond_limits(world: GroupWorld, plan: Plan, limits: BrokerLimits) -> tuple[str, ...]:
     """Why brokers would refuse the members that the plan brings; empty = nothing is known of it."""
-    if not any(step.kind in _JOINS for step in plan.steps):
+    if not brings_members(plan):
         return ()
     return tuple(filter(None, (_session(world, limits), _size(world, plan, limits))))
+
+
+def brings_members(plan: Plan) -> bool:
+    """Whether brokers need be asked at all: who only leaves is refused nothing."""
+    return any(step.kind in _JOINS for step in plan.steps)
 
 
 def _session(world: GroupWorld, limits: BrokerLimits) -> str:

@@ -17,7 +17,7 @@ from fleet.decide.adopted import MEMBERS, Adopted, make_adopted_plan, roll_note
 from fleet.decide.holds import held, undone_by
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.refusals import refusals
-from fleet.decide.refused_members import beyond_limits
+from fleet.decide.refused_members import beyond_limits, brings_members
 from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
 from fleet.decide.vetoes import Vetoes
 from fleet.decide.world import GroupWorld
@@ -176,8 +176,8 @@ class PlanningFleet(OpenFleet):
         return self.runtime.vetoes(plan).told_in(against.told_in(plan))
 
     def _within_limits(self, world: GroupWorld, plan: Plan) -> Plan:
-        """With what the brokers would refuse of it; they are asked where it has steps."""
-        if not plan.steps:
+        """With what the brokers would refuse of it; they are asked where members come."""
+        if not brings_members(plan):
             return plan
         return Vetoes(refusals=beyond_limits(world, plan, self._broker_limits)).told_in(plan)
 

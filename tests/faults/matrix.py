@@ -21,7 +21,7 @@ from fleet.clock import SystemClock
 from fleet.slots import Phase, Slot
 from tests.faults import invariants
 from tests.faults.weather import WAYS, WeatherShop, biggest, is_unclean
-from tests.support.kafka_tools import Record, dump_records
+from tests.support.kafka_tools import Record, count_rebalances, dump_records
 
 LEASE = 3.0
 SESSION = 20.0
@@ -114,10 +114,6 @@ class Target(WeatherShop):
         """Whether it is a KIP-848 group."""
         return WAYS[self.way].get("protocol") == "consumer"
 
-    @property
-    def is_static(self) -> bool:
-        return WAYS[self.way].get("membership") != "dynamic"
-
     # --- how it is ----------------------------------------------------------------------------
 
     def slots(self) -> list[Slot]:
@@ -145,11 +141,7 @@ class Target(WeatherShop):
 
     def calm(self) -> bool:
         """At work, with a warm standby."""
-        with self.fleet() as fleet:
-            holders = {s.holder for s in fleet.slots(self.group)}
-            running = {w.name for w in fleet.workers(self.group) if w.running}
-            warm = {r.worker for r in fleet.reports(self.group) if r.phase == "standby"}
-        return bool((warm & running) - holders) and self.at_work()
+        return self.has_standby() and self.at_work()
 
     def owned(self) -> bool:
         """By what the coordinator answers."""
@@ -333,7 +325,7 @@ class Ground:
                 twice=twice,
                 events=len(target.events()),
                 entries=len(target.entries()),
-                rebalances=count(mine),
+                rebalances=count_rebalances(mine),
                 since=target.since,
             )
             found[way] = (look, mine)
@@ -363,13 +355,3 @@ def judged(cell: Cell, *, hand: int, clean: bool) -> Iterator[str]:
         yield f"{cell.twice} records twice after {cell.unclean} unclean ends"
     if clean and cell.unclean:
         yield f"{cell.unclean} unclean ends"
-
-
-def count(records: Sequence[Record]) -> int:
-    """Completed generations of a classic group, or under KIP-848 computed assignments."""
-    found = {
-        record.value["generation" if record.type == 2 else "assignmentEpoch"]
-        for record in records
-        if record.type in {2, 6} and record.value is not None
-    }
-    return len(found - {0})

@@ -217,10 +217,8 @@ def coordinator_killed_in_a_round(ground: Ground) -> None:
             return {way: state for way, state in states.items() if state in rounds}
 
         seen = waiting.until(found, "a group to be in a round", every=0.0)
-        ground.brokers.kill(coordinator(ground))
         print(f"killed while {seen}", flush=True)
-        time.sleep(3)
-        ground.brokers.start(wait=300)
+        coordinator_killed(ground)
 
 
 def coordinator(ground: Ground) -> int:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.invariants import Evidence, all_assigned, one_owner
-from tests.faults.matrix import Cell, count, judged
+from tests.faults.matrix import Cell, judged
 from tests.faults.matrix_faults import FAULTS
 from tests.faults.matrix_table import markdown, read_cells, write_cells
 from tests.faults.weather import WAYS
-from tests.support.kafka_tools import Record
+from tests.support.kafka_tools import Record, count_rebalances
 
 pytestmark = pytest.mark.unit
 
@@ -85,4 +85,4 @@ def test_dynamic_members_are_told_apart() -> None:
     shared = Evidence(records=[record(1, ("a", [0]), ("b", [0]))], ends={0: 1, 1: 1}, **plain)
     assert len(one_owner(shared)) == len(all_assigned(shared)) == 1
     again = [record(1), record(1), record(2), record(0)]
-    assert count(again) == 2
+    assert count_rebalances(again) == 2

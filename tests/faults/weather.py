@@ -92,6 +92,14 @@ class WeatherShop(Workshop):
             terms["heartbeat_interval"] = "1s"
         self.declare(worker=terms, runtime={"kind": "local", "lease": f"{LEASE:g}s"})
 
+    def has_standby(self) -> bool:
+        """A warm worker that lives and holds no slot."""
+        with self.fleet() as fleet:
+            holders = {s.holder for s in fleet.slots(self.group)}
+            running = {w.name for w in fleet.workers(self.group) if w.running}
+            warm = {r.worker for r in fleet.reports(self.group) if r.phase == "standby"}
+        return bool((warm & running) - holders)
+
     def events(self) -> list[dict[str, Any]]:
         """All that the workers told."""
         path = self.place / "events"
@@ -197,13 +205,7 @@ class Weather:
 
     def calm(self) -> bool:
         """Two active slots, and a warm standby beside them."""
-        if not self.shop.all_active(SLOTS):
-            return False
-        with self.shop.fleet() as fleet:
-            holders = {s.holder for s in fleet.slots(self.shop.group)}
-            running = {w.name for w in fleet.workers(self.shop.group) if w.running}
-            warm = {r.worker for r in fleet.reports(self.shop.group) if r.phase == "standby"}
-        return bool((warm & running) - holders)
+        return self.shop.all_active(SLOTS) and self.shop.has_standby()
 
     def begin(self) -> None:
         """The fleet at work."""

@@ -42,7 +42,7 @@ MUTANTS = faults(
             note =""",
         },
         ("fleet/decide/refused_members.py", ("tests/decide/test_refused_members.py",)): {
-            "refused-though-somebody-only-leaves": "    if [-not any(step.kind in _JOINS for step in plan.steps)-]{+not plan.steps+}:",
+            "refused-though-somebody-only-leaves": "    return [-any(step.kind in _JOINS for step in plan.steps)-]{+bool(plan.steps)+}",
             "refused-at-the-bound": "    if least <[-=-] worker.session_timeout <= longest:",
             "refused-where-nothing-is-known": 'limits.least_session or [-0.0-]{+6.0+}, limits.longest_session or [-float("inf")-]{+45.0+}',
             "refused-size-of-the-other-protocol": "    most = limits.classic_members if [-classic-]{+not classic+} else limits.consumer_members",

@@ -71,9 +71,14 @@ def assignment_epochs(broker: Broker, group: str) -> list[int]:
 
 def rebalances(broker: Broker, group: str) -> int:
     """Completed generations of a classic group, or under KIP-848 computed assignments."""
+    return count_rebalances(dump_group_records(broker, group))
+
+
+def count_rebalances(records: Sequence[Record]) -> int:
+    """The same, of one group's records."""
     found = {
         record.value["generation" if record.type == 2 else "assignmentEpoch"]
-        for record in dump_group_records(broker, group)
+        for record in records
         if record.type in {2, 6} and record.value is not None
     }
     return len(found - {0})
