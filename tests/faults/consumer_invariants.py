@@ -2,7 +2,9 @@
 
 The coordinator writes down what each member has (type 8) and gives up (pending revocation), and
 who the member is (type 5), so that the owner of a partition at any position of the log is known,
-and with it whose commit stands there. The other invariants are the same as of a classic group.
+and with it whose commit stands there. Partitions go by their topic's id: who has one of a topic
+that was deleted shares nothing with who has that of the topic made again under its name. The other
+invariants are the same as of a classic group.
 """
 
 from collections import Counter, defaultdict
@@ -22,11 +24,20 @@ class Owners:
 
     clients: dict[str, str] = field(default_factory=dict)
     """Member → client id: its worker's name."""
-    has: dict[str, set[int]] = field(default_factory=dict)
-    """Member → partitions, those that it still has to give up too."""
+    has: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
+    """Member → topic ids and partitions, those that it still has to give up too."""
+    newest: str = ""
+    """The topic's id as it is now."""
+    known: set[str] = field(default_factory=set)
+    """All that it had."""
 
-    def owners(self, partition: int) -> set[str]:
-        return {self.clients.get(m, m) for m, parts in self.has.items() if partition in parts}
+    def owners(self, partition: int, topic_id: str | None = None) -> set[str]:
+        """Of the topic with this id; None: with any."""
+        return {
+            self.clients.get(member, member)
+            for member, parts in self.has.items()
+            if any(p == partition and topic_id in {None, of} for of, p in parts)
+        }
 
     def feed(self, record: Record) -> None:
         member = str(record.key.get("memberId"))
@@ -36,14 +47,17 @@ class Owners:
         elif record.type == MEMBER:
             self.clients[member] = str(record.value["clientId"])
         elif record.type == CURRENT:
-            self.has[member] = _partitions(record, "assignedPartitions") | _partitions(
-                record, "partitionsPendingRevocation"
-            )
+            mine = _partitions(record, "assignedPartitions")
+            self.has[member] = mine | _partitions(record, "partitionsPendingRevocation")
+            for topic_id in {of for of, _ in mine} - self.known:
+                self.known.add(topic_id)
+                self.newest = topic_id
 
 
-def _partitions(record: Record, name: str) -> set[int]:
+def _partitions(record: Record, name: str) -> set[tuple[str, int]]:
     assert record.value is not None
-    return {int(p) for each in record.value[name] or () for p in each["partitions"]}
+    told = record.value[name] or ()
+    return {(str(each["topicId"]), int(p)) for each in told for p in each["partitions"]}
 
 
 def replay(records: Sequence[Record]) -> Iterator[tuple[Record, Owners]]:
@@ -68,19 +82,19 @@ def shared_partitions(records: Sequence[Record]) -> list[str]:
             continue
         count = Counter(p for each in owners.has.values() for p in each)
         found += [
-            f"I1: at offset {record.offset} {sorted(owners.owners(p))} have partition {p}"
-            for p, members in count.items()
+            f"I1: at offset {record.offset} {sorted(owners.owners(p, of))} have partition {p}"
+            for (of, p), members in count.items()
             if members > 1
         ]
     return found
 
 
 def unowned(records: Sequence[Record], partitions: Sequence[int]) -> list[int]:
-    """I2: partitions that nobody has after the last record."""
+    """I2: partitions of the topic as it is now that nobody has after the last record."""
     last = Owners()
     for record in records:
         last.feed(record)
-    return sorted(set(partitions) - {p for each in last.has.values() for p in each})
+    return [p for p in sorted(partitions) if not last.owners(p, last.newest)]
 
 
 def strange_commits(records: Sequence[Record], events: Sequence[dict[str, Any]]) -> list[str]:

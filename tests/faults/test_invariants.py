@@ -117,11 +117,13 @@ def member(offset: int, name: str) -> Record:
     return record(offset, 5, {"memberId": f"id-{name}"}, {"clientId": name})
 
 
-def has(offset: int, name: str, assigned: list[int], pending: tuple[int, ...] = ()) -> Record:
+def has(
+    offset: int, name: str, assigned: list[int], pending: tuple[int, ...] = (), topic_id: str = "x"
+) -> Record:
     """What the coordinator lets a KIP-848 member have, and what it waits for it to give up."""
 
     def parts(numbers):
-        return [{"topicId": "x", "partitions": list(numbers)}]
+        return [{"topicId": topic_id, "partitions": list(numbers)}]
 
     value = {"assignedPartitions": parts(assigned), "partitionsPendingRevocation": parts(pending)}
     return record(offset, 8, {"memberId": f"id-{name}"}, value)
@@ -169,6 +171,21 @@ def test_broken_under_the_consumer_protocol(records: list[Record], told: str):
     """By its number, from the coordinator's own records of who has what."""
     seen = replace(CONSUMER, records=[*CONSUMER.records, *records])
     assert told in {sentence.partition(":")[0] for sentence in broken(seen)}
+
+
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        pytest.param([has(12, "a", [0], topic_id="y")], set(), id="each to one"),
+        pytest.param([has(12, "a", [0, 1], topic_id="y")], {"I1"}, id="one to two"),
+        pytest.param([], {"I2"}, id="the old one's owner does not count"),
+    ],
+)
+def test_a_topic_made_again_under_the_consumer_protocol(records: list[Record], told: set[str]):
+    """Another's partition of that number in the deleted topic is another partition."""
+    again = [has(11, "b", [1], topic_id="y"), *records]
+    seen = replace(CONSUMER, records=[*CONSUMER.records, *again])
+    assert {sentence.partition(":")[0] for sentence in broken(seen)} == told
 
 
 def test_a_strangers_commit_under_the_consumer_protocol():

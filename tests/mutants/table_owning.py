@@ -8,6 +8,7 @@ _LEADERLESS = ("tests/worker/test_leaderless.py",)
 _EDGES = ("tests/ranges/test_edges.py",)
 _LETTERS = ("tests/worker/test_letters_written.py",)
 _FAILURES = ("tests/worker/test_failures.py",)
+_FETCHES = ("tests/worker/test_fetch_watch.py",)
 _NUDGES = ("tests/worker/test_nudging.py",)
 
 MUTANTS = faults(
@@ -67,13 +68,24 @@ MUTANTS = faults(
         ("fleet/worker/member/pipeline.py", (*_OWNING, *_POSITIONS)): {
             "pipeline-retry-for-ever": "if now - hand.since < [-self._patience-]{+0+}:",
         },
+        ("fleet/worker/member/fetch_watch.py", _FETCHES): {
+            "fetch-stall-without-records": "end is not None and end >{+=+} at[tp]",
+            "fetch-stall-of-what-was-heard-of": "for tp in sorted(answers.keys()[- & set(late)-]):",
+            "fetch-stall-of-any-topic": "if known is not None[- and self._first.setdefault(topic, known) != known-]:",
+        },
+        ("fleet/worker/batch/adaptive_reader.py", _FETCHES): {
+            "fetch-backlog-of-the-old-topic": "_cached_waiting(consumer, self._inline.[-heard-]{+positions+}())",
+        },
+        ("fleet/worker/batch/batches.py", ("tests/worker/test_batches.py",)): {
+            "fetch-silent-at-its-end": "return self.position == self.begun[- and not self.end_seen-]",
+            "fetch-silent-while-paused": "if part.silent[- and tp not in paused-]",
+        },
         ("fleet/worker/listed_offset.py", _LEADERLESS): {
             "leader-no-offset-is-one": "if offset < [-0-]{+-9999+}:",
         },
         ("fleet/worker/member/losses.py", _LEADERLESS): {
-            "leader-back-and-its-loss-not-told": """            if start.lost is not None:
-                [-self.report(start)-]{+pass+}
-            if start.anew:""",
+            "leader-back-and-its-loss-not-told": """pipeline.seek(start)  # it was assigned at no position, and paused
+            [-self.tell(start)-]{+pass+}""",
         },
         ("fleet/worker/offsets/assigning.py", _LEADERLESS): {
             "leader-end-untold-begins-at-the-start": "untold = [-{**untold, **unended}-]{+untold+}",
@@ -108,6 +120,9 @@ MUTANTS = faults(
             [-self._subscription.nudge(self.state, self._pipeline.generation)
             -]self._pipeline.step()
             self._note_active()
+            self._stalled = self._losses.fetches.stalled(self._reading.silent)
+            if self._stalled is not None:
+                self._begin_drain(Drain.CLOSE)
         else:
             {+self._subscription.nudge(self.state, self._pipeline.generation)
             +}self._go_on_draining()""",

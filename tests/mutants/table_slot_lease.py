@@ -112,6 +112,8 @@ MUTANTS = faults(
             "tenure-rejoin-of-a-former-holder": "if [-gate.rejoin.get(number) == token-]{+number in gate.rejoin+}:",
             "tenure-closed-slot-held-on": "if number [-not in gate.open or number -]in gate.quarantined:",
             "tenure-fenced-for-ever": "if self._fenced_at is None or now - self._fenced_at >[- self._window-]{+= 0+}:",
+            "tenure-stalled-though-it-goes": "or lost is not None[- or self.state not in _STAYS-]:",
+            "tenure-stalled-in-anothers-slot": "if end.how is not End.STALLED[- or lost is not None-] or",
             "tenure-refused-for-ever": "if why is None[- and not self._again-]:",
             "tenure-fenced-without-asking-the-store": """        if [-not ours-]{+self.state is Life.LOST+}:
             return self._others(82""",

@@ -97,6 +97,8 @@ class MemoryKafka:
 
     cluster_id: str = "this-cluster"
     ids: dict[str, str] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    """Of each topic's leaders; 0 at first."""
     parts: dict[TopicPartition, Part] = field(default_factory=dict)
     commits: dict[TopicPartition, tuple[int, str]] = field(default_factory=dict)
     done: list[tuple[str, Any]] = field(default_factory=list)
@@ -256,6 +258,10 @@ class MemoryConsumer(_Client):
         self.options = dict(options)
         self.at: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
+        self.epochs: dict[str, int] = {}
+        """The highest that this client knew of a topic's name: of lower ones it fetches nothing."""
+        self.ends: dict[TopicPartition, int] = {}
+        """As the last fetches told them."""
         self.ended: set[TopicPartition] = set()
         self.on_assign = self.on_revoke = self.on_lost = lambda *_: None
         self.joined = False
@@ -346,9 +352,8 @@ class MemoryConsumer(_Client):
         self.ended.discard(_tp(each))
 
     def get_watermark_offsets(self, each: KafkaPartition, **_: Any) -> tuple[int, int]:
-        """Log start and end."""
-        part = self.kafka.parts[_tp(each)]
-        return part.first, part.end(committed=self._committed)
+        """Log start, and the end that the last fetch told."""
+        return self.kafka.parts[_tp(each)].first, self.ends.get(_tp(each), -1001)
 
     @property
     def _committed(self) -> bool:
@@ -371,9 +376,11 @@ class MemoryConsumer(_Client):
 
     def _read(self, tp: TopicPartition, room: int) -> list[Message]:
         part, at = self.kafka.parts[tp], self.at[tp]
-        if tp in self.kafka.leaderless:
+        epoch = self.kafka.epochs.get(tp.topic, 0)
+        self.epochs[tp.topic] = max(epoch, self.epochs.get(tp.topic, 0))
+        if tp in self.kafka.leaderless or epoch < self.epochs[tp.topic]:
             return []
-        end = part.end(committed=self._committed)
+        end = self.ends[tp] = part.end(committed=self._committed)
         if not part.first <= at <= part.high:
             if self.options["auto.offset.reset"] == "error":
                 del self.at[tp]  # librdkafka fetches it no more

@@ -406,3 +406,40 @@ def test_a_foreign_holder_closes_the_slot(new):
     assert ended is not None
     assert "the process somebody at /10.0.0.9" in ended[1]
     assert scene.store.gate("g").quarantined == {0}
+
+
+STALLED = Ended(how=End.STALLED, sentence="nothing of t-0 is fetched", clean=True)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["nothing", "a handover"])
+def test_a_member_that_a_new_consumer_helps_keeps_its_slot(new, monkeypatch, asked):
+    """It joins once more, unless it is to go anyway."""
+    scene = new()
+    holder = scene.take()
+    ends = [STALLED, Ended(how=End.CLOSED, sentence="closed", clean=True)]
+    slots = []
+
+    def one() -> Ended:
+        slots.append(scene.slot().holder)
+        holder._life.begins()
+        if asked:
+            token = holder._lease.slot.token
+            scene.ask(handover={0: Handover(token=token, revision="r2")})
+            holder._tick(unstarted(scene, holder))
+        return ends.pop(0)
+
+    monkeypatch.setattr(holder, "_one_membership", one)
+    assert holder.serve() is None
+    assert slots == ["w"] * (1 if asked else 2)
+    assert scene.slot().holder is None
+
+
+def test_a_slot_that_another_took_is_not_joined_for_again(new, monkeypatch):
+    """Whatever its consumer needs."""
+    scene = new()
+    holder = scene.take()
+    scene.lose()
+    assert not holder._lease.renew()
+    ends = [STALLED]
+    monkeypatch.setattr(holder, "_one_membership", ends.pop)
+    assert holder.serve() == (1, "slot 0 has another holder or token: stopped, batch void")

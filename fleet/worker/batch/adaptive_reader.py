@@ -120,7 +120,7 @@ class AdaptiveReader:
         self._was_full = self._inline.full
         if self._mode == "auto" and (fills or now - self._looked_at >= _LOOK):
             self._looked_at = now
-            waiting = _cached_waiting(consumer, self._inline.positions())
+            waiting = _cached_waiting(consumer, self._inline.heard())
             slow = self._slow_job or self._inline.limit < self._batch.inline
             if ranges_pay(waiting, inline=self._batch.inline, slow_job=slow, now=False):
                 self._go_ranges(waiting)
@@ -170,6 +170,10 @@ class AdaptiveReader:
         if self._named:
             return self._ranges.known and not self._ranges.waiting
         return self._inline.seen_all_ends()
+
+    def silent(self) -> Mapping[TopicPartition, int]:
+        """See BatchReader. What is named by ranges is not fetched."""
+        return {} if self._named else self._inline.silent()
 
     def took(self, batch: Prepared, seconds: float) -> None:
         """See Reading.took: each way has its own bound."""
@@ -251,7 +255,11 @@ class AdaptiveReader:
 
 
 def _cached_waiting(consumer: Any, positions: Mapping[TopicPartition, int]) -> int:
-    """What waits by the ends that the last fetches brought (READ_COMMITTED: last stable offset)."""
+    """What waits by the ends that the last fetches brought (READ_COMMITTED: last stable offset).
+
+    Only of partitions that were heard of: of a topic made again librdkafka tells the old one's end
+    until it has fetched.
+    """
     waiting = 0
     for tp, position in positions.items():
         try:

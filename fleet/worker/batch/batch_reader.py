@@ -98,6 +98,12 @@ class BatchReader(Protocol):
         """Whether every partition was once read to its end; True where there is none."""
         ...
 
+    def silent(self) -> Mapping[TopicPartition, int]:
+        """Partitions that are to be fetched now, and of which nothing has come since they were
+        begun, not even that they have no records; their positions.
+        """
+        ...
+
     def took(self, batch: Prepared, seconds: float) -> None:
         """A batch that it closed ran so long: adapt the bound to the target."""
         ...

@@ -90,6 +90,7 @@ class _InlinePart:
     """One assigned partition: what is read of it and not yet in a batch."""
 
     topic_id: str
+    begun: int
     start: int
     position: int
     replay_to: int | None
@@ -103,6 +104,11 @@ class _InlinePart:
     def heard(self) -> bool:
         """Its records come, or there are none."""
         return bool(self.messages) or self.end_seen
+
+    @property
+    def silent(self) -> bool:
+        """Nothing came since it was begun."""
+        return self.position == self.begun and not self.end_seen
 
 
 class Buffer:
@@ -130,7 +136,7 @@ class Buffer:
         self.drop([tp])
         planned = replay_to if replay_to is not None and replay_to > start else None
         self._parts[tp] = _InlinePart(
-            topic_id=topic_id, start=start, position=start, replay_to=planned
+            topic_id=topic_id, begun=start, start=start, position=start, replay_to=planned
         )
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
@@ -229,6 +235,12 @@ class Buffer:
         """See Reading.seen_all_ends."""
         return all(part.end_seen for part in self._parts.values())
 
+    def silent(self) -> Mapping[TopicPartition, int]:
+        """See BatchReader."""
+        paused = self.to_pause()
+        parts = self._parts.items()
+        return {tp: part.position for tp, part in parts if part.silent and tp not in paused}
+
     def starts(self) -> tuple[tuple[TopicPartition, str, int, int | None], ...]:
         """(partition, topic id, first offset in no batch yet, planned end) of each."""
         return tuple((tp, p.topic_id, p.start, p.replay_to) for tp, p in self._parts.items())
@@ -236,6 +248,10 @@ class Buffer:
     def positions(self) -> Mapping[TopicPartition, int]:
         """Next offset to be read of each."""
         return {tp: part.position for tp, part in self._parts.items()}
+
+    def heard(self) -> Mapping[TopicPartition, int]:
+        """Next offset of each of which something came since it was begun."""
+        return {tp: part.position for tp, part in self._parts.items() if not part.silent}
 
     def _replaying(self) -> dict[TopicPartition, _InlinePart]:
         return {tp: part for tp, part in self._parts.items() if part.replay_to is not None}

@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from fleet.clock import Clock
 from fleet.model import TopicPartition
 from fleet.worker.events import Events, names
+from fleet.worker.member.fetch_watch import FetchWatch
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol
@@ -55,6 +56,7 @@ class Losses:
         self._later: set[TopicPartition] = set()
         self._told: dict[TopicPartition, tuple[int, int]] = {}
         self._leaders = LeaderWatch(assigner.ask_first, clock=clock)
+        self.fetches = FetchWatch(assigner.ask_ends, clock=clock)
         self._waits_for: str | None = None
         """Which leaders, in words."""
 
@@ -132,10 +134,7 @@ class Losses:
                 continue
             del silent[start.tp]
             pipeline.seek(start)  # it was assigned at no position, and paused
-            if start.lost is not None:
-                self.report(start)
-            if start.anew:
-                self.made_again(start)
+            self.tell(start)
         self._name(silent)
 
     def _name(self, silent: Mapping[TopicPartition, str]) -> None:
@@ -160,11 +159,17 @@ class Losses:
         )  # what the old fetch still brings is not its own
         if not start.gone:
             self._pipeline.stopped.add(tp)
-        if start.anew:
-            self.made_again(start)
+        self.tell(start)
 
-    def made_again(self, start: Start) -> None:
-        """Name it; nothing is lost."""
+    def tell(self, start: Start) -> None:
+        """A partition begins here: name what was lost before, and a topic that was made again."""
+        self.fetches.began(start)
+        if start.lost is not None:
+            self.report(start)
+        if start.anew:
+            self._made_again(start)
+
+    def _made_again(self, start: Start) -> None:
         told = "" if start.former is None else f"; the old topic's offset {start.former} is void"
         self._events.log(
             f"topic {start.tp.topic} was deleted and made again, its id is {start.topic_id} now: "

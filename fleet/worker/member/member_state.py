@@ -120,6 +120,8 @@ class End(StrEnum):
     FENCED = "fenced"
     UNRELEASED = "unreleased"
     """Refused (111): the coordinator believes that the instance id has another owner."""
+    STALLED = "stalled"
+    """What it owns can be read by a new consumer only: see `fetch_watch`."""
     FATAL = "fatal"
 
 

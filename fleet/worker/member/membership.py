@@ -85,6 +85,7 @@ class Membership:
         self._errors = ClientErrors(events, clock=clock, replaced=terms.replaced)
         self._done = False
         self._joined: float | None = None
+        self._stalled: str | None = None
         self._consumer: Any = None
         self._flow: Pipeline | None = None
         self._thread = threading.Thread(target=self._run, name="member", daemon=True)
@@ -142,6 +143,8 @@ class Membership:
                 self._subscribe()
             while not self._done:
                 self._turn()
+            if self._stalled is not None:
+                how, sentence = End.STALLED, self._stalled
         except FleetError as error:
             how, sentence = end_of(error), str(error)
         except KafkaException as error:
@@ -206,10 +209,7 @@ class Membership:
     def _await_gate(self) -> None:
         # Wall time only once: it may be set while we wait.
         opens = self._clock.monotonic() + (self._terms.open_at - self._clock.now())
-        while not self._done:
-            left = opens - self._clock.monotonic()
-            if left <= 0:
-                return
+        while not self._done and (left := opens - self._clock.monotonic()) > 0:
             if left > 0.05:
                 self._commands.serve(min(left - 0.03, 0.1))
             else:
@@ -262,6 +262,9 @@ class Membership:
             self._subscription.nudge(self.state, self._pipeline.generation)
             self._pipeline.step()
             self._note_active()
+            self._stalled = self._losses.fetches.stalled(self._reading.silent)
+            if self._stalled is not None:
+                self._begin_drain(Drain.CLOSE)
         else:
             self._go_on_draining()
 
@@ -379,10 +382,7 @@ class Membership:
         for start in starts:
             reads = self._draining.then is None and start.tp not in marked
             self._pipeline.start_partition(start, reads=reads)
-            if start.lost is not None:
-                self._losses.report(start)
-            if start.anew:
-                self._losses.made_again(start)
+            self._losses.tell(start)
         self._pipeline.commit_chosen(assigned=False)
         at = [KafkaPartition(s.tp.topic, s.tp.partition, s.position) for s in starts]
         self._protocol.assign(consumer, at)

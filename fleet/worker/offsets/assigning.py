@@ -249,6 +249,11 @@ class Assigner:
         asked = self._ask(tps, _EARLIEST)
         return {TopicPartition(each.topic, each.partition): f for each, f in asked.items()}
 
+    def ask_ends(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, Any]:
+        """Start to ask where partitions end; futures by partition."""
+        asked = self._ask(tps, _LATEST)
+        return {TopicPartition(each.topic, each.partition): f for each, f in asked.items()}
+
     def end(self, tp: TopicPartition) -> int:
         """The partition's end as this isolation level sees it."""
         return self._one(tp, _LATEST)

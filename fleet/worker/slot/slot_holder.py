@@ -189,6 +189,8 @@ class SlotHolder:
                     verdict = self._after_fencing(ended)
                 elif ended.how is End.UNRELEASED:
                     verdict = self._after_refusal(ended)
+                elif (again := self._life.stalled(ended, lost=self._lease.lost)) is not None:
+                    verdict = self._end(again)
                 else:
                     return self._after(ended)
                 if verdict is not None:

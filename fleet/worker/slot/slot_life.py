@@ -96,6 +96,8 @@ _BEGINS: Final[Mapping[Ask, Life]] = {
     Ask.REJOIN: Life.REJOINING,
 }
 _ASKABLE: Final = (Life.SERVING, Life.HOLDING, Life.REJOINING, Life.CLOSING)
+_STAYS: Final = (Life.SERVING, Life.REJOINING)
+"""Nothing is asked that ends a tenure."""
 MOVES: Final[frozenset[tuple[Life, Life]]] = frozenset(
     {
         *((before, after) for before in _ASKABLE for after in _BEGINS.values()),
@@ -266,6 +268,14 @@ class SlotLife:
             gone=gone,
             handed=why is Ask.HANDOVER,
         )
+
+    def stalled(self, end: Ended, *, lost: str | None) -> LastAct | None:
+        """A member that has to begin with a new consumer; None: it ended for another reason, or
+        goes anyway.
+        """
+        if end.how is not End.STALLED or lost is not None or self.state not in _STAYS:
+            return None
+        return LastAct(do=Last.JOIN_AGAIN, said=end.sentence)
 
     def fenced(self, end: Ended, *, ours: bool | None, now: float, cured: bool) -> LastAct:
         """82: once it may be librdkafka fencing itself; twice it is another process [15].

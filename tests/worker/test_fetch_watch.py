@@ -1,0 +1,182 @@
+"""A topic made again of which the consumer fetches nothing: on a cluster in memory, by hand."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from fleet.clock import ManualClock
+from fleet.model import TopicPartition
+from fleet.worker.member import fetch_watch
+from fleet.worker.member.fetch_watch import FetchWatch
+from fleet.worker.member.member_state import End
+from fleet.worker.offsets.assigning import Start
+from tests.support.memory_kafka import MemoryKafka
+from tests.worker.driving import Drive
+
+P = [TopicPartition("t", number) for number in range(2)]
+
+
+def begun(tp: TopicPartition, topic_id: str, position: int = 0) -> Start:
+    return Start(tp=tp, topic_id=topic_id, position=position, committed=None, replay_to=None)
+
+
+class Leaders:
+    """Answer when they are told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[TopicPartition]] = []
+        self.futures: dict[TopicPartition, Future[SimpleNamespace]] = {}
+
+    def ask(self, tps):
+        self.asked.append(sorted(tps))
+        self.futures = {tp: Future() for tp in tps}
+        return self.futures
+
+    def answer(self, end: int | None) -> None:
+        for future in self.futures.values():
+            if end is None:
+                future.set_exception(KafkaException(KafkaError(5)))
+            else:
+                future.set_result(SimpleNamespace(offset=end))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def leaders() -> Leaders:
+    return Leaders()
+
+
+@pytest.fixture
+def watch(leaders: Leaders, clock: ManualClock) -> FetchWatch:
+    """Of a consumer that began t when it was another."""
+    made = FetchWatch(leaders.ask, clock=clock)
+    made.began(begun(P[0], "id-1", 7))
+    made.began(begun(P[0], "id-2"))
+    return made
+
+
+def looks(watch: FetchWatch, clock: ManualClock, silent, seconds: int) -> list[str]:
+    """What was told at a look each second."""
+    told = []
+    for _ in range(seconds):
+        told += [said for said in [watch.stalled(lambda: silent)] if said is not None]
+        clock.sleep(1.0)
+    return told
+
+
+def test_records_that_wait_for_three_seconds_are_a_stall(watch, leaders, clock):
+    assert looks(watch, clock, {P[0]: 0}, 3) == []
+    assert leaders.asked == []
+    assert looks(watch, clock, {P[0]: 0}, 1) == []
+    assert leaders.asked == [[P[0]]]
+    assert looks(watch, clock, {P[0]: 0}, 9) == [], "no leader has answered"
+    leaders.answer(20)
+    (said, *_) = looks(watch, clock, {P[0]: 0}, 1)
+    assert "nothing of t-0 is fetched, though it has records from 0 to 19" in said
+
+
+@pytest.mark.parametrize("end", [0, None], ids=["no records", "no leader"])
+def test_where_nothing_waits_nothing_stalls(watch, leaders, clock, end):
+    for _ in range(5):
+        assert looks(watch, clock, {P[0]: 0}, 4) == []
+        leaders.answer(end)
+    assert len(leaders.asked) == 5, "it is asked again: records may come"
+
+
+def test_what_is_heard_of_meanwhile_has_not_stalled(watch, leaders, clock):
+    looks(watch, clock, {P[0]: 0}, 4)
+    leaders.answer(20)
+    assert looks(watch, clock, {}, 2) == []
+    assert looks(watch, clock, {P[0]: 0}, 3) == [], "its time begins anew"
+    assert len(leaders.asked) == 1
+
+
+def test_a_topic_that_is_the_same_is_not_looked_at(leaders, clock):
+    """Nor one whose id nobody tells: the name stands in for it."""
+    watch = FetchWatch(leaders.ask, clock=clock)
+    for topic_id in ("id-1", "t", "id-1"):
+        watch.began(begun(P[0], topic_id))
+    assert watch.stalled(lambda: pytest.fail("looked")) is None
+    watch.began(begun(P[0], "id-2"))
+    other = {TopicPartition("u", 0): 0}
+    assert looks(watch, clock, other, 9) == []
+    assert leaders.asked == []
+
+
+# --- a member ----------------------------------------------------------------------------------
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is waited for as long as real brokers are."""
+    monkeypatch.setattr(fetch_watch, "_EVERY", 0.01)
+    monkeypatch.setattr(fetch_watch, "_PATIENCE", 0.05)
+
+
+def make_again(kafka: MemoryKafka, *, epoch: int) -> None:
+    """With records in one partition of two."""
+    with kafka.lock:
+        kafka.make("t", 2, "id-2")
+        kafka.epochs["t"] = epoch
+        kafka.produce(P[0], b"new1", b"new2")
+
+
+def test_a_member_whose_consumer_fetches_nothing_ends_for_a_new_one(
+    kafka, drive: Drive, monkeypatch
+):
+    """The batch in hand is finished and committed before."""
+    kafka.epochs["t"] = 5
+    kafka.make("u", 1, "id-3")
+    other = TopicPartition("u", 0)
+    driven = drive(*P, other, metadata_refresh="1s")
+    driven.until(lambda: len(driven.rows) == 6, "the old topic")
+    make_again(kafka, epoch=0)
+    driven.until(lambda: kafka.commits.get(P[1], (9,))[0] == 0, "the new beginning")
+    driven.may_end.clear()
+    kafka.produce(other, b"other")
+    driven.until(lambda: any(c.ranges[0].topic == "u" for c in driven.contexts), "a batch")
+    hurry(monkeypatch)
+    driven.until(lambda: driven.member._draining.then is not None, "the stall to be seen")
+    driven.turns()
+    assert driven.member.ended is None
+    driven.may_end.set()
+    driven.until(lambda: driven.member.ended is not None, "the end")
+    assert driven.member.ended.how is End.STALLED
+    assert driven.member.ended.clean
+    assert "t was made again, and nothing of t-0 is fetched" in driven.member.ended.sentence
+    assert kafka.committed(other)[-1] == 1
+    assert kafka.commits[P[0]][0] == 0, "the beginning, which its next consumer reads from"
+
+
+def test_a_member_whose_consumer_reads_the_new_topic_stays(kafka, drive: Drive, monkeypatch):
+    """Its leaders never changed."""
+    hurry(monkeypatch)
+    driven = drive(*P, metadata_refresh="1s")
+    driven.until(lambda: len(driven.rows) == 6, "the old topic")
+    make_again(kafka, epoch=0)
+    driven.until(lambda: driven.values()[6:] == [b"new1", b"new2"], "the new topic")
+    driven.turns(50)
+    assert driven.member.ended is None
+
+
+def test_an_end_that_the_old_topic_had_is_no_backlog(kafka, drive: Drive):
+    """Fault: librdkafka tells it until it has fetched, and the way of reading changed at each look.
+
+    4 times 3 records wait by that: ranges would be taken from 6 on.
+    """
+    kafka.epochs["t"] = 5
+    driven = drive(*P, metadata_refresh="1s", batch={"max_wait": "10ms", "inline": 1, "ranges": 9})
+    driven.until(lambda: len(driven.rows) == 6, "the old topic")
+    driven.until(lambda: driven.member.state.reading == "inline", "its end")
+    make_again(kafka, epoch=0)
+    driven.until(lambda: kafka.commits.get(P[1], (9,))[0] == 0, "the new beginning")
+    ways = set()
+    for _ in range(200):
+        driven.turns(1)
+        ways.add(driven.member.state.reading)
+    assert ways == {"inline"}
