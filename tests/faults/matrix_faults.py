@@ -21,7 +21,7 @@ from fleet.clock import SystemClock
 from fleet.errors import FleetError, Refused
 from fleet.model import GroupState
 from fleet.observe.admin import Observer
-from fleet.slots import Phase
+from fleet.slots import ChangeState, Phase
 from tests.faults.cut_off import cut_off
 from tests.faults.matrix import DRAIN, LEASE, POLL_INTERVAL, SESSION, SLOTS, Fault, Ground, Target
 from tests.support import waiting
@@ -277,6 +277,32 @@ def manager_killed(target: Target) -> None:
     target.apply(SLOTS)
 
 
+def roll_aborted(target: Target) -> None:
+    """The manager of a roll dies, and somebody gives its change up; it is rolled out later."""
+    target.new_code()
+    _abandon(target)
+    target.until(target.at_work, f"{target.group} to be at work where its roll was given up")
+    target.apply(SLOTS)
+
+
+def bad_roll_aborted(target: Target) -> None:
+    """The same of code that fails for every record; the former code is declared again."""
+    good = target.code.read_text()
+    target.write_code(good.replace("    write_journal(", '    raise ValueError("bad code")\n    ('))
+    _abandon(target)
+    target.write_code(good)
+    target.apply(SLOTS)
+
+
+def _abandon(target: Target) -> None:
+    """A manager is killed while its canary is to show what it can, and its change aborted."""
+    watch_and_kill(target, spawn_manager(target, SLOTS), lambda said: "canary" in said)
+    with target.fleet() as fleet:
+        change = fleet.abort_change(target.group, actor="somebody")
+    assert change is not None
+    assert change.state is ChangeState.ABORTED
+
+
 def session_out_of_bounds(target: Target) -> None:
     """A longer session than the brokers allow is declared: the plan is refused."""
     too_long = f"{1.5 * LONGEST_SESSION:g}s"
@@ -441,6 +467,15 @@ FAULTS: dict[str, Fault] = {
         Fault(
             name="the manager is killed in a roll", alone=manager_killed,
             static=_NONE, dynamic=(4, 6, 6), source="a wave for each of two members",
+        ),
+        Fault(
+            name="the manager is killed in a roll, which is aborted", alone=roll_aborted,
+            static=_NONE, dynamic=(4, 6, 6), source="a wave for each of two members",
+        ),
+        Fault(
+            name="the manager is killed in a roll of bad code, which is aborted",
+            alone=bad_roll_aborted,
+            static=_NONE, dynamic=(6, 9, 9), source="a wave for the canary, and one for each",
         ),
         Fault(
             name="partitions are added in a roll", alone=partitions_added,

@@ -71,14 +71,15 @@ MUTANTS = faults(
         ("fleet/worker/member/fetch_watch.py", _FETCHES): {
             "fetch-stall-without-records": "end is not None and end >{+=+} at[tp]",
             "fetch-stall-of-what-was-heard-of": "for tp in sorted(answers.keys()[- & set(late)-]):",
-            "fetch-stall-of-any-topic": "if known is not None[- and self._first.setdefault(topic, known) != known-]:",
         },
-        ("fleet/worker/batch/adaptive_reader.py", _FETCHES): {
-            "fetch-backlog-of-the-old-topic": "_cached_waiting(consumer, self._inline.[-heard-]{+positions+}())",
+        ("fleet/worker/batch/adaptive_reader.py", ("tests/ranges/test_switch.py",)): {
+            "fetch-backlog-of-the-old-topic": "_cached_waiting(consumer, self.[-_trusted-]{+_inline.positions+}())",
+            "fetch-every-topic-made-again": "if known[- and self._first_ids.setdefault(tp.topic, topic_id) != topic_id-]:",
+            "fetch-silent-while-paused": "in silent.items()[- if tp not in paused-]}",
+            "fetch-made-again-by-its-name": "if [-known and -]self._first_ids.setdefault",
         },
         ("fleet/worker/batch/batches.py", ("tests/worker/test_batches.py",)): {
             "fetch-silent-at-its-end": "return self.position == self.begun[- and not self.end_seen-]",
-            "fetch-silent-while-paused": "if part.silent[- and tp not in paused-]",
         },
         ("fleet/worker/listed_offset.py", _LEADERLESS): {
             "leader-no-offset-is-one": "if offset < [-0-]{+-9999+}:",

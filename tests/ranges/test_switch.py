@@ -99,6 +99,11 @@ class Bench:
         for tp in (P0, P1):
             self.reading.add_partition(tp, topic_id="T", start=0, replay_to=None)
 
+    def make_again(self, *tps: TopicPartition) -> None:
+        """Their topic has another id now; its end is not known to the consumer yet."""
+        for tp in tps or (P0, P1):
+            self.reading.add_partition(tp, topic_id="T2", start=0, replay_to=None)
+
     def turns(self, count: int = 4) -> tuple[list[str], list[Any]]:
         """Some turns of the consumer thread: ranges of the batches closed, errors."""
         closed: list[str] = []
@@ -271,3 +276,42 @@ def test_batches_by_ranges_grow_again_however_small_they_became():
     assert bench.sizes(60.0) == [300]
     bench.kafka.answers = False
     assert bench.sizes(0.5, 0.5, 0.5) == [50, 400, 1000]
+
+
+# --- a topic that is made again ---------------------------------------------------------------
+
+
+def test_the_end_of_a_topic_that_was_made_again_is_no_backlog():
+    """Until something has come of it: the consumer tells the former topic's end."""
+    bench = Bench()
+    bench.kafka.log = {P0: (0, 400), P1: (0, 0)}
+    bench.make_again()
+    assert bench.turns() == ([], [])
+    assert bench.reading.silent() == {P0: 0, P1: 0}
+    bench.kafka.records = [Message(P0, 0, value=b"x")]
+    bench.turns(1)
+    assert (bench.told, bench.reading.silent()) == (["ranges"], {}), "what is named is not fetched"
+
+
+def test_nor_while_other_records_fill_the_batch():
+    """Fault: what is paused cannot have come."""
+    bench = Bench()
+    bench.kafka.log = {P0: (0, 300), P1: (0, 100)}
+    bench.make_again(P0)
+    bench.reading.add_partition(TopicPartition("other", 0), topic_id="O", start=0, replay_to=None)
+    bench.kafka.log[TopicPartition("other", 0)] = (0, 100)
+    bench.kafka.records = [Message(TopicPartition("other", 0), at, value=b"x") for at in range(100)]
+    bench.reading.take(bench.kafka, timeout=0.0)
+    assert bench.told == []
+    assert bench.reading.silent() == {}
+
+
+def test_partitions_that_are_the_first_of_their_topic_are_believed():
+    """Of a backlog the first look may have heard of one partition alone."""
+    bench = Bench()
+    bench.kafka.log = {P0: (0, 1), P1: (0, 300)}
+    bench.reading.add_partition(P1, topic_id="orders", start=0, replay_to=None)
+    bench.kafka.records = [Message(P0, 0, value=b"x")]
+    bench.turns(1)
+    assert bench.told == ["ranges"]
+    assert bench.reading.silent() == {}

@@ -210,7 +210,6 @@ def test_a_partition_is_silent_until_something_comes_of_it():
     made = buffer()
     made.add(P0, records(0, 3))
     assert made.silent() == {P1: 0}
-    assert made.heard() == {P0: 3}
     made.add_partition(P0, topic_id="T", start=3, replay_to=None)
     assert made.silent() == {P0: 3, P1: 0}, "begun anew"
     made.add(P0, records(3, 4))
@@ -219,16 +218,6 @@ def test_a_partition_is_silent_until_something_comes_of_it():
     assert made.silent() == {P1: 0}
     made.end_at(P1, 0)
     assert made.silent() == {}
-    assert made.heard() == {P0: 4, P1: 0}
-
-
-def test_what_is_paused_is_not_waited_for():
-    """Nothing of it can come."""
-    made = buffer(limit=2)
-    made.add(P0, records(0, 2))
-    assert made.silent() == {}
-    made.add_partition(P0, topic_id="T", start=0, replay_to=2)
-    assert made.silent() == {P0: 0}, "the other one waits for its replay"
 
 
 def test_dropped_partition_leaves_nothing():

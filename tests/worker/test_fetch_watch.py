@@ -11,15 +11,10 @@ from fleet.model import TopicPartition
 from fleet.worker.member import fetch_watch
 from fleet.worker.member.fetch_watch import FetchWatch
 from fleet.worker.member.member_state import End
-from fleet.worker.offsets.assigning import Start
 from tests.support.memory_kafka import MemoryKafka
 from tests.worker.driving import Drive
 
 P = [TopicPartition("t", number) for number in range(2)]
-
-
-def begun(tp: TopicPartition, topic_id: str, position: int = 0) -> Start:
-    return Start(tp=tp, topic_id=topic_id, position=position, committed=None, replay_to=None)
 
 
 class Leaders:
@@ -54,11 +49,7 @@ def leaders() -> Leaders:
 
 @pytest.fixture
 def watch(leaders: Leaders, clock: ManualClock) -> FetchWatch:
-    """Of a consumer that began t when it was another."""
-    made = FetchWatch(leaders.ask, clock=clock)
-    made.began(begun(P[0], "id-1", 7))
-    made.began(begun(P[0], "id-2"))
-    return made
+    return FetchWatch(leaders.ask, clock=clock)
 
 
 def looks(watch: FetchWatch, clock: ManualClock, silent, seconds: int) -> list[str]:
@@ -95,18 +86,6 @@ def test_what_is_heard_of_meanwhile_has_not_stalled(watch, leaders, clock):
     assert looks(watch, clock, {}, 2) == []
     assert looks(watch, clock, {P[0]: 0}, 3) == [], "its time begins anew"
     assert len(leaders.asked) == 1
-
-
-def test_a_topic_that_is_the_same_is_not_looked_at(leaders, clock):
-    """Nor one whose id nobody tells: the name stands in for it."""
-    watch = FetchWatch(leaders.ask, clock=clock)
-    for topic_id in ("id-1", "t", "id-1"):
-        watch.began(begun(P[0], topic_id))
-    assert watch.stalled(lambda: pytest.fail("looked")) is None
-    watch.began(begun(P[0], "id-2"))
-    other = {TopicPartition("u", 0): 0}
-    assert looks(watch, clock, other, 9) == []
-    assert leaders.asked == []
 
 
 # --- a member ----------------------------------------------------------------------------------

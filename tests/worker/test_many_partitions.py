@@ -27,7 +27,7 @@ def losses_of(worker: Process) -> Losses:
     return Losses(
         consumer=None,
         pipeline=worker.flow,
-        assigner=SimpleNamespace(ask_first=None),
+        assigner=SimpleNamespace(ask_first=None, ask_ends=None),
         protocol=SimpleNamespace(restart=lambda *_: True),
         state=worker.state,
         skip=False,

@@ -79,6 +79,10 @@ class AdaptiveReader:
         """Whether the pipeline asked for a batch that nothing known can fill."""
         self._looked_at = 0.0
         self._was_full = False
+        self._first_ids: dict[str, str] = {}
+        """The id of each topic as it was begun first."""
+        self._made_again: set[str] = set()
+        """Topics that are others since: a consumer may know nothing of them [50]."""
 
     @property
     def way(self) -> str:
@@ -93,6 +97,9 @@ class AdaptiveReader:
         self, tp: TopicPartition, *, topic_id: str, start: int, replay_to: int | None
     ) -> None:
         """See Reading.begin. A planned range too large for memory is read as it was planned."""
+        known = topic_id != tp.topic  # the name stands in for an id that nobody tells
+        if known and self._first_ids.setdefault(tp.topic, topic_id) != topic_id:
+            self._made_again.add(tp.topic)
         if self._named:
             self._ends.forget()  # it may answer for a former life of this partition
             self._ranges.add_partition(tp, topic_id=topic_id, start=start, replay_to=replay_to)
@@ -120,7 +127,7 @@ class AdaptiveReader:
         self._was_full = self._inline.full
         if self._mode == "auto" and (fills or now - self._looked_at >= _LOOK):
             self._looked_at = now
-            waiting = _cached_waiting(consumer, self._inline.heard())
+            waiting = _cached_waiting(consumer, self._trusted())
             slow = self._slow_job or self._inline.limit < self._batch.inline
             if ranges_pay(waiting, inline=self._batch.inline, slow_job=slow, now=False):
                 self._go_ranges(waiting)
@@ -173,7 +180,21 @@ class AdaptiveReader:
 
     def silent(self) -> Mapping[TopicPartition, int]:
         """See BatchReader. What is named by ranges is not fetched."""
-        return {} if self._named else self._inline.silent()
+        if self._named or not self._made_again:
+            return {}
+        paused, silent = self._inline.to_pause(), self._unheard()
+        return {tp: position for tp, position in silent.items() if tp not in paused}
+
+    def _unheard(self) -> dict[TopicPartition, int]:
+        silent = self._inline.silent().items() if self._made_again else ()
+        return {tp: position for tp, position in silent if tp.topic in self._made_again}
+
+    def _trusted(self) -> Mapping[TopicPartition, int]:
+        """Positions where the consumer's end is this topic's: until something has come of one that
+        was made again, it is the former's.
+        """
+        unheard = self._unheard()
+        return {tp: at for tp, at in self._inline.positions().items() if tp not in unheard}
 
     def took(self, batch: Prepared, seconds: float) -> None:
         """See Reading.took: each way has its own bound."""
@@ -255,11 +276,7 @@ class AdaptiveReader:
 
 
 def _cached_waiting(consumer: Any, positions: Mapping[TopicPartition, int]) -> int:
-    """What waits by the ends that the last fetches brought (READ_COMMITTED: last stable offset).
-
-    Only of partitions that were heard of: of a topic made again librdkafka tells the old one's end
-    until it has fetched.
-    """
+    """What waits by the ends that the last fetches brought (READ_COMMITTED: last stable offset)."""
     waiting = 0
     for tp, position in positions.items():
         try:

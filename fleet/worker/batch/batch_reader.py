@@ -99,8 +99,8 @@ class BatchReader(Protocol):
         ...
 
     def silent(self) -> Mapping[TopicPartition, int]:
-        """Partitions that are to be fetched now, and of which nothing has come since they were
-        begun, not even that they have no records; their positions.
+        """Partitions of topics made again since they were begun first, that are to be fetched now
+        and of which nothing has come since, not even that they have no records; their positions.
         """
         ...
 

@@ -236,10 +236,8 @@ class Buffer:
         return all(part.end_seen for part in self._parts.values())
 
     def silent(self) -> Mapping[TopicPartition, int]:
-        """See BatchReader."""
-        paused = self.to_pause()
-        parts = self._parts.items()
-        return {tp: part.position for tp, part in parts if part.silent and tp not in paused}
+        """Partitions of which nothing came since they were begun, with their positions."""
+        return {tp: part.position for tp, part in self._parts.items() if part.silent}
 
     def starts(self) -> tuple[tuple[TopicPartition, str, int, int | None], ...]:
         """(partition, topic id, first offset in no batch yet, planned end) of each."""
@@ -248,10 +246,6 @@ class Buffer:
     def positions(self) -> Mapping[TopicPartition, int]:
         """Next offset to be read of each."""
         return {tp: part.position for tp, part in self._parts.items()}
-
-    def heard(self) -> Mapping[TopicPartition, int]:
-        """Next offset of each of which something came since it was begun."""
-        return {tp: part.position for tp, part in self._parts.items() if not part.silent}
 
     def _replaying(self) -> dict[TopicPartition, _InlinePart]:
         return {tp: part for tp, part in self._parts.items() if part.replay_to is not None}

@@ -163,7 +163,6 @@ class Losses:
 
     def tell(self, start: Start) -> None:
         """A partition begins here: name what was lost before, and a topic that was made again."""
-        self.fetches.began(start)
         if start.lost is not None:
             self.report(start)
         if start.anew:
