@@ -17,6 +17,7 @@ from fleet.decide.notes import capped, promises, why_nothing
 from fleet.decide.plan_ids import plan_id
 from fleet.decide.prices import Pricing
 from fleet.decide.refusals import missing_topic, refusals
+from fleet.decide.staying_slots import proven_slots, slots_that_stay
 from fleet.decide.world import GroupWorld
 from fleet.model import Plan, Step, StepKind
 from fleet.slots import ChangeState, WorkerProcess
@@ -199,8 +200,9 @@ class _Planning:
         self, held: tuple[int, ...], old: tuple[int, ...], *, topics_differ: bool
     ) -> list[Step]:
         steps: list[Step] = []
-        staying = held[: self.wanted] if self.wanted < len(held) else held
-        leaving = held[len(staying) :]
+        proven = () if self.force_roll else proven_slots(self.world)
+        staying = slots_that_stay(held, self.wanted, old=old, proven=proven)
+        leaving = tuple(n for n in held if n not in staying)
         rolling = tuple(n for n in staying if self.force_roll or n in old)
         # A new subscription must be there before the rebalance that gives its topics out.
         roll_first = topics_differ or not leaving

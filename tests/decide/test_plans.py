@@ -1,6 +1,7 @@
 """Plans: which steps, in which order, at which price, and when there is none."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from fleet.config.spec import GroupSpec
 from fleet.decide.plan_ids import not_as_approved
 from fleet.decide.plans import make_drain_plan, make_plan
+from fleet.decide.world import GroupWorld
 from fleet.model import GroupState, Plan, StepKind, TopicPartition
 from fleet.slots import ChangeState, Gate, Phase, Quarantine, Slot
 from tests.decide.worlds import (
@@ -212,6 +214,47 @@ def test_dynamic_members_with_room_for_all_roll_in_one_wave() -> None:
     down = make_plan(world(fleet, held=4, runs=(fleet, "old")), wanted=2, now=NOW)
     assert kinds(down) == ["leave 2,3", "roll 0,1,2,3"]
     assert prices(down) == ["1", "2"]
+
+
+def after_an_aborted_wave(membership: str = "dynamic", **slot: Any) -> GroupWorld:
+    """Two members of old code; slot 2 has come for them, and none has left."""
+    fleet = spec(worker={"membership": membership})
+    seen = world(fleet, held=3, runs=(fleet, "old"))
+    came = replace(seen.slots[2], revision=revision(fleet), **slot)
+    return replace(seen, slots=(*seen.slots[:2], came))
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        pytest.param({"batches": 2}, id="too few batches"),
+        pytest.param({"batches": 9, "error": "bad code"}, id="fails"),
+        pytest.param({"batches": 9, "phase": Phase.DRAINING}, id="drains"),
+    ],
+)
+def test_a_member_of_a_wave_that_was_given_up_leaves_where_it_has_proven_nothing(slot: Any) -> None:
+    """It would take partitions from those that work."""
+    plan = make_plan(after_an_aborted_wave(**slot), wanted=2, now=NOW)
+    assert kinds(plan) == ["leave 2", "roll 0,2", "roll 1,0"]
+
+
+def test_a_proven_member_of_a_wave_that_was_given_up_stays() -> None:
+    """An old one leaves instead; together they cost what the whole roll would have cost."""
+    seen = after_an_aborted_wave(batches=9)
+    assert kinds(make_plan(seen, wanted=2, now=NOW)) == ["leave 1", "roll 0,1"]
+    assert kinds(make_plan(seen, wanted=1, now=NOW)) == ["leave 0,1"]
+    forced = make_plan(seen, wanted=2, now=NOW, force_roll=True)
+    assert kinds(forced) == ["leave 2", "roll 0,2", "roll 1,0"]
+    static = make_plan(after_an_aborted_wave("static", batches=9), wanted=2, now=NOW)
+    assert kinds(static) == ["leave 2", "roll 0,1"], "whose roll costs nothing"
+
+
+def test_without_old_code_the_highest_leave_whatever_they_have_done() -> None:
+    """Numbers stay together."""
+    fleet = spec(worker={"membership": "dynamic"})
+    seen = world(fleet, held=3)
+    slots = (replace(seen.slots[0], batches=0), *(replace(s, batches=9) for s in seen.slots[1:]))
+    assert kinds(make_plan(replace(seen, slots=slots), wanted=2, now=NOW)) == ["leave 2"]
 
 
 def test_new_slots_take_the_lowest_free_numbers() -> None:

@@ -281,7 +281,8 @@ def roll_aborted(target: Target) -> None:
     """The manager of a roll dies, and somebody gives its change up; it is rolled out later."""
     target.new_code()
     _abandon(target)
-    target.until(target.at_work, f"{target.group} to be at work where its roll was given up")
+    # It stands where it stood: of a wave of dynamic members the first has come, and none left.
+    target.until(target.owned, f"{target.group} to be at work where its roll was given up")
     target.apply(SLOTS)
 
 
@@ -295,8 +296,17 @@ def bad_roll_aborted(target: Target) -> None:
 
 
 def _abandon(target: Target) -> None:
-    """A manager is killed while its canary is to show what it can, and its change aborted."""
-    watch_and_kill(target, spawn_manager(target, SLOTS), lambda said: "canary" in said)
+    """A manager is killed once a slot has been taken for the new code, and its change aborted."""
+    before = {slot.revision for slot in target.slots()}
+    manager = spawn_manager(target, SLOTS)
+    try:
+        waiting.until(
+            lambda: bool({slot.revision for slot in target.slots() if slot.holder} - before),
+            f"a slot of {target.group} with new code",
+            every=0.05,
+        )
+    finally:
+        end(target, manager)
     with target.fleet() as fleet:
         change = fleet.abort_change(target.group, actor="somebody")
     assert change is not None

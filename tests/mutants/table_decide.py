@@ -41,6 +41,17 @@ MUTANTS = faults(
             "prices-stop-of-nobody-costs-one": """        if [-self.world.is_empty()-]{+False+}:
             note =""",
         },
+        ("fleet/decide/staying_slots.py", ("tests/decide/test_plans.py",)): {
+            "staying-old-before-proven": "key=lambda n: ([-n not in first, -]n))",
+            "staying-proven-though-nothing-is-old": "if n not in old}[- if old else set()-]",
+            "staying-before-it-has-proven": "slot.phase is Phase.ACTIVE[- and slot.batches >= needs-] and",
+            "staying-though-it-fails": "slot.batches >= needs[- and slot.error is None-]",
+            "staying-though-it-drains": "if [-slot.phase is Phase.ACTIVE and -]slot.batches",
+            "staying-static-ones-too": 'if worker is None[- or worker.membership != "dynamic"-]:',
+        },
+        ("fleet/decide/plans.py", ("tests/decide/test_plans.py",)): {
+            "staying-in-a-forced-roll": "proven = [-() if self.force_roll else -]proven_slots(self.world)",
+        },
         ("fleet/decide/refused_members.py", ("tests/decide/test_refused_members.py",)): {
             "refused-though-somebody-only-leaves": "    return [-any(step.kind in _JOINS for step in plan.steps)-]{+bool(plan.steps)+}",
             "refused-at-the-bound": "    if least <[-=-] worker.session_timeout <= longest:",
