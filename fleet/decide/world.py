@@ -103,8 +103,17 @@ class GroupWorld:
         return tuple(sorted(unheld | ghosts))
 
     def joining(self) -> tuple[int, ...]:
-        """Slots whose holder has not joined yet."""
-        return tuple(n for n in self.open_slots() if self.slot(n).phase is Phase.JOINING)
+        """Slots whose holder has not joined yet, or not shown that it works.
+
+        A member whose entrypoint fails joins no more: to take it out, or to replace it, is what
+        has to be possible.
+        """
+        here = {member.member_id for member in self.members()}
+        slots = [self.slot(n) for n in self.open_slots()]
+        failing = {s.number for s in slots if s.error is not None and s.member_id in here}
+        return tuple(
+            s.number for s in slots if s.phase is Phase.JOINING and s.number not in failing
+        )
 
     def is_empty(self) -> bool:
         """Whether a join would be the first of a generation: nobody is in the group."""

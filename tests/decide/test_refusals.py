@@ -1,6 +1,7 @@
 """Reasons not to act now: each one alone, as a sentence that says what lifts it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -36,10 +37,10 @@ def _doubled() -> GroupWorld:
     return replace(seen, gate=replace(seen.gate, quarantined=frozenset({7})))
 
 
-def _joining() -> GroupWorld:
+def _joining(**slot: Any) -> GroupWorld:
     seen = world(held=3)
     first, *rest = seen.slots
-    return replace(seen, slots=(replace(first, phase=Phase.JOINING), *rest))
+    return replace(seen, slots=(replace(first, phase=Phase.JOINING, **slot), *rest))
 
 
 def _ended() -> GroupWorld:
@@ -125,6 +126,13 @@ JOINS = {StepKind.OPEN}
             _with_member("orders-9"), "orders-9 is a member, and nobody", JOINS, id="ghost"
         ),
         pytest.param(_joining(), "orders-0 is joining", JOINS, id="joining"),
+        pytest.param(
+            _joining(error="no broker answers", member_id=None),
+            "orders-0 is joining",
+            JOINS,
+            id="joining-in-vain",
+        ),
+        pytest.param(_joining(error="bad code"), "orders-0", set(), id="failing"),
         pytest.param(_doubled(), "not ours is a member as orders-7", JOINS, id="doubled"),
     ],
 )

@@ -283,7 +283,7 @@ def roll_aborted(target: Target) -> None:
     _abandon(target)
     # It stands where it stood: of a wave of dynamic members the first has come, and none left.
     target.until(target.owned, f"{target.group} to be at work where its roll was given up")
-    target.apply(SLOTS)
+    _apply(target, SLOTS)
 
 
 def bad_roll_aborted(target: Target) -> None:
@@ -292,7 +292,7 @@ def bad_roll_aborted(target: Target) -> None:
     target.write_code(good.replace("    write_journal(", '    raise ValueError("bad code")\n    ('))
     _abandon(target)
     target.write_code(good)
-    target.apply(SLOTS)
+    _apply(target, SLOTS)
 
 
 def _abandon(target: Target) -> None:

@@ -41,6 +41,10 @@ MUTANTS = faults(
             "prices-stop-of-nobody-costs-one": """        if [-self.world.is_empty()-]{+False+}:
             note =""",
         },
+        ("fleet/decide/world.py", ("tests/decide/test_refusals.py",)): {
+            "refusals-failing-member-is-joining": "if s.phase is Phase.JOINING[- and s.number not in failing-]",
+            "refusals-who-fails-to-join-is-a-member": "if s.error is not None[- and s.member_id in here-]}",
+        },
         ("fleet/decide/staying_slots.py", ("tests/decide/test_plans.py",)): {
             "staying-old-before-proven": "key=lambda n: ([-n not in first, -]n))",
             "staying-proven-though-nothing-is-old": "if n not in old}[- if old else set()-]",
