@@ -485,7 +485,7 @@ FAULTS: dict[str, Fault] = {
         Fault(
             name="the manager is killed in a roll of bad code, which is aborted",
             alone=bad_roll_aborted,
-            static=_NONE, dynamic=(6, 9, 9), source="a wave for the canary, and one for each",
+            static=_NONE, dynamic=_TWO, source="what has come for the canary leaves again",
         ),
         Fault(
             name="partitions are added in a roll", alone=partitions_added,
