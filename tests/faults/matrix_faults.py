@@ -480,7 +480,8 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             name="the manager is killed in a roll, which is aborted", alone=roll_aborted,
-            static=_NONE, dynamic=(4, 6, 6), source="a wave for each of two members",
+            static=_NONE, dynamic=(6, 9, 8),
+            source="a wave for each of two; what came first leaves, unless it has proven itself",
         ),
         Fault(
             name="the manager is killed in a roll of bad code, which is aborted",
