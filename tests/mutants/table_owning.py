@@ -121,9 +121,6 @@ MUTANTS = faults(
             [-self._subscription.nudge(self.state, self._pipeline.generation)
             -]self._pipeline.step()
             self._note_active()
-            self._stalled = self._losses.fetches.stalled(self._reading.silent)
-            if self._stalled is not None:
-                self._begin_drain(Drain.CLOSE)
         else:
             {+self._subscription.nudge(self.state, self._pipeline.generation)
             +}self._go_on_draining()""",

@@ -247,6 +247,9 @@ class Membership:
             self._losses.recreated(self._topics.look({tp.topic for tp in self.state.partitions}))
             if self._draining.then is None:
                 self._losses.find_leaders()
+                self._stalled = self._losses.fetches.stalled(self._reading.silent)
+                if self._stalled is not None:
+                    self._begin_drain(Drain.CLOSE)
             self._losses.restart()
         still = self._pause_and_resume()
         timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
@@ -262,9 +265,6 @@ class Membership:
             self._subscription.nudge(self.state, self._pipeline.generation)
             self._pipeline.step()
             self._note_active()
-            self._stalled = self._losses.fetches.stalled(self._reading.silent)
-            if self._stalled is not None:
-                self._begin_drain(Drain.CLOSE)
         else:
             self._go_on_draining()
 

@@ -250,7 +250,8 @@ class Assigner:
         return {TopicPartition(each.topic, each.partition): f for each, f in asked.items()}
 
     def ask_ends(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, Any]:
-        """Start to ask where partitions end; futures by partition."""
+        """Learn who leads now, and start to ask where partitions end; futures by partition."""
+        self._learn_leaders(tps, timeout=_SOON)
         asked = self._ask(tps, _LATEST)
         return {TopicPartition(each.topic, each.partition): f for each, f in asked.items()}
 
