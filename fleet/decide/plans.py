@@ -200,7 +200,8 @@ class _Planning:
         self, held: tuple[int, ...], old: tuple[int, ...], *, topics_differ: bool
     ) -> list[Step]:
         steps: list[Step] = []
-        proven = () if self.force_roll else proven_slots(self.world)
+        may_stay = self._worker_is_dynamic() and not self.force_roll
+        proven = proven_slots(self.world) if may_stay else ()
         staying = slots_that_stay(held, self.wanted, old=old, proven=proven)
         leaving = tuple(n for n in held if n not in staying)
         rolling = tuple(n for n in staying if self.force_roll or n in old)

@@ -26,12 +26,10 @@ def slots_that_stay(
 
 
 def proven_slots(world: GroupWorld) -> tuple[int, ...]:
-    """Slots of dynamic members that have committed as many batches as a canary must, and do well:
-    without that, a member could take partitions from others and fail.
+    """Slots whose holders have committed as many batches as a canary must, and do well: without
+    that, a member could take partitions from others and fail.
     """
-    worker, needs = world.spec.worker, world.spec.rollout.canary_batches
-    if worker is None or worker.membership != "dynamic":
-        return ()
+    needs = world.spec.rollout.canary_batches
     slots = [world.slot(n) for n in world.open_slots()]
     return tuple(
         slot.number

@@ -110,10 +110,8 @@ class GroupWorld:
         """
         here = {member.member_id for member in self.members()}
         slots = [self.slot(n) for n in self.open_slots()]
-        failing = {s.number for s in slots if s.error is not None and s.member_id in here}
-        return tuple(
-            s.number for s in slots if s.phase is Phase.JOINING and s.number not in failing
-        )
+        joining = [s for s in slots if s.phase is Phase.JOINING]
+        return tuple(s.number for s in joining if s.error is None or s.member_id not in here)
 
     def is_empty(self) -> bool:
         """Whether a join would be the first of a generation: nobody is in the group."""

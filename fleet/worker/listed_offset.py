@@ -19,3 +19,11 @@ def listed_offset(future: Any) -> int:
             KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "its leader does not answer")
         )
     return offset
+
+
+def listed_or_none(future: Any) -> int | None:
+    """The same; None where no leader answered."""
+    try:
+        return listed_offset(future)
+    except KafkaException:
+        return None

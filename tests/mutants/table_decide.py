@@ -42,8 +42,8 @@ MUTANTS = faults(
             note =""",
         },
         ("fleet/decide/world.py", ("tests/decide/test_refusals.py",)): {
-            "refusals-failing-member-is-joining": "if s.phase is Phase.JOINING[- and s.number not in failing-]",
-            "refusals-who-fails-to-join-is-a-member": "if s.error is not None[- and s.member_id in here-]}",
+            "refusals-failing-member-is-joining": "for s in joining[- if s.error is None or s.member_id not in here-])",
+            "refusals-who-fails-to-join-is-a-member": "if s.error is None[- or s.member_id not in here-])",
         },
         ("fleet/decide/staying_slots.py", ("tests/decide/test_plans.py",)): {
             "staying-old-before-proven": "key=lambda n: ([-n not in first, -]n))",
@@ -51,10 +51,10 @@ MUTANTS = faults(
             "staying-before-it-has-proven": "slot.phase is Phase.ACTIVE[- and slot.batches >= needs-] and",
             "staying-though-it-fails": "slot.batches >= needs[- and slot.error is None-]",
             "staying-though-it-drains": "if [-slot.phase is Phase.ACTIVE and -]slot.batches",
-            "staying-static-ones-too": 'if worker is None[- or worker.membership != "dynamic"-]:',
         },
         ("fleet/decide/plans.py", ("tests/decide/test_plans.py",)): {
-            "staying-in-a-forced-roll": "proven = [-() if self.force_roll else -]proven_slots(self.world)",
+            "staying-in-a-forced-roll": "may_stay = self._worker_is_dynamic()[- and not self.force_roll-]",
+            "staying-static-ones-too": "may_stay = [-self._worker_is_dynamic() and -]not self.force_roll",
         },
         ("fleet/decide/refused_members.py", ("tests/decide/test_refused_members.py",)): {
             "refused-though-somebody-only-leaves": "    return [-any(step.kind in _JOINS for step in plan.steps)-]{+bool(plan.steps)+}",

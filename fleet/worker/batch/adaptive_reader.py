@@ -180,9 +180,8 @@ class AdaptiveReader:
 
     def silent(self) -> Mapping[TopicPartition, int]:
         """See BatchReader. What is named by ranges is not fetched."""
-        if self._named or not self._made_again:
-            return {}
-        paused, silent = self._inline.to_pause(), self._unheard()
+        silent = {} if self._named else self._unheard()
+        paused = self._inline.to_pause() if silent else frozenset()
         return {tp: position for tp, position in silent.items() if tp not in paused}
 
     def _unheard(self) -> dict[TopicPartition, int]:
@@ -193,8 +192,10 @@ class AdaptiveReader:
         """Positions where the consumer's end is this topic's: until something has come of one that
         was made again, it is the former's.
         """
-        unheard = self._unheard()
-        return {tp: at for tp, at in self._inline.positions().items() if tp not in unheard}
+        positions, unheard = self._inline.positions(), self._unheard()
+        if not unheard:
+            return positions
+        return {tp: at for tp, at in positions.items() if tp not in unheard}
 
     def took(self, batch: Prepared, seconds: float) -> None:
         """See Reading.took: each way has its own bound."""

@@ -12,11 +12,9 @@ nothing of the topic do nothing, and so does everybody where leaders never chang
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
-
 from fleet.clock import Clock
 from fleet.model import TopicPartition
-from fleet.worker.listed_offset import listed_offset
+from fleet.worker.listed_offset import listed_or_none
 
 _EVERY: Final = 1.0
 _PATIENCE: Final = 3.0
@@ -51,7 +49,7 @@ class FetchWatch:
             return None
         answers, self._asked = self._asked, {}
         for tp in sorted(answers.keys() & set(late)):
-            end = _end(answers[tp])
+            end = listed_or_none(answers[tp])
             if end is not None and end > at[tp]:
                 return (
                     f"topic {tp.topic} was made again, and nothing of {tp} is fetched, though it "
@@ -60,10 +58,3 @@ class FetchWatch:
         if late:
             self._asked = self._ask(late)
         return None
-
-
-def _end(future: Any) -> int | None:
-    try:
-        return listed_offset(future)
-    except KafkaException:
-        return None  # no leader: then nothing can be fetched

@@ -245,15 +245,15 @@ class Assigner:
 
     def ask_first(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, Any]:
         """Learn who leads now, and start to ask for log starts; futures by partition."""
-        self._learn_leaders(tps, timeout=_SOON)
-        asked = self._ask(tps, _EARLIEST)
-        return {TopicPartition(each.topic, each.partition): f for each, f in asked.items()}
+        return self._futures(tps, _EARLIEST)
 
     def ask_ends(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, Any]:
         """Learn who leads now, and start to ask where partitions end; futures by partition."""
+        return self._futures(tps, _LATEST)
+
+    def _futures(self, tps: Collection[TopicPartition], spec: Any) -> Mapping[TopicPartition, Any]:
         self._learn_leaders(tps, timeout=_SOON)
-        asked = self._ask(tps, _LATEST)
-        return {TopicPartition(each.topic, each.partition): f for each, f in asked.items()}
+        return {TopicPartition(e.topic, e.partition): f for e, f in self._ask(tps, spec).items()}
 
     def end(self, tp: TopicPartition) -> int:
         """The partition's end as this isolation level sees it."""

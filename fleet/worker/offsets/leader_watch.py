@@ -9,11 +9,9 @@ a second late.
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
-
 from fleet.clock import Clock
 from fleet.model import TopicPartition
-from fleet.worker.listed_offset import listed_offset
+from fleet.worker.listed_offset import listed_or_none
 
 _EVERY: Final = 1.0
 Ask = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Any]]
@@ -38,12 +36,5 @@ class LeaderWatch:
         if not asked and tps and now >= self._due:
             self._due = now + _EVERY
             self._asked = self._ask(sorted(tps))
-        return sorted(tp for tp in asked.keys() & set(tps) if _answers(asked[tp]))
-
-
-def _answers(future: Any) -> bool:
-    try:
-        listed_offset(future)
-    except KafkaException:
-        return False
-    return True
+        here = asked.keys() & set(tps)
+        return sorted(tp for tp in here if listed_or_none(asked[tp]) is not None)
