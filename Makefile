@@ -3,9 +3,9 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Two processes more than cores that may be used (taskset counts), four at most: a test with a broker
-# waits a good deal, and starts processes of its own. On two quick cores three took 20:35, four 17:22.
-JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 2 ? 4 : cores + 2)))
+# More processes than cores that may be used (taskset counts): a test with a broker waits a good deal,
+# and starts processes of its own. On two quick cores four took 17:22, five 16:17.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 1 ? 5 : 3)))
 # Without compiled modules each process of a test, workers too, compiles the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 SHELL := /bin/bash

@@ -38,6 +38,8 @@ _SECONDS = dict.fromkeys(needs.PROBES, 2) | {"spark": 8, "browser": 8, "kubernet
 # JDK_JAVA_OPTIONS: brokers are started without it.)
 if not LONG:
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+# Of Kubernetes and etcd: memory is there, and what is collected less often is collected cheaper.
+os.environ.setdefault("GOGC", "400")
 
 
 @pytest.fixture(scope="session")
