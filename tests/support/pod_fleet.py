@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import tarfile
 import tempfile
@@ -269,11 +270,18 @@ class PodFleet:
 
 
 def kill_inside(pod: str) -> None:
-    """SIGKILL to a pod's worker, from the node: within its own namespace it is pid 1."""
+    """SIGKILL to a pod's worker, from the node: within its own namespace it is pid 1.
+
+    What it started has its environment, too, and a smaller pid where the numbers began anew.
+    """
     mine = f"POD_NAME={pod}".encode()
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and mine in (entry / "environ").read_bytes().split(b"\0"):
+            if (
+                entry.name.isdigit()
+                and mine in (entry / "environ").read_bytes().split(b"\0")
+                and re.search(r"^NSpid:.*\s1$", (entry / "status").read_text(), re.MULTILINE)
+            ):
                 os.kill(int(entry.name), signal.SIGKILL)
                 return
     pytest.fail(f"no process of {pod}")

@@ -60,6 +60,14 @@ def test_who_gets_a_part_of_a_core_has_longer(load: list[float]) -> None:
         until(lambda: False, "rest", progress=lambda: 0, still=60, clock=clock)
 
 
+def test_it_ends_on_the_busiest_machine(load: list[float]) -> None:
+    """Thirty wait for each core, and the group goes on working: it is told all the same."""
+    load[0] = 30.0 * (os.cpu_count() or 1)
+    clock = ManualClock()
+    with pytest.raises(AssertionError, match="waited 2700 s for rest"):
+        until(lambda: False, "rest", progress=lambda: int(clock.monotonic()), clock=clock)
+
+
 def test_answer_is_handed_on() -> None:
     """Asked until it is true."""
     answers = iter([None, "", "found"])

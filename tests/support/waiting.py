@@ -24,6 +24,9 @@ MOST = 900.0
 _LOOK = 1.0
 """Seconds between two looks at what moves: it may cost more than the condition."""
 
+_MOST_QUEUE = 3.0
+"""Times as long at most, however many wait: what will never be is to be told while a run lasts."""
+
 Answer = TypeVar("Answer")
 
 
@@ -68,7 +71,7 @@ def until(
 
 def _queue() -> float:
     """How many processes wanted each core in the last minute; 1 where none had to wait."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), _MOST_QUEUE)
 
 
 def stored(store: SlotStore, group: str) -> Hashable:
