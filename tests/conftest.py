@@ -35,9 +35,9 @@ _SECONDS = dict.fromkeys(needs.PROBES, 2) | {"spark": 8, "browser": 8, "kubernet
 """Marker → what such a test takes, about; only the order of files depends on it."""
 # Every JVM of a test lives for a minute or less, and the optimising compiler pays only after
 # that: a quarter of all CPU time without this. `make bench` does without it. (Not
-# JDK_JAVA_OPTIONS: brokers are started without it.)
+# JDK_JAVA_OPTIONS: brokers are started without it.) Nobody reads their counters for jstat.
 if not LONG:
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:-UsePerfData")
 # Of Kubernetes and etcd: memory is there, and what is collected less often is collected cheaper.
 os.environ.setdefault("GOGC", "400")
 
@@ -125,8 +125,13 @@ def kube_broker(kube: "Kube", tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield made
 
 
+def _marks(item: pytest.Item) -> set[str]:
+    return {mark.name for mark in item.iter_markers()}
+
+
 def _needs_of(item: pytest.Item) -> list[str]:
-    return [name for name in needs.PROBES if item.get_closest_marker(name)]
+    marks = _marks(item)
+    return [name for name in needs.PROBES if name in marks]
 
 
 def _hear_interrupts() -> None:
@@ -180,7 +185,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("broker")
         if "kube" in used:
             item.add_marker("kubernetes")
-        if not _needs_of(item) and not item.get_closest_marker("slow"):
+        if _marks(item).isdisjoint(_SECONDS):
             item.add_marker("unit")
     items[:] = _longest_first(items)
 
@@ -189,8 +194,7 @@ def _longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
     """The last file decides how long a core idles at the end."""
     named = [item.nodeid.partition("::")[0] for item in items]
     known = [
-        max((_SECONDS[name] for name in _SECONDS if item.get_closest_marker(name)), default=0)
-        for item in items
+        max(map(_SECONDS.__getitem__, _marks(item) & _SECONDS.keys()), default=0) for item in items
     ]
     place = scheduling.longest_first(zip(named, known, strict=True))
     return sorted(items, key=lambda item: place[item.nodeid.partition("::")[0]])

@@ -146,7 +146,14 @@ def consume(bootstrap: str, over: threading.Event) -> None:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One window for all tests of this folder."""
     with chromium(tmp_path_factory.mktemp("browser")) as opened:
         yield opened
+
+
+@pytest.fixture
+def browser(window: Browser) -> Iterator[Browser]:
+    """That window; a page that stayed open would go on asking Dagster all the while."""
+    yield window
+    window.open("about:blank")

@@ -111,12 +111,18 @@ def _end(consumer: Consumer, partition: int) -> int:
 @pytest.mark.parametrize(
     ("options", "sentence", "number"),
     [
-        pytest.param((), "Kafka listens", signal.SIGINT, id="while Dagster starts, by Ctrl-C"),
+        pytest.param(
+            (),
+            "Kafka listens",
+            signal.SIGTERM,
+            id="while Dagster starts, by SIGTERM",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             ("--no-dagster",),
             "orders a second into",
-            signal.SIGTERM,
-            id="while workers start, by SIGTERM",
+            signal.SIGINT,
+            id="while workers start, by Ctrl-C",
         ),
     ],
 )

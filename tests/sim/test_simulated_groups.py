@@ -31,7 +31,7 @@ def played(scenario: Scenario, seed: int = 1) -> Played:
 
 @pytest.mark.parametrize("name", LIBRARY)
 @pytest.mark.parametrize("members", [1, 2, 7])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_every_story_settles_with_an_owner_for_each_partition(
     name: str, members: int, seed: int
 ) -> None:

@@ -72,7 +72,7 @@ class Stores:
     @property
     def racers(self) -> int:
         """Processes that race for it; a Kubernetes client takes a second to import."""
-        return 5 if self.kind == "sqlite" else 4
+        return 5 if self.kind == "sqlite" else 3
 
     def open(self, cluster: str = "main") -> Any:
         """Another store of the same state."""

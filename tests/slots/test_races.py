@@ -31,7 +31,7 @@ from fleet.slots import Gate, Phase, Slot
 from fleet.slots.sqlite import SqliteStore
 
 GROUP = "orders"
-ROUNDS = 20
+ROUNDS = 12
 
 # Takes every slot number as soon as it is open, prints what it won.
 RACER = """

@@ -4,6 +4,7 @@ A broker makes the 50 partitions of `__consumer_offsets` with its first group, a
 of that topic fetches all of them: a third of what a short-lived broker costs. Five are as many
 as tests need to have groups beside each other and apart; tests/broker has the default. Its
 controller writes no record of its own twice a second: half of what a broker costs that nobody asks.
+Each of its 24 threads for requests wakes three times a second, and a session has ten brokers: 8 do.
 Records stay however old the times are that a test writes them with.
 """
 
@@ -35,6 +36,8 @@ def running_broker(
         "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
         "log.retention.ms": "-1",
         "metadata.max.idle.interval.ms": "0",
+        "num.io.threads": "2",
+        "num.network.threads": "1",
         **(overrides or {}),
     }
     broker = Broker(folder, overrides=light, **options)

@@ -30,6 +30,7 @@ _TOGETHER: Final = {
     "tests/faults/test_late_commits.py": "Spark, workers",
     "tests/faults/test_schedules.py": "Spark, workers",
     "tests/faults/test_store_away.py": "Spark, workers",
+    "tests/runtime/test_spark_server.py": "Spark, workers",
     "tests/worker/": "Spark, workers",
     "tests/history/": "Spark, tables",
     "tests/membership/": "Spark, tables",
