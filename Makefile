@@ -119,7 +119,7 @@ bench: $(READY) ## benchmarks, long form
 faults: faults = tests/membership tests/promises tests/releases tests/ranges tests/security tests/worker \
   tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/k8s_store tests/page tests/slots \
   tests/sinks tests/observe tests/counting tests/decide/test_expected_costs.py \
-  tests/runtime/test_class_sharing.py \
+  tests/runtime/test_class_sharing.py tests/demo/test_demo.py \
   tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form
 	$(long)
