@@ -1,11 +1,11 @@
 """A session's server ends with the last test that asks for it.
 
 Problem: fixtures of a session live as long as it does, and a Kubernetes that nobody asks any more
-takes a tenth of a core for half of `make test`. Choice: which tests ask is known once all are
-collected, in every process of the session; the process that has run all of them ends the fixture
-then. Where they are spread over processes it ends with the session, as any other. Cost: pytest's
-own `FixtureDef.finish`, which is not documented; a test that asks in another way than the ones
-here finds the server made anew.
+takes a tenth of a core for half of `make test`, a broker a fiftieth. Choice: which tests ask is
+known once all are collected, in every process of the session; the process that has run all of them
+ends the fixture then. Where they are spread over processes it ends with the session, as any other.
+Cost: pytest's own `FixtureDef.finish`, which is not documented; a test that asks in another way
+than the ones here finds the server made anew.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +15,10 @@ import pytest
 
 from tests.support import kube_home
 
-_NEED: Final = "kubernetes"
-_ASKED: Final = {
-    "kube": frozenset({"kube"}),
-    "kube_api": frozenset({"kube_api", "stores", "racing"}),  # tests/slots asks by parameter
-}
-"""Fixture → those that ask for it, in tests with that need."""
+_ENDED: Final = ("kube", "kube_api", "kube_broker", "guarded", "quiet_broker", "page_browser")
+"""Those made of another come after it: they are finished with it."""
+_BY_PARAMETER: Final = {"kube_api": ("kubernetes", frozenset({"stores", "racing"}))}
+"""Fixture → what its tests need, and the fixtures by whose parameters they ask for it."""
 _THEN: Final[Mapping[str, Callable[[], None]]] = {"kube": kube_home.end_for_all}
 """Fixture → what no finalizer does, since other processes may use it too."""
 
@@ -35,8 +33,7 @@ class LastUses:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """All tests of this process are known."""
         self._left = {
-            name: {item.nodeid for item in session.items if _asks(item, by)}
-            for name, by in _ASKED.items()
+            name: {item.nodeid for item in session.items if _asks(item, name)} for name in _ENDED
         }
 
     @pytest.hookimpl(wrapper=True)
@@ -59,6 +56,9 @@ class LastUses:
             self._then[name]()
 
 
-def _asks(item: pytest.Item, by: frozenset[str]) -> bool:
+def _asks(item: pytest.Item, name: str) -> bool:
     used = getattr(item, "fixturenames", ())
-    return item.get_closest_marker(_NEED) is not None and not by.isdisjoint(used)
+    if name in used or name not in _BY_PARAMETER:
+        return name in used
+    need, by = _BY_PARAMETER[name]
+    return item.get_closest_marker(need) is not None and not by.isdisjoint(used)

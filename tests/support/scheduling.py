@@ -77,18 +77,30 @@ def shared_by(file: str) -> str:
     return _TOGETHER[max(fits, key=len)] if fits else file
 
 
+def _part_of(file: str) -> str:
+    """What shares something, by its folders."""
+    return f"{shared_by(file)}, {file.rpartition('/')[0]}"
+
+
 def longest_first(seconds: Iterable[tuple[str, float]]) -> dict[str, int]:
     """File → its place, of files by test with what each test takes, about.
 
-    What is run together stands together. (xdist's own order is by number of tests, which is the
-    reverse here.)
+    What is run together stands together, of that what is in one folder: it may share a broker.
+    (xdist's own order is by number of tests, which is the reverse here.)
     """
     files: dict[str, float] = defaultdict(float)
     for file, some in seconds:
         files[file] += some
     files.update({file: _LONG[file] for file in files if file in _LONG})
     shared: dict[str, float] = defaultdict(float)
+    folders: dict[str, float] = defaultdict(float)
     for file, some in files.items():
         shared[shared_by(file)] += some
-    ordered = sorted(files, key=lambda f: (-shared[shared_by(f)], shared_by(f), -files[f]))
+        folders[_part_of(file)] += some
+
+    def place_of(file: str) -> tuple[float, str, float, str, float]:
+        part, whole = _part_of(file), shared_by(file)
+        return -shared[whole], whole, -folders[part], part, -files[file]
+
+    ordered = sorted(files, key=place_of)
     return {file: place for place, file in enumerate(ordered)}

@@ -29,6 +29,12 @@ def stores(request):
 def kube():
     return 1
 
+@pytest.fixture(scope="session")
+def quiet_broker():
+    print("broker begins")
+    yield
+    print("broker ends")
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "kubernetes: x")
     config.pluginmanager.register(LastUses({"kube": lambda: print("all of kube ends")}))
@@ -44,7 +50,7 @@ def test_first(made_of_it): print("first")
 @kubernetes
 def test_cluster(kube): print("cluster")
 
-def test_between(): print("between")
+def test_between(quiet_broker): print("between")
 
 def test_store(stores): print("store", stores)
 
@@ -63,13 +69,14 @@ def told(pytester: pytest.Pytester, *options: str) -> list[str]:
     return [line for line in printed if line.split(" ")[0] in WORDS]
 
 
-WORDS = {"first", "cluster", "between", "store", "after", "api", "all"}
+WORDS = {"first", "cluster", "between", "store", "after", "api", "all", "broker"}
 
 
 def test_the_last_who_asks_ends_it(pytester: pytest.Pytester):
     """And before it what was made of it; by a parameter is asked, too."""
     assert told(pytester) == [
-        *("api begins", "first", "cluster", "all of kube ends", "between"),
+        *("api begins", "first", "cluster", "all of kube ends"),
+        *("broker begins", "between", "broker ends"),
         *("store True", "store 1", "first what was made of it", "api ends", "after"),
     ]
 
