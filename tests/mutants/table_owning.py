@@ -19,6 +19,10 @@ MUTANTS = faults(
             "member-lost-partitions-still-ours": """            self._pipeline.interrupt()
         self._pipeline.[-lose-]{+drop+}(tps)""",
         },
+        ("fleet/worker/member/membership.py", ("tests/worker/test_ended_while_joining.py",)): {
+            "member-asks-for-offsets-while-it-closes": "if self._done{+ and not partitions+}:  # inside close()",
+            "member-refuses-what-it-is-given-while-it-closes": "            [-self._protocol.assign(consumer, partitions)\n-]            return\n        tps = sorted(",
+        },
         ("fleet/worker/slot/reporting.py", ("tests/worker/test_how_often_reports.py",)): {
             "report-every-batch-in-hand-is-news": "in_hand=report.in_hand[- and first-],",
             "report-no-batch-in-hand-is-news": "in_hand=[-report.in_hand and first-]{+False+},",

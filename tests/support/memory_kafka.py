@@ -117,6 +117,8 @@ class MemoryKafka:
     leaderless: dict[TopicPartition, int | None] = field(default_factory=dict)
     """Partitions without a leader: the code that is answered; None: an offset that is none."""
     todo: deque[Callable[["MemoryConsumer"], None]] = field(default_factory=deque)
+    at_close: tuple[TopicPartition, ...] = ()
+    """What the member is given only while it closes."""
     lock: Any = field(default_factory=threading.RLock)
 
     def make(self, topic: str, partitions: int, topic_id: str = "id-1") -> None:
@@ -264,7 +266,7 @@ class MemoryConsumer(_Client):
         """As the last fetches told them."""
         self.ended: set[TopicPartition] = set()
         self.on_assign = self.on_revoke = self.on_lost = lambda *_: None
-        self.joined = False
+        self.joined = self.closing = False
 
     def _note(self, what: str, of: Any) -> None:
         if self.joined:  # a task's reads are nobody's membership
@@ -307,6 +309,10 @@ class MemoryConsumer(_Client):
         self.incremental_unassign(_kafka(list(self.at)))
 
     def close(self) -> None:
+        """An assignment that comes meanwhile is told; about offsets nobody is asked any more."""
+        self.closing = True
+        if self.kafka.at_close:
+            self.on_assign(self, _kafka(self.kafka.at_close))
         if self.at:
             self.on_revoke(self, _kafka(list(self.at)))
         self.at.clear()
@@ -317,6 +323,8 @@ class MemoryConsumer(_Client):
     def committed(self, partitions: Sequence[KafkaPartition], timeout: float) -> Any:
         """What the coordinator has."""
         self.kafka.asked += 1
+        if self.closing:
+            raise KafkaException(KafkaError(-197))
         found = []
         for each in partitions:
             offset, metadata = self.kafka.commits.get(_tp(each), (-1001, ""))

@@ -282,8 +282,7 @@ class Membership:
         state.assigned = state.assigned or self._idles()
         if state.phase is Phase.JOINING and state.assigned and not state.failing_since:
             idle = not self._pipeline.busy and not self._pipeline.unsettled
-            empty = idle and self._reading.seen_all_ends()
-            if state.batches or empty:
+            if state.batches or (idle and self._reading.seen_all_ends()):
                 state.phase = Phase.ACTIVE
                 self._events.emit("phase", phase="active")
 
@@ -373,6 +372,9 @@ class Membership:
     # --- callbacks: all on this thread, inside consume() or close() [1] --------------------
 
     def _on_assign(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
+        if self._done:  # inside close(), where nobody answers about offsets any more [51]
+            self._protocol.assign(consumer, partitions)
+            return
         tps = sorted(TopicPartition(each.topic, each.partition) for each in partitions)
         with self.state.waits(self._clock):
             starts = self._assigner.starts(consumer, tps)
@@ -391,11 +393,8 @@ class Membership:
         # librdkafka keeps a pause over a rebalance: say what shall be before the first fetch.
         self._pause_and_resume(frozenset(tps))
         self._events.log(f"assigned {plural(len(tps), 'partition')}: {names(tps)}")
-        self._events.emit(
-            "assigned",
-            partitions={str(s.tp): s.position for s in starts},
-            generation=self._pipeline.generation(),
-        )
+        told = {str(start.tp): start.position for start in starts}
+        self._events.emit("assigned", partitions=told, generation=self._pipeline.generation())
 
     def _on_revoke(self, consumer: Any, partitions: Sequence[KafkaPartition]) -> None:
         began = self._clock.monotonic()

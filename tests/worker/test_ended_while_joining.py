@@ -1,0 +1,77 @@
+"""A member that is to end while its join is under way ends, whatever it is given yet [51]."""
+
+import time
+
+import pytest
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.model import TopicPartition
+from fleet.worker.member.member_state import Drain, End
+from tests.support.memory_kafka import MemoryKafka
+from tests.support.waiting import until
+from tests.worker.driving import Drive
+
+PARTS = (TopicPartition("t", 0), TopicPartition("t", 1))
+ANSWERED = 5.0
+"""Seconds that a question of this test may take."""
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_what_it_is_given_while_it_closes_is_given_back(
+    kafka: MemoryKafka, drive: Drive, assignor: str
+) -> None:
+    """It asks for no offsets, reads nothing, commits nothing, and its end is a clean one."""
+    kafka.at_close = PARTS
+    joining = drive(assignor=assignor)
+    joining.until(lambda: bool(kafka.done), "the join, with nothing yet")
+    asked = kafka.asked
+    joining.member.drain(Drain.CLOSE)
+    assert joining.member.join(20), "it asks until its patience is over"
+    ended = joining.member.ended
+    assert ended is not None
+    assert (ended.how, ended.clean) == (End.CLOSED, True)
+    assert [what for what, _ in kafka.done[-3:]] == ["assign", "unassign", "close"]
+    assert set(kafka.done[-3][1]) == set(PARTS)
+    assert kafka.asked == asked
+    assert not kafka.commits
+
+
+@pytest.mark.broker
+def test_librdkafka_answers_nothing_about_offsets_while_it_closes(broker, unique) -> None:
+    """Why: the assignment of a join that was answered comes inside close()."""
+    topic = f"t-{unique}"
+    told = {"bootstrap.servers": broker.bootstrap_servers}
+    admin = AdminClient(told)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
+    named = {**told, "group.id": f"g-{unique}", "group.instance.id": "i", "log_level": 0}
+
+    def joined(consumer: Consumer) -> bool:
+        consumer.poll(0.1)
+        return bool(consumer.assignment())
+
+    first = Consumer(named)
+    first.subscribe([topic])
+    until(lambda: joined(first), "the first member")
+    first.close()  # a static one: its successor's join is answered at once
+
+    found: list[object] = []
+
+    def assigned(consumer: Consumer, partitions: list[KafkaPartition]) -> None:
+        began = time.monotonic()
+        try:
+            found.append(consumer.committed(partitions, ANSWERED))
+        except KafkaException as error:
+            found.append(error)
+        found.append(time.monotonic() - began)
+        consumer.assign(partitions)
+
+    again = Consumer(named)
+    again.committed([KafkaPartition(topic, 0)], 60)  # the coordinator is known
+    again.subscribe([topic], on_assign=assigned)
+    again.poll(0)
+    time.sleep(1.0)  # the answer has come, and nobody has polled
+    again.close()
+    assert found, "no assignment came inside close(): the join was not answered yet"
+    assert isinstance(found[0], KafkaException), found
