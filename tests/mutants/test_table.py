@@ -12,6 +12,8 @@ import pytest
 from tests.mutants.mutant import Mutant, Stale, table
 from tests.support.needs import repository
 
+Statements = list[tuple[str, ast.stmt]]
+
 ROOT = repository()
 TABLE = table()
 
@@ -19,13 +21,34 @@ TABLE = table()
 @pytest.mark.parametrize("mutant", TABLE, ids=lambda mutant: mutant.name)
 def test_it_can_be_planted(mutant: Mutant) -> None:
     """Its text stands exactly once, what comes of it is Python, and other Python than before."""
-    assert ast.dump(ast.parse(mutant.planted(ROOT))) != without_it(mutant.file)
+    before, after = without_it(mutant.file), statements(mutant.planted(ROOT))
+    assert as_python(after, but=before) != as_python(before, but=after)
 
 
 @cache
-def without_it(file: str) -> str:
-    """A file as Python has it, without any fault."""
-    return ast.dump(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+def without_it(file: str) -> Statements:
+    """A file without any fault."""
+    return statements((ROOT / file).read_text(encoding="utf-8"))
+
+
+def statements(text: str) -> Statements:
+    """What a module's classes and itself consist of, by its lines; SyntaxError: no Python."""
+    lines, found, bodies = text.splitlines(), list[tuple[str, ast.stmt]](), [ast.parse(text).body]
+    for body in bodies:
+        for node in body:
+            first, last = node.lineno - 1, node.end_lineno
+            if isinstance(node, ast.ClassDef):
+                bodies.append(node.body)
+                last, node.body = node.body[0].lineno - 1, []
+            first -= len(getattr(node, "decorator_list", ()))
+            found.append(("\n".join(lines[first:last]), node))
+    return found
+
+
+def as_python(some: Statements, *, but: Statements) -> list[str]:
+    """Of those that stand otherwise in the other one: telling all of a file takes 10 ms."""
+    others = Counter(lines for lines, _ in but)
+    return [ast.dump(node) for lines, node in some if lines not in others]
 
 
 def test_names_are_told_apart() -> None:

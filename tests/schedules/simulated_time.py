@@ -10,6 +10,7 @@ every request to the store is one.
 import heapq
 import random
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -127,15 +128,15 @@ class Process:
 
     def later(self, delay: float, action: Callable[[], None]) -> None:
         """An action of this process; it comes later where the process is stopped, or never."""
+        self.world.after(delay, partial(self._acts, action))
 
-        def acts() -> None:
-            if self.alive:
-                if self.stopped_until > self.world.now:
-                    self.world.at(self.stopped_until, acts)
-                else:
-                    action()
-
-        self.world.after(delay, acts)
+    def _acts(self, action: Callable[[], None]) -> None:
+        # Not a function in `later` that names itself: a cycle for each, left to the collector.
+        if self.alive:
+            if self.stopped_until > self.world.now:
+                self.world.at(self.stopped_until, partial(self._acts, action))
+            else:
+                action()
 
     def kill(self) -> None:
         """Gone, wherever its threads are. Not to be called by one of them: see `end`."""
