@@ -21,6 +21,7 @@ MUTANTS = faults(
         },
         ("fleet/worker/member/membership.py", ("tests/worker/test_ended_while_joining.py",)): {
             "member-asks-for-offsets-while-it-closes": "if self._done{+ and not partitions+}:  # inside close()",
+            "member-joins-though-it-is-to-end": "        [-self._commands.serve(0.0)-]{+pass+}  # whoever was asked to end",
             "member-refuses-what-it-is-given-while-it-closes": "            [-self._protocol.assign(consumer, partitions)\n-]            return\n        tps = sorted(",
         },
         ("fleet/worker/slot/reporting.py", ("tests/worker/test_how_often_reports.py",)): {

@@ -30,6 +30,7 @@ _TOGETHER: Final = {
     "tests/faults/test_late_commits.py": "Spark, workers",
     "tests/faults/test_schedules.py": "Spark, workers",
     "tests/faults/test_store_away.py": "Spark, workers",
+    "tests/runtime/test_spark_python.py": "Spark, workers",
     "tests/runtime/test_spark_server.py": "Spark, workers",
     "tests/worker/": "Spark, workers",
     "tests/history/": "Spark, tables",
@@ -44,6 +45,11 @@ _TOGETHER: Final = {
 """Files and folders → what they share; the longest name that fits counts."""
 
 _LONG: Final = {
+    # These mostly wait: they go first, while the others use all that the machine has.
+    "tests/alerts/test_end_to_end.py": 290,
+    "tests/runtime/test_supervision.py": 280,
+    "tests/runtime/test_kafka_admin.py": 270,
+    "tests/observe/test_pauses.py": 260,
     "tests/promises/test_promises.py": 150,
     "tests/faults/test_kills.py": 150,
     "tests/dagster_ui/test_page.py": 200,

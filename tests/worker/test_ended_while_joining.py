@@ -1,6 +1,7 @@
 """A member that is to end while its join is under way ends, whatever it is given yet [51]."""
 
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
@@ -11,7 +12,7 @@ from fleet.model import TopicPartition
 from fleet.worker.member.member_state import Drain, End
 from tests.support.memory_kafka import MemoryKafka
 from tests.support.waiting import until
-from tests.worker.driving import Drive
+from tests.worker.driving import Drive, Driven
 
 PARTS = (TopicPartition("t", 0), TopicPartition("t", 1))
 ANSWERED = 5.0
@@ -36,6 +37,21 @@ def test_what_it_is_given_while_it_closes_is_given_back(
     assert set(kafka.done[-3][1]) == set(PARTS)
     assert kafka.asked == asked
     assert not kafka.commits
+
+
+def test_who_is_to_end_before_it_subscribed_does_not_join(
+    kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dynamic member would cost two rebalances, the gate being open or not."""
+    asked = Driven(kafka, tmp_path, monkeypatch)
+    asked.member.drain(Drain.CLOSE)
+    asked.member.start()
+    assert asked.member.join(20)
+    ended = asked.member.ended
+    asked.end()
+    assert ended is not None
+    assert (ended.how, ended.clean) == (End.CLOSED, True)
+    assert kafka.subscribed == []
 
 
 @pytest.mark.broker

@@ -216,6 +216,7 @@ class Membership:
                 self._clock.sleep(left)
             self.state.moved_at = self._clock.monotonic()
             self._errors.check()
+        self._commands.serve(0.0)  # whoever was asked to end meanwhile does not join
 
     def _subscribe(self) -> None:
         self._subscription.join(self._clock.monotonic())
