@@ -47,7 +47,7 @@ def statements(text: str) -> Statements:
 
 def as_python(some: Statements, *, but: Statements) -> list[str]:
     """Of those that stand otherwise in the other one: telling all of a file takes 10 ms."""
-    others = Counter(lines for lines, _ in but)
+    others = {lines for lines, _ in but}
     return [ast.dump(node) for lines, node in some if lines not in others]
 
 
