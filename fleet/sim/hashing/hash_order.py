@@ -10,7 +10,7 @@ which Java turns into a tree.
 Keys are ints (partitions), strings, and topic ids as 16 bytes.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Self, TypeVar
 
@@ -95,11 +95,12 @@ class _Walked(dict[K, V]):
 
     def values(self) -> Any:
         """The values in the table's order."""
-        return [self[key] for key in self._in_order()]
+        return list(map(self.__getitem__, self._in_order()))
 
     def items(self) -> Any:
         """Keys with their values in the table's order."""
-        return [(key, self[key]) for key in self._in_order()]
+        order = self._in_order()
+        return list(zip(order, map(self.__getitem__, order), strict=True))
 
 
 class HashOrder(_Walked[K, V]):
@@ -121,7 +122,7 @@ class HashOrder(_Walked[K, V]):
     def copied(cls, source: Mapping[K, V]) -> Self:
         """As `new HashMap<>(source)`: a table just large enough."""
         made = cls(int(len(source) / _LOAD + 1) if source else None)
-        made._fill(source.items())
+        made.put_each(source)
         return made
 
     @classmethod
@@ -131,14 +132,16 @@ class HashOrder(_Walked[K, V]):
             keys = list(keys)
             size = len(keys)
         made = cls(max(int(size / _LOAD) + 1, _DEFAULT))
-        made._fill(dict.fromkeys(keys, value).items())
+        made.put_each(dict.fromkeys(keys, value))
         return made
 
-    def _fill(self, new: Iterable[tuple[K, V]]) -> None:
-        """As one put after the other into an empty table, which ends as large."""
-        dict.update(self, new)
-        if size := len(self):
-            self.capacity = self._first
+    def put_each(self, new: Mapping[K, V]) -> None:
+        """As one put after the other, in the order in which `new` is walked: it ends as large."""
+        known = len(self)
+        dict.update(self, new.items())
+        if (size := len(self)) > known:
+            self._order = None
+            self.capacity = self.capacity or self._first
             while size * 4 > self.capacity * 3:
                 self.capacity *= 2
 
@@ -204,14 +207,17 @@ class HashOrder(_Walked[K, V]):
         if len(found) < 2:
             return found
         mask = self.capacity - 1
-        if isinstance(found[0], int) and mask < _SMALL:
+        bucket: Callable[[Any], int] = lambda key: _spread(key) & mask  # noqa: E731
+        if isinstance(found[0], int):
             numbers: list[Any] = found
-            if min(numbers) >= 0 and max(numbers) <= mask:
-                return sorted(numbers)  # a bucket for each
+            if min(numbers) >= 0 and (most := max(numbers)) < _SMALL:
+                if most <= mask:
+                    return sorted(numbers)  # a bucket for each
+                bucket = mask.__and__
         if self._heads:
             first = self._heads[::-1]
             found = first + [key for key in found if key not in first]
-        return sorted(found, key=lambda key: _spread(key) & mask)
+        return sorted(found, key=bucket)
 
 
 class Neighbours(HashOrder[int, None]):
@@ -252,6 +258,8 @@ class SlotOrder(_Walked[K, V]):
 
 def emptied(table: HashOrder[K, V], keys: Iterable[K]) -> HashOrder[K, V]:
     """The table without those keys; it keeps its size."""
-    for key in keys:
-        table.pop(key, None)
+    # In whatever order they go: no need to walk a table by its buckets for it.
+    for key in dict.keys(keys) if isinstance(keys, dict) else keys:
+        if key in table:
+            del table[key]
     return table

@@ -12,6 +12,7 @@ import base64
 import heapq
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, count
 from typing import Any, Final, NamedTuple
@@ -68,16 +69,25 @@ class WrittenRecord(NamedTuple):
 
 def play(scenario: Scenario, rng: random.Random) -> Played:
     """Play it to its end."""
-    with uncollected():
-        return _World(scenario, rng).play()
+    with uncollected(), _played(scenario, rng) as world:
+        return world.play()
 
 
 def play_records(scenario: Scenario, rng: random.Random) -> tuple[WrittenRecord, ...]:
     """What the coordinator wrote meanwhile: what a reader of `__consumer_offsets` sees."""
-    with uncollected():
-        world = _World(scenario, rng)
+    with uncollected(), _played(scenario, rng) as world:
         world.play()
         return tuple(world.records())
+
+
+@contextmanager
+def _played(scenario: Scenario, rng: random.Random) -> Iterator["_World"]:
+    """A world that leaves nothing to the collector, which would walk all of it."""
+    world = _World(scenario, rng)
+    try:
+        yield world
+    finally:
+        world.end()
 
 
 class _World:
@@ -168,9 +178,9 @@ class _World:
         return self.rng.randint(self.scenario.shortest_delay, self.scenario.longest_delay)
 
     def _travels(self, client: SimulatedClient, arrives: Callable[[], None], *, up: bool) -> None:
-        at = max(self.now + self._delay(), self._latest.get((client.number, up), 0))
-        self._latest[client.number, up] = at
-        self.after(at - self.now, arrives)
+        way = (client.number, up)
+        at = self._latest[way] = max(self.now + self._delay(), self._latest.get(way, 0))
+        heapq.heappush(self._queue, (at, next(self._order), arrives))
 
     def connecting(self) -> int:
         """See Place."""
@@ -223,6 +233,12 @@ class _World:
             tuple(self.ownership.owner),
             tuple(self.trace),
         )
+
+    def end(self) -> None:
+        """Nobody in it knows it any more."""
+        self.clients.clear()
+        self._asked.clear()
+        self._queue.clear()
 
     @property
     def _is_settled(self) -> bool:
