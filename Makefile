@@ -4,8 +4,8 @@
 PYTHON ?= python3
 ARGS ?=
 # More processes than cores that may be used (taskset counts): a test with a broker waits a good deal,
-# and starts processes of its own. On two quick cores four took 17:22, five 16:17.
-JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 1 ? 5 : 3)))
+# and starts processes of its own. On two quick cores four took 17:22, five 15:38, six 15:14.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 1 ? 6 : 3)))
 # Without compiled modules each process of a test, workers too, compiles the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
 SHELL := /bin/bash

@@ -16,7 +16,7 @@ from hypothesis import settings
 from fleet.act import spark_server
 from fleet.clock import SystemClock
 from fleet.worker.pod_environment import SPARK_TOKEN
-from tests.support import dying, kube_home, needs, scheduling, sharing
+from tests.support import brokers, dying, kube_home, needs, scheduling, sharing
 from tests.support.brokers import RunningBroker, running_broker
 from tests.support.clean_clone import CleanClone
 from tests.support.last_use import LastUses
@@ -43,10 +43,9 @@ os.environ.setdefault("GOGC", "400")
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+def broker() -> RunningBroker:
     """One real Kafka node for the whole session: use unique group and topic names on it."""
-    with running_broker(tmp_path_factory.mktemp("session")) as made:
-        yield made
+    return brokers.shared_broker()
 
 
 @pytest.fixture(scope="session")
@@ -151,20 +150,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LastUses())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(CleanClone())
-    kube_home.begin_session()
-    dying.watch(kube_home.own())
+    kube_home.HOME.begin()
+    brokers.begin_session()
+    dying.watch(kube_home.HOME.own())
     _hear_interrupts()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     """Of several processes that collect everything, each begins with other files."""
+    gc.disable()  # all that collecting makes stays
     sharing.import_ahead(session.config)
 
 
 def pytest_unconfigure() -> None:
     """After the last test of the last process."""
     kube_home.end_session()
+    brokers.end_session()
 
 
 def pytest_report_header() -> str:
@@ -212,6 +214,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     What collecting made stays to the end: no later collection of garbage has to look at it again.
     """
     gc.freeze()
+    gc.enable()
     if not session.config.option.collectonly:
         for need in {name for item in session.items for name in _needs_of(item)}:
             needs.missing(need)

@@ -1,4 +1,4 @@
-"""`fleet exporter` on a real broker: what Prometheus gets, and when the cluster is away."""
+"""`fleet exporter` on a real broker: what Prometheus gets."""
 
 import json
 import os
@@ -14,12 +14,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import yaml
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, NewTopic
-from prometheus_client.parser import text_string_to_metric_families
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
 
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
@@ -31,49 +28,9 @@ from fleet.observe.admin import Observer
 from fleet.observe.watcher import GroupWatcher
 from fleet.slots import Gate
 from fleet.slots.store import Store
-from tests.support import commits
+from tests.exporter.conftest import Scraped, commit
 from tests.support.needs import repository
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def bootstrap(broker) -> str:
-    return broker.bootstrap_servers
-
-
-@pytest.fixture
-def topic(bootstrap, unique) -> str:
-    """Two partitions with five records each."""
-    name = f"exported-{unique}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(120)
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(10):
-        producer.produce(name, b"x", partition=number % 2)
-    assert producer.flush(120) == 0
-    return name
-
-
-@pytest.fixture
-def config(bootstrap, unique, topic, tmp_path) -> Path:
-    spec = {
-        "cluster": {"name": "main", "bootstrap_servers": bootstrap},
-        "exporter": {
-            "every": "1s",
-            "listen": "127.0.0.1:0",
-            "groups": {"allow": [f".*-{unique}"], "deny": ["denied-.*"]},
-        },
-        "fleets": [{"group": f"seen-{unique}", "owner": "team-a", "topics": [topic]}],
-    }
-    path = tmp_path / "fleet.yaml"
-    path.write_text(yaml.safe_dump(spec))
-    return path
-
-
-def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
-    client = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    commits.commit(client, [KafkaPartition(topic, number, offset) for number in range(2)])
-    client.close()
 
 
 @contextmanager
@@ -97,19 +54,6 @@ def polling(bootstrap: str, group: str, topic: str) -> Iterator[None]:
     finally:
         ending.set()
         thread.join()
-
-
-class Scraped(dict):
-    """Samples of one group by name; of many labels the sum."""
-
-    def __init__(self, text: str, group: str) -> None:
-        super().__init__()
-        self.labels: dict[str, dict[str, str]] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                if sample.labels.get("group", group) == group:
-                    self[sample.name] = self.get(sample.name, 0.0) + sample.value
-                    self.labels[sample.name] = sample.labels
 
 
 def fleet(*arguments: str, config: Path) -> subprocess.Popen:
@@ -202,42 +146,6 @@ def test_once_prints_and_ends(bootstrap, topic, unique, config):
     out, err = done.communicate(timeout=300)
     assert done.returncode == 0, err
     assert Scraped(out, group)["fleet_group_lag_records"] == 2
-
-
-def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique, config, tmp_path):
-    """A broker that hangs: looks fail in time, figures stay, the age grows, and it mends."""
-    group, said = f"seen-{unique}", []
-    commit(broker.bootstrap_servers, group, topic, 2)
-    with Fleet.open(config, home=tmp_path / "home", clock=SystemClock()) as opened:
-        name = opened.spec.cluster.name
-        tail = Tail(opened.client, cluster=name, clock=opened.clock)
-        looking = GroupWatcher(
-            cluster=name, config=opened.client, clock=opened.clock, tail=tail, timeout=2.0
-        )
-        stop = threading.Event()
-        with Exporter(
-            opened, listen="127.0.0.1:0", tail=tail, watcher=looking, say=said.append
-        ) as exporter:
-            thread = threading.Thread(target=exporter.run, args=(stop,))
-            thread.start()
-            try:
-                lag = "fleet_group_lag_records"
-                until(lambda: lag in Scraped(exporter.text(), group), "the group's first look")
-                (node,) = broker.broker.status().nodes
-                os.kill(node.pid, signal.SIGSTOP)
-                try:
-                    until(lambda: exporter.age() > 5, "the age to grow")
-                    away = Scraped(exporter.text(), group)
-                finally:
-                    os.kill(node.pid, signal.SIGCONT)
-                assert away["fleet_group_lag_records"] == 6
-                assert away["fleet_exporter_looks_total"] >= 2
-                assert any("does not answer" in sentence for sentence in said), said
-                until(lambda: exporter.age() < 1, "a look after it")
-                until(lambda: any("well again" in s for s in said), "good news")
-            finally:
-                stop.set()
-                thread.join()
 
 
 def test_a_place_of_slots_that_is_away_hides_nothing_else(bootstrap, unique, config, monkeypatch):

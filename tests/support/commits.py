@@ -19,6 +19,7 @@ _PASSES = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # made a moment ago: the broker has not heard of it yet
 }
 
 

@@ -17,7 +17,7 @@ from k8s.cluster import programs
 from k8s.cluster.lifecycle import ClusterStatus, TrialCluster
 from k8s.images import image_build
 from tests.support import dying
-from tests.support.kube_home import VARIABLE
+from tests.support.kube_home import HOME
 from tests.support.needs import repository
 
 _BASES = frozenset(image_build.TARGETS.values())
@@ -129,7 +129,7 @@ class Kube:
 
 def home() -> TrialCluster:
     """The session's cluster, running or not."""
-    return TrialCluster(Path(os.environ[VARIABLE]))
+    return TrialCluster(HOME.path)
 
 
 @cache

@@ -15,7 +15,9 @@ import pytest
 
 from tests.support import kube_home
 
-_ENDED: Final = ("kube", "kube_api", "kube_broker", "guarded", "quiet_broker", "page_browser")
+_ENDED: Final = (
+    "kube", "kube_api", "kube_broker", "guarded", "history_broker", "quiet_broker", "page_browser"
+)  # fmt: skip
 """Those made of another come after it: they are finished with it."""
 _BY_PARAMETER: Final = {"kube_api": ("kubernetes", frozenset({"stores", "racing"}))}
 """Fixture → what its tests need, and the fixtures by whose parameters they ask for it."""
