@@ -177,9 +177,12 @@ class Observer:
             return self._logs(tps, self._topics(look), look)
 
     def _logs(self, tps: Collection[TopicPartition], topics: Topics, look: Poll) -> Logs:
-        """Starts and ends of all logs; topics that are deleted."""
+        """Starts and ends of all logs; topics that are deleted. Raises Unreachable."""
         there = [tp for tp in tps if tp.partition < topics.partitions.get(tp.topic, 0)]
-        starts, ends = self._about_topics.offsets(there, topics, look)
+        try:
+            starts, ends = self._about_topics.offsets(there, topics, look)
+        except NoAnswer as error:
+            raise self._unreachable(error) from error
         found = Logs(
             starts=starts,
             ends=ends,

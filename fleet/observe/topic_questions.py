@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet.kafka_source.connections import Connections, NoAnswer
-from fleet.kafka_source.failures import ABSENT, DENIED, code_named
+from fleet.kafka_source.failures import ABSENT, DENIED, NO_ANSWER, code_named
 from fleet.kafka_source.list_offsets import (
     EARLIEST,
     LATEST,
@@ -68,12 +68,19 @@ class TopicQuestions:
     def offsets(
         self, tps: Collection[TopicPartition], topics: Topics, look: Poll
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Starts and ends of these logs; what cannot be read is left out and told."""
+        """Starts and ends of these logs; what cannot be read is left out and told.
+
+        Raises NoAnswer where every leader of the cluster is silent: it went away since it was
+        asked for its topics, and a look that knows no log hides what the one before it knew.
+        """
         wanted = {(tp.topic, tp.partition): tp for tp in tps}
         failed: dict[str, str] = {}
         told = []
         for each in (EARLIEST, LATEST):
             found = self._listed(wanted, topics.leaders, each, look)
+            silent = {topics.leaders.get(w) for w in wanted if found[w].error == NO_ANSWER}
+            if silent and silent >= set(topics.leaders.values()):
+                raise NoAnswer("no broker told where its logs begin and end")
             told.append({tp: found[w].offset for w, tp in wanted.items() if not found[w].error})
             refused = {w: found[w].error for w in wanted if found[w].error}
             failed |= {f"{w[0]}-{w[1]}": code_named(code) for w, code in refused.items()}

@@ -23,7 +23,7 @@ MUTANTS = faults(
             "consumer-heir-beside-the-living": "if last.epoch [-!=-]{+<+} AWAY:",
             "consumer-no-session-timer": "[-self.shard.expect_heartbeat(self.group.id, self.asked.member_id)-]",
             "consumer-rebalance-timer-stays": "self.shard.expect_no_revocation(group.id, [-new-]{+group+}.id)",
-            "consumer-full-request-told-nothing": "if asked.member_epoch == JOINING or [-told_all or -]new.assigned",
+            "consumer-full-request-told-nothing": "if asked.member_epoch == JOINING or [-told_all or -]given",
             "consumer-static-counted-twice": "is_new = told.id not in group.members[- and told.instance not in group.statics-]",
             "consumer-known-regex-waits": "bumps = renamed[- or regex is RegexChange.KNOWN-]",
             "consumer-group-full-for-its-members": "if len(group.members) >= most[- and asked.member_id not in group.members-]:",

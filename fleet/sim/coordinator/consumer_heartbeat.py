@@ -260,7 +260,8 @@ class _Heartbeat:
             and asked.topic_partitions is not None
         )
         assignment = None
-        if asked.member_epoch == JOINING or told_all or new.assigned != old.assigned:
+        given = new is not old and new.assigned != old.assigned
+        if asked.member_epoch == JOINING or told_all or given:
             assignment = ConsumerGroupAssignment(topic_partitions(new.assigned))
         interval = self.shard.settings_of(self.group.id).heartbeat_ms
         return ConsumerGroupHeartbeatResponse(0, new.id, new.epoch, interval, assignment)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from fleet.sim.coordinator.consumer_group import EpochGroup
@@ -62,8 +63,8 @@ class ConsumerShard:
 
     def expect_heartbeat(self, group: str, member: str) -> None:
         """The member's session begins anew."""
-        deadline = self.now + self.settings_of(group).session_ms
-        self.timers.schedule(_session(group, member), deadline, Expiry(group, member))
+        key, expiry = _session(group, member)
+        self.timers.schedule(key, self.now + self.settings_of(group).session_ms, expiry)
 
     def expect_revocation(self, group: str, member: ConsumerMember) -> None:
         """The member has its rebalance timeout to give up partitions; else nothing is awaited."""
@@ -77,12 +78,13 @@ class ConsumerShard:
 
     def expect_nothing(self, group: EpochGroup, member: str) -> None:
         """The member is gone."""
-        self.timers.cancel(_session(group.id, member))
+        self.timers.cancel(_session(group.id, member)[0])
         self.timers.cancel(_rebalance(group.id, member))
 
 
-def _session(group: str, member: str) -> str:
-    return f"session-timeout-{group}-{member}"
+@lru_cache(maxsize=4096)  # one for each heartbeat
+def _session(group: str, member: str) -> tuple[str, Expiry]:
+    return f"session-timeout-{group}-{member}", Expiry(group, member)
 
 
 def _rebalance(group: str, member: str) -> str:
