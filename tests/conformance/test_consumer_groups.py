@@ -1,25 +1,26 @@
 """The model of KIP-848 groups and Kafka's own coordinator make the same of every story.
 
-1,500 stories of a fixed seed, in the long form 50,000 (`make conformance`), on both cores;
+1,500 stories of a fixed seed; in the long form 50,000 (`make conformance`), on two cores.
 FLEET_STORIES=N plays N of them, FLEET_SEED where they begin. A story that differs is shrunk to
 the shortest that does and printed as it would stand among NAMED.
 """
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from tests.conformance.consumer_shrinking import first_difference, shrunk
 from tests.conformance.consumer_sides import difference, played, scenario, told_by_model
-from tests.conformance.kafka_group_manager import KafkaGroupManager
-from tests.support.sampling import LONG
+from tests.conformance.kafka_group_manager import KafkaGroupManager, Scenario
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(3600)]
 
-COUNT = int(os.environ.get("FLEET_STORIES") or (50_000 if LONG else 1_500))
 SEED = int(os.environ.get("FLEET_SEED") or 1)
+COUNT = int(os.environ.get("FLEET_STORIES") or 1_500)
+WHOLE = 50_000
 LENGTH = 24
 SHARES = 2
 """Each with a JVM of its own."""
@@ -32,19 +33,18 @@ def kafka() -> Iterator[KafkaGroupManager]:
         yield made
 
 
-@pytest.mark.parametrize("share", range(SHARES))
-def test_stories(kafka, share) -> None:
-    """No answer, record, group or timer differs, and the deep states were reached."""
-    seeds = range(SEED + share, SEED + COUNT, SHARES)
+def played_beside(kafka: KafkaGroupManager, seeds: Iterable[int]) -> tuple[Counter[str], str]:
+    """(what was done to members in which state, the first difference or nothing)."""
     told = {}
     reached: Counter[str] = Counter()
 
-    def coming():
+    def coming() -> Iterator[Scenario]:
         for seed in seeds:
             told[seed] = told_by_model(seed, LENGTH)
             yield scenario(*told[seed][:2])
 
-    for seed, theirs in zip(seeds, kafka.play(coming()), strict=True):
+    for theirs in kafka.play(coming()):
+        seed = next(iter(told))
         setting, events, steps = told.pop(seed)
         for event, before in zip(events[1:], steps, strict=False):
             reached.update(
@@ -54,15 +54,41 @@ def test_stories(kafka, share) -> None:
             )
         if difference(events, steps, theirs) is not None:
             fewest = shrunk(kafka, setting, events)
-            pytest.fail(f"seed {seed}:\n{fewest}\n{first_difference(kafka, setting, fewest)}")
+            found = first_difference(kafka, setting, fewest)
+            return reached, f"seed {seed}:\n{fewest}\n{found}"
+    assert not told
+    return reached, ""
+
+
+def hardly(reached: Counter[str], stories: int) -> dict[str, int]:
+    """What should have been done often, and was not."""
     states = ("STABLE", "UNREVOKED_PARTITIONS", "UNRELEASED_PARTITIONS")
-    rare = {
-        f"{state} {op}": reached[f"{state} {op}"]
-        for state in states
-        for op in ("ConsumerGroupHeartbeat", "LeaveGroup", "advance", "tasks", "topics", "failover")
-        if reached[f"{state} {op}"] < COUNT // 250
-    }
-    assert not rare, f"hardly played: {rare} of {COUNT} stories"
+    kinds = ("ConsumerGroupHeartbeat", "LeaveGroup", "advance", "tasks", "topics", "failover")
+    pairs = (f"{state} {op}" for state in states for op in kinds)
+    return {pair: reached[pair] for pair in pairs if reached[pair] < stories // 250}
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_stories(kafka: KafkaGroupManager, share: int) -> None:
+    """No answer, record, group or timer differs, and the deep states were reached."""
+    reached, found = played_beside(kafka, range(SEED + share, SEED + COUNT, SHARES))
+    assert not found, found
+    assert not hardly(reached, COUNT // SHARES), f"of {COUNT // SHARES} stories"
+
+
+def _share(share: int) -> tuple[Counter[str], str]:
+    with KafkaGroupManager() as kafka:
+        return played_beside(kafka, range(SEED + share, SEED + WHOLE, SHARES))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_all_stories() -> None:
+    """50,000 of them, a core for each share."""
+    with ProcessPoolExecutor(SHARES) as pool:
+        for reached, found in pool.map(_share, range(SHARES)):
+            assert not found, found
+            assert not hardly(reached, WHOLE // SHARES), f"of {WHOLE // SHARES} stories"
 
 
 def test_one_seed_is_one_story() -> None:

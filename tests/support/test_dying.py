@@ -43,10 +43,11 @@ def test_starts():
 BROKER = """
 import os, time
 from pathlib import Path
-from fleet.broker import Broker
+from tests.support.brokers import HOME, shared_broker
 
 def test_starts(tmp_path):
-    Broker(tmp_path).start()
+    os.environ[HOME.variable] = str(tmp_path)
+    shared_broker()
     here = Path(__file__).parent
     (here / "part").write_text(f"{os.getpid()} 0")
     (here / "part").rename(here / "a.started")
@@ -139,7 +140,7 @@ def test_a_process_of_xdist_and_then_the_controller(tmp_path: Path, unique: str)
 
 @pytest.mark.broker
 def test_broker(tmp_path: Path, unique: str) -> None:
-    """A real one, whose environment is made by its starter."""
+    """The one that processes of a run share, whose environment is made by its starter."""
     (tmp_path / "test_a.py").write_text(BROKER)
     with running(tmp_path, unique) as process:
         started(tmp_path, "a")

@@ -26,7 +26,7 @@ Reported = Sequence[tuple[bytes, Sequence[int]]]
 _NONE: Mapping[int, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reconciliation:
     """All that a step needs besides the member.
 

@@ -65,6 +65,9 @@ class GroupCoordinator(Protocol):
     def ask(self, ticket: int, request: Any, client: Client) -> dict[int, Any]:
         """A request by its number; what is answered now, by number."""
 
+    def wait(self, until: int) -> None:
+        """Time goes on, and no timer goes off."""
+
     def advance(self, until: int) -> dict[int, Any]:
         """Time goes on; what is answered meanwhile."""
 
@@ -125,12 +128,12 @@ class ClassicSide:
         self._count()
         return answers
 
+    def wait(self, until: int) -> None:
+        """See GroupCoordinator."""
+        self.model.around.now = until
+
     def advance(self, until: int) -> dict[int, Any]:
         """See GroupCoordinator."""
-        timer = self.model.around.timers.next_deadline
-        if timer is None or timer > until:
-            self.model.around.now = until
-            return {}
         answers = self.model.advance(until - self.model.now).answers
         self._count()
         return answers
@@ -204,14 +207,14 @@ class EpochSide:
             self._targets += 1
         return {ticket: answer}
 
+    def wait(self, until: int) -> None:
+        """See GroupCoordinator."""
+        self.model.shard.now = until
+
     def advance(self, until: int) -> dict[int, Any]:
         """See GroupCoordinator."""
-        due = self.next_deadline
-        if due is None or due > until:
-            self.model.shard.now = until  # most moments
-        else:
-            for _ in self.model.advance(until):
-                pass
+        for _ in self.model.advance(until):
+            pass
         return {}
 
     def unload(self) -> dict[int, Any]:

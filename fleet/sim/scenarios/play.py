@@ -268,9 +268,12 @@ class _World:
         if self._before is None and at >= self._began and self._began:
             self._before = self.coordinator.rebalances
         self.now = at
-        answers = self.coordinator.advance(at)
-        self._look_at_log()
-        self._answered(answers)
+        if timer is not None and timer <= at:
+            answers = self.coordinator.advance(at)
+            self._look_at_log()
+            self._answered(answers)
+        else:
+            self.coordinator.wait(at)
         if self._queue and self._queue[0][0] == at:
             heapq.heappop(self._queue)[2]()
         return True
