@@ -73,7 +73,7 @@ def test_stories(kafka: KafkaGroupManager, share: int) -> None:
     """No answer, record, group or timer differs, and the deep states were reached."""
     reached, found = played_beside(kafka, range(SEED + share, SEED + COUNT, SHARES))
     assert not found, found
-    assert not hardly(reached, COUNT // SHARES), f"of {COUNT // SHARES} stories"
+    assert not hardly(reached, COUNT), f"of {COUNT} stories"
 
 
 def _share(share: int) -> tuple[Counter[str], str]:
@@ -88,7 +88,7 @@ def test_all_stories() -> None:
     with ProcessPoolExecutor(SHARES) as pool:
         for reached, found in pool.map(_share, range(SHARES)):
             assert not found, found
-            assert not hardly(reached, WHOLE // SHARES), f"of {WHOLE // SHARES} stories"
+            assert not hardly(reached, WHOLE), f"of {WHOLE} stories"
 
 
 def test_one_seed_is_one_story() -> None:
