@@ -22,24 +22,24 @@ OF_ONE = Topics(partitions={"t": 2}, leaders={("t", 0): 1, ("t", 1): 1}, names={
 class Net:
     """Brokers that answer so many requests each, and then no more."""
 
-    def __init__(self, answers: int) -> None:
+    def __init__(self, answers: int, error: int) -> None:
         self.answers = answers
+        self.part = SimpleNamespace(offset=-1 if error else 7, error_code=error)
 
     def ask(self, requests: Mapping[int, Any], timeout: float) -> dict[int, Any]:
         assert timeout > 0
         if not self.answers:
             return dict.fromkeys(requests, NoAnswer("no answer in time"))
         self.answers -= 1
-        part = SimpleNamespace(offset=7, error_code=0)
-        told = [SimpleNamespace(partition_index=n, **vars(part)) for n in range(2)]
+        told = [SimpleNamespace(partition_index=n, **vars(self.part)) for n in range(2)]
         return dict.fromkeys(
             requests, SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=told)])
         )
 
 
-def asked(answers: int, topics: Topics) -> tuple[Any, Poll]:
+def asked(answers: int, topics: Topics, *, error: int = 0) -> tuple[Any, Poll]:
     look = Poll(ManualClock(), timeout=5.0)
-    return TopicQuestions(Net(answers)).offsets(LOGS, topics, look), look  # type: ignore[arg-type]
+    return TopicQuestions(Net(answers, error)).offsets(LOGS, topics, look), look  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("answers", [0, 1])
@@ -60,3 +60,11 @@ def test_all_answer() -> None:
     (starts, ends), look = asked(2, OF_ONE)
     assert starts == ends == dict.fromkeys(LOGS, 7)
     assert not look.problems
+
+
+def test_all_refuse() -> None:
+    """They are there: what else the look found is told."""
+    (starts, ends), look = asked(2, OF_ONE, error=29)
+    assert (starts, ends) == ({}, {})
+    assert len(look.problems) == 1
+    assert "2 partition(s) have unreadable offsets" in look.problems[0]
