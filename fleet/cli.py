@@ -12,7 +12,6 @@ nothing was started; 130 interrupted.
 
 import difflib
 import importlib
-import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from fleet import __version__
 from fleet.commands.invocation import Invocation, config_option, verbose_option
 from fleet.errors import FleetError
 from fleet.extras import lacking
+from fleet.leaving import leave
 from fleet.text import visible
 
 
@@ -209,7 +209,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """Entry point of the `fleet` program."""
-    sys.exit(run())
+    leave(run())
 
 
 def _say(sentence: str) -> None:

@@ -14,6 +14,7 @@ from fleet.errors import ConfigError, Unreachable
 from fleet.kafka_source.connections import kafka_python
 from fleet.kafka_source.login import references, resolved
 from fleet.kafka_source.tokens import NoToken
+from fleet.leaving import is_called
 
 _WHO: Final = "(cluster.security names it): every process of the fleet needs it"
 
@@ -31,6 +32,7 @@ def client_config(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if "oauth_cb" in options:
+        is_called()
         try:
             options["oauth_cb"].token()
         except NoToken as error:

@@ -27,7 +27,7 @@ ENTRIES = (
 
 # What every room may use.
 GROUND = (
-    *("fleet", "fleet.errors", "fleet.clock", "fleet.collector"),
+    *("fleet", "fleet.errors", "fleet.clock", "fleet.collector", "fleet.leaving"),
     *("fleet.text", "fleet.model", "fleet.extras"),
 )
 

@@ -9,6 +9,7 @@ from fleet.collector import uncollected
 with uncollected():
     from fleet.config.settings import LEFT_OUT, read_settings
     from fleet.errors import SchemaTooNew
+    from fleet.leaving import leave
     from fleet.system.home import fleet_home
 
 
@@ -33,4 +34,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
