@@ -2,7 +2,7 @@
 
 Problem: librdkafka asks for tokens (`oauth_cb`) on a thread of its own, also while Python takes
 itself apart: a worker whose login lived for seconds had ended well, and crashed (SIGSEGV in its
-thread `rdk:bg`). Choice: a process that was ever asked ends without being taken apart, after all
+thread `rdk:bg`). Choice: a process that logs in by tokens ends without being taken apart, after all
 that comes before that: threads that are no daemons, `atexit`, what is written and not flushed.
 Cost: two functions of the standard library that are not documented; no object is finalized.
 """
@@ -18,7 +18,7 @@ _called = threading.Event()
 
 
 def is_called() -> None:
-    """To be told where a thread that is not Python's calls this process, and may do so again."""
+    """To be told where a client is set up that calls this process on a thread of its own."""
     _called.set()
 
 

@@ -48,7 +48,7 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
                 lag = "fleet_group_lag_records"
                 until(lambda: lag in Scraped(exporter.text(), group), "the group's first look")
                 before = looks()
-                # A look that the stop cuts short tells what it has: stopped between two of them.
+                # Between two looks: one that is cut short while groups are listed is partial.
                 until(lambda: looks() > before, "a look that is just over")
                 (node,) = broker.broker.status().nodes
                 os.kill(node.pid, signal.SIGSTOP)
