@@ -66,6 +66,8 @@ _SETTINGS: Final = {
     "spark.connect.execute.manager.detachedTimeout": "30s",
     # An interrupted task's Python function writes on for this long (2s by default) [3].
     "spark.python.task.killTimeout": "200ms",
+    # Nobody looks at a progress bar, and each message of it is a request more to a small batch.
+    "spark.connect.progress.reportInterval": "0",
     # The status store keeps finished jobs even without a UI, for as long as the server lives.
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",

@@ -33,8 +33,15 @@ MUTANTS = faults(
             "batches-stream-waits-like-a-trickle": "[-self._count >= STREAM * self.max_wait or -]now - self._begun_at",
             "batches-trickle-never-waits": "now - self._begun_at >= [-self.max_wait-]{+0.0+}",
             "batches-waits-for-a-partition-away": "all(part.heard for part in parts)[- or now - since >= self.max_wait-]",
+            "batches-many-records-are-one-task": "one_task=[-records <= self.one_task and -]size_of_values <=",
+            "batches-large-records-are-one-task": "one_task=records <= self.one_task[- and size_of_values <= ONE_TASK_BYTES-],",
+            "batches-slow-records-are-one-task": "self.one_task = self._bound.records, [-self._quick.records-]{+ONE_TASK+}",
+            "batches-a-part-is-not-as-its-batch": "ranges=(replace(whole, start=start, end=end),),{+ one_task=False,+}",
             "batches-dropped-partition-still-counted": """[-                self._count -= len(part.messages)
 -]""",
+        },
+        ("fleet/worker/member/membership.py", ("tests/worker/test_polls.py",)): {
+            "membership-poll-outlasts-a-batch": "            waits = [-0.0-]{+_BUSY_POLL+}\n        for error",
         },
         # --- how many records
         ("fleet/worker/batch/batch_bound.py", ("tests/worker/test_batch_bound.py",)): {

@@ -58,7 +58,9 @@ def written(topic: Topic) -> int:
 def test_row_for_row_as_the_other_ways(
     spark: Any, topic: Topic, tmp_path: Path, config: dict[str, str], isolation: str
 ):
-    """All columns of all records, their types too: in memory, by Spark's tasks, inline."""
+    """All columns of all records, their types too: in memory, by Spark's tasks, inline in as many
+    tasks as there are cores or in one.
+    """
     topic.create(**config)
     wanted = topic.range(3, written(topic))
     gathering = Gathering(tmp_path / "1", most=1 << 20, files=2)
@@ -75,13 +77,18 @@ def test_row_for_row_as_the_other_ways(
     login = {"bootstrap.servers": {"value": topic.bootstrap}}
     columnar = frame_of_files(spark, gathering.path)
     named = frame_of_ranges(spark, [wanted], login=login, isolation=isolation)
-    inline = frame_of(spark, consumed(topic, isolation, wanted.start, wanted.end))
+    table = consumed(topic, isolation, wanted.start, wanted.end)
+    inline, one_task = frame_of(spark, table), frame_of(spark, table, one_task=True)
     assert columnar.columns == CALLS
     assert columnar.schema == named.schema == inline.schema
     found = [frame.orderBy("offset").collect() for frame in (columnar, named, inline)]
     assert len(found[0]) == {"read_committed": 317, "read_uncommitted": 337}[isolation]
     assert found[0] == found[1]
     assert found[0] == found[2]
+    assert one_task.schema == columnar.schema
+    assert one_task.collect() == found[0], "in the order of their offsets"
+    partitions = one_task.selectExpr("spark_partition_id() AS number").distinct().collect()
+    assert [row.number for row in partitions] == [0]
 
 
 def consumed(topic: Topic, isolation: str, start: int, end: int) -> pa.Table:

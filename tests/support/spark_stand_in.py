@@ -1,4 +1,4 @@
-"""PySpark's session, as far as the batch thread needs it: a frame is an Arrow table."""
+"""PySpark's session, as far as the batch thread needs it: a frame has an Arrow table's methods."""
 
 import threading
 from collections.abc import Callable
@@ -8,6 +8,21 @@ from fleet.clock import SystemClock
 from fleet.worker.batch.spark_link import SparkLink
 
 
+class Frame:
+    """An Arrow table that may be asked for one partition."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def coalesce(self, partitions: int) -> "Frame":
+        """It has none."""
+        assert partitions == 1
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+
 class Session:
     """Hands tables back as frames, and remembers interrupts."""
 
@@ -15,7 +30,7 @@ class Session:
         self.interrupted = threading.Event()
 
     def createDataFrame(self, table: Any, schema: Any) -> Any:  # noqa: N802 - PySpark's name
-        return table
+        return Frame(table)
 
     def addTag(self, tag: str) -> None:  # noqa: N802 - PySpark's name
         """Nothing to do."""

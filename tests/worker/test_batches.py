@@ -4,9 +4,17 @@ from typing import Any
 
 import pytest
 
+from fleet.clock import SystemClock
 from fleet.kafka_source.columns import batch_of, to_stderr
 from fleet.model import TopicPartition
-from fleet.worker.batch.batches import Buffer
+from fleet.worker.batch.batches import (
+    ONE_TASK,
+    ONE_TASK_BYTES,
+    QUICK,
+    Buffer,
+    InlineBatch,
+    InlineReading,
+)
 from tests.support.memory_kafka import Message
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -287,3 +295,45 @@ def test_a_planned_range_is_no_gap():
     made.add_partition(P0, topic_id="T", start=0, replay_to=4)
     made.end_at(P0, 6)
     assert made.gaps() == {}
+
+
+def closed(made: Buffer, count: int, *, value: bytes = b"v") -> InlineBatch:
+    """One that has so many records more."""
+    start = made.positions()[P0]
+    made.add(P0, [record(at, value=value) for at in range(start, start + count)])
+    made.end_at(P1, 0)
+    batch = made.close(1e9 + start)
+    assert batch is not None
+    return batch
+
+
+def test_few_records_are_one_task():
+    """Grouped without an exchange; so are the parts of such a batch. Many are several tasks."""
+    made = buffer(limit=10 * ONE_TASK)
+    few = closed(made, ONE_TASK)
+    assert few.one_task
+    assert few.only([P0]).one_task
+    assert few.part(P0, 3, 5).one_task
+    assert not closed(made, ONE_TASK + 1).one_task
+
+
+def test_few_large_records_are_several_tasks():
+    """Spark warns of tasks beyond a size."""
+    made = buffer(max_bytes=1 << 30)
+    assert closed(made, 2, value=bytes(ONE_TASK_BYTES // 2)).one_task
+    assert not closed(made, 2, value=bytes(ONE_TASK_BYTES // 2 + 1)).one_task
+
+
+def test_slow_records_are_several_tasks_until_they_are_quick():
+    """A function that takes long for each row keeps what several cores give it."""
+    made = InlineReading(limit=50_000, max_wait=0.2, max_seconds=10.0, clock=SystemClock())
+    made.add_partition(P0, topic_id="T", start=0, replay_to=None)
+    made.add_partition(P1, topic_id="T", start=0, replay_to=None)
+    assert made.one_task == ONE_TASK
+    made.took(closed(made, 100), 10 * QUICK)
+    assert made.one_task == 10
+    assert not closed(made, 100).one_task
+    assert closed(made, 10).one_task
+    for _ in range(20):
+        made.took(closed(made, 100), 0.2 * QUICK)
+    assert closed(made, 100).one_task

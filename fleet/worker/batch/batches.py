@@ -28,6 +28,14 @@ MAX_BYTES: Final = 64 << 20
 STREAM: Final = 500
 """Records a second from which on a batch begins whenever Spark is idle: it takes 0.05-0.09 s, and
 as much of a core, so that a record of such a stream costs less than 0.2 ms."""
+ONE_TASK: Final = 2_000
+"""Most records that Spark is given as one partition: rows that lie in one are grouped and joined
+without an exchange, which takes a third of such a batch's time."""
+ONE_TASK_BYTES: Final = 512 << 10
+"""Of their values; Spark warns of a task that is larger than 1,000 KiB."""
+QUICK: Final = 0.25
+"""Seconds: as one partition go no more records than are done within them. Where each row takes long
+(a function of the user's asks a server for it), several tasks are worth their price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +44,8 @@ class InlineBatch:
 
     ranges: tuple[BatchRange, ...]
     tables: Mapping[TopicPartition, pa.Table]
+    one_task: bool = False
+    """Whether the DataFrame has one partition; else as many as Spark has cores."""
 
     @property
     def records(self) -> int:
@@ -55,12 +65,13 @@ class InlineBatch:
         """The records as a DataFrame."""
         from fleet.worker.batch.spark_link import frame_of  # noqa: PLC0415 - pyspark only when it runs
 
-        return frame_of(spark, self.table())
+        return frame_of(spark, self.table(), one_task=self.one_task)
 
     def only(self, tps: Iterable[TopicPartition]) -> "InlineBatch":
         """The same batch with just these partitions."""
         kept = frozenset(tps)
-        return InlineBatch(
+        return replace(
+            self,
             ranges=tuple(each for each in self.ranges if each.tp in kept),
             tables={tp: table for tp, table in self.tables.items() if tp in kept},
         )
@@ -70,7 +81,8 @@ class InlineBatch:
         (whole,) = (each for each in self.ranges if each.tp == tp)
         table = self.tables.get(tp, no_rows())
         first, after = table["offset"].to_numpy().searchsorted([start, end])
-        return InlineBatch(
+        return replace(
+            self,
             ranges=(replace(whole, start=start, end=end),),
             # A copy: PySpark's conversion takes no slice whose bitmap begins inside a byte.
             tables={tp: table.take(pa.array(range(first, after), pa.int64()))},
@@ -119,6 +131,8 @@ class Buffer:
     ) -> None:
         self._tell = tell or to_stderr()
         self.limit = limit
+        self.one_task = ONE_TASK
+        """Most records of a batch that is one task of Spark's."""
         self.max_wait = max_wait
         self.max_bytes = max_bytes
         self._parts: dict[TopicPartition, _InlinePart] = {}
@@ -252,6 +266,7 @@ class Buffer:
 
     def _cut(self, parts: Mapping[TopicPartition, _InlinePart], now: float) -> InlineBatch:
         ranges, tables = [], {}
+        records, size_of_values = 0, 0
         for tp, part in sorted(parts.items()):
             end = part.position if part.replay_to is None else part.replay_to
             if end <= part.start:
@@ -271,13 +286,19 @@ class Buffer:
                 batch = batch_of(tp.topic, tp.partition, taken, self._tell)
                 tables[tp] = pa.Table.from_batches([batch])
             del part.messages[:size], part.offsets[:size]
-            self._count -= size
-            self._bytes -= sum(map(len, taken))
+            records += size
+            size_of_values += sum(map(len, taken))
             part.start, part.replay_to = end, None
         for part in parts.values():
             part.fresh = False
+        self._count -= records
+        self._bytes -= size_of_values
         self._begun_at, self._fresh_since = now, None
-        return InlineBatch(ranges=tuple(ranges), tables=tables)
+        return InlineBatch(
+            ranges=tuple(ranges),
+            tables=tables,
+            one_task=records <= self.one_task and size_of_values <= ONE_TASK_BYTES,
+        )
 
 
 def _complete(part: _InlinePart) -> bool:
@@ -300,6 +321,7 @@ class InlineReading(Buffer):
     ) -> None:
         super().__init__(limit=limit, max_wait=max_wait, tell=tell)
         self._bound = BatchBound(limit, most=limit, target=max_seconds, growth=2)
+        self._quick = BatchBound(ONE_TASK, most=ONE_TASK, target=QUICK, growth=2)
         self._clock = clock
 
     def take(self, consumer: Any, *, timeout: float) -> tuple[Any, ...]:
@@ -329,8 +351,9 @@ class InlineReading(Buffer):
 
     def took(self, batch: Prepared, seconds: float) -> None:
         """See Reading.took."""
-        self._bound.took(batch.records, seconds)
-        self.limit = self._bound.records
+        for bound in (self._bound, self._quick):
+            bound.took(batch.records, seconds)
+        self.limit, self.one_task = self._bound.records, self._quick.records
 
 
 def _tp_of(message: Any) -> TopicPartition | None:

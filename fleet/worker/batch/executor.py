@@ -216,7 +216,7 @@ class BatchRunner:
             )
         context = self._context((), attempt=1, warm=True)
         try:
-            self._entrypoint(frame_of(spark, no_rows()), context)
+            self._entrypoint(frame_of(spark, no_rows(), one_task=True), context)
         except Exception as error:
             raise FleetError(
                 f"the entrypoint {self._entrypoint.name} failed on the dummy batch without records "

@@ -339,9 +339,13 @@ def own_jvm() -> contextlib.AbstractContextManager[None]:
     return class_sharing.of_spark_server(Path(pyspark.__file__).parent / "jars")
 
 
-def frame_of(spark: Any, table: pa.Table) -> Any:
-    """An Arrow table with the columns of Spark's Kafka source as a DataFrame."""
-    return spark.createDataFrame(table, spark_schema())
+def frame_of(spark: Any, table: pa.Table, *, one_task: bool = False) -> Any:
+    """An Arrow table with the columns of Spark's Kafka source as a DataFrame.
+
+    one_task: as one partition, whose rows need no exchange to be grouped or joined.
+    """
+    frame = spark.createDataFrame(table, spark_schema())
+    return frame.coalesce(1) if one_task else frame
 
 
 def is_spark_failure(error: BaseException | None) -> bool:

@@ -253,8 +253,11 @@ class Membership:
                     self._begin_drain(Drain.CLOSE)
             self._losses.restart()
         still = self._pause_and_resume()
-        timeout = 0.0 if still else (_BUSY_POLL if self._pipeline.busy else _IDLE_POLL)
-        for error, tp, _ in self._reading.take(self._consumer, timeout=timeout):
+        waits = 0.0 if still else _IDLE_POLL
+        if self._pipeline.busy and not still:
+            self._commands.serve(_BUSY_POLL)  # until the batch is done: no poll ends for that
+            waits = 0.0
+        for error, tp, _ in self._reading.take(self._consumer, timeout=waits):
             self._on_message_error(error, tp)
         self._commands.serve(0.0)  # a batch that was done meanwhile
         if still and (self._pipeline.busy or self._draining.then in {None, Drain.HOLD}):
