@@ -10,8 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from fleet.kafka_source.arrow_arrays import binaries, lists, numbers, repeated
 from fleet.kafka_source.pieces import Piece
 from fleet.kafka_source.record_fields import Header
 
@@ -105,22 +107,23 @@ def batch_of(topic: str, partition: int, messages: Sequence[Any], tell: Tell) ->
     """
     count = len(messages)
     stamps = [m.timestamp() for m in messages]
-    kinds = [kind - 1 for kind, _ in stamps]  # confluent: 0 none, 1, 2
-    times, odd_time = _times(pa.array([at if kind else None for kind, at in stamps], pa.int64()))
+    kinds = np.array([kind for kind, _ in stamps], np.int32)
+    given = np.array([at for _, at in stamps], np.int64)
+    times, odd_time = _times(numbers(given, pa.int64(), valid=kinds != 0))
     headers, odd_headers = _headers_of(messages)
     for field, odd in (("timestamp", odd_time), ("headers", odd_headers)):
         if odd is not None:
             at, raw = odd
             tell(Odd(topic, partition, messages[at].offset(), field, raw))
     columns = [
-        pa.array([m.key() for m in messages], pa.binary()),
-        pa.array([m.value() for m in messages], pa.binary()),
-        pa.repeat(pa.scalar(topic, pa.string()), count),
-        pa.repeat(pa.scalar(partition, pa.int32()), count),
-        pa.array([m.offset() for m in messages], pa.int64()),
+        binaries([m.key() for m in messages]),
+        binaries([m.value() for m in messages]),
+        repeated(topic, count),
+        numbers(np.full(count, partition), pa.int32()),
+        numbers([m.offset() for m in messages], pa.int64()),
         times,
-        pa.array(kinds, pa.int32()),
-        _headers(headers) if any(headers) else pa.nulls(count, _HEADERS),
+        numbers(kinds - 1, pa.int32()),  # confluent: 0 none, 1, 2
+        _headers(headers),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -138,7 +141,7 @@ def table_of_pieces(pieces: Sequence[Piece], tell: Tell) -> pa.Table:
 
 def _batch_of_piece(piece: Piece, tell: Tell) -> pa.RecordBatch:
     records, count = piece.records, len(piece.records.offset)
-    times, odd_time = _times(pa.array(records.timestamp))
+    times, odd_time = _times(numbers(records.timestamp, pa.int64()))
     headers, odd_headers = _headers_read(records.headers or ())
     for field, odd in (("timestamp", odd_time), ("headers", odd_headers)):
         if odd is not None:
@@ -147,12 +150,12 @@ def _batch_of_piece(piece: Piece, tell: Tell) -> pa.RecordBatch:
     columns = [
         records.keys(),
         records.values(),
-        pa.repeat(pa.scalar(piece.topic, pa.string()), count),
-        pa.repeat(pa.scalar(piece.partition, pa.int32()), count),
-        pa.array(records.offset),
+        repeated(piece.topic, count),
+        numbers(np.full(count, piece.partition), pa.int32()),
+        numbers(records.offset, pa.int64()),
         times,
-        pa.array(records.appended.astype("int32")),
-        _headers(headers) if any(headers) else pa.nulls(count, _HEADERS),
+        numbers(records.appended, pa.int32()),
+        _headers(headers or [None] * count),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -214,8 +217,12 @@ def _raw_key(error: BaseException) -> str:
 
 
 def _headers(headers: Sequence[Any]) -> pa.Array:
-    rows = [[{"key": k, "value": _bytes(v)} for k, v in each] if each else None for each in headers]
-    return pa.array(rows, _HEADERS)
+    if not any(headers):
+        return pa.nulls(len(headers), _HEADERS)
+    rows = [each or None for each in headers]
+    every = [header for each in rows if each for header in each]
+    keys = binaries([key.encode() for key, _ in every], pa.string())
+    return lists(_HEADERS, rows, [keys, binaries([_bytes(value) for _, value in every])])
 
 
 def _bytes(value: bytes | str | None) -> bytes | None:

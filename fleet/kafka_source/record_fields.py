@@ -207,11 +207,14 @@ def _numbers(octets: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
 
 def _taken(data: bytes, at: Ints, size: Ints) -> Any:
     """The bytes at each ascending place, null where the size is -1."""
-    import pyarrow as pa  # noqa: PLC0415 - 45 MB that who reads numbers alone does without
+    # 45 MB that who reads numbers alone does without.
+    import pyarrow as pa  # noqa: PLC0415
+
+    from fleet.kafka_source.arrow_arrays import numbers  # noqa: PLC0415
 
     count = len(at)
     if not count:
-        return pa.array([], pa.binary())
+        return pa.nulls(0, pa.binary())
     edges = np.zeros(2 * count + 2, np.int64)
     edges[1:-1:2] = at
     edges[2::2] = at + np.maximum(size, 0)
@@ -221,8 +224,7 @@ def _taken(data: bytes, at: Ints, size: Ints) -> Any:
     offsets = edges if whole else edges.astype(np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     pieces = pa.Array.from_buffers(kind, 2 * count + 1, buffers)
-    absent = size < 0
-    wanted = pa.array(np.arange(1, 2 * count + 1, 2), mask=absent if absent.any() else None)
+    wanted = numbers(np.arange(1, 2 * count + 1, 2), pa.int64(), valid=size >= 0)
     taken = pieces.take(wanted)
     return taken.cast(pa.binary()) if whole else taken
 

@@ -28,8 +28,8 @@ from fleet.kafka_source.tasks import READ_TIMEOUT, read_ranges, reading
 FORMAT: Final = "fleet_kafka"
 _REGISTERED: Final = "_fleet_kafka_cores"
 _OURS: Final = (
-    *("batch_fetcher", "bounds", "bulk_sockets", "codecs", "columns", "connections", "door"),
-    "failures",
+    *("arrow_arrays", "batch_fetcher", "bounds", "bulk_sockets", "codecs", "columns"),
+    *("connections", "door", "failures"),
     *(
         "list_offsets",
         "login",

@@ -132,13 +132,11 @@ def entries_of(context: "BatchContext", rows: "Table", at: float) -> list[Journa
     null shows nothing, so its record counts as lost.
     """
     told = {each.tp: (each.start, each.end - 1) for each in context.ranges}
-    got: dict[TopicPartition, Any] = {}
-    if rows.num_rows:
-        kept = rows.select(["topic", "partition", "seq"]).combine_chunks().drop_null()
-        parts = kept.group_by(["topic", "partition"]).aggregate([("seq", "list")])
-        for part in range(parts.num_rows):
-            tp = TopicPartition(parts["topic"][part].as_py(), parts["partition"][part].as_py())
-            got[tp] = parts["seq_list"][part].values.to_numpy()
+    got: dict[TopicPartition, list[int]] = {}
+    kept = rows.select(["topic", "partition", "seq"]).drop_null()
+    # Not Table.group_by, which imports pandas, in the first batch of whoever takes over.
+    for topic, partition, seq in zip(*(each.to_pylist() for each in kept.columns), strict=True):
+        got.setdefault(TopicPartition(topic, partition), []).append(seq)
     return [
         JournalEntry(
             group=context.group,

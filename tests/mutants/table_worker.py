@@ -41,7 +41,19 @@ MUTANTS = faults(
 -]""",
         },
         ("fleet/worker/member/membership.py", ("tests/worker/test_polls.py",)): {
-            "membership-poll-outlasts-a-batch": "            waits = [-0.0-]{+_BUSY_POLL+}\n        for error",
+            "membership-poll-outlasts-a-batch": "waits = 0.0 if still [-or busy -]else _IDLE_POLL",
+        },
+        # --- columns
+        ("fleet/kafka_source/arrow_arrays.py", ("tests/ranges/test_arrow_arrays.py",)): {
+            "arrays-bits-the-other-way-round": 'bitorder="[-little-]{+big+}"',
+            "arrays-one-null-is-none": "if valid is None or [-all-]{+any+}(valid):",
+            "arrays-strided-memory-as-it-lies": "memory = np.[-ascontiguousarray-]{+asarray+}(values,",
+            "arrays-offsets-that-run-over": """[-    if ends[-1] >= 1 << 31:
+        raise OverflowError(f"{ends[-1]} bytes in one column of a batch; it holds 2 GiB at most")
+-]""",
+        },
+        ("fleet/kafka_source/columns.py", ("tests/worker/test_imports.py",)): {
+            "columns-of-lists-by-pyarrow": "        [-numbers-]{+pa.array+}([m.offset() for m in messages], pa.int64()),",
         },
         # --- how many records
         ("fleet/worker/batch/batch_bound.py", ("tests/worker/test_batch_bound.py",)): {

@@ -43,6 +43,52 @@ def test_what_a_standby_has_not_loaded() -> None:
     assert not NOT_BEFORE_IT_IS_USED & set(found)
 
 
+def test_a_first_batch_loads_no_pandas() -> None:
+    """Fault: whoever takes over spends 0.2 s of CPU on it between its first records and its first
+    batch: pyarrow asks pandas about every list that it is given. With headers, keys, nulls, and of
+    records that are read by ranges; the job's journal of the demo too.
+    """
+    found = ran(
+        f"""{STANDBY}
+import numpy as np
+from fleet.kafka_source.columns import table_of_pieces, to_stderr
+from fleet.kafka_source.pieces import Piece
+from fleet.kafka_source.record_fields import Fields
+from fleet.model import TopicPartition
+from fleet.testbed.journal import entries_of
+from fleet.worker.batch.batches import Buffer
+from fleet.worker.context import BatchContext
+from tests.support.memory_kafka import Message
+
+buffer = Buffer(limit=10, max_wait=0.0)
+place = TopicPartition("t", 0)
+buffer.add_partition(place, topic_id="T", start=0, replay_to=None)
+odd = [("trace", b"x"), ("empty", None)]
+buffer.add(place, [
+    Message(place, 0, value=b"one", headers=odd),
+    Message(place, 1, value=None, key=b"k"),
+    Message(place, 2, value=b"seq"),
+])
+batch = buffer.close(1.0)
+table = batch.table()
+assert table.num_rows == 3
+numbers = table.append_column("seq", table["offset"])
+context = BatchContext(
+    cluster="c", group="g", slot=0, worker="w", revision="r", attempt=1, warm=False, batch_id=1,
+    ranges=batch.ranges,
+)
+assert len(entries_of(context, numbers, 0.0)) == 1
+at = np.arange(2)
+size = np.array([1, -1])
+read = Fields(at, at, at == 0, at, b"xyz" + bytes(80), at, size, at, size, [[(b"trace", None)], ()])
+assert table_of_pieces([Piece("t", 0, read, at)], to_stderr()).num_rows == 2
+print(*sys.modules)
+"""
+    )
+    assert "pyarrow.compute" in found, "it did read"
+    assert "pandas" not in found
+
+
 def test_pandas_is_the_real_one_for_who_uses_it() -> None:
     """PySpark then knows its DataFrames, and its types of columns."""
     assert ran(

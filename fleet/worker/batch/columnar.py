@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from fleet.kafka_source.arrow_arrays import binaries
 from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import text_of
 from fleet.model import TopicPartition
@@ -184,7 +185,8 @@ class Columnar:
             folder = self._folder = self._folder or self._new_folder(self._place)
             word = uuid.uuid4().hex
             proof = folder.path / f"{word}.parquet"
-            pq.write_table(pa.table({"word": [word]}), proof)
+            column = binaries([word.encode()], pa.string())
+            pq.write_table(pa.Table.from_arrays([column], ["word"]), proof)
         except OSError as error:
             self._refuse(f"there can be no files in memory: {error}")
             return

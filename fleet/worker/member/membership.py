@@ -188,10 +188,9 @@ class Membership:
             clock=self._clock,
             events=self._events,
         )
-        self._topics = TopicWatch(
-            self._assigner.ask_ids, every=self._terms.metadata_refresh, clock=self._clock
-        )
         terms, deadline = self._terms, self._clock.monotonic() + self._terms.patience
+        every = terms.metadata_refresh
+        self._topics = TopicWatch(self._assigner.ask_ids, every=every, clock=self._clock)
         while not self._done:
             try:
                 self._assigner.cluster = look_around(self._consumer, terms.topics, self._events)
@@ -220,8 +219,7 @@ class Membership:
 
     def _subscribe(self) -> None:
         self._subscription.join(self._clock.monotonic())
-        self.state.joined_at = self._clock.now()
-        self._joined = self._clock.monotonic()
+        self.state.joined_at, self._joined = self._clock.now(), self._clock.monotonic()
         self._events.emit("subscribed")
 
     @property
@@ -252,14 +250,13 @@ class Membership:
                 if self._stalled is not None:
                     self._begin_drain(Drain.CLOSE)
             self._losses.restart()
-        still = self._pause_and_resume()
-        waits = 0.0 if still else _IDLE_POLL
-        if self._pipeline.busy and not still:
+        still, busy = self._pause_and_resume(), self._pipeline.busy
+        if busy and not still:
             self._commands.serve(_BUSY_POLL)  # until the batch is done: no poll ends for that
-            waits = 0.0
+        waits = 0.0 if still or busy else _IDLE_POLL
         for error, tp, _ in self._reading.take(self._consumer, timeout=waits):
             self._on_message_error(error, tp)
-        self._commands.serve(0.0)  # a batch that was done meanwhile
+        self._commands.serve(0.0)  # what was asked for meanwhile
         if still and (self._pipeline.busy or self._draining.then in {None, Drain.HOLD}):
             self._commands.serve(_STILL)
         self._errors.check()
