@@ -207,10 +207,7 @@ def _numbers(octets: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
 
 def _taken(data: bytes, at: Ints, size: Ints) -> Any:
     """The bytes at each ascending place, null where the size is -1."""
-    # 45 MB that who reads numbers alone does without.
-    import pyarrow as pa  # noqa: PLC0415
-
-    from fleet.kafka_source.arrow_arrays import numbers  # noqa: PLC0415
+    import pyarrow as pa  # noqa: PLC0415 - 45 MB that who reads numbers alone does without
 
     count = len(at)
     if not count:
@@ -224,7 +221,11 @@ def _taken(data: bytes, at: Ints, size: Ints) -> Any:
     offsets = edges if whole else edges.astype(np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     pieces = pa.Array.from_buffers(kind, 2 * count + 1, buffers)
-    wanted = numbers(np.arange(1, 2 * count + 1, 2), pa.int64(), valid=size >= 0)
+    # Not by `pa.array`, which imports pandas, nor by a module of ours: executors have none.
+    valid = size >= 0
+    bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    odd = pa.py_buffer(np.arange(1, 2 * count + 1, 2, dtype=np.int64))
+    wanted = pa.Array.from_buffers(pa.int64(), count, [bits, odd])
     taken = pieces.take(wanted)
     return taken.cast(pa.binary()) if whole else taken
 
