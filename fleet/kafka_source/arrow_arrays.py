@@ -17,7 +17,7 @@ import pyarrow as pa
 
 
 def numbers(values: Any, kind: pa.DataType, *, valid: Any = None) -> pa.Array:
-    """A numpy array as one of Arrow's; null where `valid` (bool, of the same length) is False.
+    """An array of any kind as one of Arrow's; null where `valid`, as many bools, is False.
 
     The memory is shared where the type is the same.
     """
@@ -28,10 +28,16 @@ def numbers(values: Any, kind: pa.DataType, *, valid: Any = None) -> pa.Array:
 
 def binaries(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
     """Bytes, of 2 GiB at most; kind: binary, or string where all of them are UTF-8."""
-    sizes = [0 if value is None else len(value) for value in values]
-    valid = None if None not in values else [value is not None for value in values]
-    buffers = [_bits(valid), _offsets(sizes), pa.py_buffer(b"".join(filter(None, values)))]
-    return pa.Array.from_buffers(kind or pa.binary(), len(values), buffers)
+    nulls, valid = values.count(None), None
+    if nulls == len(values):
+        return pa.nulls(nulls, kind or pa.binary())
+    if nulls:
+        valid = [value is not None for value in values]
+        values = [value or b"" for value in values]
+    given = cast("Sequence[bytes]", values)
+    sizes = np.fromiter(map(len, given), np.int64, len(given))
+    buffers = [_bits(valid), _offsets(sizes), pa.py_buffer(b"".join(given))]
+    return pa.Array.from_buffers(kind or pa.binary(), len(given), buffers)
 
 
 def repeated(text: str, count: int) -> pa.Array:
@@ -61,6 +67,7 @@ def _offsets(sizes: Any) -> pa.Buffer:
 
 
 def _bits(valid: Any) -> pa.Buffer | None:
-    if valid is None or all(valid):
+    kept = np.asarray(() if valid is None else valid, bool)
+    if kept.all():
         return None
-    return cast("pa.Buffer", pa.py_buffer(np.packbits(np.asarray(valid, bool), bitorder="little")))
+    return cast("pa.Buffer", pa.py_buffer(np.packbits(kept, bitorder="little")))

@@ -7,6 +7,7 @@ is read like any other.
 """
 
 import sys
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -107,8 +108,8 @@ def batch_of(topic: str, partition: int, messages: Sequence[Any], tell: Tell) ->
     """
     count = len(messages)
     stamps = [m.timestamp() for m in messages]
-    kinds = np.array([kind for kind, _ in stamps], np.int32)
-    given = np.array([at for _, at in stamps], np.int64)
+    kinds = np.asarray(array("i", [kind for kind, _ in stamps]))
+    given = array("q", [at for _, at in stamps])  # a third of the time that numpy takes for a list
     times, odd_time = _times(numbers(given, pa.int64(), valid=kinds != 0))
     headers, odd_headers = _headers_of(messages)
     for field, odd in (("timestamp", odd_time), ("headers", odd_headers)):
@@ -120,7 +121,7 @@ def batch_of(topic: str, partition: int, messages: Sequence[Any], tell: Tell) ->
         binaries([m.value() for m in messages]),
         repeated(topic, count),
         numbers(np.full(count, partition), pa.int32()),
-        numbers([m.offset() for m in messages], pa.int64()),
+        numbers(array("q", [m.offset() for m in messages]), pa.int64()),
         times,
         numbers(kinds - 1, pa.int32()),  # confluent: 0 none, 1, 2
         _headers(headers),

@@ -46,14 +46,14 @@ MUTANTS = faults(
         # --- columns
         ("fleet/kafka_source/arrow_arrays.py", ("tests/ranges/test_arrow_arrays.py",)): {
             "arrays-bits-the-other-way-round": 'bitorder="[-little-]{+big+}"',
-            "arrays-one-null-is-none": "if valid is None or [-all-]{+any+}(valid):",
+            "arrays-one-null-is-none": "if kept.[-all-]{+any+}():",
             "arrays-strided-memory-as-it-lies": "memory = np.[-ascontiguousarray-]{+asarray+}(values,",
             "arrays-offsets-that-run-over": """[-    if ends[-1] >= 1 << 31:
         raise OverflowError(f"{ends[-1]} bytes in one column of a batch; it holds 2 GiB at most")
 -]""",
         },
         ("fleet/kafka_source/columns.py", ("tests/worker/test_imports.py",)): {
-            "columns-of-lists-by-pyarrow": "        [-numbers-]{+pa.array+}([m.offset() for m in messages], pa.int64()),",
+            "columns-of-lists-by-pyarrow": '        [-numbers(array("q", -]{+pa.array(+}[m.offset() for m in messages][-)-], pa.int64()),',
         },
         # --- how many records
         ("fleet/worker/batch/batch_bound.py", ("tests/worker/test_batch_bound.py",)): {
