@@ -1,14 +1,21 @@
 """Arrays put together by hand are those that pyarrow makes of the same values."""
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from fleet.kafka_source.arrow_arrays import binaries, lists, numbers, repeated
-from fleet.kafka_source.columns import SCHEMA
+from fleet.kafka_source.columns import SCHEMA, batch_of_pieces, to_stderr
+from fleet.kafka_source.pieces import Piece
+from fleet.kafka_source.record_fields import Fields
+from fleet.kafka_source.source import by_value
 
 SEEDS = range(40)
 HEADERS = SCHEMA.field("headers").type
@@ -77,3 +84,22 @@ def test_more_than_a_column_holds():
     """An error that says so, not offsets that have run over."""
     with pytest.raises(OverflowError, match="it holds 2 GiB at most"):
         repeated("x" * (1 << 16), 1 << 15)
+
+
+def test_executors_need_no_fleet(tmp_path: Path):
+    """Fault: a function that a task runs imports from Fleet, which no executor has."""
+    at, size = np.arange(2), np.array([1, -1])
+    headers = [[(b"trace", None)], ()]
+    read = Fields(at, at, at == 0, at, b"xyz" + bytes(80), at, size, at, size, headers)
+    with by_value():
+        made = cloudpickle.dumps((batch_of_pieces, [Piece("t", 0, read, at)], to_stderr()))
+    (tmp_path / "made").write_bytes(made)
+    program = (
+        "import pickle, sys; sys.modules['fleet'] = None\n"
+        "make, pieces, tell = pickle.load(open('made', 'rb'))\n"
+        "print(make(pieces, tell)['value'].to_pylist())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.stdout.strip() == "[b'x', None]", run.stderr
