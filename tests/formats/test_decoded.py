@@ -1,12 +1,9 @@
 """Values that confluent-kafka's own serializers wrote, through a registry and Spark's tasks."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +19,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.formats import SchemaRegistry, decoded
 from fleet.formats.decoding import _writers, reader_of
 from fleet.testing import make_batch
+from tests.support.fresh_interpreter import ran_without_fleet
 from tests.support.needs import repository
 from tests.support.schema_registry import RegistryServer, registry_server
 
@@ -132,7 +130,7 @@ def test_wrong_arguments(wrong: dict[str, Any], sentence: str, spark: Any):
         decoded(frame(spark), SchemaRegistry(url="http://127.0.0.1:1"), **wrong)
 
 
-def test_executors_need_no_fleet(server: RegistryServer, tmp_path: Path):
+def test_executors_need_no_fleet(server: RegistryServer):
     """The function of the tasks brings its code, in this release's form."""
     from fleet.formats import value_decoder
     from tests.formats.test_types import batch, decoder, framed
@@ -140,16 +138,11 @@ def test_executors_need_no_fleet(server: RegistryServer, tmp_path: Path):
     cloudpickle.register_pickle_by_value(value_decoder)
     made = cloudpickle.dumps((decoder(OLD), batch(framed(b"\x02"))))
     cloudpickle.unregister_pickle_by_value(value_decoder)
-    (tmp_path / "made").write_bytes(made)
-    program = (
-        "import pickle, sys; sys.modules['fleet'] = None\n"
-        "decode, batch = pickle.load(open('made', 'rb'))\n"
+    code = (
+        "decode, batch = made\n"
         "print([row['decoded'] for out in decode(iter([batch])) for row in out.to_pylist()])"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert run.stdout.strip() == "[{'n': 1}]", run.stderr
+    assert ran_without_fleet(made, code) == "[{'n': 1}]"
 
 
 def test_types_of_other_subjects(server: RegistryServer):

@@ -1,9 +1,6 @@
 """Arrays put together by hand are those that pyarrow makes of the same values."""
 
 import random
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +13,7 @@ from fleet.kafka_source.columns import SCHEMA, batch_of_pieces, to_stderr
 from fleet.kafka_source.pieces import Piece
 from fleet.kafka_source.record_fields import Fields
 from fleet.kafka_source.source import by_value
+from tests.support.fresh_interpreter import ran_without_fleet
 
 SEEDS = range(40)
 HEADERS = SCHEMA.field("headers").type
@@ -86,20 +84,12 @@ def test_more_than_a_column_holds():
         repeated("x" * (1 << 16), 1 << 15)
 
 
-def test_executors_need_no_fleet(tmp_path: Path):
+def test_executors_need_no_fleet():
     """Fault: a function that a task runs imports from Fleet, which no executor has."""
     at, size = np.arange(2), np.array([1, -1])
     headers = [[(b"trace", None)], ()]
     read = Fields(at, at, at == 0, at, b"xyz" + bytes(80), at, size, at, size, headers)
     with by_value():
         made = cloudpickle.dumps((batch_of_pieces, [Piece("t", 0, read, at)], to_stderr()))
-    (tmp_path / "made").write_bytes(made)
-    program = (
-        "import pickle, sys; sys.modules['fleet'] = None\n"
-        "make, pieces, tell = pickle.load(open('made', 'rb'))\n"
-        "print(make(pieces, tell)['value'].to_pylist())"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert run.stdout.strip() == "[b'x', None]", run.stderr
+    code = "make, pieces, tell = made; print(make(pieces, tell)['value'].to_pylist())"
+    assert ran_without_fleet(made, code) == "[b'x', None]"

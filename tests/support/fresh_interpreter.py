@@ -11,3 +11,18 @@ def ran(code: str, *arguments: str) -> list[str]:
     )
     assert told.returncode == 0, told.stderr
     return told.stdout.split()
+
+
+def ran_without_fleet(made: bytes, code: str) -> str:
+    """What the code prints of `made`, an object pickled by value, where there is no Fleet to import
+    from, as on an executor; AssertionError with its stderr where it fails.
+    """
+    program = (
+        "import pickle, sys; sys.modules['fleet'] = None\n"
+        f"made = pickle.load(sys.stdin.buffer)\n{code}"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], input=made, capture_output=True, check=False
+    )
+    assert told.returncode == 0, told.stderr.decode()
+    return told.stdout.decode().strip()
