@@ -47,6 +47,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fleet.history.read_options import EARLIEST, LATEST, ReadOptions, read_options
+from fleet.kafka_source.arrow_arrays import sliced
 from fleet.kafka_source.bounds import Bounds, bounds
 from fleet.kafka_source.failures import RangeTruncated, RangeUnread
 from fleet.kafka_source.login import resolved
@@ -259,13 +260,14 @@ class OffsetsPiece(NamedTuple):
 
 def _piece(pieces: Sequence[Piece], *, epochs: dict[int, int] | None) -> OffsetsPiece:
     """Records of several partitions together."""
+    read = [piece.records for piece in pieces]
     return OffsetsPiece(
         [row for piece in pieces for row in _led(piece, epochs)],
-        np.repeat([p.partition for p in pieces], [len(p.records.offset) for p in pieces]),
-        np.concatenate([piece.records.offset for piece in pieces]),
-        np.concatenate([piece.records.timestamp for piece in pieces]),
-        pa.concat_arrays([piece.records.keys() for piece in pieces]),
-        pa.concat_arrays([piece.records.values() for piece in pieces]),
+        np.repeat([p.partition for p in pieces], [len(each.offset) for each in read]),
+        np.concatenate([each.offset for each in read]),
+        np.concatenate([each.timestamp for each in read]),
+        pa.concat_arrays([sliced(each.data, each.key_at, each.key_size) for each in read]),
+        pa.concat_arrays([sliced(each.data, each.value_at, each.value_size) for each in read]),
     )
 
 

@@ -15,6 +15,8 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from fleet.kafka_source.record_fields import Ints
+
 
 def numbers(values: Any, kind: pa.DataType, *, valid: Any = None) -> pa.Array:
     """An array of any kind as one of Arrow's; null where `valid`, as many bools, is False.
@@ -38,6 +40,26 @@ def binaries(values: Sequence[bytes | None], kind: pa.DataType | None = None) ->
     sizes = np.fromiter(map(len, given), np.int64, len(given))
     buffers = [_bits(valid), _offsets(sizes), pa.py_buffer(b"".join(given))]
     return pa.Array.from_buffers(kind or pa.binary(), len(given), buffers)
+
+
+def sliced(data: bytes, at: Ints, size: Ints) -> pa.Array:
+    """The bytes at each ascending place as binary, null where the size is -1.
+
+    Not copied one by one: an offsets array cuts the data into pieces, of which Arrow takes these.
+    """
+    count = len(at)
+    edges = np.zeros(2 * count + 2, np.int64)
+    edges[1:-1:2] = at
+    edges[2::2] = at + np.maximum(size, 0)
+    edges[-1] = edges[-2]
+    whole = len(data) >= 1 << 31
+    kind = pa.large_binary() if whole else pa.binary()
+    offsets = edges if whole else edges.astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    pieces = pa.Array.from_buffers(kind, 2 * count + 1, buffers)
+    wanted = numbers(np.arange(1, 2 * count + 1, 2), pa.int64(), valid=size >= 0)
+    taken = pieces.take(wanted)
+    return taken.cast(pa.binary()) if whole else taken
 
 
 def repeated(text: str, count: int) -> pa.Array:

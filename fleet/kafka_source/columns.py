@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fleet.kafka_source.arrow_arrays import binaries, lists, numbers, repeated
+from fleet.kafka_source.arrow_arrays import binaries, lists, numbers, repeated, sliced
 from fleet.kafka_source.pieces import Piece
 from fleet.kafka_source.record_fields import Header
 
@@ -149,8 +149,8 @@ def _batch_of_piece(piece: Piece, tell: Tell) -> pa.RecordBatch:
             at, raw = odd
             tell(Odd(piece.topic, piece.partition, int(records.offset[at]), field, raw))
     columns = [
-        records.keys(),
-        records.values(),
+        sliced(records.data, records.key_at, records.key_size),
+        sliced(records.data, records.value_at, records.value_size),
         repeated(piece.topic, count),
         numbers(np.full(count, piece.partition), pa.int32()),
         numbers(records.offset, pa.int64()),

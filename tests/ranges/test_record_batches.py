@@ -17,6 +17,7 @@ from kafka.record import MemoryRecords
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from fleet.kafka_source import codecs
+from fleet.kafka_source.arrow_arrays import sliced
 from fleet.kafka_source.record_batches import Batches, Cut, DamagedBatch, cut
 from fleet.kafka_source.record_fields import _marks, _numbers, fields
 from tests.support.sampling import LONG
@@ -31,8 +32,10 @@ def rows(found: Cut) -> list[Row]:
     read = fields(found.batches)
     headers = read.headers or [()] * len(read.offset)
     named = [tuple((key.decode(), value) for key, value in each) for each in headers]
-    assert read.keys().to_pylist() == read.key_list()
-    columns = (read.offset, read.timestamp, read.keys(), read.values())
+    keys = sliced(read.data, read.key_at, read.key_size)
+    values = sliced(read.data, read.value_at, read.value_size)
+    assert keys.to_pylist() == read.key_list()
+    columns = (read.offset, read.timestamp, keys, values)
     return list(zip(*(each.tolist() for each in columns), named, strict=True))
 
 
