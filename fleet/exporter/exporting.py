@@ -15,7 +15,8 @@ from typing import Final
 from fleet.decide.storms.storm_watch import watch_most, watch_reach
 from fleet.errors import FleetError
 from fleet.exporter.exporting_storms import StormFamilies
-from fleet.exporter.metrics import Ages, Family, rendered
+from fleet.exporter.families import Family
+from fleet.exporter.metrics import Ages, rendered
 from fleet.exporter.picture import Picture, SlotPicture
 from fleet.exporter.picturing import picture_of
 from fleet.exporter.serving import Body, Server

@@ -15,7 +15,7 @@ from typing import Final
 
 from fleet.decide.storms.storm_watch import StormWatch, watch_reach
 from fleet.errors import FleetError
-from fleet.exporter.metrics import Family
+from fleet.exporter.families import Family
 from fleet.exporter.storm_metrics import receipt_families, storm_families
 from fleet.lag.snapshot import Snapshot
 from fleet.log.readers.coordinators import Coordinators

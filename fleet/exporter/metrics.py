@@ -10,86 +10,36 @@ Every cause of `fleet_group_rebalances_total` begins at 0 with a group's first m
 so that `increase()` sees the first rebalance too.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, chain
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
 from fleet import __version__
+from fleet.exporter.families import Family
 from fleet.exporter.picture import GroupPicture, Picture
 from fleet.model.rebalances import Cause
 from fleet.model.totals import BUCKETS
 
-Family = Metric
 _GROUP: Final = ("cluster", "group", "owner")
 _TOPIC: Final = ("cluster", "group", "topic", "owner")
 _PARTITION: Final = ("cluster", "group", "topic", "partition", "owner")
+_CAUSES: Final = tuple((cause, cause.value) for cause in Cause)
 _BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
-_TO_ESCAPE: Final = re.compile(r'[\\\n"]')
-_ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-"""In a label's value."""
 
 
-class _One(Collector):
-    """Gives away one family."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterable[Metric]:
-        return (self._family,)
-
-
-def rendered(picture: Picture, more: Iterable[Metric] = ()) -> bytes:
+def rendered(picture: Picture, more: Iterable[Family] = ()) -> bytes:
     """Prometheus text of one look, and of what else was decided from it.
 
-    One family after the other: its samples as objects take ten times as much as its text. What is
-    said of a family is the library's; its samples are written here, since the library looks
-    through each name and label of each of them, which is half of a look's CPU.
+    One family after the other: its samples take more memory than its text.
     """
-    return b"".join(map(_text, chain(families(picture), more)))
+    return b"".join(family.text().encode() for family in chain(families(picture), more))
 
 
-def _text(family: Metric) -> bytes:
-    samples, family.samples = family.samples, []
-    return generate_latest(_One(family)) + "".join(_lines(samples)).encode()
-
-
-def _lines(samples: Iterable[Sample]) -> Iterator[str]:
-    """As Prometheus reads them; names are ours, and need no care."""
-    names: tuple[str, ...] = ()
-    sorted_names: list[str] = []
-    form = ""
-    for name, labels, value, *_ in samples:
-        if names != tuple(labels):
-            names = tuple(labels)
-            sorted_names = sorted(names)
-            form = ",".join(f'{each}="%s"' for each in sorted_names)
-        values = [labels[each] for each in sorted_names]
-        if _TO_ESCAPE.search("".join(values)):
-            values = [each.translate(_ESCAPED) for each in values]
-        yield f"{name}{{{form % tuple(values)}}} {_number(value)}\n"
-
-
-@lru_cache(maxsize=1024)
-def _number(value: float) -> str:
-    """Most figures are the same few."""
-    return str(floatToGoString(value))  # type: ignore[no-untyped-call]
-
-
-def families(picture: Picture) -> Iterator[Metric]:
+def families(picture: Picture) -> Iterator[Family]:
     """Every family of one look, in the order of docs/metrics.md."""
     yield from _lag(picture)
     yield from _membership(picture)
@@ -99,144 +49,149 @@ def families(picture: Picture) -> Iterator[Metric]:
     yield from _reading(picture)
 
 
-def _lag(picture: Picture) -> Iterator[Metric]:
-    records = GaugeMetricFamily(
-        "fleet_group_lag_records", "Records that wait, by topic.", labels=_TOPIC
+def _lag(picture: Picture) -> Iterator[Family]:
+    records = Family("gauge", "fleet_group_lag_records", "Records that wait, by topic.", _TOPIC)
+    seconds = Family(
+        "gauge", "fleet_group_lag_seconds", "Age of the oldest position where records wait.", _TOPIC
     )
-    seconds = GaugeMetricFamily(
-        "fleet_group_lag_seconds", "Age of the oldest position where records wait.", labels=_TOPIC
-    )
-    cases = GaugeMetricFamily(
+    cases = Family(
+        "gauge",
         "fleet_group_partitions",
         "Partitions with a commit, by what their lag means.",
-        labels=(*_GROUP, "case"),
+        (*_GROUP, "case"),
     )
     for group in picture.groups:
         for topic in group.topics:
             labels = (picture.cluster, group.group, topic.topic, group.owner)
-            _add(records, labels, topic.lag)
-            _add(seconds, labels, topic.seconds)
+            records.add(labels, topic.lag)
+            seconds.add(labels, topic.seconds)
         for case, count in group.cases.items():
-            _add(cases, (*_labels(picture, group), case), count)
+            cases.add((*_labels(picture, group), case), count)
     yield from (records, seconds, cases)
     if any(group.partitions for group in picture.groups):
         yield from _partitions(picture)
 
 
-def _partitions(picture: Picture) -> Iterator[Metric]:
-    records = GaugeMetricFamily(
-        "fleet_partition_lag_records", "Records that wait in one partition.", labels=_PARTITION
+def _partitions(picture: Picture) -> Iterator[Family]:
+    records = Family(
+        "gauge", "fleet_partition_lag_records", "Records that wait in one partition.", _PARTITION
     )
-    seconds = GaugeMetricFamily(
+    seconds = Family(
+        "gauge",
         "fleet_partition_lag_seconds",
         "Age of the committed position in one partition.",
-        labels=_PARTITION,
+        _PARTITION,
     )
-    committed = GaugeMetricFamily(
-        "fleet_partition_committed_offset", "Committed offset.", labels=_PARTITION
-    )
+    committed = Family("gauge", "fleet_partition_committed_offset", "Committed offset.", _PARTITION)
     for group in picture.groups:
         for part in group.partitions:
             number = str(part.partition)
             labels = (picture.cluster, group.group, part.topic, number, group.owner)
-            _add(records, labels, part.lag)
-            _add(seconds, labels, part.seconds)
-            _add(committed, labels, part.committed)
+            records.add(labels, part.lag)
+            seconds.add(labels, part.seconds)
+            committed.add(labels, part.committed)
     yield from (records, seconds, committed)
 
 
-def _membership(picture: Picture) -> Iterator[Metric]:
-    members = GaugeMetricFamily("fleet_group_members", "Members.", labels=_GROUP)
-    state = GaugeMetricFamily(
+def _membership(picture: Picture) -> Iterator[Family]:
+    members = Family("gauge", "fleet_group_members", "Members.", _GROUP)
+    state = Family(
+        "gauge",
         "fleet_group_state",
         "1 for the state that the group is in.",
-        labels=(*_GROUP, "state", "type"),
+        (*_GROUP, "state", "type"),
     )
-    generation = GaugeMetricFamily(
-        "fleet_group_generation", "Generation, or assignment epoch (KIP-848).", labels=_GROUP
+    generation = Family(
+        "gauge", "fleet_group_generation", "Generation, or assignment epoch (KIP-848).", _GROUP
     )
     for group in picture.groups:
         labels = _labels(picture, group)
-        _add(members, labels, group.members)
-        _add(state, (*labels, group.state, group.type), 1)
-        _add(generation, labels, group.generation)
+        members.add(labels, group.members)
+        state.add((*labels, group.state, group.type), 1)
+        generation.add(labels, group.generation)
     yield from (members, state, generation)
 
 
-def _rebalances(picture: Picture) -> Iterator[Metric]:
-    counted = CounterMetricFamily(
-        "fleet_group_rebalances", "Completed rebalances, by cause.", labels=(*_GROUP, "cause")
+def _rebalances(picture: Picture) -> Iterator[Family]:
+    counted = Family(
+        "counter", "fleet_group_rebalances", "Completed rebalances, by cause.", (*_GROUP, "cause")
     )
-    aborted = CounterMetricFamily(
-        "fleet_group_rebalances_aborted", "Rounds that never completed.", labels=_GROUP
+    aborted = Family(
+        "counter", "fleet_group_rebalances_aborted", "Rounds that never completed.", _GROUP
     )
-    moved = CounterMetricFamily(
-        "fleet_group_partitions_moved", "Partitions that changed their owner.", labels=_GROUP
+    moved = Family(
+        "counter", "fleet_group_partitions_moved", "Partitions that changed their owner.", _GROUP
     )
-    durations = HistogramMetricFamily(
+    durations = Family(
+        "histogram",
         "fleet_group_rebalance_duration_seconds",
         "Duration of rebalances of which it is known.",
-        labels=_GROUP,
+        _GROUP,
     )
-    least = HistogramMetricFamily(
+    least = Family(
+        "histogram",
         "fleet_group_rebalance_least_duration_seconds",
         "What the other rebalances took at least.",
-        labels=_GROUP,
+        _GROUP,
     )
     for group in picture.groups:
         totals, labels = group.totals, _labels(picture, group)
         if totals is None:
             continue
-        for cause in Cause:
-            counted.add_metric((*labels, cause.value), totals.by_cause[cause])
-        aborted.add_metric(labels, totals.aborted)
-        moved.add_metric(labels, totals.moved)
+        for cause, word in _CAUSES:
+            counted.add((*labels, word), totals.by_cause[cause])
+        aborted.add(labels, totals.aborted)
+        moved.add(labels, totals.moved)
         for family, took in ((durations, totals.durations), (least, totals.least)):
             if any(took.counts):
-                buckets = list(zip(_BOUNDS, map(float, accumulate(took.counts)), strict=True))
-                family.add_metric(labels, buckets, took.seconds)
+                buckets = zip(_BOUNDS, map(float, accumulate(took.counts)), strict=True)
+                family.add_buckets(labels, buckets, took.seconds)
     yield from (counted, aborted, moved, durations, least)
 
 
-def _verdicts(picture: Picture) -> Iterator[Metric]:
-    verdict = GaugeMetricFamily(
+def _verdicts(picture: Picture) -> Iterator[Family]:
+    verdict = Family(
+        "gauge",
         "fleet_group_verdict",
         "1 for the group's verdict, that of its worst partition.",
-        labels=(*_GROUP, "verdict", "level"),
+        (*_GROUP, "verdict", "level"),
     )
     for group in picture.groups:
-        _add(verdict, (*_labels(picture, group), group.verdict, group.level), 1)
+        verdict.add((*_labels(picture, group), group.verdict, group.level), 1)
     yield verdict
 
 
-def _slots(picture: Picture) -> Iterator[Metric]:
-    slots = GaugeMetricFamily(
+def _slots(picture: Picture) -> Iterator[Family]:
+    slots = Family(
+        "gauge",
         "fleet_slot_state",
         "1 for the state of a declared group's slot.",
-        labels=(*_GROUP, "slot", "state"),
+        (*_GROUP, "slot", "state"),
     )
     for slot in picture.slots:
         labels = (picture.cluster, slot.group, slot.owner, str(slot.slot), slot.state)
-        slots.add_metric(labels, 1)
+        slots.add(labels, 1)
     yield slots
 
 
-def _reading(picture: Picture) -> Iterator[Metric]:
-    errors = CounterMetricFamily(
+def _reading(picture: Picture) -> Iterator[Family]:
+    errors = Family(
+        "counter",
         "fleet_decode_errors",
         "Records of the offsets topic that could not be read.",
-        labels=("cluster", "type", "version"),
+        ("cluster", "type", "version"),
     )
     for (kind, version), count in picture.decode_errors.items():
-        errors.add_metric((picture.cluster, str(kind), str(version)), count)
+        errors.add((picture.cluster, str(kind), str(version)), count)
     yield errors
-    held = GaugeMetricFamily(
+    held = Family(
+        "gauge",
         "fleet_offsets_transaction_open_seconds",
         "Seconds for which a transaction with offsets has been open, from 10 s on.",
-        labels=("cluster", "partition", "producer"),
+        ("cluster", "partition", "producer"),
     )
     for each in picture.transactions:
-        held.add_metric((picture.cluster, str(each.partition), str(each.producer)), each.seconds)
+        held.add((picture.cluster, str(each.partition), str(each.producer)), each.seconds)
     yield held
     for name, text, value in (
         ("groups", "Groups in the last look.", len(picture.groups)),
@@ -248,24 +203,18 @@ def _reading(picture: Picture) -> Iterator[Metric]:
             int(picture.from_log),
         ),
     ):
-        gauge = GaugeMetricFamily(f"fleet_exporter_{name}", text, labels=("cluster",))
-        gauge.add_metric((picture.cluster,), value)
+        gauge = Family("gauge", f"fleet_exporter_{name}", text, ("cluster",))
+        gauge.add((picture.cluster,), value)
         yield gauge
-    read = CounterMetricFamily(
-        "fleet_exporter_records_read", "Records of the offsets topic.", labels=("cluster",)
+    read = Family(
+        "counter", "fleet_exporter_records_read", "Records of the offsets topic.", ("cluster",)
     )
-    read.add_metric((picture.cluster,), picture.records)
+    read.add((picture.cluster,), picture.records)
     yield read
 
 
 def _labels(picture: Picture, group: GroupPicture) -> tuple[str, str, str]:
     return picture.cluster, group.group, group.owner
-
-
-def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float | None) -> None:
-    """What is not known is no sample."""
-    if value is not None:
-        family.add_metric(labels, value)
 
 
 class Ages(Collector):
@@ -303,7 +252,8 @@ class Ages(Collector):
             "Seconds since everything in the offsets topic had been read.",
             labels=("cluster",),
         )
-        _add(log, labels, self._log_age())
+        if (log_age := self._log_age()) is not None:
+            log.add_metric(labels, log_age)
         looks = CounterMetricFamily(
             "fleet_exporter_looks", "Looks at the cluster.", labels=("cluster", "result")
         )

@@ -48,6 +48,8 @@ def sliced(data: bytes, at: Ints, size: Ints) -> pa.Array:
     Not copied one by one: an offsets array cuts the data into pieces, of which Arrow takes these.
     """
     count = len(at)
+    if not count or size.max() < 0:
+        return pa.nulls(count, pa.binary())
     edges = np.zeros(2 * count + 2, np.int64)
     edges[1:-1:2] = at
     edges[2::2] = at + np.maximum(size, 0)

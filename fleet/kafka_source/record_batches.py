@@ -22,6 +22,9 @@ from fleet.kafka_source.older_messages import as_batch
 
 Ints = npt.NDArray[np.int64]
 
+BEHIND: Final = bytes(80)
+"""Behind the last payload, so that a damaged record is not read beyond the bytes there are: eight
+numbers of ten bytes."""
 _BEFORE_LENGTH: Final = 12
 """Bytes of a batch that its own length does not count."""
 _CRC_AT: Final = 17
@@ -69,7 +72,7 @@ class Batches(NamedTuple):
 
     `appended`: times are the broker's (LogAppendTime), the same one for all records of a batch.
     `producer` is -1 outside of transactions. The payload of batch i is
-    payloads[starts[i]:starts[i + 1]].
+    payloads[starts[i]:starts[i + 1]]; some zeros follow the last one.
     """
 
     base: Ints
@@ -98,7 +101,7 @@ class Cut(NamedTuple):
 
 
 def before(found: Cut, offset: int) -> Cut:
-    """What of it lies before an offset at which a batch begins."""
+    """The batches that begin before an offset, and what ended before it; as if read up to there."""
     batches = found.batches
     rows = int(np.searchsorted(batches.base, offset))
     return Cut(
@@ -235,7 +238,7 @@ def _batches(table: Mapping[str, Ints], payloads: list[bytes | memoryview]) -> B
         appended=(attributes & _APPEND_TIME) != 0,
         producer=np.where(attributes & _TRANSACTIONAL, table["producer"], -1),
         records=table["records"],
-        payloads=b"".join(payloads),
+        payloads=b"".join((*payloads, BEHIND)),
         starts=np.concatenate([[0], np.cumsum([len(each) for each in payloads])]).astype(np.int64),
     )
 

@@ -11,7 +11,7 @@ Source: Kafka's protocol guide, "Record"; KIP-82 (headers).
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,6 @@ from fleet.kafka_source.record_batches import Batches, DamagedBatch
 
 Ints = npt.NDArray[np.int64]
 Header = tuple[bytes, bytes | None]
-_LONGEST: Final = 10
-"""Bytes of a number of 64 bits."""
-_AHEAD: Final = bytes(8 * _LONGEST)
-"""Behind the last record, so that a damaged one is not read beyond the bytes there are."""
 
 
 class Fields(NamedTuple):
@@ -77,13 +73,13 @@ class Fields(NamedTuple):
 
 def fields(batches: Batches) -> Fields:
     """All records of the batches; raises DamagedBatch for the first that is not well-formed."""
-    data = batches.payloads + _AHEAD
+    data = batches.payloads
     marks = _marks(batches, data)
     octets = np.frombuffer(data, np.uint8)
     length, at = _numbers(octets, marks)
     end = at + length
     batch = np.repeat(np.arange(len(batches.records)), batches.records)
-    limit = len(batches.payloads)
+    limit = int(batches.starts[-1])
     _sound((length >= 0) & (end <= limit), batches, batch)
     delay, at = _numbers(octets, at + 1)
     later, at = _numbers(octets, at)

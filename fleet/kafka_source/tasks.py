@@ -27,7 +27,7 @@ from fleet.kafka_source.columns import batch_of_pieces, to_stderr
 from fleet.kafka_source.failures import DENIED, RangeTruncated, RangeUnread, code_named
 from fleet.kafka_source.list_offsets import EARLIEST, LATEST, Where
 from fleet.kafka_source.pieces import OffsetRange, Piece
-from fleet.kafka_source.record_batches import Cut, DamagedBatch, cut
+from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
 from fleet.kafka_source.record_fields import Fields, Ints, fields
 from fleet.kafka_source.transactions import kept
 
@@ -119,12 +119,14 @@ def _part(each: Fetched, todo: dict[Where, OffsetRange]) -> _Part:
     """What came, found in the bytes; moves or ends the range."""
     found = cut(each.data)
     left = todo[each.where]
-    if found.next is None:
+    after = found.next
+    if after is None:
         raise RangeUnread(f"{each.where[0]}-{each.where[1]}: {found.damaged}")
-    if found.next >= left.end:
+    if after >= left.end:
+        found = before(found, left.end)  # up to a megabyte came for nothing: it is not decoded
         del todo[each.where]
     else:
-        todo[each.where] = left._replace(start=found.next)
+        todo[each.where] = left._replace(start=after)
     return _Part(each.where, left, found, _wanted(left, found, each.aborted))
 
 

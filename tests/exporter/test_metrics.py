@@ -10,12 +10,18 @@ from urllib.error import HTTPError
 
 import pytest
 from prometheus_client import generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.config.spec import FleetSpec
 from fleet.decide.storms.storm_watch import StormWatch
 from fleet.errors import ConfigError
+from fleet.exporter.families import Family
 from fleet.exporter.metrics import Ages, families, rendered
 from fleet.exporter.picture import GroupPicture, PartitionLag, Picture, SlotPicture, TopicLag
 from fleet.exporter.picturing import _long
@@ -91,7 +97,29 @@ def ages() -> Ages:
     return Ages("main", age=lambda: 3.0, log_age=lambda: 0.2, looks=lambda: (5, 1))
 
 
-def decided() -> list[Metric]:
+def of_library(families) -> list[Metric]:
+    """Families as prometheus-client makes them."""
+    made = []
+    for family in families:
+        kinds = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+        kind = kinds.get(family.kind, HistogramMetricFamily)
+        metric = kind(family.name, family.help, labels=family.labels)
+        made.append(metric)
+        if kind is not HistogramMetricFamily:
+            for _, values, value in family.samples:
+                metric.add_metric(values, value)
+            continue
+        buckets = []
+        for suffix, values, value in family.samples:
+            if suffix == "_bucket":
+                buckets.append((values[-1], value))
+            elif suffix == "_sum":
+                metric.add_metric(values, buckets, value)
+                buckets = []
+    return made
+
+
+def decided() -> list[Family]:
     """What was decided from the look: a storm, and a receipt that is well."""
     flaps = [
         replace(rebalance(Cause.JOIN, None), joined=("g-1",), ended_at=at, log_offset=at)
@@ -125,7 +153,9 @@ def test_a_transaction_that_is_open_for_long_is_told():
 
 def test_names_types_and_labels_are_those_of_the_table():
     """docs/metrics.md is the contract: nothing more, nothing less."""
-    found = shapes((*families(picture()), *ages().collect(), *decided(), *of_a_worker()))
+    found = shapes(
+        (*of_library((*families(picture()), *decided())), *ages().collect(), *of_a_worker())
+    )
     assert found == {
         name: (kind, sorted(labels.split(", ")))
         for name, kind, labels in ROW.findall(DOC.read_text())
@@ -163,13 +193,13 @@ def of_a_worker() -> list[Metric]:
 
 @pytest.mark.parametrize("odd", ["plain", 'a "quote"', "back\\slash", "two\nlines", "ümläut {x=1}"])
 def test_text_is_what_the_library_writes(odd):
-    """Samples are written here, for their CPU; byte for byte as prometheus-client does."""
+    """It is written here, for its CPU; byte for byte as prometheus-client does."""
     (group,) = picture().groups
     named = picture(groups=(replace(group, group=odd, owner=odd), group), cluster=odd)
 
     class All:
         def collect(self):
-            return [*families(named), *decided()]
+            return of_library([*families(named), *decided()])
 
     assert rendered(named, decided()) == generate_latest(All())
 
@@ -202,7 +232,7 @@ def test_what_is_not_known_is_no_sample():
 
 def test_rebalances_are_counted_by_cause_and_duration():
     """All causes are there from the start; a duration beyond all bounds is in +Inf."""
-    found = {family.name: family.samples for family in families(picture())}
+    found = {family.name: family.samples for family in of_library(families(picture()))}
     by_cause = {s.labels["cause"]: s.value for s in found["fleet_group_rebalances"]}
     assert set(by_cause) == {cause.value for cause in Cause}
     assert by_cause["join"] == 7

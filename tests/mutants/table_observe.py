@@ -2,6 +2,7 @@
 
 from tests.mutants.mutant import faults
 
+_TEXT = ("tests/exporter/test_metrics.py::test_text_is_what_the_library_writes",)
 _MEMORY = ("tests/exporter/test_memory.py",)
 _PIPES = ("tests/orchestration/test_pipes_messages.py",)
 
@@ -11,6 +12,11 @@ MUTANTS = faults(
             "lag-a-portion-lacks-its-last-row": "rows = slice(first, first + _PORTION{+ - 1+})",
             "lag-of-the-first-portion-for-all": "starts[place], ends[[-place-]{+which[: len(place)]+}]",
             "lag-dated-by-other-partitions": "_date(lag, committed[rows], tps=tps, which=[-place-]{+which[: len(place)]+}, logs=logs)",
+        },
+        ("fleet/exporter/families.py", _TEXT): {
+            "metrics-values-under-other-labels": "order = [-sorted(-]range(len(labels))[-, key=labels.__getitem__)-]",
+            "metrics-odd-names-as-they-are": '_TO_ESCAPE.search("".join([-every-]{+()+})) is not None',
+            "metrics-histogram-without-its-count": '[-self.samples.append(("_count", values, count))-]{+pass+}',
         },
         ("fleet/commands/invocation.py", _MEMORY): {
             "exporter-loads-what-acts": """        from fleet.manager.[-opening import OpenFleet

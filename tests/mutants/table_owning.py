@@ -6,6 +6,7 @@ _OWNING = ("tests/worker/test_owning.py",)
 _POSITIONS = ("tests/worker/test_positions.py",)
 _LEADERLESS = ("tests/worker/test_leaderless.py",)
 _EDGES = ("tests/ranges/test_edges.py",)
+_ANSWERS = ("tests/ranges/test_answers_received.py",)
 _LETTERS = ("tests/worker/test_letters_written.py",)
 _FAILURES = ("tests/worker/test_failures.py",)
 _FETCHES = ("tests/worker/test_fetch_watch.py",)
@@ -150,9 +151,15 @@ MUTANTS = faults(
         ("fleet/kafka_source/tasks.py", _EDGES): {
             "range-read-over-its-end": "(records.offset, (part.wanted.start, part.wanted.end{+ + 1+}))",
             "range-read-from-before-its-start": "(records.offset, ([-part.wanted.start-]{+0+}, part.wanted.end))",
-            "range-ended-early": "if found.next >= left.end{+ - 2+}:",
+            "range-ended-early": "if after >= left.end{+ - 2+}:",
+            "range-last-batch-not-decoded": "before(found, left.end{+ - 1+})",
             "range-start-that-is-gone-is-passed-over": "if left.start > after[- or (left.start < first and not told)-]:",
             "range-aborted-records-are-read": "if part.plain is not None{+ and not part.wanted+}:",
+        },
+        ("fleet/kafka_source/bulk_sockets.py", _ANSWERS): {
+            "answer-read-from-its-start": "return memoryview(self)[[-start-]{+0+}:]",
+            "answer-received-beyond-its-room": "sock.recv_into(view[[-total-]{+0+}:])",
+            "answer-before-the-end-is-lost": "return (found, None) if [-found-]{+not found+} else",
         },
         ("fleet/worker/batch/dead_letters.py", _LETTERS): {
             "letters-not-awaited": "waiting = [-producer.flush(self._seconds + 5.-]{+0 * producer.poll(+}0)",
