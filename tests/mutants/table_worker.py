@@ -86,7 +86,11 @@ MUTANTS = faults(
             "ranges-last-piece-left-out": "size = max(least, [--(--]total // max(1, tasks))[-)-]",
         },
         ("fleet/worker/batch/adaptive_reader.py", ("tests/ranges/test_switch.py",)): {
-            "ranges-backlog-begins-inline": "fills = self._inline.full and[- not-] self._was_full",
+            "ranges-backlog-begins-inline": "begins = [-self._inline.first or -](self._inline.full",
+            "ranges-backlog-fills-a-batch-inline": "self._inline.first or (self._inline.full and[- not-] self._was_full)",
+            "ranges-rest-waits-for-spark": "return [-min(limit, self._batch.inline) if self._by_column else -]limit",
+            "ranges-gathered-beyond-what-runs": "return min(self._bound.records, fits[-, ahead-])",
+            "ranges-each-membership-learns-anew": "self._bound.raise_to([-columnar.learnt-]{+0+})",
             "ranges-back-inline-without-seek": "[-consumer.seek(-]KafkaPartition(tp.topic, tp.partition, position)[-)-]",
         },
         # --- by column

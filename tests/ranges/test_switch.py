@@ -16,6 +16,7 @@ from fleet.worker.batch.adaptive_reader import AdaptiveReader
 from fleet.worker.batch.batch_reader import Prepared
 from fleet.worker.batch.batches import InlineReading
 from fleet.worker.batch.partition_ends import PartitionEnds
+from fleet.worker.batch.ranges import NamedBatch
 from tests.support.memory_kafka import Message
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -79,10 +80,28 @@ class Kafka:
         return answers
 
 
+class Memory:
+    """Takes every named batch: what a Columnar is to a reading."""
+
+    on, asked, learnt = True, False, 0
+    most_records: int | None = 10_000
+
+    def prove(self) -> None:
+        """Spark reads here."""
+
+    look = prove
+
+    def gather(self, named: NamedBatch) -> NamedBatch:
+        """Nothing is gathered."""
+        return named
+
+
 class Bench:
     """A reading of two partitions with batches of 100 inline and 1000 by ranges."""
 
-    def __init__(self, mode: str = "auto", *, ranges: int = 1000) -> None:
+    def __init__(
+        self, mode: str = "auto", *, ranges: int = 1000, memory: Memory | None = None
+    ) -> None:
         self.clock, self.kafka = Clock(), Kafka()
         self.told: list[str] = []
         self.said: list[str] = []
@@ -95,6 +114,7 @@ class Bench:
             read=lambda _, wanted: wanted,
             clock=self.clock,
             tell=lambda way, _: self.told.append(way),
+            columnar=memory,
         )
         for tp in (P0, P1):
             self.reading.add_partition(tp, topic_id="T", start=0, replay_to=None)
@@ -148,16 +168,31 @@ def test_there_and_back():
 
 
 def test_a_backlog_begins_with_no_batch_inline():
-    """What fills an inline batch between two looks is named instead, with all that waits."""
+    """With the first records it is seen how many wait, and all of them are named."""
     bench = Bench()
     bench.turns(1)
     bench.kafka.log[P0] = (0, 400)
-    bench.kafka.records = [Message(P0, at, value=b"x") for at in range(100)]
+    bench.kafka.records = [Message(P0, 0, value=b"x")]
     bench.clock.at += 0.01
     assert bench.reading.take(bench.kafka, timeout=0.0) == ()
     assert bench.reading.close(bench.clock.at) is None
     assert bench.told == ["ranges"]
     assert bench.turns(3)[0][0] == "T-0-0-300"
+
+
+def test_a_backlog_within_a_stream_fills_no_batch_inline():
+    """What fills one between two looks is named instead, with all that waits."""
+    bench = Bench()
+    bench.kafka.records = [Message(P0, at, value=b"x") for at in range(5)]
+    bench.kafka.log = {P0: (0, 5), P1: (0, 0)}
+    assert bench.turns(3)[0] == ["T-0-0-5"]
+    bench.kafka.log[P0] = (0, 405)
+    bench.kafka.records = [Message(P0, at, value=b"x") for at in range(5, 105)]
+    bench.clock.at += 0.01
+    assert bench.reading.take(bench.kafka, timeout=0.0) == ()
+    assert bench.reading.close(bench.clock.at) is None
+    assert bench.told == ["ranges"]
+    assert bench.turns(3)[0][0] == "T-0-5-305"
 
 
 def test_a_backlog_behind_a_predecessors_batch():
@@ -193,6 +228,45 @@ def test_while_spark_is_busy_only_a_full_batch_is_named():
     rest = bench.reading.close(bench.clock.at)
     assert rest is not None
     assert rest.records == 200
+
+
+def test_by_column_the_rest_is_gathered_while_spark_is_busy():
+    """As soon as it is as much as an inline batch, not when Spark has nothing to do any more."""
+    bench = Bench("ranges", memory=Memory())
+    bench.kafka.log = {P0: (0, 400), P1: (0, 99)}
+    sizes = []
+    for _ in range(6):
+        bench.clock.at += 0.3
+        bench.reading.take(bench.kafka, timeout=0.0)
+        batch = bench.reading.close(bench.clock.at, busy=True)
+        sizes += [batch.records] if batch is not None else []
+    assert sizes == [300, 199]
+    bench.kafka.log[P0] = (0, 499)
+    for _ in range(6):
+        bench.clock.at += 0.3
+        bench.reading.take(bench.kafka, timeout=0.0)
+        assert bench.reading.close(bench.clock.at, busy=True) is None, "99 wait for more"
+
+
+def test_by_column_a_batch_is_three_times_the_one_in_hand():
+    """So much is gathered meanwhile; how fast the job is, an earlier membership has learnt."""
+    memory = Memory()
+    first = Bench("ranges", ranges=8000, memory=memory)
+    first.kafka.log = {P0: (0, 90_000), P1: (0, 0)}
+    assert first.sizes(0.5, 0.5) == [300, 300], "nothing is named for a Spark that waits"
+    assert memory.learnt == 2400
+    bench = Bench("ranges", ranges=8000, memory=memory)
+    bench.kafka.log = first.kafka.log
+    sizes = []
+    for busy in (False, False, True, True, True, True):
+        bench.clock.at += 0.3
+        bench.reading.take(bench.kafka, timeout=0.0)
+        batch = bench.reading.close(bench.clock.at, busy=busy)
+        sizes += [batch.records] if batch is not None else []
+    assert sizes == [300, 900, 2400, 2400]
+    slow = Bench("ranges", ranges=8000, memory=Memory())
+    slow.kafka.log = first.kafka.log
+    assert slow.sizes(60.0, 60.0) == [300, 50], "a job that is slow has its own bound"
 
 
 def test_a_planned_range_too_large_for_memory():

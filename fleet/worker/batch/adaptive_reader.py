@@ -34,6 +34,8 @@ ENTER: Final = 3
 """Times batch.inline: from so many waiting records on, ranges."""
 MOST_GROWTH: Final = 8
 """Times the last batch by ranges, where that one was quick."""
+_AHEAD: Final = 3
+"""Times the batch in hand: as much is gathered while Spark runs that one."""
 _ASKING: Final = 2.0
 """Seconds for which a backlog waits for Spark to say whether it may go by column."""
 _LOOK: Final = 0.25
@@ -74,6 +76,10 @@ class AdaptiveReader:
         self._bound = BatchBound(
             self._first_limit, most=batch.ranges, target=batch.max_seconds, growth=MOST_GROWTH
         )
+        if columnar is not None:
+            self._bound.raise_to(columnar.learnt)
+        self._last = 0
+        """Offsets of the last batch by ranges."""
         self._named = mode == "ranges"
         self._wanted = False
         """Whether the pipeline asked for a batch that nothing known can fill."""
@@ -89,7 +95,7 @@ class AdaptiveReader:
         """See BatchReader."""
         if not self._named:
             return "inline"
-        return "columnar" if self._columnar is not None and self._columnar.on else "ranges"
+        return "columnar" if self._by_column else "ranges"
 
     # --- the seam --------------------------------------------------------------------------
 
@@ -122,10 +128,11 @@ class AdaptiveReader:
             return self._take_named(consumer, timeout)
         errors = self._inline.take(consumer, timeout=timeout)
         now = self._clock.monotonic()
-        # A batch that fills up is a reason to look: a backlog shall not begin with one inline.
-        fills = self._inline.full and not self._was_full
+        # A backlog shall not begin with a batch inline: that takes Spark as long as three times as
+        # many records by column.
+        begins = self._inline.first or (self._inline.full and not self._was_full)
         self._was_full = self._inline.full
-        if self._mode == "auto" and (fills or now - self._looked_at >= _LOOK):
+        if self._mode == "auto" and (begins or now - self._looked_at >= _LOOK):
             self._looked_at = now
             waiting = _cached_waiting(consumer, self._trusted())
             slow = self._slow_job or self._inline.limit < self._batch.inline
@@ -145,7 +152,7 @@ class AdaptiveReader:
             return None
         asked, waiting = self._ranges.asked, self._ranges.waiting
         limit = self._most_named if busy else self._most_at_rest
-        if asked and busy and waiting < limit and not self._ranges.replay_due:
+        if asked and busy and waiting < self._worth_naming(limit) and not self._ranges.replay_due:
             return None
         ranges = self._ranges.cut(limit) if asked else ()
         if not ranges:
@@ -154,19 +161,32 @@ class AdaptiveReader:
         if self._ranges.waiting < limit:
             self._ranges.forget_looks()  # the next batch wants to know what came meanwhile
         named = NamedBatch(ranges=ranges, read=self._read)
+        self._last = named.records
         return named if self._columnar is None else self._columnar.gather(named)
 
     @property
     def _most_named(self) -> int:
         """How many offsets the next batch by ranges may have; what is in memory has its bound."""
         fits = None if self._columnar is None else self._columnar.most_records
-        return self._bound.records if fits is None else min(self._bound.records, fits)
+        if fits is None:
+            return self._bound.records
+        ahead = max(self._first_limit, _AHEAD * self._last)
+        return min(self._bound.records, fits, ahead)
+
+    @property
+    def _by_column(self) -> bool:
+        return self._columnar is not None and self._columnar.on
 
     @property
     def _most_at_rest(self) -> int:
         """The same where Spark has nothing to do: it waits until a batch by column is gathered."""
-        by_column = self._columnar is not None and self._columnar.on
-        return min(self._most_named, self._first_limit) if by_column else self._most_named
+        return min(self._most_named, self._first_limit) if self._by_column else self._most_named
+
+    def _worth_naming(self, limit: int) -> int:
+        """Offsets from which on a batch is named while Spark is busy: what goes by column can be
+        gathered meanwhile; else the larger it is, the less Spark takes for each record.
+        """
+        return min(limit, self._batch.inline) if self._by_column else limit
 
     def gaps(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """See Reading.gaps. A range over markers alone is a batch without records."""
@@ -206,6 +226,8 @@ class AdaptiveReader:
                 self._bound.raise_to(self._first_limit)
             return
         self._bound.took(records, seconds)
+        if self._columnar is not None:
+            self._columnar.learnt = self._bound.records
         if self._slow_job:
             self._wanted = True  # the answer decides whether inline
 

@@ -85,8 +85,8 @@ class BatchReader(Protocol):
     def close(self, now: float, *, busy: bool = False) -> Prepared | None:
         """A batch, if one is due at monotonic `now`; its partitions go on behind it.
 
-        busy: Spark runs another one. Only a full batch (or a replay) is closed then: into any
-        other goes along what arrives until it can run.
+        busy: Spark runs another one. Only a full batch (or a replay, or what is gathered meanwhile)
+        is closed then: into any other goes along what arrives until it can run.
         """
         ...
 

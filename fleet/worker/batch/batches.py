@@ -195,6 +195,11 @@ class Buffer:
         return self._count >= self.limit or self._bytes >= self.max_bytes
 
     @property
+    def first(self) -> bool:
+        """Whether what it holds would be the first batch since partitions were assigned."""
+        return self._count > 0 and any(part.fresh for part in self._parts.values())
+
+    @property
     def room(self) -> int:
         """How many records may be asked for at once, so that one look stays bounded in bytes."""
         mean = self._bytes / self._count if self._count else 2048.0

@@ -36,8 +36,8 @@ from fleet.worker.batch.spark_link import is_spark_failure
 
 _ROOM: Final = 0.8
 """Of the bytes of a batch: records are not all of the last ones' size."""
-_MOST_RECORDS: Final = 400_000
-"""Of a batch: it takes Spark less than a second, and the next one is gathered meanwhile."""
+_MOST_RECORDS: Final = 600_000
+"""Of a batch: it takes Spark a second or two, a third of a second of them whatever is in it."""
 _BATCHES: Final = 2
 """In memory at once: of the batch in hand and of the next one."""
 _MOST_CORES: Final = 8
@@ -152,6 +152,8 @@ class Columnar:
         self._turn = threading.Lock()
         self._mean: float | None = None
         """Bytes a record in the last batch."""
+        self.learnt = 0
+        """Records that a batch may have by what those before took, whoever's membership it was."""
 
     @property
     def on(self) -> bool:
