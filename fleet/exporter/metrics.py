@@ -34,9 +34,15 @@ _BOUNDS: Final = (*(str(bound) for bound in BUCKETS), "+Inf")
 def rendered(picture: Picture, more: Iterable[Family] = ()) -> bytes:
     """Prometheus text of one look, and of what else was decided from it.
 
-    One family after the other: its samples take more memory than its text.
+    One family after the other, and then without its samples: they take more memory than its text.
     """
-    return b"".join(family.text().encode() for family in chain(families(picture), more))
+    return b"".join(map(_text, chain(families(picture), more)))
+
+
+def _text(family: Family) -> bytes:
+    text = family.text().encode()
+    family.samples.clear()
+    return text
 
 
 def families(picture: Picture) -> Iterator[Family]:

@@ -21,8 +21,8 @@ from typing import Any, Final
 from fleet.kafka_source.no_answer import NoAnswer, NoAnswerKind, no_answer
 
 _READ: Final = 1 << 18
-_ROOM: Final = 1 << 20
-"""Bytes of a connection's buffer; what is never filled takes no memory."""
+_ROOM: Final = 1 << 18
+"""Bytes that are taken from a socket at once, by all connections of a manager in turn."""
 _LEAST_MS: Final = 1000.0
 
 
@@ -72,6 +72,7 @@ def telling_manager(net: Any, config: Mapping[str, Any]) -> Any:
         def __init__(self) -> None:
             super().__init__(net, **config)
             self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
+            self.room = bytearray(_ROOM)
 
         def get_connection(self, node_id: Any, timeout_ms: Any = None, **options: Any) -> Any:
             """The connection to a broker, there already or made now; not yet open."""
@@ -114,7 +115,7 @@ async def _transport(manager: Any, node: Any, timeout_at: Any) -> Any:
     except BaseException:
         transport._close()  # noqa: SLF001 - at once, also where all is ended
         raise
-    transport._sock_recv = partial(_received, transport._sock, bytearray(_ROOM))  # noqa: SLF001
+    transport._sock_recv = partial(_received, transport._sock, manager.room)  # noqa: SLF001
     return transport
 
 

@@ -30,6 +30,8 @@ _LEAST: Final = 10
 _FEW: Final = 8
 """Rows at once from which on numpy is quicker than one by one."""
 _FIRST_ROWS: Final = 1024
+_GROWTH: Final = 4
+"""Where the columns are full, so many times as many rows are there as are added."""
 
 
 Ints = npt.NDArray[np.int64]
@@ -245,10 +247,11 @@ class Positions:
     def _next(self) -> int:
         row = self._used
         if row == self._int.shape[1]:
-            self._int = np.concatenate([self._int, np.full_like(self._int, NONE)], axis=1)
-            self._long = np.concatenate([self._long, np.full_like(self._long, NONE)], axis=1)
-            self._gap = np.concatenate([self._gap, np.full_like(self._gap, NONE)])
-            self._early = np.concatenate([self._early, np.zeros_like(self._early)])
+            more = row // _GROWTH
+            self._int = np.pad(self._int, ((0, 0), (0, more)), constant_values=NONE)
+            self._long = np.pad(self._long, ((0, 0), (0, more)), constant_values=NONE)
+            self._gap = np.pad(self._gap, (0, more), constant_values=NONE)
+            self._early = np.pad(self._early, (0, more))
         self._used += 1
         return row
 
