@@ -264,6 +264,13 @@ def test_by_column_a_batch_is_three_times_the_one_in_hand():
         batch = bench.reading.close(bench.clock.at, busy=busy)
         sizes += [batch.records] if batch is not None else []
     assert sizes == [300, 900, 2400, 2400]
+    memory.most_records = 700
+    assert bench.sizes(0.5, 0.5, 0.5)[1:] == [300, 300], "at rest"
+    bench.clock.at += 0.3
+    bench.reading.take(bench.kafka, timeout=0.0)
+    large = bench.reading.close(bench.clock.at, busy=True)
+    assert large is not None
+    assert large.records == 700, "what memory holds"
     slow = Bench("ranges", ranges=8000, memory=Memory())
     slow.kafka.log = first.kafka.log
     assert slow.sizes(60.0, 60.0) == [300, 50], "a job that is slow has its own bound"

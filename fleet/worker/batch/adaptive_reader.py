@@ -167,11 +167,12 @@ class AdaptiveReader:
     @property
     def _most_named(self) -> int:
         """How many offsets the next batch by ranges may have; what is in memory has its bound."""
-        fits = None if self._columnar is None else self._columnar.most_records
-        if fits is None:
-            return self._bound.records
-        ahead = max(self._first_limit, _AHEAD * self._last)
-        return min(self._bound.records, fits, ahead)
+        bound = self._bound.records
+        if self._columnar is None:
+            return bound
+        fits = self._columnar.most_records or bound
+        ahead = max(self._first_limit, _AHEAD * self._last) if self._by_column else bound
+        return min(bound, fits, ahead)
 
     @property
     def _by_column(self) -> bool:

@@ -36,8 +36,6 @@ from fleet.worker.batch.spark_link import is_spark_failure
 
 _ROOM: Final = 0.8
 """Of the bytes of a batch: records are not all of the last ones' size."""
-_MOST_RECORDS: Final = 600_000
-"""Of a batch: it takes Spark a second or two, a third of a second of them whatever is in it."""
 _BATCHES: Final = 2
 """In memory at once: of the batch in hand and of the next one."""
 _MOST_CORES: Final = 8
@@ -162,11 +160,10 @@ class Columnar:
 
     @property
     def most_records(self) -> int | None:
-        """How many records a batch may have; by the last one's bytes, where those are known."""
-        if not self._proven:
+        """How many records a batch may have by the bytes of the last one's; None: not known."""
+        if not self._proven or self._mean is None:
             return None
-        fit = _MOST_RECORDS if self._mean is None else int(self._most * _ROOM / self._mean)
-        return max(1, min(fit, _MOST_RECORDS))
+        return max(1, int(self._most * _ROOM / self._mean))
 
     @property
     def asked(self) -> bool:
