@@ -21,8 +21,7 @@ from typing import Any, Final
 from fleet.kafka_source.no_answer import NoAnswer, NoAnswerKind, no_answer
 
 _READ: Final = 1 << 18
-_ROOM: Final = 1 << 18
-"""Bytes that are taken from a socket at once, by all connections of a manager in turn."""
+"""Bytes that are taken from a socket at once."""
 _LEAST_MS: Final = 1000.0
 
 
@@ -72,7 +71,8 @@ def telling_manager(net: Any, config: Mapping[str, Any]) -> Any:
         def __init__(self) -> None:
             super().__init__(net, **config)
             self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
-            self.room = bytearray(_ROOM)
+            self.room = bytearray(_READ)
+            """For what is received, by all connections in turn."""
 
         def get_connection(self, node_id: Any, timeout_ms: Any = None, **options: Any) -> Any:
             """The connection to a broker, there already or made now; not yet open."""

@@ -31,7 +31,7 @@ _FEW: Final = 8
 """Rows at once from which on numpy is quicker than one by one."""
 _FIRST_ROWS: Final = 1024
 _GROWTH: Final = 4
-"""Where the columns are full, so many times as many rows are there as are added."""
+"""Full columns grow by one row for so many that are there."""
 
 
 Ints = npt.NDArray[np.int64]

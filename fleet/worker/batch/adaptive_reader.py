@@ -6,11 +6,12 @@ decides: ranges from three times `batch.inline` (150,000 by default), inline aga
 than `batch.inline` waits; a job so slow that it does not finish an inline batch within
 `batch.max_seconds` stays inline, since reading is not what holds it up. Batches by ranges start
 at three inline ones, so that a first one cannot outlast `batch_timeout`, and grow to what
-`max_seconds` holds (batch_bound.py). While ranges are named every partition is paused, from the
-assign callback on; on the way back the member seeks to the next offset that is in no batch, then
-resumes. Cost: at each switch what was prefetched is thrown away, at most one inline batch and
-32 MiB; and a DataFrame by ranges is read again by every action that is run on it. Where Spark
-sees this machine's memory, named ranges go by column instead, which changes neither (columnar.py).
+`max_seconds` holds (batch_bound.py); a later membership starts at what they had grown to.
+While ranges are named every partition is paused, from the assign callback on; on the way back the
+member seeks to the next offset that is in no batch, then resumes. Cost: at each switch what was
+prefetched is thrown away, at most one inline batch and 32 MiB; and a DataFrame by ranges is read
+again by every action that is run on it. Where Spark sees this machine's memory, named ranges go by
+column instead, which changes neither (columnar.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -234,9 +234,9 @@ class Buffer:
         After an assignment the pause goes on until the first commit, so nothing is waited for
         once every partition was heard of; else one that answers later had to wait a batch more.
         """
-        parts = self._parts.values()
-        if any(part.fresh for part in parts):
+        if self.first:
             since = self._fresh_since = now if self._fresh_since is None else self._fresh_since
+            parts = self._parts.values()
             return all(part.heard for part in parts) or now - since >= self.max_wait
         return self._count >= STREAM * self.max_wait or now - self._begun_at >= self.max_wait
 
